@@ -1,0 +1,77 @@
+# `make run` starts everything on this machine, `make test` is what CI runs.
+.PHONY: run test quick check bench soak clean lock dev chromium
+
+export UV_SYSTEM_CERTS = 1
+export UV_PYTHON_DOWNLOADS = never
+
+FITS = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+MISFIT = Poisonweb needs Python 3.11, 3.12 or 3.13; here is: $(shell python3 -V 2>&1)
+PYTHON = $(or $(shell \
+	for python in python3 python3.13 python3.12 python3.11; do \
+		"$$python" -c '$(FITS)' 2>/dev/null && echo "$$python" && break; \
+	done),$(error $(MISFIT)))
+INSTALL = $(PYTHON) -P poisonweb/embedded/install.py
+PYTEST = .venv/bin/python -m pytest
+
+run:
+	@$(INSTALL)
+	@exec .venv/bin/python -m poisonweb.embedded
+
+test: check chromium quick
+	$(PYTEST) -m "acceptance or browser"
+
+quick: dev
+	$(PYTEST) -m "not acceptance and not browser"
+
+# No check asks a server anything; the settings only want to know where they would be.
+check: export DATABASE_URL = postgresql://nobody@127.0.0.1:1/none
+check: export CELERY_BROKER_URL = redis://127.0.0.1:1/0
+check: export POISONWEB_SECRET_KEY = check
+check: dev
+	.venv/bin/ruff format --check --quiet
+	.venv/bin/ruff check --quiet
+	.venv/bin/python -m mypy
+	.venv/bin/lint-imports
+	.venv/bin/python -W ignore manage.py makemigrations --check --dry-run
+
+bench: dev
+	@for file in benchmarks/[a-z]*.py; do \
+		PYTHONPATH=. .venv/bin/python "$$file" || exit 1; \
+	done
+
+# The fault tests in their written sizes: hours.
+soak: dev chromium
+	SOAK=1 $(PYTEST)
+
+clean:
+	@if [ -e var/run/lock ] && ! flock --nonblock var/run/lock true; then \
+		echo "poisonweb: it is running here: stop it first." >&2; exit 1; \
+	fi
+	rm -rf .venv .boot var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Compile the pins anew after a change of an .in file.
+COMPILE = .boot/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate
+lock: dev
+	$(COMPILE) --universal --python-version 3.11 requirements.in -o requirements.txt
+	cd poisonweb/embedded/requirements && for name in uv postgres; do \
+		../../../$(COMPILE) --universal --python-version 3.11 $$name.in -o $$name.txt; \
+	done
+	cd poisonweb/embedded/requirements && \
+		../../../$(COMPILE) --no-deps --python-version 3.12 redis.in -o redis.txt
+	$(COMPILE) --universal --python-version 3.11 requirements-dev.in -o requirements-dev.txt
+
+dev:
+	@$(INSTALL) dev
+
+chromium:
+	@command -v chromium >/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		echo "poisonweb: installing chromium for the browser tests ..." >&2 && \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes \
+			--no-install-recommends chromium >/dev/null; \
+	} || { \
+		echo "poisonweb: the browser tests need chromium: install it, or make quick." >&2; \
+		exit 1; \
+	}

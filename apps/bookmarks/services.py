@@ -1,0 +1,56 @@
+"""Keep what brokers say of how far each consumer has read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import transaction
+
+from apps.bookmarks.models import BookmarkPosition, Mark
+from apps.brokers.models import Topic
+from apps.brokers.ports import ConsumerPosition
+
+
+@transaction.atomic
+def observe(
+    *, topic: Topic, consumers: Sequence[ConsumerPosition], now: datetime
+) -> None:
+    """Replace what is known of the readers of a topic by what its broker says now."""
+    groups = {consumer.consumer_group for consumer in consumers}
+    known = BookmarkPosition.objects.filter(topic=topic, source="broker")
+    known.exclude(consumer_group__in=groups).delete()
+    for consumer in consumers:
+        _observe(topic, consumer, now=now)
+
+
+def _observe(topic: Topic, consumer: ConsumerPosition, *, now: datetime) -> None:
+    position, created = BookmarkPosition.objects.update_or_create(
+        topic=topic,
+        source="broker",
+        consumer_group=consumer.consumer_group,
+        client_name="",
+        sub_id="",
+        defaults={"clients": consumer.clients, "observed_at": now},
+        create_defaults={
+            "clients": consumer.clients,
+            "observed_at": now,
+            "moved_at": now,
+        },
+    )
+    before = position.marks.filter(publisher="").first()
+    if not created and before is not None and before.processed != consumer.seq:
+        BookmarkPosition.objects.filter(pk=position.pk).update(moved_at=now)
+    Mark.objects.update_or_create(
+        position=position,
+        publisher="",
+        defaults={
+            "processed": consumer.seq,
+            "bookmark": consumer.bookmark,
+            "head": consumer.head_seq,
+            "head_bookmark": consumer.head_bookmark,
+            "lag": consumer.lag,
+            "pending": consumer.pending,
+            "oldest_pending_seconds": consumer.oldest_pending_seconds,
+        },
+    )

@@ -1,0 +1,310 @@
+"""A broker in memory, under the same contract as the real ones, for tests.
+
+Its time passes only by `advance`, and it fails in the ways it is told to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from threading import Condition
+
+from apps.brokers.ports import (
+    BATCH_BYTES,
+    ConsumerPosition,
+    DeadLetter,
+    Outbound,
+    Outcome,
+    OutcomeKind,
+)
+from apps.brokers.vocabularies import poisonweb as vocabulary
+from apps.core.errors import Unavailable
+
+SUFFIX = "-poison"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class _HandedOut:
+    client_name: str
+    at: datetime
+    dequeue_count: int
+
+
+@dataclass(slots=True)
+class _Group:
+    position: int = 0
+    pending: dict[int, _HandedOut] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Topic:
+    """Messages by their number, which is their bookmark; the first one is 1."""
+
+    messages: dict[int, Outbound] = field(default_factory=dict)
+    groups: dict[str, _Group] = field(default_factory=dict)
+    head: int = 0
+
+    def add(self, message: Outbound) -> int:
+        self.head += 1
+        self.messages[self.head] = message
+        return self.head
+
+
+class MemoryBroker:
+    """The topics, the consumers that read them, and the faults to come."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.changed = Condition()
+        self.refusal: Callable[[Outbound], str] = lambda _: ""
+        self.answers_left: int | None = None
+        self.keeps_unanswered = False
+        self._away = False
+        self._topics: dict[str, _Topic] = {}
+
+    # --- what a test arranges
+
+    def refuse(self, why: Callable[[Outbound], str]) -> None:
+        """Refuse the messages for which this gives a reason."""
+        self.refusal = why
+
+    def go_away(self) -> None:
+        self._away = True
+
+    def come_back(self) -> None:
+        self._away, self.answers_left = False, None
+
+    def stop_answering(self, *, after: int, keep: bool) -> None:
+        """Answer `after` more messages; `keep` those behind, or lose them."""
+        self.answers_left, self.keeps_unanswered = after, keep
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def receive(
+        self, topic: str, *, consumer_group: str, client_name: str
+    ) -> list[tuple[str, Outbound]]:
+        """Hand everything new to a consumer, which then settles it or does not."""
+        state = self.topic(topic)
+        group = state.groups.setdefault(consumer_group, _Group())
+        fresh = [(n, m) for n, m in state.messages.items() if n > group.position]
+        group.position = state.head
+        for number, _ in fresh:
+            group.pending[number] = _HandedOut(client_name, self.now, 1)
+        return [(str(number), message) for number, message in fresh]
+
+    def receive_again(
+        self, topic: str, bookmark: str, *, consumer_group: str, client_name: str
+    ) -> None:
+        """Hand one message out once more, as a restarted consumer would get it."""
+        pending = self.topic(topic).groups[consumer_group].pending
+        count = pending[int(bookmark)].dequeue_count + 1
+        pending[int(bookmark)] = _HandedOut(client_name, self.now, count)
+
+    def settle(self, topic: str, bookmark: str, *, consumer_group: str) -> None:
+        del self.topic(topic).groups[consumer_group].pending[int(bookmark)]
+
+    # --- what a test looks at
+
+    def published(self, topic: str) -> list[Outbound]:
+        """Return what is in a topic or a dead-letter queue, oldest first."""
+        return list(self.topic(topic).messages.values())
+
+    # --- the ports
+
+    def publisher(self) -> MemoryPublisher:
+        return MemoryPublisher(self)
+
+    def reader(
+        self,
+        topic: str,
+        *,
+        dead_letter_queue: str = "",
+        max_dequeue_count: int = 5,
+        visibility_timeout: float = 60.0,
+    ) -> MemoryDeadLetterReader:
+        return MemoryDeadLetterReader(
+            self,
+            topic=topic,
+            queue=dead_letter_queue or topic + SUFFIX,
+            max_dequeue_count=max_dequeue_count,
+            visibility_timeout=timedelta(seconds=visibility_timeout),
+        )
+
+    def admin(self, topic: str, *, dead_letter_queue: str = "") -> MemoryTopicAdmin:
+        queue = dead_letter_queue or topic + SUFFIX
+        return MemoryTopicAdmin(self, topic=topic, queue=queue)
+
+    def topic(self, name: str) -> _Topic:
+        return self._topics.setdefault(name, _Topic())
+
+    def reach(self) -> None:
+        if self._away:
+            raise Unavailable("The broker in memory is away.")
+
+
+class MemoryPublisher:
+    """Publishes to a broker in memory, its own if it is given none."""
+
+    def __init__(self, broker: MemoryBroker | None = None) -> None:
+        self.broker = broker or MemoryBroker()
+
+    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+        with self.broker.changed:
+            self.broker.reach()
+            outcomes = [self._publish(message) for message in messages]
+            self.broker.changed.notify_all()
+        return outcomes
+
+    def close(self) -> None:
+        """Hold nothing, so give nothing back."""
+
+    def _publish(self, message: Outbound) -> Outcome:
+        broker = self.broker
+        if broker.answers_left == 0:
+            if broker.keeps_unanswered:
+                broker.topic(message.topic).add(message)
+            return Outcome(kind=OutcomeKind.UNKNOWN, detail="The connection was lost.")
+        if broker.answers_left is not None:
+            broker.answers_left -= 1
+        if reason := broker.refusal(message):
+            return Outcome(kind=OutcomeKind.REFUSED, detail=reason)
+        bookmark = broker.topic(message.topic).add(message)
+        return Outcome(kind=OutcomeKind.SENT, bookmark=str(bookmark))
+
+
+class MemoryDeadLetterReader:
+    """Reads one dead-letter queue of a broker in memory."""
+
+    def __init__(
+        self,
+        broker: MemoryBroker,
+        *,
+        topic: str,
+        queue: str,
+        max_dequeue_count: int,
+        visibility_timeout: timedelta,
+    ) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._queue = queue
+        self._max_dequeue_count = max_dequeue_count
+        self._visibility_timeout = visibility_timeout
+        self._cursor = 0
+
+    def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
+        with self._broker.changed:
+            try:
+                self._broker.reach()
+            except Unavailable:
+                self._cursor = 0
+                raise
+            if not self._fresh():
+                self._broker.changed.wait(wait)
+            return self._batch(limit)
+
+    def acknowledge(self, bookmarks: Sequence[str]) -> None:
+        self._broker.reach()
+        for bookmark in bookmarks:
+            self._broker.topic(self._queue).messages.pop(int(bookmark), None)
+
+    def dead_letter_exhausted(self) -> int:
+        self._broker.reach()
+        groups = self._broker.topic(self._topic).groups
+        return sum(self._dead_letter(name, group) for name, group in groups.items())
+
+    def close(self) -> None:
+        """Hold nothing, so give nothing back."""
+
+    def _fresh(self) -> list[int]:
+        messages = self._broker.topic(self._queue).messages
+        return [number for number in messages if number > self._cursor]
+
+    def _batch(self, limit: int) -> list[DeadLetter]:
+        letters: list[DeadLetter] = []
+        for number in self._fresh()[:limit]:
+            letters.append(self._letter(number))
+            self._cursor = number
+            if sum(letter.size for letter in letters) >= BATCH_BYTES:
+                break
+        return letters
+
+    def _letter(self, number: int) -> DeadLetter:
+        message = self._broker.topic(self._queue).messages[number]
+        parts = (part for header in message.headers for part in header)
+        return DeadLetter(
+            queue=self._queue,
+            bookmark=str(number),
+            body=message.body,
+            headers=message.headers,
+            size=len(message.body) + sum(map(len, parts)),
+        )
+
+    def _dead_letter(self, name: str, group: _Group) -> int:
+        overdue_since = self._broker.now - self._visibility_timeout
+        exhausted = [
+            number
+            for number, handed_out in group.pending.items()
+            if handed_out.at <= overdue_since
+            and handed_out.dequeue_count >= self._max_dequeue_count
+        ]
+        for number in exhausted:
+            self._move(number, name, group.pending.pop(number))
+        return len(exhausted)
+
+    def _move(self, number: int, group: str, handed_out: _HandedOut) -> None:
+        message = self._broker.topic(self._topic).messages[number]
+        story = vocabulary.exhausted(
+            bookmark=str(number).encode(),
+            consumer_group=group.encode(),
+            client_name=handed_out.client_name.encode(),
+            attempts=handed_out.dequeue_count,
+            failed_at=handed_out.at,
+        )
+        moved = Outbound(
+            topic=self._queue, body=message.body, headers=(*message.headers, *story)
+        )
+        self._broker.topic(self._queue).add(moved)
+
+
+class MemoryTopicAdmin:
+    """Looks at one topic of a broker in memory."""
+
+    def __init__(self, broker: MemoryBroker, *, topic: str, queue: str) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._queue = queue
+
+    def consumers(self) -> list[ConsumerPosition]:
+        self._broker.reach()
+        topic = self._broker.topic(self._topic)
+        return [
+            self._position(name, group, head=topic.head)
+            for name, group in topic.groups.items()
+        ]
+
+    def depth(self) -> int | None:
+        self._broker.reach()
+        return len(self._broker.topic(self._queue).messages)
+
+    def close(self) -> None:
+        """Hold nothing, so give nothing back."""
+
+    def _position(self, name: str, group: _Group, *, head: int) -> ConsumerPosition:
+        handed_out = group.pending.values()
+        oldest = min((one.at for one in handed_out), default=None)
+        return ConsumerPosition(
+            consumer_group=name,
+            bookmark=str(group.position),
+            seq=group.position,
+            head_bookmark=str(head),
+            head_seq=head,
+            lag=head - group.position,
+            pending=len(group.pending),
+            oldest_pending_seconds=(
+                (self._broker.now - oldest).total_seconds() if oldest else None
+            ),
+            clients=len({one.client_name for one in handed_out}),
+        )

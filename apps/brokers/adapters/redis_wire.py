@@ -1,0 +1,184 @@
+"""A connection to Redis that changes nothing on the way.
+
+The commands of redis-py make dicts of stream entries, which loses repeated fields, try
+again by themselves, which sends messages twice, and put a failing pipeline's contents
+into the exception text. So this uses its connections only: raw replies, one try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from redis.backoff import NoBackoff
+from redis.connection import Connection, ConnectionPool, SSLConnection
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from apps.core.errors import Invalid, Refused, Unavailable
+
+Argument = bytes | str | int
+Command = Sequence[Argument]
+
+CONNECT_SECONDS = 5.0
+REPLY_SECONDS = 20.0
+# A blocking read must end well before we would give its reply up for lost.
+BLOCK_SECONDS = REPLY_SECONDS / 2
+REASON_LIMIT = 300
+
+# States of the whole server, over by themselves: they say nothing about a message.
+PASSING = frozenset(
+    {
+        "BUSY",
+        "CLUSTERDOWN",
+        "LOADING",
+        "MASTERDOWN",
+        "MISCONF",
+        "NOREPLICAS",
+        "OOM",
+        "READONLY",
+        "TRYAGAIN",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """In place of a reply that never came: the command was obeyed, or it was not."""
+
+    reason: str
+
+
+class Answered(Refused):
+    """Redis answered with an error."""
+
+    def __init__(self, error: ResponseError, *, command: Command) -> None:
+        self.code = code_of(error)
+        # Words of the command are text, so the first bytes among them are its key.
+        keys = (
+            part.decode(errors="replace") for part in command if type(part) is bytes
+        )
+        about = f"{command[0]!s} {next(keys, '')}".strip()
+        super().__init__(f"Redis refuses {about}: {reason_of(error)}")
+
+
+class Wire:
+    """One server of one URL, for one thread."""
+
+    def __init__(self, url: str) -> None:
+        settings = _connection_settings(url)
+        self._place = f"Redis at {settings['host']}:{settings['port']}"
+        self._pool = ConnectionPool(
+            **settings,
+            protocol=2,
+            socket_connect_timeout=CONNECT_SECONDS,
+            socket_timeout=REPLY_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+            client_name="poisonweb",
+        )
+
+    def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """Send the commands at once and return one raw reply for each, in order.
+
+        An error reply is returned as `ResponseError`, a reply that never came as
+        `Lost`. Raises `Unavailable` when there was no connection to send on.
+        """
+        connection = self._connection()
+        replies: list[Any] = []
+        try:
+            connection.send_packed_command(connection.pack_commands(commands))
+            # Replies read before an error stay in the list.
+            replies.extend(_reply(connection) for _ in commands)
+        except (RedisError, OSError) as error:
+            connection.disconnect()
+            lost = Lost(f"{self._place} is away: {reason_of(error)}")
+            replies += [lost] * (len(commands) - len(replies))
+        finally:
+            self._pool.release(connection)
+        return replies
+
+    def call(self, *command: Argument) -> Any:
+        """Return the raw reply to one command; raise `Answered` or `Unavailable`."""
+        (reply,) = self.exchange([command])
+        return self.accepted(reply, command=command)
+
+    def together(self, *commands: Command) -> list[Any]:
+        """Run the commands in one MULTI and return their replies, errors among them."""
+        whole: list[Command] = [("MULTI",), *commands, ("EXEC",)]
+        replies = self.exchange(whole)
+        # The reason why a command was not queued tells more than EXEC's own error.
+        for reply, command in zip(replies, whole, strict=True):
+            self.accepted(reply, command=command)
+        done: list[Any] = replies[-1]
+        return done
+
+    def accepted(self, reply: Any, *, command: Command) -> Any:
+        """Return the reply unless it is an error, which is raised."""
+        if isinstance(reply, Lost):
+            raise Unavailable(reply.reason)
+        if isinstance(reply, ResponseError):
+            if is_passing(reply):
+                raise Unavailable(f"{self._place} says: {reason_of(reply)}")
+            raise Answered(reply, command=command)
+        return reply
+
+    def close(self) -> None:
+        self._pool.disconnect()
+
+    def _connection(self) -> Any:  # what is called on it, redis-py leaves untyped
+        try:
+            return self._pool.get_connection()
+        # ValueError: a host name that no resolver would take.
+        except (RedisError, OSError, ValueError) as error:
+            reason = f"{self._place} is away: {reason_of(error)}"
+            raise Unavailable(reason) from error
+
+
+def is_passing(reply: object) -> bool:
+    return isinstance(reply, ResponseError) and code_of(reply) in PASSING
+
+
+def code_of(error: ResponseError) -> str:
+    return error.status_code or str(error).partition(" ")[0]
+
+
+def reason_of(error: Exception) -> str:
+    """Say in one short line what redis-py or the server said."""
+    text = f"{getattr(error, 'status_code', None) or ''} {error}"
+    return " ".join(text.split())[:REASON_LIMIT] or type(error).__name__
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
+
+
+def _connection_settings(url: str) -> dict[str, Any]:
+    # Errors of the URL parser quote what they stumble over, which may be a password.
+    try:
+        parts = urlsplit(url)
+        port, database = parts.port or 6379, int(parts.path.strip("/") or 0)
+    except ValueError:
+        raise _unusable() from None
+    known = {"redis": Connection, "rediss": SSLConnection}
+    if parts.scheme not in known or not parts.hostname or parts.query or parts.fragment:
+        raise _unusable()
+    return {
+        "connection_class": known[parts.scheme],
+        "host": unquote(parts.hostname),
+        "port": port,
+        "db": database,
+        "username": unquote(parts.username) if parts.username else None,
+        "password": unquote(parts.password) if parts.password else None,
+    }
+
+
+def _unusable() -> Invalid:
+    remedy = (
+        "write redis://[user:password@]host[:port][/database], or rediss:// for TLS"
+    )
+    return Invalid("url", f"{remedy}; percent-encode what is special in a password.")

@@ -1,0 +1,25 @@
+"""Topics, asked for in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Self
+
+from django.db import models
+from django.db.models import Q
+
+from apps.core.patterns import like
+
+if TYPE_CHECKING:
+    pass
+
+
+class TopicQuerySet(models.QuerySet["Topic"]):
+    def drained(self) -> Self:
+        return self.filter(broker__isnull=False).exclude(dead_letter_queue="")
+
+    def matching(self, patterns: Iterable[str]) -> Self:
+        wanted = Q(pk__in=[])
+        for pattern in patterns:
+            wanted |= Q(name__like=like(pattern))
+        return self.filter(wanted)

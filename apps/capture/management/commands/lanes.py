@@ -1,0 +1,22 @@
+"""`manage.py lanes`: drain the dead-letter queues until told to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from apps.capture import lanes
+from apps.core import clock
+
+
+class Command(BaseCommand):
+    help = "Drain the dead-letter queue of every topic that has one; a lane for each."
+
+    def handle(self, *_: Any, **__: Any) -> None:
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        lanes.serve(stop=stop, clock=clock.now)

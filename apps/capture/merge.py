@@ -1,0 +1,356 @@
+"""Many occurrences into the record, in one set-based merge.
+
+The rows are copied into a staging table and merged by a dozen statements, however many
+they are. Each statement sees what others committed before it, so the order matters:
+
+1. problems are inserted, 2. rows find their poison or insert it, 3. the poisons are
+locked, 4. only then is a report known to be new or a duplicate, and 5. all that follows
+from the new ones is written.
+
+New rows are inserted in key order and existing ones locked in id order, after all
+inserts: two merges can wait for one another, but never in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.backends.utils import CursorWrapper
+
+from apps.capture.occurrence import Occurrence
+from apps.core.text import one_line, storable
+from apps.poison.states import NEXT_OUTCOME, Outcome, State
+from poisonguard.fingerprint import VERSION as CLASSIFIER
+
+_COLUMNS = {
+    "ord": "int4",
+    "report_id": "uuid",
+    "topic_id": "int8",
+    "consumer_group": "text",
+    "bookmark": "bytea",
+    "identity": "bytea",
+    "client_name": "text",
+    "sub_id": "text",
+    "host": "text",
+    "handler_version": "text",
+    "message_id": "text",
+    "content": "bytea",
+    "digest": "bytea",
+    "size": "int8",
+    "headers": "bytea[]",
+    "content_type": "text",
+    "cause": "text",
+    "error_type": "text",
+    "error_line": "text",
+    "error_message": "text",
+    "traceback": "text",
+    "fingerprint": "bytea",
+    "version": "int2",
+    "title": "text",
+    "summary": "text",
+    "inputs": "text[]",
+    "attempts": "int4",
+    "failures": "int4",
+    "crashes": "int4",
+    "dequeue_count": "int4",
+    "first_failed_at": "timestamptz",
+    "failed_at": "timestamptz",
+    "failed_at_claimed": "timestamptz",
+    "redrive": "uuid",
+}
+# Each round resolves all but rows whose place another merge took meanwhile.
+_MOST_ROUNDS = 20
+
+_STAGE = f"""
+CREATE TEMP TABLE IF NOT EXISTS incoming (
+    {", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())},
+    problem_id int8, poison_id int8, status text
+) ON COMMIT DELETE ROWS
+"""
+
+_PROBLEMS = """
+INSERT INTO poison_problem (topic_id, consumer_group, fingerprint, version, title,
+                            summary, inputs, first_seen, last_seen)
+SELECT DISTINCT ON (topic_id, consumer_group, fingerprint, version)
+       topic_id, consumer_group, fingerprint, version, title, summary, inputs,
+       failed_at, failed_at
+FROM incoming ORDER BY topic_id, consumer_group, fingerprint, version, failed_at
+ON CONFLICT (topic_id, consumer_group, fingerprint, version) DO NOTHING
+"""
+
+_FIND_PROBLEMS = """
+UPDATE incoming SET problem_id = known.id FROM poison_problem known
+WHERE known.topic_id = incoming.topic_id
+  AND known.consumer_group = incoming.consumer_group
+  AND known.fingerprint = incoming.fingerprint AND known.version = incoming.version
+"""
+
+_FIND_BY_REDRIVE = """
+UPDATE incoming SET poison_id = known.poison_id FROM poison_redrive known
+WHERE known.id = incoming.redrive
+"""
+
+_FIND_BY_IDENTITY = """
+UPDATE incoming SET poison_id = known.id FROM poison_poison known
+WHERE incoming.poison_id IS NULL
+  AND known.identity = incoming.identity AND known.digest = incoming.digest
+"""
+
+_FIND_BY_ALIAS = """
+UPDATE incoming SET poison_id = known.id
+FROM poison_alias alias JOIN poison_poison known ON known.id = alias.poison_id
+WHERE incoming.poison_id IS NULL
+  AND alias.identity = incoming.identity AND known.digest = incoming.digest
+"""
+
+# The same identity with another body is another poison, under the next reuse number.
+# NOT EXISTS: another merge may have written this very one since we looked for it.
+_INSERT_POISONS = """
+INSERT INTO poison_poison (identity, reuse, topic_id, consumer_group, bookmark,
+    message_id, problem_id, state, cause, error_type, error_message, size, digest,
+    failures, attempts, crashes, redrives, recurrences,
+    first_failed_at, last_failed_at, captured_at)
+SELECT fresh.identity,
+       (SELECT coalesce(max(older.reuse) + 1, 0) FROM poison_poison older
+        WHERE older.identity = fresh.identity)
+       + row_number() OVER (PARTITION BY fresh.identity ORDER BY fresh.ord) - 1,
+       topic_id, consumer_group, bookmark, message_id, problem_id, 'open', cause,
+       error_type, error_line, size, digest, 0, 0, 0, 0, 0,
+       failed_at, failed_at, %(now)s
+FROM (SELECT DISTINCT ON (identity, digest) * FROM incoming
+      WHERE poison_id IS NULL ORDER BY identity, digest, ord) fresh
+WHERE NOT EXISTS (SELECT FROM poison_poison known
+                  WHERE known.identity = fresh.identity
+                    AND known.digest = fresh.digest)
+ORDER BY 1, 2
+ON CONFLICT (identity, reuse) DO NOTHING
+RETURNING id
+"""
+
+_LOCK = """
+SELECT id FROM poison_poison WHERE id IN (SELECT poison_id FROM incoming)
+ORDER BY id FOR NO KEY UPDATE
+"""
+
+_FIND_DUPLICATES = """
+UPDATE incoming SET status = 'duplicate'
+WHERE EXISTS (SELECT FROM poison_failure seen
+              WHERE seen.report_id = incoming.report_id
+                AND seen.poison_id = incoming.poison_id)
+   OR EXISTS (SELECT FROM incoming earlier
+              WHERE earlier.report_id = incoming.report_id
+                AND earlier.poison_id = incoming.poison_id
+                AND earlier.ord < incoming.ord)
+"""
+
+_MARK_CREATED = """
+UPDATE incoming SET status = 'created' FROM (
+    SELECT min(ord) AS ord FROM incoming
+    WHERE poison_id = ANY(%(created)s) GROUP BY poison_id) first
+WHERE incoming.ord = first.ord
+"""
+
+_INSERT_BODIES = """
+INSERT INTO poison_body (day, poison_id, content, headers, content_type)
+SELECT %(day)s, poison_id, content, headers, content_type FROM incoming
+WHERE status = 'created'
+"""
+
+_MARK_UPDATED = "UPDATE incoming SET status = 'updated' WHERE status IS NULL"
+
+_INSERT_FAILURES = """
+INSERT INTO poison_failure (day, poison_id, problem_id, report_id, redrive, bookmark,
+    cause, error_type, error_message, traceback, client_name, sub_id, host,
+    handler_version, attempts, failures, crashes, dequeue_count, first_failed_at,
+    failed_at, failed_at_claimed, captured_at)
+SELECT %(day)s, poison_id, problem_id, report_id, redrive, bookmark,
+    cause, error_type, error_message, traceback, client_name, sub_id, host,
+    handler_version, attempts, failures, crashes, dequeue_count, first_failed_at,
+    failed_at, failed_at_claimed, %(now)s
+FROM incoming WHERE status <> 'duplicate' ORDER BY ord
+"""
+
+# A consumer's failure is proof that the broker had it, noted by us or not.
+_RECUR = """
+UPDATE poison_redrive SET outcome = 'recurred', answered_at = %(now)s,
+       sent_at = coalesce(sent_at, %(now)s)
+WHERE id IN (SELECT redrive FROM incoming WHERE status <> 'duplicate')
+  AND outcome = ANY(%(may_recur)s)
+RETURNING id
+"""
+
+_APPLY = """
+WITH told AS (
+    SELECT poison_id, count(*) AS number, sum(attempts) AS attempts,
+           sum(crashes) AS crashes, min(first_failed_at) AS first_failed_at,
+           max(failed_at) AS failed_at
+    FROM incoming WHERE status <> 'duplicate' GROUP BY poison_id
+), newest AS (
+    SELECT DISTINCT ON (poison_id) poison_id, problem_id, cause, error_type, error_line
+    FROM incoming WHERE status <> 'duplicate'
+    ORDER BY poison_id, failed_at DESC, ord DESC
+), back AS (
+    SELECT poison_id, count(*) AS number, max(n) AS n FROM poison_redrive
+    WHERE id = ANY(%(recurred)s) GROUP BY poison_id
+), judged AS (
+    SELECT known.id, told.number, told.attempts, told.crashes, told.first_failed_at,
+           told.failed_at, newest.problem_id, newest.cause, newest.error_type,
+           newest.error_line, coalesce(back.number, 0) AS recurrences,
+           told.failed_at >= known.last_failed_at OR known.failures = 0 AS is_newest,
+           known.state IN ('redriving', 'redriven', 'moved', 'confirmed')
+           AND (back.n = known.redrives
+                OR known.state = 'confirmed' AND told.failed_at > (
+                    SELECT answered_at FROM poison_redrive latest
+                    WHERE latest.poison_id = known.id AND latest.n = known.redrives)
+               ) IS TRUE AS reopens
+    FROM told JOIN newest USING (poison_id) LEFT JOIN back USING (poison_id)
+    JOIN poison_poison known ON known.id = told.poison_id
+)
+UPDATE poison_poison SET
+    failures = poison_poison.failures + judged.number,
+    attempts = least(poison_poison.attempts + judged.attempts, %(most)s),
+    crashes = least(poison_poison.crashes + judged.crashes, %(most)s),
+    recurrences = poison_poison.recurrences + judged.recurrences,
+    first_failed_at = least(poison_poison.first_failed_at, judged.first_failed_at),
+    last_failed_at = greatest(poison_poison.last_failed_at, judged.failed_at),
+    problem_id = CASE WHEN is_newest THEN judged.problem_id
+                 ELSE poison_poison.problem_id END,
+    cause = CASE WHEN is_newest THEN judged.cause ELSE poison_poison.cause END,
+    error_type = CASE WHEN is_newest THEN judged.error_type
+                 ELSE poison_poison.error_type END,
+    error_message = CASE WHEN is_newest THEN judged.error_line
+                    ELSE poison_poison.error_message END,
+    state = CASE WHEN reopens THEN %(open)s ELSE poison_poison.state END,
+    moved_to_id = CASE WHEN reopens THEN NULL ELSE poison_poison.moved_to_id END
+FROM judged WHERE poison_poison.id = judged.id
+"""
+
+_INSERT_ALIASES = """
+INSERT INTO poison_alias (identity, poison_id, bookmark)
+SELECT DISTINCT ON (incoming.identity)
+       incoming.identity, incoming.poison_id, incoming.bookmark
+FROM incoming JOIN poison_poison known ON known.id = incoming.poison_id
+WHERE incoming.redrive IS NOT NULL AND incoming.identity <> known.identity
+ORDER BY incoming.identity
+ON CONFLICT (identity) DO NOTHING
+"""
+
+_LOCK_PROBLEMS = """
+SELECT id FROM poison_problem WHERE id IN (SELECT problem_id FROM incoming)
+ORDER BY id FOR NO KEY UPDATE
+"""
+
+_SEE_PROBLEMS = """
+UPDATE poison_problem SET first_seen = least(first_seen, told.first),
+       last_seen = greatest(last_seen, told.last)
+FROM (SELECT problem_id, min(failed_at) AS first, max(failed_at) AS last
+      FROM incoming WHERE status <> 'duplicate' GROUP BY problem_id) told
+WHERE poison_problem.id = told.problem_id
+"""
+
+_ANSWERS = "SELECT status, poison_id FROM incoming ORDER BY ord"
+
+
+def merge(
+    cursor: CursorWrapper, occurrences: Sequence[Occurrence], *, now: datetime
+) -> list[tuple[str, int]]:
+    """Write the occurrences down; give (status, poison id) of each, in order.
+
+    The status is created, updated or duplicate. Runs inside the caller's transaction.
+    """
+    cursor.execute(_STAGE)
+    cursor.execute("DELETE FROM incoming")  # of an earlier merge in this transaction
+    _copy(cursor, occurrences)
+    values: dict[str, Any] = {
+        "now": now,
+        "day": now.date(),
+        "open": State.OPEN.value,
+        "most": 2**31 - 1,
+        "may_recur": [o for o, onward in NEXT_OUTCOME.items() if _recurs(onward)],
+    }
+    cursor.execute(_PROBLEMS)
+    cursor.execute(_FIND_PROBLEMS)
+    cursor.execute(_FIND_BY_REDRIVE)
+    values["created"] = _find_or_insert(cursor, values)
+    cursor.execute(_LOCK)
+    cursor.execute(_FIND_DUPLICATES)
+    cursor.execute(_MARK_CREATED, values)
+    cursor.execute(_MARK_UPDATED)
+    cursor.execute(_INSERT_BODIES, values)
+    cursor.execute(_INSERT_FAILURES, values)
+    cursor.execute(_RECUR, values)
+    values["recurred"] = [redrive for (redrive,) in cursor.fetchall()]
+    cursor.execute(_APPLY, values)
+    cursor.execute(_INSERT_ALIASES)
+    cursor.execute(_LOCK_PROBLEMS)
+    cursor.execute(_SEE_PROBLEMS)
+    cursor.execute(_ANSWERS)
+    return list(cursor.fetchall())
+
+
+def _recurs(onward: frozenset[Outcome]) -> bool:
+    return Outcome.RECURRED in onward
+
+
+def _find_or_insert(cursor: CursorWrapper, values: dict[str, Any]) -> list[int]:
+    """Give every row its poison; return the ids of the poisons that are new."""
+    created: list[int] = []
+    for _ in range(_MOST_ROUNDS):
+        cursor.execute(_FIND_BY_IDENTITY)
+        cursor.execute(_FIND_BY_ALIAS)
+        cursor.execute("SELECT EXISTS (SELECT FROM incoming WHERE poison_id IS NULL)")
+        if not cursor.fetchone()[0]:
+            return created
+        cursor.execute(_INSERT_POISONS, values)
+        created += [poison for (poison,) in cursor.fetchall()]
+    raise RuntimeError("other merges kept taking the same identities")
+
+
+def _copy(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
+    columns = ", ".join(_COLUMNS)
+    statement = f"COPY incoming ({columns}) FROM STDIN (FORMAT BINARY)"
+    with cursor.copy(statement) as copy:
+        copy.set_types(list(_COLUMNS.values()))
+        for order, occurrence in enumerate(occurrences):
+            copy.write_row(tuple(_row(order, occurrence)))
+
+
+def _row(order: int, o: Occurrence) -> Iterable[object]:
+    return (
+        order,
+        o.report_id,
+        o.topic_id,
+        o.consumer_group,
+        o.bookmark,
+        o.identity,
+        o.client_name,
+        o.sub_id,
+        o.host,
+        o.handler_version,
+        o.message_id,
+        o.body,
+        o.digest,
+        len(o.body),
+        [part for header in o.headers for part in header],
+        o.content_type,
+        o.cause,
+        o.error_type,
+        one_line(o.error_message),
+        o.error_message,
+        o.traceback,
+        o.fingerprint.digest,
+        CLASSIFIER,
+        storable(o.fingerprint.title),
+        storable(o.fingerprint.summary),
+        [storable(part) for part in o.fingerprint.inputs],
+        o.attempts,
+        o.failures,
+        o.crashes,
+        o.dequeue_count,
+        o.first_failed_at,
+        o.failed_at,
+        o.failed_at_claimed,
+        o.redrive,
+    )

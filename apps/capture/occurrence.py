@@ -1,0 +1,187 @@
+"""One occurrence of failing, from either door, parsed once into a frozen value."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from apps.brokers.models import Topic
+from apps.brokers.ports import DeadLetter, Header
+from apps.brokers.vocabularies import poisonweb as vocabulary
+from apps.core import ids
+from apps.core.text import one_line, storable
+from apps.poison import tokens
+from poisonguard.contract import Cause, FailureReport, Raised
+from poisonguard.fingerprint import Fingerprint, fingerprint
+
+BELIEVED_BEFORE = timedelta(days=30)
+BELIEVED_AFTER = timedelta(minutes=5)
+MOST = 2**31 - 1
+MESSAGE_ID_LIMIT = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Occurrence:
+    """What capture writes down of one failure; its texts are fit for Postgres.
+
+    `bookmark`, `body` and `headers` are exact bytes. `redrive` is set only when its
+    signature held. `failed_at_claimed` is what an unbelievable clock said.
+    """
+
+    report_id: uuid.UUID
+    topic_id: int
+    consumer_group: str
+    bookmark: bytes
+    identity: bytes
+    client_name: str
+    sub_id: str | None
+    host: str | None
+    handler_version: str | None
+    message_id: str | None
+    body: bytes
+    digest: bytes
+    headers: tuple[Header, ...]
+    content_type: str | None
+    cause: str
+    error_type: str
+    error_message: str
+    traceback: str
+    fingerprint: Fingerprint
+    attempts: int
+    failures: int
+    crashes: int
+    dequeue_count: int | None
+    first_failed_at: datetime
+    failed_at: datetime
+    failed_at_claimed: datetime | None
+    redrive: uuid.UUID | None
+
+
+def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurrence:
+    """Translate what a guard told us over HTTP."""
+    raised = report.exception or Raised(type="", message="", traceback="")
+    bookmark = ids.raw(report.bookmark)
+    digest = hashlib.sha256(report.body).digest()
+    failed_at, claimed = _believed(report.failed_at, now=now)
+    return Occurrence(
+        report_id=report.report_id,
+        topic_id=topic.pk,
+        consumer_group=report.consumer_group,
+        bookmark=bookmark,
+        identity=ids.identity(
+            topic=topic.name, consumer_group=report.consumer_group, bookmark=bookmark
+        ),
+        client_name=report.client_name,
+        sub_id=report.sub_id,
+        host=report.host,
+        handler_version=report.handler_version,
+        message_id=_message_id(report.message_id),
+        body=report.body,
+        digest=digest,
+        headers=report.headers,
+        content_type=_optional(report.content_type),
+        cause=report.cause.value,
+        error_type=one_line(raised.type),
+        error_message=storable(raised.message),
+        traceback=storable(raised.traceback),
+        fingerprint=_fingerprint(
+            raised, report.cause.value, report.body, report.headers, report.content_type
+        ),
+        attempts=report.attempts,
+        failures=report.failures,
+        crashes=report.crashes,
+        dequeue_count=report.dequeue_count,
+        first_failed_at=min(_believed(report.first_failed_at, now=now)[0], failed_at),
+        failed_at=failed_at,
+        failed_at_claimed=claimed,
+        redrive=_verified(report.redrive, topic=topic, digest=digest),
+    )
+
+
+def from_dead_letter(letter: DeadLetter, *, topic: Topic, now: datetime) -> Occurrence:
+    """Translate a message drained from a dead-letter queue, whoever put it there."""
+    story = vocabulary.read(letter.headers)
+    raised = Raised(
+        type=story.exception_type,
+        message=story.exception_message,
+        traceback=story.exception_traceback,
+    )
+    origin = story.original_bookmark or f"{letter.queue}/{letter.bookmark}"
+    bookmark = ids.raw(origin)
+    group = storable(story.consumer_group)
+    digest = hashlib.sha256(letter.body).digest()
+    failed_at, claimed = _believed(story.failed_at or now, now=now)
+    content_type = vocabulary.content_type(letter.headers)
+    return Occurrence(
+        report_id=ids.report_id(queue=letter.queue, bookmark=letter.bookmark),
+        topic_id=topic.pk,
+        consumer_group=group,
+        bookmark=bookmark,
+        identity=ids.identity(
+            topic=topic.name, consumer_group=group, bookmark=bookmark
+        ),
+        client_name=storable(story.client_name),
+        sub_id=None,
+        host=None,
+        handler_version=None,
+        message_id=None,
+        body=letter.body,
+        digest=digest,
+        headers=letter.headers,
+        content_type=_optional(content_type),
+        cause=story.cause.value,
+        error_type=one_line(raised.type),
+        error_message=storable(raised.message),
+        traceback=storable(raised.traceback),
+        fingerprint=_fingerprint(
+            raised, story.cause.value, letter.body, letter.headers, content_type
+        ),
+        attempts=min(story.attempts or letter.dequeue_count or 1, MOST),
+        failures=1,
+        crashes=0,
+        dequeue_count=letter.dequeue_count,
+        first_failed_at=failed_at,
+        failed_at=failed_at,
+        failed_at_claimed=claimed,
+        redrive=_verified(story.redrive, topic=topic, digest=digest),
+    )
+
+
+def _believed(claimed: datetime, *, now: datetime) -> tuple[datetime, datetime | None]:
+    """Take a time as it is told, or ours where the teller's clock is far off."""
+    if now - BELIEVED_BEFORE <= claimed <= now + BELIEVED_AFTER:
+        return claimed, None
+    return now, claimed
+
+
+def _message_id(told: str | None) -> str | None:
+    return None if told is None else storable(told, limit=MESSAGE_ID_LIMIT)
+
+
+def _optional(text: str | None) -> str | None:
+    return None if text is None else storable(text, limit=255)
+
+
+def _verified(token: str | None, *, topic: Topic, digest: bytes) -> uuid.UUID | None:
+    if token is None:
+        return None
+    return tokens.verified(token, topic=topic.name, digest=digest)
+
+
+def _fingerprint(
+    raised: Raised,
+    cause: str,
+    body: bytes,
+    headers: tuple[Header, ...],
+    content_type: str | None,
+) -> Fingerprint:
+    return fingerprint(
+        exception_type=raised.type,
+        exception_message=raised.message,
+        traceback=raised.traceback,
+        cause=cause,
+        message_type=content_type or vocabulary.message_type(headers) or "",
+        body=body,
+    )

@@ -1,0 +1,229 @@
+"""IN: failures, confirmations and counters become rows, each counted exactly once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from django.conf import settings
+from django.db import OperationalError, connection, transaction
+from psycopg.errors import DeadlockDetected
+
+from apps.brokers import services as brokers
+from apps.brokers.models import Topic
+from apps.capture.merge import merge
+from apps.capture.occurrence import Occurrence, from_report
+from apps.poison import services as poison
+from apps.team.rights import Principal
+from poisonguard.contract import (
+    CounterReport,
+    FailureReport,
+    Invalid,
+    parse_confirmation,
+    parse_counter,
+    parse_failure,
+)
+
+log = logging.getLogger(__name__)
+
+_TRIES = 5
+Parsed = TypeVar("Parsed")
+
+
+class Status(StrEnum):
+    CREATED = "created"
+    UPDATED = "updated"
+    DUPLICATE = "duplicate"
+    CONFIRMED = "confirmed"
+    COUNTED = "counted"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What became of one member of a request; `pointer` is set when it is rejected."""
+
+    status: Status
+    poison: int | None = None
+    detail: str | None = None
+    pointer: str | None = None
+
+
+def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[Answer]:
+    """Merge the occurrences into the record, all of them or none; answer in order."""
+    if not occurrences:
+        return []
+    for attempt in range(1, _TRIES + 1):
+        try:
+            with transaction.atomic(), connection.cursor() as cursor:
+                merged = merge(cursor, occurrences, now=now)
+            return [
+                Answer(status=Status(status), poison=poison_id)
+                for status, poison_id in merged
+            ]
+        except OperationalError as error:
+            # Operations lock poisons too; Postgres ends one of two that wait in a ring.
+            if attempt == _TRIES or not isinstance(error.__cause__, DeadlockDetected):
+                raise
+            log.warning("capture met a deadlock and tries again (%d)", attempt)
+    raise AssertionError("unreachable")  # pragma: no cover
+
+
+def capture(
+    *, members: Sequence[object], principal: Principal, now: datetime
+) -> list[Answer]:
+    """Take what guards report; one bad member never sinks the rest."""
+    answers, reports = _parsed(members, parse_failure)
+    for place, report in list(reports.items()):
+        refusal = _refusal(report, principal)
+        if refusal:
+            answers[place] = refusal
+            del reports[place]
+    topics = brokers.topics_named(names={r.topic for r in reports.values()})
+    occurrences = [
+        from_report(report, topic=topics[report.topic], now=now)
+        for report in reports.values()
+    ]
+    written = write(occurrences=occurrences, now=now)
+    answers.update(zip(reports, written, strict=True))
+    return [answers[place] for place in range(len(members))]
+
+
+def confirm(
+    *, members: Sequence[object], principal: Principal, now: datetime
+) -> list[Answer]:
+    """Note that redriven messages were handled; idempotent."""
+    answers, told = _parsed(members, parse_confirmation)
+    for place, confirmation in list(told.items()):
+        if not principal.sees(confirmation.topic):
+            answers[place] = _out_of_scope(confirmation.topic)
+            del told[place]
+    verdicts = poison.confirm(
+        tokens=[(c.redrive, c.topic) for c in told.values()], now=now
+    )
+    for place, verdict in zip(told, verdicts, strict=True):
+        answers[place] = Answer(
+            status=Status(verdict.status), poison=verdict.poison, detail=verdict.detail
+        )
+        if verdict.status == Status.REJECTED:
+            answers[place] = Answer(
+                status=Status.REJECTED, detail=verdict.detail, pointer="/redrive"
+            )
+    return [answers[place] for place in range(len(members))]
+
+
+def count(
+    *, members: Sequence[object], principal: Principal, now: datetime
+) -> list[Answer]:
+    """Add up what consumers did; (reporter, sequence) counts once."""
+    answers, counters = _parsed(members, parse_counter)
+    for place, counter in list(counters.items()):
+        if not principal.sees(counter.topic):
+            answers[place] = _out_of_scope(counter.topic)
+            del counters[place]
+    topics = brokers.topics_named(names={c.topic for c in counters.values()})
+    fresh = _insert_counters(list(counters.values()), topics, now=now)
+    for place, counter in counters.items():
+        new = (counter.reporter, counter.sequence) in fresh
+        # A second copy within one request is a duplicate of the first.
+        fresh.discard((counter.reporter, counter.sequence))
+        answers[place] = Answer(status=Status.COUNTED if new else Status.DUPLICATE)
+    return [answers[place] for place in range(len(members))]
+
+
+def _parsed(
+    members: Sequence[object], parse: Callable[[object], Parsed]
+) -> tuple[dict[int, Answer], dict[int, Parsed]]:
+    answers: dict[int, Answer] = {}
+    parsed: dict[int, Parsed] = {}
+    for place, member in enumerate(members):
+        try:
+            parsed[place] = parse(member)
+        except Invalid as reason:
+            answers[place] = Answer(
+                status=Status.REJECTED, detail=reason.detail, pointer=reason.pointer
+            )
+    return answers, parsed
+
+
+def _refusal(report: FailureReport, principal: Principal) -> Answer | None:
+    if not principal.sees(report.topic):
+        return _out_of_scope(report.topic)
+    limit = settings.POISONWEB_BODY_LIMIT
+    if len(report.body) > limit:
+        size = len(report.body)
+        return Answer(
+            status=Status.REJECTED,
+            detail=f"oversize: the body has {size} bytes, the limit is {limit}; "
+            "do not settle the message, or raise POISONWEB_BODY_LIMIT",
+            pointer="/body",
+        )
+    return None
+
+
+def _out_of_scope(topic: str) -> Answer:
+    return Answer(
+        status=Status.REJECTED,
+        detail=f"this key may not write to the topic {topic}; give it the topic first",
+        pointer="/topic",
+    )
+
+
+_INSERT_COUNTERS = """
+INSERT INTO capture_counter (day, reporter, sequence, topic_id, consumer_group,
+    client_name, minute, handled, failed, skipped, retried, duration_ms_hist,
+    captured_at)
+SELECT DISTINCT ON (told.reporter, told.sequence)
+       %(day)s, told.reporter, told.sequence, told.topic_id, told.consumer_group,
+       told.client_name, told.minute, told.handled, told.failed, told.skipped,
+       told.retried, told.duration_ms_hist, %(now)s
+FROM jsonb_to_recordset(%(rows)s::jsonb) AS told(
+    reporter uuid, sequence int8, topic_id int8, consumer_group text,
+    client_name text, minute timestamptz, handled int8, failed int8, skipped int8,
+    retried int8, duration_ms_hist jsonb)
+WHERE NOT EXISTS (SELECT FROM capture_counter seen
+                  WHERE seen.reporter = told.reporter
+                    AND seen.sequence = told.sequence)
+RETURNING reporter, sequence
+"""
+
+
+@transaction.atomic
+def _insert_counters(
+    counters: Sequence[CounterReport], topics: dict[str, Topic], *, now: datetime
+) -> set[tuple[uuid.UUID, int]]:
+    if not counters:
+        return set()
+    rows = json.dumps([_counter_row(c, topics[c.topic].pk) for c in counters])
+    with connection.cursor() as cursor:
+        # No index spans the partitions: one writer for each reporter at a time.
+        for reporter in sorted({str(counter.reporter) for counter in counters}):
+            cursor.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [reporter]
+            )
+        cursor.execute(
+            _INSERT_COUNTERS, {"rows": rows, "now": now, "day": now.date()}
+        )
+        return set(cursor.fetchall())
+
+
+def _counter_row(counter: CounterReport, topic_id: int) -> dict[str, Any]:
+    return {
+        "reporter": str(counter.reporter),
+        "sequence": counter.sequence,
+        "topic_id": topic_id,
+        "consumer_group": counter.consumer_group,
+        "client_name": counter.client_name,
+        "minute": counter.minute.isoformat(),
+        "handled": counter.handled,
+        "failed": counter.failed,
+        "skipped": counter.skipped,
+        "retried": counter.retried,
+        "duration_ms_hist": dict(counter.duration_ms_hist),
+    }

@@ -1,0 +1,20 @@
+"""Celery's doors of capture."""
+
+from __future__ import annotations
+
+import logging
+
+from celery import shared_task
+
+from apps.core import clock
+from apps.capture import partitions as by_day
+
+log = logging.getLogger(__name__)
+
+
+@shared_task
+def partitions() -> None:
+    """Make the partitions of the coming days."""
+    made = by_day.make(today=clock.now().date())
+    if made:
+        log.info("made partitions %s", ", ".join(made))

@@ -1,0 +1,26 @@
+"""Who acts, as frozen text: it must outlive the account that it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    name: str
+
+    @classmethod
+    def user(cls, username: str) -> Self:
+        return cls(f"user:{username}")
+
+    @classmethod
+    def key(cls, name: str) -> Self:
+        return cls(f"key:{name}")
+
+    @classmethod
+    def system(cls, part: str) -> Self:
+        return cls(f"system:{part}")
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,83 @@
+"""Exclusive work across processes: a session advisory lock on a connection of its own.
+
+The lock lives as long as its connection. A process that is killed drops both, so
+nobody waits for a timer to find out. What the holder writes must be fenced by an epoch
+all the same: a connection can die while its owner goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import psycopg
+from django.db import connection
+from django.db.backends.postgresql.base import DatabaseWrapper
+
+
+def key_of(name: str) -> int:
+    """Map a name to the signed 64-bit number that Postgres locks by."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+class Lock:
+    """A lock that is held; `lost` says whether the connection behind it still is."""
+
+    def __init__(self, session: psycopg.Connection[Any]) -> None:
+        self._session = session
+
+    def lost(self) -> bool:
+        try:
+            self._session.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return True
+        return False
+
+
+@contextmanager
+def attempt(name: str) -> Iterator[Lock | None]:
+    """Take the lock if it is free; give None at once if it is not."""
+    session = _session()
+    try:
+        query = "SELECT pg_try_advisory_lock(%s)"
+        row = session.execute(query, [key_of(name)]).fetchone()
+        yield Lock(session) if row and row[0] else None
+    finally:
+        session.close()
+
+
+def held(names: Iterable[str]) -> set[str]:
+    """Tell which of these locks somebody holds now, without taking any."""
+    keys = {key_of(name): name for name in names}
+    if not keys:
+        return set()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks
+            WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+              AND database = (SELECT oid FROM pg_database
+                              WHERE datname = current_database())
+            """
+        )
+        return {keys[key] for (key,) in cursor.fetchall() if key in keys}
+
+
+def _session() -> psycopg.Connection[Any]:
+    wrapper = cast(DatabaseWrapper, connection)
+    parameters = dict(wrapper.get_connection_params())
+    wanted = {"dbname", "user", "password", "host", "port", "sslmode", "sslrootcert"}
+    chosen = {name: value for name, value in parameters.items() if name in wanted}
+    # Keepalives: a holder behind a dead network must lose its lock within seconds.
+    return psycopg.connect(
+        **chosen,
+        autocommit=True,
+        application_name="poisonweb lock",
+        connect_timeout=5,
+        keepalives_idle=5,
+        keepalives_interval=2,
+        keepalives_count=3,
+    )

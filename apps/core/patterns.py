@@ -1,0 +1,47 @@
+"""Names with `*` in them: one meaning in Python and in SQL."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from django.db import models
+
+# Generic for the type checker only; Django's own class takes no parameter.
+if TYPE_CHECKING:
+    TextLookup = models.Lookup[str]
+else:
+    TextLookup = models.Lookup
+
+_LIKE_SPECIALS = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_"})
+
+
+def matches(pattern: str, text: str) -> bool:
+    parts = (re.escape(part) for part in pattern.split("*"))
+    return re.fullmatch(".*".join(parts), text, re.DOTALL) is not None
+
+
+def like(pattern: str) -> str:
+    """Turn a pattern of `*` into one of LIKE, in which nothing else is special."""
+    return pattern.translate(_LIKE_SPECIALS).replace("*", "%")
+
+
+class Like(TextLookup):
+    """`name__like="orders.%"`: LIKE, with the backslash as its escape."""
+
+    lookup_name = "like"
+    operator = "LIKE"
+
+    def as_sql(self, compiler, connection):  # type: ignore[no-untyped-def] # as Django's
+        left, left_params = self.process_lhs(compiler, connection)
+        right, right_params = self.process_rhs(compiler, connection)
+        return f"{left} {self.operator} {right}", [*left_params, *right_params]
+
+
+class ILike(Like):
+    lookup_name = "ilike"
+    operator = "ILIKE"
+
+
+for _lookup in (Like, ILike):
+    models.TextField.register_lookup(_lookup)

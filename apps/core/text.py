@@ -1,0 +1,21 @@
+"""Text that Postgres and a page can hold, derived from text that they cannot."""
+
+from __future__ import annotations
+
+NUL_PICTURE = "\N{SYMBOL FOR NULL}"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def storable(text: str, *, limit: int | None = None) -> str:
+    """Replace what a Postgres text column refuses: NUL and lone surrogates."""
+    clean = text.replace("\0", NUL_PICTURE)
+    clean = clean.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return clean if limit is None else clean[:limit]
+
+
+def readable(value: bytes) -> str:
+    return storable(bytes(value).decode("utf-8", "replace"))
+
+
+def one_line(text: str, *, limit: int = 300) -> str:
+    return " ".join(storable(text[: limit * 4]).split())[:limit]

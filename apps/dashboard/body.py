@@ -1,0 +1,101 @@
+"""A body as a person can read it. The bytes themselves are never changed here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+# Text grows eightfold in hex, so that view stops earlier.
+HEX_BYTES = 8_192
+DEEPEST = 100
+OPENING, CLOSING = ("{", "["), ("}", "]")
+SIGNS = (*CLOSING, ",", ":")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s"{}\[\],:]+|[{}\[\],:]')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BodyView:
+    shown: int
+    truncated: bool
+    pretty: str | None
+    text: str | None
+    hex: str
+    why: str  # what keeps it from being shown as text or as JSON; "" if nothing does
+
+
+def view(head: bytes, *, size: int) -> BodyView:
+    """Prepare the start of a body of this size: as JSON, as text and as bytes."""
+    truncated = len(head) < size
+    text, why = _text(head, truncated=truncated)
+    pretty = None
+    if text and not truncated:
+        pretty, why = _pretty(text)
+    return BodyView(
+        shown=len(head),
+        truncated=truncated,
+        pretty=pretty,
+        text=text,
+        hex=hexdump(head[:HEX_BYTES]),
+        why=why,
+    )
+
+
+def hexdump(content: bytes) -> str:
+    rows = range(0, len(content), 16)
+    return "\n".join(_hex_row(at, content[at : at + 16]) for at in rows)
+
+
+def _hex_row(at: int, chunk: bytes) -> str:
+    seen = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in chunk)
+    return f"{at:08x}  {chunk.hex(' '):<47}  {seen}"
+
+
+def _text(head: bytes, *, truncated: bool) -> tuple[str | None, str]:
+    try:
+        return head.decode(), ""
+    except UnicodeDecodeError as reason:
+        # A cut may split a character: only what is wrong before it counts.
+        if truncated and reason.start > len(head) - 4:
+            return head[: reason.start].decode(), ""
+        return None, f"not UTF-8 at byte {reason.start:,}"
+
+
+def _pretty(text: str) -> tuple[str | None, str]:
+    """Lay JSON out in lines, token by token: numbers and escapes stay as written."""
+    tokens = _TOKEN.findall(text)
+    if _depth(tokens) > DEEPEST:
+        return None, f"nested deeper than {DEEPEST}"
+    try:
+        json.loads(text, parse_int=str, parse_float=str)
+    except ValueError:
+        return None, "not JSON"
+    return "".join(_laid_out(tokens)), ""
+
+
+def _depth(tokens: list[str]) -> int:
+    depth = deepest = 0
+    for token in tokens:
+        depth += (token in OPENING) - (token in CLOSING)
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _laid_out(tokens: list[str]) -> Iterator[str]:
+    depth = 0
+    for token, after in zip(tokens, [*tokens[1:], ""], strict=True):
+        if token in OPENING:
+            depth += after not in CLOSING
+            yield token if after in CLOSING else token + _line(depth)
+        elif after in CLOSING:
+            depth -= 1
+            yield token + _line(depth)
+        elif token in SIGNS:
+            yield {",": "," + _line(depth), ":": ": "}.get(token, token)
+        else:
+            yield token
+
+
+def _line(depth: int) -> str:
+    return "\n" + "  " * depth

@@ -1,0 +1,36 @@
+"""The same act as a call of the API, to copy into a terminal."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from django.http import HttpRequest
+
+_KEY = '-H "Authorization: Bearer $API_KEY"'
+
+
+def get(request: HttpRequest, path: str, **query: str) -> str:
+    given = [
+        f"--data-urlencode {shlex.quote(f'{name}={value}')}"
+        for name, value in query.items()
+        if value
+    ]
+    return _lines(f"curl -fsS -G {_KEY}", *given, _address(request, path))
+
+
+def post(request: HttpRequest, path: str, body: dict[str, object]) -> str:
+    return _lines(
+        f"curl -fsS {_KEY}",
+        '-H "Content-Type: application/json"',
+        f"--data {shlex.quote(json.dumps(body))}",
+        _address(request, path),
+    )
+
+
+def _address(request: HttpRequest, path: str) -> str:
+    return shlex.quote(request.build_absolute_uri(path))
+
+
+def _lines(*parts: str) -> str:
+    return " \\\n  ".join(parts)

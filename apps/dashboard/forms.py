@@ -1,0 +1,64 @@
+"""What people send, parsed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.http import QueryDict
+
+from apps.audit.services import Action
+from apps.dashboard.paging import MAX_ID
+from apps.dashboard.selectors.trail import Wanted
+from apps.triage.states import Verb
+
+
+class Ids(forms.TypedMultipleChoiceField):
+    """Any number of row numbers; which of them exist is for the selection to say."""
+
+    def __init__(self) -> None:
+        super().__init__(coerce=int, required=False)
+
+    def valid_value(self, value: Any) -> bool:
+        text = str(value)
+        return text.isascii() and text.isdigit() and int(text[:20]) <= MAX_ID
+
+
+class SelectionForm(forms.Form):
+    """What a list sends: rows, or everything that its query matches; and the verb."""
+
+    verb = forms.ChoiceField(choices=[(verb.value, verb.value) for verb in Verb])
+    of = forms.ChoiceField(
+        choices=[("messages", "messages"), ("problems", "problems")], required=False
+    )
+    q = forms.CharField(required=False, strip=False)
+    everything = forms.BooleanField(required=False)
+    ids = Ids()
+
+
+class TrailForm(forms.Form):
+    """The names are the API's; `from` is a word of Python's own."""
+
+    actor = forms.CharField(required=False)
+    action = forms.ChoiceField(
+        choices=[("", "Any"), *((action.value, action.value) for action in Action)],
+        required=False,
+    )
+    subject = forms.CharField(required=False)
+
+    def __init__(self, sent: QueryDict) -> None:
+        super().__init__(sent)
+        self.fields["from"] = forms.DateField(required=False)
+        self.fields["to"] = forms.DateField(required=False)
+
+    @property
+    def status(self) -> int:
+        return 200 if self.is_valid() else 422
+
+    @property
+    def wanted(self) -> Wanted:
+        """Give the filter; one that makes no sense filters nothing."""
+        if not self.is_valid():
+            return Wanted()
+        sent = dict(self.cleaned_data)
+        return Wanted(since=sent.pop("from"), until=sent.pop("to"), **sent)

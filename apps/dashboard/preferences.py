@@ -1,0 +1,71 @@
+"""How a person likes the pages; kept in cookies, so that the first byte is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ONE_YEAR = 365 * 86_400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preference:
+    name: str
+    label: str
+    options: tuple[
+        tuple[str, str], ...
+    ]  # value and what its button says; first = default
+
+    @property
+    def cookie(self) -> str:
+        return f"pw_{self.name}"
+
+    def chosen(self, values: Mapping[str, str]) -> str:
+        """Read the value from the cookies; anything unknown is the default."""
+        value = values.get(self.cookie, "")
+        return value if self.allows(value) else self.options[0][0]
+
+    def allows(self, value: str) -> bool:
+        return any(value == option for option, _ in self.options)
+
+
+PREFERENCES = (
+    Preference(
+        name="theme",
+        label="Theme",
+        options=(("auto", "System"), ("light", "Light"), ("dark", "Dark")),
+    ),
+    Preference(
+        name="density",
+        label="Rows",
+        options=(("normal", "Normal"), ("compact", "Compact")),
+    ),
+    Preference(
+        name="refresh",
+        label="Updates",
+        options=(("5", "5 s"), ("15", "15 s"), ("60", "60 s"), ("0", "Off")),
+    ),
+    Preference(
+        name="times",
+        label="Times",
+        options=(("utc", "UTC"), ("local", "Local")),
+    ),
+    Preference(
+        name="keys",
+        label="Keys",
+        options=(("on", "On"), ("off", "Off")),
+    ),
+)
+
+
+def chosen(cookies: Mapping[str, str]) -> dict[str, str]:
+    return {each.name: each.chosen(cookies) for each in PREFERENCES}
+
+
+def wanted(form: Mapping[str, str]) -> dict[str, str]:
+    """Turn what a form asks for into cookies to set; leave out what is not allowed."""
+    return {
+        each.cookie: form[each.name]
+        for each in PREFERENCES
+        if each.allows(form.get(each.name, ""))
+    }

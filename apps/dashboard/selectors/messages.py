@@ -1,0 +1,121 @@
+"""Messages (poisons) as their pages show them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from django.db.models import Q
+
+from apps.audit.models import Entry
+from apps.core.text import readable
+from apps.dashboard.asked import Asked
+from apps.dashboard.body import BodyView, view
+from apps.dashboard.paging import Count, Cursor, Page, counted, page
+from apps.dashboard.selectors.beside import Beside, beside
+from apps.poison import reading
+from apps.poison.models import Failure, Poison, Redrive
+from apps.poison.query import Query, Term
+from apps.poison.reading import Revealed
+from apps.team.rights import Principal
+from apps.triage.models import Item
+
+MOST_SHOWN = 20
+MASKED = "••••••"
+_SENSITIVE = re.compile(
+    r"auth|cookie|token|secret|passw|credential|api.?key", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MessageList:
+    query: Query
+    page: Page[Poison]
+    total: Count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MessageDetail:
+    message: Poison
+    failures: list[Failure]
+    redrives: list[Redrive]
+    entries: list[Entry]
+    headers: list[tuple[str, str]]
+    beside: Beside
+    body: BodyView | None = None
+    content_type: str | None = None
+
+
+def find(asked: Asked, principal: Principal) -> MessageList:
+    return _matching(asked.query, asked.cursor, principal)
+
+
+def of_problem(problem_id: int, asked: Asked, principal: Principal) -> MessageList:
+    within = Query((*asked.query.terms, Term("problem", str(problem_id))))
+    return _matching(within, asked.cursor, principal)
+
+
+def _matching(query: Query, cursor: Cursor | None, principal: Principal) -> MessageList:
+    poisons = Poison.objects.on_topics(principal.topics).matching(query)
+    rows = poisons.select_related("topic")
+    return MessageList(
+        query=query,
+        page=page(rows, field="last_failed_at", cursor=cursor),
+        total=counted(poisons),
+    )
+
+
+def one(message_id: int, principal: Principal) -> MessageDetail:
+    """Show a message without its contents; raises Absent where it is not seen."""
+    message = reading.visible(poison_id=message_id, principal=principal)
+    names = reading.header_names(poison_id=message_id)
+    return _detail(message, principal, [(readable(name), MASKED) for name in names])
+
+
+def opened(revealed: Revealed, principal: Principal) -> MessageDetail:
+    """Show a message with the contents that were revealed."""
+    headers = [_legible(name, value) for name, value in revealed.headers]
+    return _detail(
+        revealed.poison,
+        principal,
+        headers,
+        body=view(revealed.content, size=revealed.size),
+        content_type=revealed.content_type,
+    )
+
+
+def _legible(name: bytes, value: bytes) -> tuple[str, str]:
+    shown = readable(name)
+    return shown, MASKED if _SENSITIVE.search(shown) else readable(value)
+
+
+def _detail(
+    message: Poison,
+    principal: Principal,
+    headers: list[tuple[str, str]],
+    *,
+    body: BodyView | None = None,
+    content_type: str | None = None,
+) -> MessageDetail:
+    failures = Failure.objects.filter(poison=message).order_by("-failed_at", "-id")
+    redrives = Redrive.objects.filter(poison=message).select_related("topic", "item")
+    kin = Poison.objects.on_topics(principal.topics).filter(problem=message.problem_id)
+    return MessageDetail(
+        message=message,
+        failures=list(failures[:MOST_SHOWN]),
+        redrives=list(redrives.order_by("-n")[:MOST_SHOWN]),
+        entries=_entries(message),
+        headers=headers,
+        beside=beside(kin, message, field="last_failed_at"),
+        body=body,
+        content_type=content_type,
+    )
+
+
+def _entries(message: Poison) -> list[Entry]:
+    """List the decisions about a message: its own, and of operations that held it."""
+    items = Item.objects.filter(poison=message).exclude(operation__confirmed_at=None)
+    operations = items.values_list("operation_id", flat=True)
+    subjects = [f"operation:{pk}" for pk in operations.order_by("-pk")[:MOST_SHOWN]]
+    about = Q(subject=f"poison:{message.pk}") | Q(subject__in=subjects)
+    return list(Entry.objects.filter(about).order_by("-seq")[:MOST_SHOWN])

@@ -1,0 +1,245 @@
+"""Operations and their previews as their pages show them."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Count, Q
+
+from apps.brokers.models import Topic
+from apps.core.errors import Absent, Invalid
+from apps.poison.models import Poison
+from apps.poison.query import Query, Term
+from apps.poison.states import SHOWN, SILENT_AFTER_SECONDS, Outcome, State
+from apps.team.rights import Principal
+from apps.triage.errors import Stale
+from apps.triage.models import Item, Operation
+from apps.triage.querysets import ItemQuerySet
+from apps.triage.services import selection
+from apps.triage.services.selection import MOST_IDS, Ask, Seen
+from apps.triage.states import UNFINISHED, ItemState, Verb
+
+MOST_LISTED = 200
+MOST_COPIED = 50
+# A drop of more than this needs its number typed.
+MANY = 1_000
+AGES = (
+    ("under an hour", timedelta(hours=1)),
+    ("under a day", timedelta(days=1)),
+    ("under a week", timedelta(days=7)),
+)
+# Whatever else its standing says, an item in one of these is still to be done.
+PENDING = (ItemState.WAITING, Outcome.SENDING, Outcome.UNKNOWN)
+ALWAYS_SHOWN = {
+    Verb.REDRIVE: (
+        ItemState.WAITING,
+        Outcome.SENT,
+        Outcome.CONFIRMED,
+        Outcome.RECURRED,
+    ),
+    Verb.DROP: (ItemState.WAITING, ItemState.DROPPED),
+    Verb.RESTORE: (ItemState.WAITING, ItemState.RESTORED),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreviewDetail:
+    operation: Operation
+    seen: Seen
+    breakdown: list[tuple[str, list[tuple[str, int]]]]
+    targets: list[str]
+
+    @property
+    def as_asked(self) -> dict[str, object]:
+        """Say the same to the API; ids only as far as a person would copy them."""
+        asked: dict[str, object] = {"verb": self.operation.verb}
+        if self.operation.query is not None:
+            asked["q"] = self.operation.query
+        else:
+            chosen = self.operation.items.values_list("poison_id", flat=True)
+            asked["ids"] = list(chosen.order_by("pk")[:MOST_COPIED])
+        if self.operation.target_topic:
+            asked["target_topic"] = self.operation.target_topic.name
+        return asked
+
+    @property
+    def must_type(self) -> bool:
+        return self.operation.verb == Verb.DROP and self.seen.will_act > MANY
+
+    @property
+    def must_say_why(self) -> bool:
+        return self.operation.verb == Verb.DROP
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    operation: Operation
+    counts: dict[str, int]
+    silent: int
+    undoable: int
+    exceptions: list[Item]
+    now: datetime
+
+    @property
+    def done(self) -> int:
+        return self.operation.total - sum(self.counts[word] for word in PENDING)
+
+    @property
+    def is_running(self) -> bool:
+        return self.operation.state in UNFINISHED
+
+    @property
+    def shown_counts(self) -> list[tuple[str, int]]:
+        always = ALWAYS_SHOWN[Verb(self.operation.verb)]
+        return [
+            (word, number)
+            for word, number in self.counts.items()
+            if number or word in always
+        ]
+
+    @property
+    def exceptional(self) -> int:
+        return self.counts[Outcome.REFUSED] + self.counts[ItemState.SKIPPED]
+
+    @property
+    def seconds_left(self) -> int | None:
+        """Guess from the pace so far, once there is one."""
+        began = self.operation.confirmed_at
+        if not (self.is_running and began and self.done):
+            return None
+        elapsed = (self.now - began).total_seconds()
+        return round(elapsed / self.done * (self.operation.total - self.done))
+
+
+def running() -> list[Operation]:
+    return list(Operation.objects.unfinished().recent_first()[:MOST_LISTED])
+
+
+def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail:
+    """Find a preview of this principal's own; raises Stale otherwise."""
+    found = Operation.objects.filter(token=_uuid(token), actor=str(principal.actor))
+    operation = found.select_related("target_topic").first()
+    if operation is None:
+        raise Stale("This preview is gone: make a new one.", fresh=None)
+    return previewed(operation, principal, now=now)
+
+
+def previewed(
+    operation: Operation, principal: Principal, *, now: datetime
+) -> PreviewDetail:
+    seen = selection.see(operation=operation)
+    return PreviewDetail(
+        operation=operation,
+        seen=seen,
+        breakdown=[
+            ("topic", list(seen.by_topic)),
+            ("consumer", list(seen.by_consumer)),
+            ("state", _by_state(operation)),
+            ("age", _by_age(operation, now=now)),
+        ],
+        targets=_targets(principal) if operation.verb == Verb.REDRIVE else [],
+    )
+
+
+def _uuid(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        raise Stale("This is not a preview's token.", fresh=None) from None
+
+
+def _targets(principal: Principal) -> list[str]:
+    names = Topic.objects.exclude(broker=None).values_list("name", flat=True)
+    return [name for name in names.order_by("name") if principal.sees(name)]
+
+
+def _by_state(operation: Operation) -> list[tuple[str, int]]:
+    waiting = Item.objects.filter(operation=operation).waiting().order_by()
+    found = waiting.values_list("poison__state").annotate(number=Count("pk"))
+    numbers: dict[str, int] = {}
+    for state, number in found:
+        word = SHOWN[State(state)].value
+        numbers[word] = numbers.get(word, 0) + number
+    return sorted(numbers.items(), key=lambda pair: -pair[1])
+
+
+def _by_age(operation: Operation, *, now: datetime) -> list[tuple[str, int]]:
+    waiting = Item.objects.filter(operation=operation).waiting()
+    younger = {
+        title: Count("pk", filter=Q(poison__last_failed_at__gt=now - age))
+        for title, age in AGES
+    }
+    found = waiting.aggregate(**younger, older=Count("pk"))
+    numbers = [(title, found[title]) for title in (*younger, "older")]
+    below = [0, *(number for _, number in numbers)]
+    parts = [
+        (title, number - before)
+        for (title, number), before in zip(numbers, below, strict=False)
+    ]
+    return [(title, number) for title, number in parts if number]
+
+
+def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
+    """Find a confirmed operation; raises Absent when there is none."""
+    confirmed = Operation.objects.confirmed().select_related("target_topic")
+    operation = confirmed.filter(pk=operation_id).first()
+    if operation is None:
+        raise Absent(f"There is no operation {operation_id} here.")
+    items = Item.objects.filter(operation=operation)
+    return Progress(
+        operation=operation,
+        counts=items.counts(),
+        silent=_silent(items, now=now).count(),
+        undoable=_undoable(operation, items),
+        exceptions=_exceptions(items, principal),
+        now=now,
+    )
+
+
+def _silent(items: ItemQuerySet, *, now: datetime) -> ItemQuerySet:
+    limit = now - timedelta(seconds=SILENT_AFTER_SECONDS)
+    return items.filter(redrive__outcome=Outcome.SENT, redrive__sent_at__lt=limit)
+
+
+def _undoable(operation: Operation, items: ItemQuerySet) -> int:
+    if operation.verb != Verb.DROP:
+        return 0
+    return items.filter(state=ItemState.DROPPED, poison__state=State.DROPPED).count()
+
+
+def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
+    standing = (Outcome.REFUSED, ItemState.SKIPPED)
+    found = items.with_standing().filter(standing__in=standing)
+    shown = found.select_related("poison__topic").order_by("id")[:MOST_LISTED]
+    return [item for item in shown if principal.sees(item.poison.topic.name)]
+
+
+def ask_elsewhere(operation: Operation, *, target: str) -> Ask:
+    """Ask for what a preview had asked for, but to another topic."""
+    verb = Verb(operation.verb)
+    if operation.query is not None:
+        query = Query.parse(operation.query)
+        return Ask(verb=verb, query=query, target_topic=target)
+    ids = operation.items.values_list("poison_id", flat=True)
+    return Ask(verb=verb, ids=tuple(ids), target_topic=target)
+
+
+def ask_of_problems(
+    verb: Verb, *, query: Query, problems: tuple[int, ...], principal: Principal
+) -> Ask:
+    """Ask for what matches in these problems, as their list was showing it."""
+    if len(problems) == 1:
+        term = Term("problem", str(problems[0]))
+        return Ask(verb=verb, query=Query((*query.terms, term)))
+    allowed = Poison.objects.on_topics(principal.topics).matching(query)
+    chosen = allowed.filter(problem__in=problems).order_by("pk")
+    ids = tuple(chosen.values_list("pk", flat=True)[: MOST_IDS + 1])
+    if len(ids) > MOST_IDS:
+        raise Invalid(
+            "ids",
+            f"these problems hold more than {MOST_IDS:,} messages together: take them"
+            " one at a time, or select everything that matches",
+        )
+    return Ask(verb=verb, ids=ids)

@@ -1,0 +1,64 @@
+"""How far consumers have read, and what the lanes say of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from apps.bookmarks.models import Mark
+from apps.brokers.models import Topic
+from apps.team.rights import Principal
+
+# A lane tells how it is every few seconds; this long without a word is too long.
+LANE_IS_SILENT_AFTER = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PositionRow:
+    mark: Mark
+
+    @property
+    def state(self) -> str:
+        if self.mark.lag is None:
+            return "unknown"
+        return "behind" if self.mark.lag or self.mark.pending else "current"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneRow:
+    topic: Topic
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Positions:
+    rows: list[PositionRow]
+    lanes: list[LaneRow]
+
+
+def find(principal: Principal, *, now: datetime) -> Positions:
+    marks = Mark.objects.select_related("position__topic").order_by(
+        "position__topic__name", "position__consumer_group", "publisher"
+    )
+    drained = Topic.objects.drained().prefetch_related("held").order_by("name")
+    return Positions(
+        rows=[
+            PositionRow(mark=mark)
+            for mark in marks
+            if principal.sees(mark.position.topic.name)
+        ],
+        lanes=[
+            LaneRow(topic=topic, state=_state(topic, now=now))
+            for topic in drained
+            if principal.sees(topic.name)
+        ],
+    )
+
+
+def _state(topic: Topic, *, now: datetime) -> str:
+    seen = topic.lane_seen_at
+    if topic.lane_state != "off" and (
+        seen is None or now - seen > LANE_IS_SILENT_AFTER
+    ):
+        return "silent"
+    return topic.lane_state

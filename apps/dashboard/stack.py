@@ -1,0 +1,46 @@
+"""The frames of a traceback that belong to the application, told from the rest."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# Tracebacks come from any program, so more than this many lines are not looked at.
+MOST_LINES = 2000
+_FRAME = re.compile(
+    r'^\s*File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$'
+)
+_LIBRARY = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen ")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frame:
+    file: str
+    line: int
+    function: str
+    source: str
+
+    @property
+    def is_ours(self) -> bool:
+        return _LIBRARY.search(self.file) is None
+
+
+def app_frames(traceback: str) -> list[Frame]:
+    """List the application's own frames, innermost first; none if it has no frames."""
+    lines = traceback.splitlines()[:MOST_LINES]
+    following = [*lines[1:], ""]
+    frames = [_frame(line, after) for line, after in zip(lines, following, strict=True)]
+    return [frame for frame in reversed(frames) if frame and frame.is_ours]
+
+
+def _frame(line: str, after: str) -> Frame | None:
+    found = _FRAME.match(line)
+    if not found:
+        return None
+    source = "" if _FRAME.match(after) else after.strip()
+    return Frame(
+        file=found["file"],
+        line=int(found["line"]),
+        function=found["name"] or "<module>",
+        source=source,
+    )

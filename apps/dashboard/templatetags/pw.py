@@ -1,0 +1,180 @@
+"""The small pieces that every page is built of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from django import template
+from django.utils.html import format_html, format_html_join
+from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+
+from apps.core import clock
+from apps.dashboard.paging import Count
+from apps.dashboard.stack import app_frames
+from apps.poison.models import Poison
+from apps.poison.query import Query, Term
+
+register = template.Library()
+register.filter(app_frames)
+
+# State = word + glyph + colour, so that none of the three has to be seen.
+PILLS = {
+    "new": ("New", "●", "info"),
+    "ongoing": ("Ongoing", "◐", "warn"),
+    "quiet": ("Quiet", "○", ""),
+    "open": ("Open", "●", "warn"),
+    "sent": ("Sent", "→", "info"),
+    "handled": ("Handled", "✓", "ok"),
+    "dropped": ("Dropped", "✕", ""),
+    "preview": ("Preview", "○", ""),
+    "queued": ("Queued", "○", "info"),
+    "running": ("Running", "→", "info"),
+    "done": ("Done", "✓", "ok"),
+    "cancelled": ("Cancelled", "✕", ""),
+}
+PILLS |= {
+    # Of positions and lanes.
+    "current": ("Caught up", "✓", "ok"),
+    "behind": ("Behind", "◐", "warn"),
+    "off": ("Off", "○", ""),
+    "away": ("Broker away", "!", "danger"),
+    "silent": ("Silent", "◌", "warn"),
+    # Of redrives and items.
+    "waiting": ("Waiting", "○", ""),
+    "sending": ("Sending", "→", "info"),
+    "unknown": ("Unknown", "?", "warn"),
+    "moved": ("Moved", "⇥", "info"),
+    "confirmed": ("Handled", "✓", "ok"),
+    "recurred": ("Came back", "↺", "danger"),
+    "refused": ("Refused", "!", "danger"),
+    "skipped": ("Skipped", "—", ""),
+    "restored": ("Restored", "●", "warn"),
+}
+VERBS = {"redrive": "Requeue", "drop": "Drop", "restore": "Restore"}
+UNITS = (("d", 86_400), ("h", 3600), ("m", 60))
+
+
+@register.simple_tag
+def pill(word: str) -> SafeString:
+    """Show a state; one that is not known here is shown by its own word."""
+    label, glyph, colour = PILLS.get(word, (word.capitalize(), "·", ""))
+    return format_html(
+        '<span class="pill {}"><span aria-hidden="true">{}</span>{}</span>',
+        colour,
+        glyph,
+        label,
+    )
+
+
+@register.simple_tag
+def ago(moment: datetime | None) -> SafeString:
+    if moment is None:
+        return format_html("{}", "—")
+    return format_html(
+        '<time datetime="{}" title="{}" data-relative>{}</time>',
+        stamp(moment),
+        utc(moment),
+        relative(clock.now() - moment),
+    )
+
+
+@register.simple_tag
+def at(moment: datetime | None) -> SafeString:
+    if moment is None:
+        return format_html("{}", "—")
+    return format_html('<time datetime="{}">{}</time>', stamp(moment), utc(moment))
+
+
+def stamp(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%S}Z"
+
+
+def utc(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def relative(age: timedelta) -> str:
+    seconds = age.total_seconds()
+    for unit, size in UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return "now"
+
+
+@register.filter
+def number(value: int | Count | None) -> str:
+    if value is None:
+        return "—"
+    return str(value) if isinstance(value, Count) else f"{value:,}"
+
+
+@register.filter
+def counted(value: int | Count, noun: str) -> str:
+    """Count things in words: 1 message, 1,204 messages."""
+    one = value.is_one if isinstance(value, Count) else value == 1
+    return f"{value} {noun}" if one else f"{number(value)} {noun}s"
+
+
+@register.filter
+def silent(message: Poison) -> bool:
+    return message.silent(clock.now())
+
+
+@register.filter
+def verb(word: str) -> str:
+    """Say a verb as its button does."""
+    return VERBS[word]
+
+
+@register.simple_tag
+def search(**terms: object) -> str:
+    """Link to what has all these terms: `{% search topic=name is="open" %}`."""
+    query = Query(tuple(Term(key, str(value)) for key, value in terms.items()))
+    return "?" + urlencode({"q": str(query)})
+
+
+@register.filter
+def legible(text: object) -> SafeString:
+    """Show a message's text so that nothing in it hides, moves or forges anything."""
+    runs = groupby(str(text), key=_is_seen)
+    pieces = (_seen(run) if seen else _unseen(run) for seen, run in runs)
+    return format_html_join("", "{}", ((piece,) for piece in pieces))
+
+
+def _is_seen(character: str) -> bool:
+    return character.isprintable() or character in "\n\t"
+
+
+def _seen(run: Iterable[str]) -> str:
+    return "".join(run)
+
+
+def _unseen(run: Iterable[str]) -> SafeString:
+    marks = " ".join(f"U+{ord(character):04X}" for character in run)
+    return format_html('<span class="unseen">{}</span>', marks)
+
+
+@register.inclusion_tag("parts/sparkline.html")
+def sparkline(
+    values: Sequence[int], summary: str, *, wide: bool = False
+) -> dict[str, Any]:
+    """Draw one bar per value, as high as its share of the highest."""
+    top = max(values, default=0) or 1
+    heights = [round(value / top * 19, 1) for value in values]
+    step = 84 / max(len(values), 1)
+    bars = [
+        {"x": f"{at * step:.1f}", "y": f"{20 - height:.1f}", "height": f"{height:.1f}"}
+        for at, height in enumerate(heights)
+        if height
+    ]
+    width = f"{step * 0.75:.1f}"
+    return {"bars": bars, "width": width, "summary": summary, "wide": wide}
+
+
+@register.inclusion_tag("parts/share.html")
+def share(part: int, whole: int) -> dict[str, Any]:
+    return {"percent": round(100 * part / whole, 1) if whole else 0}

@@ -1,0 +1,71 @@
+"""Messages: the list, one of them, and what is in it."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse, StreamingHttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_POST, require_safe
+
+from apps.core import clock
+from apps.dashboard import curl
+from apps.dashboard.asked import Asked
+from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.selectors import messages
+from apps.dashboard.selectors.messages import MessageDetail
+from apps.poison import reading
+from apps.team.rights import Scope
+
+
+@require_safe
+@needs(Scope.POISONS_READ)
+def index(request: SignedIn) -> HttpResponse:
+    asked = Asked.of(request)
+    found = messages.find(asked, request.user.principal)
+    context = {
+        "asked": asked,
+        "list": found,
+        "total": found.total,
+        "curl": curl.get(request, "/api/v1/poisons", q=str(asked.query)),
+    }
+    live = "messages/_rows.html"
+    return show(request, "messages/list.html", context, live=live, status=asked.status)
+
+
+@require_safe
+@needs(Scope.POISONS_READ)
+def detail(request: SignedIn, message_id: int) -> HttpResponse:
+    return _page(request, messages.one(message_id, request.user.principal))
+
+
+@require_POST
+@needs(Scope.BODIES_READ)
+def reveal(request: SignedIn, message_id: int) -> HttpResponse:
+    principal = request.user.principal
+    revealed = reading.reveal(
+        poison_id=message_id, principal=principal, now=clock.now()
+    )
+    return _page(request, messages.opened(revealed, principal))
+
+
+@require_POST
+@needs(Scope.BODIES_READ)
+def download(request: SignedIn, message_id: int) -> StreamingHttpResponse:
+    poison, chunks = reading.download(
+        poison_id=message_id, principal=request.user.principal, now=clock.now()
+    )
+    name = f"message-{poison.pk}.bin"
+    response = StreamingHttpResponse(chunks, content_type="application/octet-stream")
+    response["Content-Disposition"] = f'attachment; filename="{name}"'
+    response["Content-Length"] = poison.size
+    return response
+
+
+def _page(request: SignedIn, found: MessageDetail) -> HttpResponse:
+    path = f"/api/v1/poisons/{found.message.pk}"
+    context = {
+        "found": found,
+        "message": found.message,
+        "reads_bodies": request.user.principal.may(Scope.BODIES_READ),
+        "curl": curl.get(request, path),
+    }
+    return render(request, "messages/detail.html", context)

@@ -1,0 +1,133 @@
+"""A decision: look at what it would do, confirm it, watch it, undo it."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import (
+    require_http_methods,
+    require_POST,
+    require_safe,
+)
+
+from apps.core import clock
+from apps.core.errors import Invalid
+from apps.dashboard import asks, curl
+from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.selectors import operations
+from apps.dashboard.selectors.operations import PreviewDetail
+from apps.team.rights import Scope
+from apps.triage import dispatch
+from apps.triage.errors import NotTaken, Stale
+from apps.triage.models import Operation
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.OPERATIONS_WRITE)
+def preview(request: SignedIn) -> HttpResponse:
+    principal, now = request.user.principal, clock.now()
+    if request.method == "POST":
+        ask = asks.of_list(request.POST, principal)
+        made = dispatch.preview(ask=ask, principal=principal, now=now)
+        return _to_preview(request, made)
+    found = operations.preview(request.GET.get("token", ""), principal, now=now)
+    if found.operation.confirmed_at:
+        return redirect("operation", found.operation.pk)
+    return _preview(request, found)
+
+
+@require_POST
+@needs(Scope.OPERATIONS_WRITE)
+def elsewhere(request: SignedIn) -> HttpResponse:
+    """Preview the same selection anew, sent to another topic."""
+    principal, now = request.user.principal, clock.now()
+    found = operations.preview(request.POST.get("token", ""), principal, now=now)
+    target = request.POST.get("target_topic", "")
+    ask = operations.ask_elsewhere(found.operation, target=target)
+    made = dispatch.preview(ask=ask, principal=principal, now=now)
+    return _to_preview(request, made)
+
+
+@require_POST
+@needs(Scope.OPERATIONS_WRITE)
+def confirm(request: SignedIn) -> HttpResponse:
+    principal, now = request.user.principal, clock.now()
+    found = operations.preview(request.POST.get("token", ""), principal, now=now)
+    reason = request.POST.get("reason", "")
+    try:
+        asks.check_typed(found, request.POST.get("typed", ""))
+        token = found.operation.token
+        done = dispatch.confirm(
+            token=token, reason=reason, principal=principal, now=now
+        )
+    except Invalid as wrong:
+        return _preview(request, found, wrong=wrong, status=422)
+    except (NotTaken, Stale) as changed:
+        return _changed(request, found, changed)
+    return redirect("operation", done.pk)
+
+
+@require_safe
+@needs(Scope.OPERATIONS_READ)
+def detail(request: SignedIn, operation_id: int) -> HttpResponse:
+    now = clock.now()
+    found = operations.progress(operation_id, request.user.principal, now=now)
+    context = {
+        "found": found,
+        "operation": found.operation,
+        "may_act": request.user.principal.may(Scope.OPERATIONS_WRITE),
+        "curl": curl.get(request, f"/api/v1/operations/{operation_id}"),
+    }
+    live = "operations/_progress.html"
+    return show(request, "operations/detail.html", context, live=live)
+
+
+@require_POST
+@needs(Scope.OPERATIONS_WRITE)
+def undo(request: SignedIn, operation_id: int) -> HttpResponse:
+    undoing = dispatch.undo(
+        operation_id=operation_id, principal=request.user.principal, now=clock.now()
+    )
+    return redirect("operation", undoing.pk)
+
+
+def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
+    place = {"token": str(operation.token), "back": asks.back(request)}
+    return redirect(f"{reverse('preview')}?{urlencode(place)}")
+
+
+def _changed(
+    request: SignedIn, found: PreviewDetail, changed: NotTaken | Stale
+) -> HttpResponse:
+    """Show how things stand by now; raises what it was told where nothing can be."""
+    if isinstance(changed, NotTaken):
+        return _preview(request, found, changed=str(changed), status=409)
+    if changed.fresh is None:
+        raise changed
+    principal, now = request.user.principal, clock.now()
+    fresh = operations.previewed(changed.fresh, principal, now=now)
+    return _preview(request, fresh, changed=str(changed), status=409)
+
+
+def _preview(
+    request: SignedIn,
+    found: PreviewDetail,
+    *,
+    wrong: Invalid | None = None,
+    changed: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    context = {
+        "found": found,
+        "operation": found.operation,
+        "seen": found.seen,
+        "wrong": wrong,
+        "changed": changed,
+        "reason": request.POST.get("reason", ""),
+        "back": asks.back(request),
+        "curl": curl.post(request, "/api/v1/operations/preview", found.as_asked),
+    }
+    live = "operations/_preview.html"
+    return show(request, "operations/preview.html", context, live=live, status=status)

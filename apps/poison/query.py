@@ -1,0 +1,163 @@
+"""The query language: one text shared by lists, counts, operations and the API.
+
+    is:open topic:orders* !cause:crash error:"connection reset" day:2026-11-20
+
+Terms are joined by AND, `!` negates one, quotes hold spaces, `*` stands for any text in
+topics and consumers. A word without a key is looked for in the error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Self
+
+from django.db.models import Q
+
+from apps.core.errors import Invalid
+from apps.core.patterns import like
+from apps.poison.states import Shown, shown_as
+from poisonguard.contract import Cause
+
+MAX_LENGTH = 2000
+MAX_TERMS = 20
+MAX_ID = 2**63 - 1
+
+_TOKEN = re.compile(r'(?:[^\s"]|"(?:[^"\\]|\\.)*")+')
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    key: str
+    value: str
+    negated: bool = False
+
+    def __str__(self) -> str:
+        value = self.value
+        if not value or re.search(r'[\s"\\:!]', value):
+            value = '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+        return f"{'!' if self.negated else ''}{self.key}:{value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What was asked; `str()` gives it back in one canonical spelling."""
+
+    terms: tuple[Term, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a query; raise Invalid naming the word that makes no sense."""
+        if len(text) > MAX_LENGTH:
+            raise Invalid("q", f"it is longer than {MAX_LENGTH} characters")
+        if "\0" in text or not text.isascii() and _has_surrogate(text):
+            raise Invalid("q", "it holds a character that no stored text has")
+        rest = _TOKEN.sub("", text)
+        if rest.strip():
+            raise Invalid("q", "a quotation mark is not closed")
+        words = _TOKEN.findall(text)
+        if len(words) > MAX_TERMS:
+            raise Invalid("q", f"it has more than {MAX_TERMS} terms")
+        return cls(tuple(_term(word) for word in words))
+
+    def __str__(self) -> str:
+        return " ".join(str(term) for term in self.terms)
+
+    def where(self) -> Q:
+        wanted = Q()
+        for term in self.terms:
+            condition = CONDITIONS[term.key](term.value)
+            wanted &= ~condition if term.negated else condition
+        return wanted
+
+    def value_of(self, key: str) -> str | None:
+        """Give the value of the one plain term with this key, for a form's field."""
+        values = [t.value for t in self.terms if t.key == key and not t.negated]
+        return values[0] if len(values) == 1 else None
+
+
+def _has_surrogate(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _term(word: str) -> Term:
+    negated = word.startswith("!")
+    bare = word.removeprefix("!")
+    key, colon, value = bare.partition(":")
+    if bare.startswith('"') or not colon:
+        key, value = "error", bare
+    if key not in CONDITIONS:
+        known = ", ".join(f"{name}:" for name in sorted(CONDITIONS))
+        raise Invalid("q", f"“{word}”: there is no {key}: — there are {known}")
+    term = Term(key, _unquoted(value), negated)
+    try:
+        CONDITIONS[key](term.value)
+    except ValueError as reason:
+        raise Invalid("q", f"“{word}”: {reason}") from None
+    return term
+
+
+def _unquoted(value: str) -> str:
+    return _QUOTED.sub(lambda found: _ESCAPED.sub(r"\1", found[1]), value)
+
+
+def _is(value: str) -> Q:
+    words = ", ".join(Shown)
+    if value not in list(Shown):
+        raise ValueError(f"is: takes one of {words}")
+    return Q(state__in=shown_as(Shown(value)))
+
+
+def _day(value: str) -> Q:
+    try:
+        day = date.fromisoformat(value)
+        start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        end = start + timedelta(days=1)
+    except (ValueError, OverflowError):
+        raise ValueError("day: takes a date such as 2026-11-20 (UTC)") from None
+    return Q(last_failed_at__gte=start, last_failed_at__lt=end)
+
+
+def _problem(value: str) -> Q:
+    if not (value.isascii() and value.isdigit() and int(value[:20]) <= MAX_ID):
+        raise ValueError("problem: takes the number of a problem")
+    return Q(problem_id=int(value))
+
+
+def _cause(value: str) -> Q:
+    if value not in list(Cause):
+        raise ValueError(f"cause: takes one of {', '.join(Cause)}")
+    return Q(cause=value)
+
+
+def _named(field: str) -> Callable[[str], Q]:
+    def condition(value: str) -> Q:
+        if not value:
+            raise ValueError("it names nothing")
+        if "*" in value:
+            return Q(**{f"{field}__like": like(value)})
+        return Q(**{field: value})
+
+    return condition
+
+
+def _error(value: str) -> Q:
+    if not value:
+        raise ValueError("error: needs a word to look for")
+    pattern = f"%{like(value)}%"
+    return Q(error_type__ilike=pattern) | Q(error_message__ilike=pattern)
+
+
+CONDITIONS: dict[str, Callable[[str], Q]] = {
+    "is": _is,
+    "day": _day,
+    "topic": _named("topic__name"),
+    "problem": _problem,
+    "consumer": _named("consumer_group"),
+    "cause": _cause,
+    "error": _error,
+}

@@ -1,0 +1,73 @@
+"""Poisons and problems, asked for in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Self
+
+from django.db import models
+from django.db.models import Exists, OuterRef, Q
+from django.db.models.expressions import RawSQL
+
+from apps.core.patterns import like
+from apps.poison.query import Query
+from apps.poison.states import State, before
+
+if TYPE_CHECKING:
+    from apps.poison.models import Poison, Problem
+
+
+class PoisonQuerySet(models.QuerySet["Poison"]):
+    def open(self) -> Self:
+        return self.filter(state=State.OPEN)
+
+    def matching(self, query: Query) -> Self:
+        return self.filter(query.where())
+
+    def on_topics(self, patterns: Iterable[str]) -> Self:
+        """Keep what a principal may see: topics by name, or by pattern with `*`."""
+        if "*" in (patterns := tuple(patterns)):
+            return self
+        wanted = Q(pk__in=[])
+        for pattern in patterns:
+            wanted |= Q(topic__name__like=like(pattern))
+        return self.filter(wanted)
+
+    def captured_after(self, snapshot: str) -> Self:
+        """Keep what was not there yet when this snapshot was taken."""
+        visible: RawSQL = RawSQL(  # noqa: S611 - the value is a parameter
+            "pg_visible_in_snapshot(poison_poison.captured_xid, %s::pg_snapshot)",
+            [snapshot],
+        )
+        return self.annotate(was_visible=visible).filter(was_visible=False)
+
+    def recent_first(self) -> Self:
+        return self.order_by("-last_failed_at", "-id")
+
+    def older_than(self, *, failed_at: datetime, pk: int) -> Self:
+        """Go on below a row of a list that is in `recent_first` order."""
+        return self.filter(
+            Q(last_failed_at__lt=failed_at) | Q(last_failed_at=failed_at, pk__lt=pk)
+        ).filter(last_failed_at__lte=failed_at)
+
+    def transition(self, *, to: State, now: datetime) -> int:
+        """Move what may move, and say how many rows did."""
+        return self.filter(state__in=before(to)).update(
+            state=to.value, dropped_at=now if to is State.DROPPED else None
+        )
+
+
+class ProblemQuerySet(models.QuerySet["Problem"]):
+    def with_poisons(self, poisons: PoisonQuerySet) -> Self:
+        """Keep the problems that have at least one of these poisons."""
+        return self.filter(Exists(poisons.filter(problem=OuterRef("pk")).order_by()))
+
+    def recent_first(self) -> Self:
+        return self.order_by("-last_seen", "-id")
+
+    def older_than(self, *, seen_at: datetime, pk: int) -> Self:
+        """Go on below a row of a list that is in `recent_first` order."""
+        return self.filter(
+            Q(last_seen__lt=seen_at) | Q(last_seen=seen_at, pk__lt=pk)
+        ).filter(last_seen__lte=seen_at)

@@ -1,0 +1,112 @@
+"""Reading what a message holds: a right of its own, and an entry on the trail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import connection, transaction
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.brokers.ports import Header
+from apps.core.errors import Absent
+from apps.poison.models import Body, Poison
+from apps.team.rights import Principal, Scope
+
+SHOWN_BYTES = 64 * 1024
+CHUNK = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Revealed:
+    """The start of a body (`content`, at most `limit` bytes of `size`) and its headers."""
+
+    poison: Poison
+    content: bytes
+    size: int
+    headers: tuple[Header, ...]
+    content_type: str | None
+
+    @property
+    def truncated(self) -> bool:
+        return len(self.content) < self.size
+
+
+def visible(*, poison_id: int, principal: Principal) -> Poison:
+    """Find a poison that this principal may see; raises Absent otherwise."""
+    allowed = Poison.objects.on_topics(principal.topics)
+    poison = allowed.select_related("topic", "problem").filter(pk=poison_id).first()
+    if poison is None:
+        raise Absent(f"There is no message {poison_id} here.")
+    return poison
+
+
+def header_names(*, poison_id: int) -> list[bytes]:
+    return [name for name, _ in _headers(poison_id)]
+
+
+@transaction.atomic
+def reveal(
+    *, poison_id: int, principal: Principal, now: datetime, limit: int = SHOWN_BYTES
+) -> Revealed:
+    """Show the start of a body and the headers; puts on record that it was shown."""
+    poison = visible(poison_id=poison_id, principal=principal)
+    principal.require(Scope.BODIES_READ)
+    body = Body.objects.filter(poison=poison).defer("content").get()
+    revealed = Revealed(
+        poison=poison,
+        content=_slice(poison_id, start=0, length=limit),
+        size=poison.size,
+        headers=_pairs(body.headers),
+        content_type=body.content_type,
+    )
+    _record(poison, principal, now=now, how="shown")
+    return revealed
+
+
+def download(
+    *, poison_id: int, principal: Principal, now: datetime
+) -> tuple[Poison, Iterator[bytes]]:
+    """Give the exact bytes, chunk by chunk; puts on record that they were taken."""
+    poison = visible(poison_id=poison_id, principal=principal)
+    principal.require(Scope.BODIES_READ)
+    with transaction.atomic():
+        _record(poison, principal, now=now, how="downloaded")
+    return poison, _chunks(poison)
+
+
+def _record(poison: Poison, principal: Principal, *, now: datetime, how: str) -> None:
+    audit.record(
+        action=Action.BODY_REVEALED,
+        subject=f"poison:{poison.pk}",
+        actor=principal.actor,
+        source=principal.source,
+        now=now,
+        detail={"how": how, "topic": poison.topic.name, "bytes": poison.size},
+    )
+
+
+def _chunks(poison: Poison) -> Iterator[bytes]:
+    for start in range(0, poison.size, CHUNK):
+        yield _slice(poison.pk, start=start, length=CHUNK)
+
+
+def _slice(poison_id: int, *, start: int, length: int) -> bytes:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT substring(content FROM %s FOR %s) FROM poison_body"
+            " WHERE poison_id = %s",
+            [start + 1, length, poison_id],
+        )
+        return bytes(cursor.fetchone()[0])
+
+
+def _headers(poison_id: int) -> tuple[Header, ...]:
+    return _pairs(Body.objects.values_list("headers", flat=True).get(poison=poison_id))
+
+
+def _pairs(flat: list[bytes]) -> tuple[Header, ...]:
+    parts = [bytes(part) for part in flat]
+    return tuple(zip(parts[::2], parts[1::2], strict=True))

@@ -1,0 +1,256 @@
+"""How redrives begin, what becomes of them, and what that makes of their poisons.
+
+All of them lock the poisons first, in id order, as capture does.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import connection, transaction
+
+from apps.poison import tokens as token
+from apps.poison.models import Redrive
+from apps.poison.states import NEXT_OUTCOME, SILENT_AFTER_SECONDS, Outcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What became of one confirmation: confirmed, duplicate, or rejected and why."""
+
+    status: str
+    poison: int | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered:
+    """What the broker said of one redrive."""
+
+    redrive: uuid.UUID
+    outcome: Outcome
+    detail: str = ""
+    bookmark: str = ""
+
+
+def _before(outcome: Outcome) -> list[str]:
+    return [o.value for o, onward in NEXT_OUTCOME.items() if outcome in onward]
+
+
+def lock(poisons: Iterable[int]) -> None:
+    """Lock these poisons until the transaction ends."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT FROM poison_poison WHERE id = ANY(%s) ORDER BY id"
+            " FOR NO KEY UPDATE",
+            [sorted(poisons)],
+        )
+
+
+@transaction.atomic
+def confirm(*, tokens: Sequence[tuple[str, str]], now: datetime) -> list[Verdict]:
+    """Note that redriven messages were handled: (redrive header, topic) of each.
+
+    A token that we did not sign for that topic is rejected. Idempotent.
+    """
+    ids = [token.redrive_of(text) for text, _ in tokens]
+    known = {
+        redrive.pk: redrive
+        for redrive in Redrive.objects.filter(
+            pk__in=[i for i in ids if i]
+        ).select_related("poison", "topic")
+    }
+    genuine = {
+        redrive
+        for redrive, (text, topic) in zip(ids, tokens, strict=True)
+        if redrive in known and _is_genuine(known[redrive], text, topic)
+    }
+    lock(known[redrive].poison_id for redrive in genuine if redrive)
+    changed = _confirm([redrive for redrive in genuine if redrive], now=now)
+    return [_verdict(known, genuine, changed, redrive) for redrive in ids]
+
+
+def _is_genuine(redrive: Redrive, text: str, topic: str) -> bool:
+    return redrive.topic.name == topic and redrive.pk == token.verified(
+        text, topic=topic, digest=redrive.poison.digest
+    )
+
+
+def _verdict(
+    known: dict[uuid.UUID, Redrive],
+    genuine: Collection[uuid.UUID | None],
+    changed: set[uuid.UUID],
+    redrive: uuid.UUID | None,
+) -> Verdict:
+    if redrive is None or redrive not in genuine:
+        return Verdict(
+            status="rejected",
+            detail="this is no redrive of ours to this topic; send the header "
+            "x-poisonweb-redrive as it came",
+        )
+    poison = known[redrive].poison_id
+    if redrive in changed:
+        # The next copy within this request is a duplicate.
+        changed.discard(redrive)
+        return Verdict(status="confirmed", poison=poison)
+    outcome = known[redrive].outcome
+    detail = None
+    if outcome not in {*_before(Outcome.CONFIRMED), Outcome.CONFIRMED}:
+        detail = f"nothing changed: this redrive is already {outcome}"
+    return Verdict(status="duplicate", poison=poison, detail=detail)
+
+
+_CONFIRM = """
+WITH heard AS (
+    UPDATE poison_redrive SET outcome = 'confirmed', answered_at = %(now)s,
+           sent_at = coalesce(sent_at, %(now)s)
+    WHERE id = ANY(%(ids)s) AND outcome = ANY(%(from)s)
+    RETURNING id, poison_id, n, sent_at
+), settled AS (
+    UPDATE poison_poison SET state = 'confirmed', sent_at = heard.sent_at
+    FROM heard WHERE poison_poison.id = heard.poison_id
+      AND poison_poison.redrives = heard.n
+      AND poison_poison.state IN ('redriving', 'redriven')
+)
+SELECT id FROM heard
+"""
+
+
+def _confirm(ids: list[uuid.UUID], *, now: datetime) -> set[uuid.UUID]:
+    with connection.cursor() as cursor:
+        values = {"ids": ids, "now": now, "from": _before(Outcome.CONFIRMED)}
+        cursor.execute(_CONFIRM, values)
+        return {redrive for (redrive,) in cursor.fetchall()}
+
+
+_BEGIN = """
+WITH claimed AS (
+    UPDATE poison_poison SET state = 'redriving', redrives = redrives + 1
+    WHERE id = ANY(%(poisons)s)
+      AND (state = 'open' OR state = 'redriven' AND sent_at < %(silent_before)s)
+    RETURNING id, redrives, topic_id
+)
+INSERT INTO poison_redrive (id, poison_id, n, topic_id, outcome, detail, bookmark,
+                            epoch, copies, claimed_at)
+SELECT gen_random_uuid(), id, redrives, coalesce(%(target)s, topic_id), 'sending', '',
+       '', %(epoch)s, 1, %(now)s
+FROM claimed RETURNING poison_id, id
+"""
+
+
+def begin(
+    *, poisons: Sequence[int], target: int | None, epoch: int, now: datetime
+) -> dict[int, uuid.UUID]:
+    """Claim what may be sent; give the new redrive of each poison that was.
+
+    Open poisons may be sent, and sent ones that nobody has been heard of for long.
+    Call it inside a transaction.
+    """
+    lock(poisons)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _BEGIN,
+            {
+                "poisons": list(poisons),
+                "target": target,
+                "epoch": epoch,
+                "now": now,
+                "silent_before": now - timedelta(seconds=SILENT_AFTER_SECONDS),
+            },
+        )
+        return dict(cursor.fetchall())
+
+
+_TAKE_OVER = """
+UPDATE poison_redrive SET outcome = 'sending', epoch = %(epoch)s, copies = copies + 1
+WHERE id = ANY(%(ids)s) AND outcome IN ('sending', 'unknown')
+RETURNING id
+"""
+
+
+def take_over(*, redrives: Sequence[uuid.UUID], epoch: int) -> set[uuid.UUID]:
+    """Send these again under the ids that they have; give those still in flight."""
+    with connection.cursor() as cursor:
+        cursor.execute(_TAKE_OVER, {"ids": list(redrives), "epoch": epoch})
+        return {redrive for (redrive,) in cursor.fetchall()}
+
+
+# A consumer may have answered already: then its word stands, and only what is still in
+# flight is marked. `moved`: sent elsewhere on purpose, so no answer is awaited.
+_MARK = """
+WITH told AS (
+    SELECT * FROM unnest(%(ids)s::uuid[], %(outcomes)s::text[], %(details)s::text[],
+                         %(bookmarks)s::text[]) AS told(id, outcome, detail, bookmark)
+), marked AS (
+    UPDATE poison_redrive SET outcome = told.outcome, detail = told.detail,
+           bookmark = told.bookmark,
+           sent_at = CASE WHEN told.outcome IN ('sent', 'moved') THEN %(now)s END
+    FROM told WHERE poison_redrive.id = told.id
+      AND poison_redrive.outcome IN ('sending', 'unknown')
+      AND poison_redrive.epoch = %(epoch)s
+    RETURNING poison_redrive.poison_id, poison_redrive.n, poison_redrive.outcome,
+              poison_redrive.topic_id
+)
+UPDATE poison_poison SET
+    state = CASE marked.outcome WHEN 'sent' THEN 'redriven' WHEN 'moved' THEN 'moved'
+            ELSE 'open' END,
+    sent_at = CASE WHEN marked.outcome IN ('sent', 'moved') THEN %(now)s
+              ELSE poison_poison.sent_at END,
+    moved_to_id = CASE WHEN marked.outcome = 'moved' THEN marked.topic_id END
+FROM marked WHERE poison_poison.id = marked.poison_id
+  AND poison_poison.redrives = marked.n AND poison_poison.state = 'redriving'
+  AND marked.outcome <> 'unknown'
+"""
+
+
+def mark(
+    *, poisons: Sequence[int], answers: Sequence[Answered], epoch: int, now: datetime
+) -> None:
+    """Write down what the broker said of redrives that this epoch sent.
+
+    Call it inside a transaction.
+    """
+    lock(poisons)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _MARK,
+            {
+                "ids": [answer.redrive for answer in answers],
+                "outcomes": [answer.outcome.value for answer in answers],
+                "details": [answer.detail for answer in answers],
+                "bookmarks": [answer.bookmark for answer in answers],
+                "epoch": epoch,
+                "now": now,
+            },
+        )
+
+
+def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
+    """Drop those that may be dropped, and give them. Call it inside a transaction."""
+    lock(poisons)
+    silent_before = now - timedelta(seconds=SILENT_AFTER_SECONDS)
+    return _transition(
+        "UPDATE poison_poison SET state = 'dropped', dropped_at = %s"
+        " WHERE id = ANY(%s)"
+        " AND (state = 'open' OR state = 'redriven' AND sent_at < %s) RETURNING id",
+        [now, list(poisons), silent_before],
+    )
+
+
+def restore(*, poisons: Sequence[int]) -> set[int]:
+    """Open those that are dropped, and give them. Call it inside a transaction."""
+    lock(poisons)
+    return _transition(
+        "UPDATE poison_poison SET state = 'open', dropped_at = NULL"
+        " WHERE id = ANY(%s) AND state = 'dropped' RETURNING id",
+        [list(poisons)],
+    )
+
+
+def _transition(statement: str, values: list[object]) -> set[int]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return {poison for (poison,) in cursor.fetchall()}

@@ -1,0 +1,84 @@
+"""What may become of a poison, and of one redrive of it. Constraints repeat this."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+SILENT_AFTER_SECONDS = 600
+
+
+class State(StrEnum):
+    OPEN = "open"
+    REDRIVING = "redriving"
+    REDRIVEN = "redriven"
+    CONFIRMED = "confirmed"
+    MOVED = "moved"
+    DROPPED = "dropped"
+
+
+NEXT: dict[State, frozenset[State]] = {
+    State.OPEN: frozenset({State.REDRIVING, State.DROPPED}),
+    # A consumer may answer before we have noted that it was sent.
+    State.REDRIVING: frozenset(
+        {State.REDRIVEN, State.OPEN, State.CONFIRMED, State.MOVED}
+    ),
+    State.REDRIVEN: frozenset(
+        {State.CONFIRMED, State.OPEN, State.REDRIVING, State.DROPPED}
+    ),
+    State.CONFIRMED: frozenset({State.OPEN}),
+    State.MOVED: frozenset({State.OPEN}),
+    State.DROPPED: frozenset({State.OPEN}),
+}
+
+
+def before(state: State) -> list[str]:
+    """List the states from which this one can be reached."""
+    return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
+
+
+class Shown(StrEnum):
+    """The four words that pages and `is:` use."""
+
+    OPEN = "open"
+    SENT = "sent"
+    HANDLED = "handled"
+    DROPPED = "dropped"
+
+
+SHOWN: dict[State, Shown] = {
+    State.OPEN: Shown.OPEN,
+    State.REDRIVING: Shown.SENT,
+    State.REDRIVEN: Shown.SENT,
+    State.MOVED: Shown.SENT,
+    State.CONFIRMED: Shown.HANDLED,
+    State.DROPPED: Shown.DROPPED,
+}
+
+
+def shown_as(word: Shown) -> list[str]:
+    return sorted(state.value for state, shown in SHOWN.items() if shown is word)
+
+
+class Outcome(StrEnum):
+    """What is known of one redrive."""
+
+    SENDING = "sending"
+    UNKNOWN = "unknown"
+    SENT = "sent"
+    MOVED = "moved"
+    CONFIRMED = "confirmed"
+    RECURRED = "recurred"
+    REFUSED = "refused"
+
+
+# Not yet answered by the broker: it may or may not have the message.
+IN_FLIGHT = (Outcome.SENDING.value, Outcome.UNKNOWN.value)
+NEXT_OUTCOME: dict[Outcome, frozenset[Outcome]] = {
+    Outcome.SENDING: frozenset(Outcome) - {Outcome.SENDING},
+    Outcome.UNKNOWN: frozenset(Outcome) - {Outcome.UNKNOWN},
+    Outcome.SENT: frozenset({Outcome.CONFIRMED, Outcome.RECURRED}),
+    Outcome.MOVED: frozenset({Outcome.RECURRED}),
+    Outcome.CONFIRMED: frozenset({Outcome.RECURRED}),
+    Outcome.RECURRED: frozenset(),
+    Outcome.REFUSED: frozenset(),
+}

@@ -1,0 +1,72 @@
+"""WHO MAY DO WHAT, as scopes: what a role grants, and what a key is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from apps.core.actor import Actor
+from apps.core.errors import Forbidden
+from apps.core.patterns import matches
+
+
+class Scope(StrEnum):
+    CAPTURE_WRITE = "capture:write"
+    POSITIONS_READ = "positions:read"
+    POISONS_READ = "poisons:read"
+    BODIES_READ = "bodies:read"
+    PROBLEMS_READ = "problems:read"
+    OPERATIONS_READ = "operations:read"
+    OPERATIONS_WRITE = "operations:write"
+    AUDIT_READ = "audit:read"
+
+
+class Role(StrEnum):
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+_READING = frozenset(
+    {
+        Scope.POSITIONS_READ,
+        Scope.POISONS_READ,
+        Scope.PROBLEMS_READ,
+        Scope.OPERATIONS_READ,
+        Scope.AUDIT_READ,
+    }
+)
+GRANTS: dict[Role, frozenset[Scope]] = {
+    Role.VIEWER: _READING,
+    Role.OPERATOR: _READING | {Scope.OPERATIONS_WRITE},
+    Role.ADMIN: frozenset(Scope) - {Scope.BODIES_READ},
+}
+ALL_TOPICS = ("*",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Principal:
+    """Somebody who asks: who they are, what they may do, and on which topics.
+
+    `topics` are names, or patterns with `*`; "*" is every topic.
+    """
+
+    actor: Actor
+    scopes: frozenset[Scope]
+    topics: tuple[str, ...] = ALL_TOPICS
+    source: str = "ui"
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes
+
+    def require(self, scope: Scope) -> None:
+        """Raise Forbidden unless this principal has the scope."""
+        if not self.may(scope):
+            raise Forbidden(f"This needs the right {scope}, which you do not have.")
+
+    def sees(self, topic: str) -> bool:
+        return any(matches(pattern, topic) for pattern in self.topics)
+
+    @property
+    def sees_every_topic(self) -> bool:
+        return "*" in self.topics

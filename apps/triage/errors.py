@@ -1,0 +1,26 @@
+"""What can be wrong with a decision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from apps.core.errors import Refused
+
+if TYPE_CHECKING:
+    from apps.triage.models import Operation
+
+
+class Stale(Refused):
+    """What was seen is no longer what would be done; look at the fresh preview."""
+
+    def __init__(self, message: str, *, fresh: Operation | None) -> None:
+        super().__init__(message)
+        self.fresh = fresh
+
+
+class NotTaken(Refused):
+    """The selection is still being taken; try again in a moment."""
+
+
+class LockLost(Exception):
+    """Another run has taken this operation over; this one must stop writing."""

@@ -1,0 +1,20 @@
+"""`manage.py prune`: delete what is past its time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from apps.core import clock
+from apps.triage.services import upkeep
+
+
+class Command(BaseCommand):
+    help = "Delete unconfirmed previews and idempotency keys that are past their time."
+
+    def handle(self, *_: Any, **__: Any) -> None:
+        pruned = upkeep.prune(now=clock.now())
+        self.stdout.write(
+            f"{pruned.previews} previews, {pruned.idempotency_keys} idempotency keys"
+        )

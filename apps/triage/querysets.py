@@ -1,0 +1,73 @@
+"""Operations and items, asked for in sentences."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Self
+
+from django.db import models
+from django.db.models import Case, Count, F, Q, When
+from django.db.models.functions import Coalesce
+
+from apps.poison.states import IN_FLIGHT
+from apps.triage.states import COUNTED, CONFIRMED, UNFINISHED, ItemState, State
+
+if TYPE_CHECKING:
+    from apps.triage.models import Item, Operation
+
+
+class OperationQuerySet(models.QuerySet["Operation"]):
+    def confirmed(self) -> Self:
+        """Keep what somebody decided; a preview is no operation to the reader."""
+        return self.filter(state__in=CONFIRMED)
+
+    def previews(self) -> Self:
+        return self.filter(state=State.PREVIEW)
+
+    def unfinished(self) -> Self:
+        return self.filter(state__in=UNFINISHED)
+
+    def due(self, now: datetime) -> Self:
+        return self.filter(Q(retry_at=None) | Q(retry_at__lte=now))
+
+    def stale(self, now: datetime) -> Self:
+        """Keep what nobody confirmed in time, or what a newer preview replaced."""
+        return self.filter(
+            Q(state=State.PREVIEW, expires_at__lte=now) | Q(state=State.CANCELLED)
+        )
+
+    def recent_first(self) -> Self:
+        return self.order_by("-id")
+
+
+class ItemQuerySet(models.QuerySet["Item"]):
+    def waiting(self) -> Self:
+        return self.filter(state=ItemState.WAITING)
+
+    def in_flight(self) -> Self:
+        return self.filter(redrive__outcome__in=IN_FLIGHT)
+
+    def unfinished(self) -> Self:
+        return self.filter(
+            Q(state=ItemState.WAITING) | Q(redrive__outcome__in=IN_FLIGHT)
+        )
+
+    def with_standing(self) -> Self:
+        """Add `standing`: the item's own state, or what became of its redrive."""
+        return self.annotate(
+            standing=Case(
+                When(state=ItemState.CLAIMED, then=F("redrive__outcome")),
+                default=F("state"),
+            ),
+            told=Coalesce("redrive__detail", "reason"),
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Count by standing; every standing is there, and they add up to the total."""
+        found = dict(
+            self.with_standing()
+            .order_by()
+            .values_list("standing")
+            .annotate(number=Count("pk"))
+        )
+        return {name: found.get(name, 0) for name in COUNTED}

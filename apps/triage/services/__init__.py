@@ -1,0 +1,1 @@
+"""OUT: preview, confirm, run, rescue, prune. Doors call `apps.triage.dispatch`."""

@@ -1,0 +1,139 @@
+"""Confirm what was seen: from here on, the operation will be carried out."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import connection, transaction
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.core.errors import Absent, Invalid
+from apps.core.text import storable
+from apps.poison import services as poison
+from apps.team.rights import Principal, Scope
+from apps.triage.errors import NotTaken, Stale
+from apps.triage.models import Operation
+from apps.triage.services import selection
+from apps.triage.services.selection import Ask
+from apps.triage.states import ItemState, State, Verb
+
+REASON_LIMIT = 2000
+
+
+def confirm(
+    *, token: uuid.UUID, reason: str, principal: Principal, now: datetime
+) -> Operation:
+    """Turn a preview into a queued operation.
+
+    Raises Stale, with a fresh preview where one can be made, when the token was used,
+    has expired, was replaced, or leaves nothing to act on.
+    """
+    principal.require(Scope.OPERATIONS_WRITE)
+    operation = Operation.objects.filter(token=token).first()
+    if operation is None or operation.actor != str(principal.actor):
+        raise Stale("This token is not one of yours.", fresh=None)
+    reason = _usable(reason, Verb(operation.verb))
+    obstacle = _confirm(operation.pk, reason, principal, now=now)
+    if obstacle:
+        fresh = selection.again(operation=operation, principal=principal, now=now)
+        raise Stale(obstacle, fresh=fresh)
+    return Operation.objects.get(pk=operation.pk)
+
+
+def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation:
+    """Restore what an operation dropped: a new operation, confirmed at once."""
+    principal.require(Scope.OPERATIONS_WRITE)
+    dropped = (
+        Operation.objects.confirmed().filter(pk=operation_id, verb=Verb.DROP).first()
+    )
+    if dropped is None:
+        raise Absent(f"There is no drop with the number {operation_id}.")
+    ask = Ask(verb=Verb.RESTORE, dropped_by=dropped.pk)
+    operation = selection.preview(ask=ask, principal=principal, now=now)
+    selection.take(operation_id=operation.pk, now=now)
+    reason = f"undo of operation {dropped.pk}"
+    obstacle = _confirm(operation.pk, reason, principal, now=now)
+    if obstacle:
+        raise Stale(obstacle, fresh=None)
+    return Operation.objects.get(pk=operation.pk)
+
+
+def _usable(reason: str, verb: Verb) -> str:
+    reason = storable(reason.strip())
+    if len(reason) > REASON_LIMIT:
+        raise Invalid("reason", f"keep it under {REASON_LIMIT} characters")
+    if verb is Verb.DROP and not reason:
+        raise Invalid("reason", "say why these messages are dropped")
+    return reason
+
+
+@transaction.atomic
+def _confirm(
+    operation_id: int, reason: str, principal: Principal, *, now: datetime
+) -> str | None:
+    """Queue the operation, or give the reason why it cannot be."""
+    operation = Operation.objects.select_for_update().get(pk=operation_id)
+    obstacle = _obstacle(operation, now=now)
+    if obstacle:
+        return obstacle
+    waiting = operation.items.waiting()
+    poison.lock(waiting.values_list("poison_id", flat=True))
+    _skip_what_others_hold(operation)
+    number = waiting.update(held=True)
+    if number == 0:
+        return "Nothing is left to act on."
+    Operation.objects.filter(pk=operation.pk).update(
+        state=State.QUEUED.value, reason=reason, confirmed_at=now
+    )
+    audit.record(
+        action=Action.OPERATION_CONFIRMED,
+        subject=f"operation:{operation.pk}",
+        actor=principal.actor,
+        reason=reason,
+        source=principal.source,
+        now=now,
+        detail={**described(operation), "will_act": number},
+    )
+    return None
+
+
+def _obstacle(operation: Operation, *, now: datetime) -> str | None:
+    if operation.state == State.CANCELLED:
+        return "A newer preview of the same selection has replaced this one."
+    if operation.state != State.PREVIEW:
+        return f"This token was used: it is operation {operation.pk}."
+    if operation.expires_at <= now:
+        return "This preview has expired."
+    if not operation.taken:
+        raise NotTaken
+    return None
+
+
+_SKIP_HELD = """
+UPDATE triage_item SET state = 'skipped',
+       reason = 'operation ' || holder.operation_id || ' has it'
+FROM triage_item holder
+WHERE triage_item.operation_id = %s AND triage_item.state = 'waiting'
+  AND holder.poison_id = triage_item.poison_id AND holder.held
+"""
+
+
+def _skip_what_others_hold(operation: Operation) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(_SKIP_HELD, [operation.pk])
+
+
+def described(operation: Operation) -> dict[str, object]:
+    """Say what an operation is, for the trail."""
+    target = operation.target_topic
+    return {
+        "verb": operation.verb,
+        "query": operation.query,
+        "as_of": operation.created_at.isoformat(),
+        "total": operation.total,
+        "target_topic": None if target is None else target.name,
+        "undo_of": operation.undo_of_id,
+    }

@@ -1,0 +1,369 @@
+"""Carry an operation out, in slices that a kill -9 at any instant cannot harm.
+
+A slice holds the operation's lock and works for some seconds: claim a window of items
+in one transaction, publish it with no transaction open, mark what the broker said. The
+next window is claimed while one is being published.
+
+What a crash leaves: a claimed window is `sending` under an older epoch, and the next
+run sends it again under the same redrive ids. At most two windows are sent twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from django.db import connection, transaction
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.brokers import ports
+from apps.brokers.services import Addressed, RoutingPublisher
+from apps.brokers.vocabularies import poisonweb as vocabulary
+from apps.core import lock
+from apps.core.actor import Actor
+from apps.core.lock import Lock
+from apps.poison import services as poison
+from apps.poison import tokens
+from apps.poison.models import Body, Redrive
+from apps.poison.services import Answered
+from apps.poison.states import Outcome
+from apps.triage.errors import LockLost
+from apps.triage.models import Item, Operation
+from apps.triage.services.decision import described
+from apps.triage.states import ItemState, State, Verb
+from poisonguard.contract import REDRIVE_HEADER
+
+log = logging.getLogger(__name__)
+
+SLICE = timedelta(seconds=10)
+WINDOW = 200
+WINDOW_BYTES = 32 * 1024 * 1024
+MANY = 5_000
+BACK_OFF_BASE = 0.5
+BACK_OFF_CAP = 30.0
+
+Clock = Callable[[], datetime]
+
+
+class Ended(StrEnum):
+    """How a slice ended: somebody else has it, go on at once, wait, or all done."""
+
+    ELSEWHERE = "elsewhere"
+    AGAIN = "again"
+    LATER = "later"
+    DONE = "done"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parcel:
+    """One redrive, ready for the broker."""
+
+    redrive: uuid.UUID
+    poison: int
+    moves: bool
+    message: Addressed
+
+
+def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> Ended:
+    """Work on an operation for one slice, unless somebody else does."""
+    with lock.attempt(f"operation:{operation_id}") as held:
+        if held is None:
+            return Ended.ELSEWHERE
+        operation = _begin(operation_id)
+        if operation is None:
+            return Ended.DONE
+        run_slice = _Slice(operation, held, publisher, clock)
+        try:
+            return run_slice.work()
+        except LockLost:
+            log.warning("operation %d was taken over by another run", operation_id)
+            return Ended.ELSEWHERE
+
+
+def _begin(operation_id: int) -> Operation | None:
+    """Start a new epoch: whoever still writes under an older one is fenced off."""
+    with transaction.atomic():
+        unfinished = Operation.objects.select_for_update().unfinished()
+        operation = unfinished.filter(pk=operation_id).first()
+        if operation is None:
+            return None
+        operation.epoch += 1
+        operation.state = State.RUNNING.value
+        operation.save(update_fields=["epoch", "state"])
+        return operation
+
+
+class _Slice:
+    def __init__(
+        self,
+        operation: Operation,
+        held: Lock,
+        publisher: RoutingPublisher,
+        clock: Clock,
+    ) -> None:
+        self.operation = operation
+        self.epoch = operation.epoch
+        self.held = held
+        self.publisher = publisher
+        self.clock = clock
+        self.until = clock() + SLICE
+        self.trouble = ""
+
+    def work(self) -> Ended:
+        if self.operation.verb == Verb.REDRIVE:
+            self._redrive()
+        else:
+            self._decide()
+        return self._end()
+
+    # Drop and restore: nothing but the database, in large windows.
+
+    def _decide(self) -> None:
+        while self.clock() < self.until and self._decide_window():
+            pass
+
+    @transaction.atomic
+    def _decide_window(self) -> bool:
+        self._fence()
+        items = dict(
+            self.operation.items.waiting()
+            .order_by("id")
+            .values_list("poison_id", "id")[:MANY]
+        )
+        if not items:
+            return False
+        if self.operation.verb == Verb.DROP:
+            acted = poison.drop(poisons=list(items), now=self.clock())
+            became = ItemState.DROPPED
+        else:
+            acted, became = poison.restore(poisons=list(items)), ItemState.RESTORED
+        self._settle([items[pk] for pk in acted], became)
+        self._skip([item for pk, item in items.items() if pk not in acted])
+        return True
+
+    def _settle(self, items: Sequence[int], state: ItemState) -> None:
+        Item.objects.filter(pk__in=items).update(state=state.value, held=False)
+
+    def _skip(self, items: Sequence[int]) -> None:
+        """Pass over what somebody or something else has decided meanwhile."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE triage_item SET state = 'skipped', held = false,"
+                " reason = 'meanwhile it became ' || poison_poison.state"
+                " FROM poison_poison WHERE poison_poison.id = triage_item.poison_id"
+                " AND triage_item.id = ANY(%s)",
+                [list(items)],
+            )
+
+    # Redrive: claim, publish, mark; the next claim overlaps the publishing.
+
+    def _redrive(self) -> None:
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="publish") as pool:
+            parcels = self._next_window()
+            while parcels:
+                sent = pool.submit(self.publisher.publish, [p.message for p in parcels])
+                following = self._next_window() if self._may_go_on() else []
+                self._mark(parcels, sent.result())
+                # A broker that is away is not asked again before the back-off is over.
+                if self.trouble:
+                    self._give_up(following)
+                    return
+                parcels = following
+
+    def _may_go_on(self) -> bool:
+        return self.clock() < self.until
+
+    def _next_window(self) -> list[Parcel]:
+        """Take over what an older epoch left in flight; then claim what waits."""
+        if self.held.lost():
+            raise LockLost
+        with transaction.atomic():
+            self._fence()
+            redrives = self._left_in_flight() or self._claim()
+        return _parcels(redrives)
+
+    def _left_in_flight(self) -> list[uuid.UUID]:
+        left = (
+            self.operation.items.in_flight()
+            .filter(redrive__epoch__lt=self.epoch)
+            .order_by("id")
+            .values_list("redrive_id", "poison__size")[:WINDOW]
+        )
+        chosen = [redrive for redrive in _bounded(left) if redrive is not None]
+        taken = poison.take_over(redrives=chosen, epoch=self.epoch) if chosen else set()
+        return [redrive for redrive in chosen if redrive in taken]
+
+    def _claim(self) -> list[uuid.UUID]:
+        """Claim the next window that has anything to send; pass over what has not."""
+        while True:
+            waiting = self.operation.items.waiting().order_by("id")
+            rows = list(waiting.values_list("poison_id", "poison__size", "id")[:WINDOW])
+            chosen = set(_bounded((pk, size) for pk, size, _ in rows))
+            items = {pk: item for pk, _, item in rows if pk in chosen}
+            if not items:
+                return []
+            begun = poison.begin(
+                poisons=list(items),
+                target=self.operation.target_topic_id,
+                epoch=self.epoch,
+                now=self.clock(),
+            )
+            self._skip([item for pk, item in items.items() if pk not in begun])
+            if begun:
+                _attach({items[pk]: redrive for pk, redrive in begun.items()})
+                return [begun[pk] for pk in items if pk in begun]
+
+    def _mark(self, parcels: Sequence[Parcel], outcomes: Sequence[ports.Outcome]) -> None:
+        answers = [
+            _answered(parcel, outcome)
+            for parcel, outcome in zip(parcels, outcomes, strict=True)
+        ]
+        for answer in answers:
+            if answer.outcome is Outcome.UNKNOWN:
+                self.trouble = answer.detail or "the broker did not answer"
+        with transaction.atomic():
+            self._fence()
+            poison.mark(
+                poisons=[parcel.poison for parcel in parcels],
+                answers=answers,
+                epoch=self.epoch,
+                now=self.clock(),
+            )
+            self._release([parcel.redrive for parcel in parcels])
+
+    def _release(self, redrives: Sequence[uuid.UUID]) -> None:
+        answered = Item.objects.filter(redrive__in=redrives).exclude(
+            pk__in=Item.objects.filter(redrive__in=redrives).in_flight().values("pk")
+        )
+        answered.update(held=False)
+
+    def _give_up(self, parcels: Sequence[Parcel]) -> None:
+        """Leave a window that was claimed but not published for the next run."""
+        unknown = ports.Outcome(kind=ports.OutcomeKind.UNKNOWN, detail=self.trouble)
+        if parcels:
+            self._mark(parcels, [unknown] * len(parcels))
+
+    def _fence(self) -> None:
+        """Stop a run whose lock was lost without its noticing."""
+        same = Operation.objects.select_for_update(no_key=True).filter(
+            pk=self.operation.pk, epoch=self.epoch
+        )
+        if not same.exists():
+            raise LockLost
+
+    @transaction.atomic
+    def _end(self) -> Ended:
+        self._fence()
+        this = Operation.objects.filter(pk=self.operation.pk)
+        if not self.operation.items.unfinished().exists():
+            self._finish()
+            return Ended.DONE
+        if not self.trouble:
+            this.update(trouble="", troubles=0, retry_at=None)
+            return Ended.AGAIN
+        wait = _back_off(self.operation.troubles)
+        this.update(
+            trouble=self.trouble[:500],
+            troubles=self.operation.troubles + 1,
+            retry_at=self.clock() + wait,
+        )
+        return Ended.LATER
+
+    def _finish(self) -> None:
+        now = self.clock()
+        Operation.objects.filter(pk=self.operation.pk).update(
+            state=State.DONE.value,
+            finished_at=now,
+            trouble="",
+            troubles=0,
+            retry_at=None,
+        )
+        counts = self.operation.items.counts()
+        audit.record(
+            action=Action.OPERATION_FINISHED,
+            subject=f"operation:{self.operation.pk}",
+            actor=Actor.system("worker"),
+            now=now,
+            detail={
+                **described(self.operation),
+                "for": self.operation.actor,
+                "counts": {name: number for name, number in counts.items() if number},
+            },
+        )
+
+
+def _bounded(rows: object) -> list[object]:
+    """Take rows of (id, size) as long as they fit into one window's memory."""
+    chosen, total = [], 0
+    for key, size in rows:  # type: ignore[attr-defined]
+        total += size
+        if chosen and total > WINDOW_BYTES:
+            break
+        chosen.append(key)
+    return chosen
+
+
+def _attach(redrives: dict[int, uuid.UUID]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE triage_item SET state = 'claimed', redrive_id = told.redrive"
+            " FROM unnest(%s::int8[], %s::uuid[]) AS told(item, redrive)"
+            " WHERE triage_item.id = told.item",
+            [list(redrives), list(redrives.values())],
+        )
+
+
+def _parcels(redrives: Sequence[uuid.UUID]) -> list[Parcel]:
+    """Read what is to be sent, in the order given."""
+    rows = Redrive.objects.select_related("poison", "topic__broker").in_bulk(redrives)
+    wanted = [rows[redrive].poison_id for redrive in redrives]
+    bodies = {body.poison_id: body for body in Body.objects.filter(poison__in=wanted)}
+    return [
+        _parcel(rows[redrive], bodies[rows[redrive].poison_id]) for redrive in redrives
+    ]
+
+
+def _parcel(redrive: Redrive, body: Body) -> Parcel:
+    token = tokens.sign(
+        redrive=redrive.pk, topic=redrive.topic.name, digest=redrive.poison.digest
+    )
+    flat = [bytes(part) for part in body.headers]
+    headers = tuple(zip(flat[::2], flat[1::2], strict=True))
+    mark = (REDRIVE_HEADER.encode(), token.encode())
+    return Parcel(
+        redrive=redrive.pk,
+        poison=redrive.poison_id,
+        moves=redrive.topic_id != redrive.poison.topic_id,
+        message=Addressed(
+            topic=redrive.topic,
+            body=bytes(body.content),
+            headers=(*vocabulary.leaving(headers), mark),
+        ),
+    )
+
+
+def _answered(parcel: Parcel, outcome: ports.Outcome) -> Answered:
+    became = {
+        ports.OutcomeKind.SENT: Outcome.MOVED if parcel.moves else Outcome.SENT,
+        ports.OutcomeKind.REFUSED: Outcome.REFUSED,
+        ports.OutcomeKind.UNKNOWN: Outcome.UNKNOWN,
+    }
+    return Answered(
+        redrive=parcel.redrive,
+        outcome=became[outcome.kind],
+        detail=outcome.detail,
+        bookmark=outcome.bookmark,
+    )
+
+
+def _back_off(troubles: int) -> timedelta:
+    """Full jitter with a floor (AWS Architecture Blog, exponential back-off)."""
+    highest = min(BACK_OFF_CAP, BACK_OFF_BASE * 2 ** min(troubles, 10))
+    return timedelta(seconds=BACK_OFF_BASE + random.uniform(0, highest))  # noqa: S311

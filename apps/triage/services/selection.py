@@ -1,0 +1,249 @@
+"""The preview is the operation, with its items, taken in one statement.
+
+What was seen is what is acted on: a message that comes later is never in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import connection, transaction
+from django.db.models import Count
+
+from apps.brokers.models import Topic
+from apps.core.errors import Absent, Invalid
+from apps.core.fields import CurrentSnapshot
+from apps.core.ids import digest_of, raw
+from apps.poison.models import Poison
+from apps.poison.query import Query
+from apps.poison.querysets import PoisonQuerySet
+from apps.poison.states import SILENT_AFTER_SECONDS
+from apps.team.rights import Principal, Scope
+from apps.triage.models import Item, Operation
+from apps.triage.querysets import ItemQuerySet
+from apps.triage.states import ItemState, State, Verb
+
+PREVIEW_LIVES = timedelta(minutes=15)
+# A larger selection is taken by a worker; Confirm waits for it.
+TAKEN_AT_ONCE = 20_000
+MOST_IDS = 10_000
+MOST_COUNTED = 10_001
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ask:
+    """What somebody wants done, and to which poisons: exactly one way of choosing.
+
+    All that match a query, or some by their ids, or all that an operation dropped.
+    """
+
+    verb: Verb
+    query: Query | None = None
+    ids: tuple[int, ...] = ()
+    dropped_by: int | None = None
+    target_topic: str | None = None
+
+    def __post_init__(self) -> None:
+        ways = [self.query is not None, bool(self.ids), self.dropped_by is not None]
+        if sum(ways) != 1:
+            raise Invalid("q", "give either a query or ids, and at least one id")
+        if len(self.ids) > MOST_IDS:
+            raise Invalid("ids", f"give at most {MOST_IDS} ids, or a query")
+        if self.target_topic and self.verb is not Verb.REDRIVE:
+            raise Invalid("target_topic", "only a redrive goes to another topic")
+
+    @property
+    def scope(self) -> bytes:
+        """Tell one ask from another, so that a newer preview replaces its like."""
+        chosen = ",".join(str(pk) for pk in sorted(set(self.ids)))
+        target = self.target_topic or ""
+        parts = (self.verb, str(self.query), chosen, str(self.dropped_by), target)
+        return digest_of(*(raw(part) for part in parts))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What a preview shows beside its total; counts are of items."""
+
+    will_act: int
+    skipped: tuple[tuple[str, int], ...]
+    by_topic: tuple[tuple[str, int], ...]
+    by_consumer: tuple[tuple[str, int], ...]
+    sample: tuple[Poison, ...]
+    newer: int
+
+
+def preview(*, ask: Ask, principal: Principal, now: datetime) -> Operation:
+    """Freeze what is asked for, and give it as an operation that may be confirmed.
+
+    A large selection comes back with `taken` false: a worker must `take` it.
+    """
+    principal.require(Scope.OPERATIONS_WRITE)
+    target = _target(ask, principal)
+    chosen = _choice(ask, principal.topics)
+    large = chosen.order_by().values("pk")[: TAKEN_AT_ONCE + 1].count() > TAKEN_AT_ONCE
+    with transaction.atomic():
+        _replace_older(ask, principal, now=now)
+        operation = Operation.objects.create(
+            verb=ask.verb.value,
+            actor=str(principal.actor),
+            source=principal.source,
+            topics=list(principal.topics),
+            query=None if ask.query is None else str(ask.query),
+            scope=ask.scope,
+            target_topic=target,
+            undo_of_id=ask.dropped_by,
+            as_of=CurrentSnapshot(),
+            created_at=now,
+            expires_at=now + PREVIEW_LIVES,
+        )
+        operation = Operation.objects.get(pk=operation.pk)
+        if not large:
+            _take(operation, chosen, now=now)
+    return Operation.objects.get(pk=operation.pk)
+
+
+@transaction.atomic
+def take(*, operation_id: int, now: datetime) -> None:
+    """Take the items of a large preview, as of the moment at which it was asked for.
+
+    Idempotent: a second worker finds it taken.
+    """
+    previews = Operation.objects.select_for_update().previews()
+    operation = previews.filter(pk=operation_id, taken=False).first()
+    if operation is not None:
+        ask = _ask_of(operation)
+        _take(operation, _choice(ask, operation.topics), now=now)
+
+
+def see(*, operation: Operation) -> Seen:
+    """Count what a preview holds, and find what has come since it was taken."""
+    items = Item.objects.filter(operation=operation)
+    waiting = items.waiting()
+    return Seen(
+        will_act=waiting.count(),
+        skipped=_counted(items.exclude(reason=""), "reason"),
+        by_topic=_counted(waiting, "poison__topic__name"),
+        by_consumer=_counted(waiting, "poison__consumer_group"),
+        sample=tuple(
+            item.poison
+            for item in waiting.select_related("poison__topic").order_by("id")[:3]
+        ),
+        newer=_newer(operation),
+    )
+
+
+def again(*, operation: Operation, principal: Principal, now: datetime) -> Operation:
+    """Preview afresh what an operation's preview had asked for."""
+    return preview(ask=_ask_of(operation), principal=principal, now=now)
+
+
+def _ask_of(operation: Operation) -> Ask:
+    verb, target = Verb(operation.verb), operation.target_topic
+    name = None if target is None else target.name
+    if operation.undo_of_id is not None:
+        return Ask(verb=verb, dropped_by=operation.undo_of_id)
+    if operation.query is not None:
+        return Ask(verb=verb, query=Query.parse(operation.query), target_topic=name)
+    chosen = operation.items.values_list("poison_id", flat=True)
+    return Ask(verb=verb, ids=tuple(chosen), target_topic=name)
+
+
+def _target(ask: Ask, principal: Principal) -> Topic | None:
+    if not ask.target_topic:
+        return None
+    topic = Topic.objects.filter(name=ask.target_topic).first()
+    if topic is None or not principal.sees(topic.name):
+        raise Absent(f"target_topic: there is no topic {ask.target_topic} here")
+    if topic.broker_id is None:
+        raise Invalid("target_topic", f"the topic {topic.name} has no broker")
+    return topic
+
+
+def _replace_older(ask: Ask, principal: Principal, *, now: datetime) -> None:
+    Operation.objects.previews().filter(
+        actor=str(principal.actor), scope=ask.scope
+    ).update(state=State.CANCELLED.value, finished_at=now)
+
+
+# Why an item will be passed over, or '' if it will be acted on.
+_SENT = """
+        WHEN poison_poison.state = 'confirmed' THEN 'already handled'
+        WHEN poison_poison.state = 'moved' THEN 'sent to another topic'
+        WHEN poison_poison.state = 'redriving' OR poison_poison.state = 'redriven'
+             AND poison_poison.sent_at >= %(silent_before)s
+        THEN 'already sent, no answer yet'
+"""
+_REASONS = {
+    Verb.REDRIVE: "WHEN poison_poison.state = 'dropped' THEN 'dropped: restore it first'"
+    + _SENT,
+    Verb.DROP: "WHEN poison_poison.state = 'dropped' THEN 'already dropped'" + _SENT,
+    Verb.RESTORE: "WHEN poison_poison.state <> 'dropped' THEN 'not dropped'",
+}
+
+_TAKE = """
+INSERT INTO triage_item (operation_id, poison_id, state, reason, held)
+SELECT %(operation)s, id, CASE reason WHEN '' THEN 'waiting' ELSE 'skipped' END,
+       reason, false
+FROM (
+    SELECT poison_poison.id,
+           CASE WHEN holder.operation_id IS NOT NULL
+                THEN 'operation ' || holder.operation_id || ' has it'
+                {reasons}
+                ELSE '' END AS reason
+    FROM poison_poison
+    LEFT JOIN triage_item holder
+           ON holder.poison_id = poison_poison.id AND holder.held
+    WHERE poison_poison.id IN ({chosen})
+      AND pg_visible_in_snapshot(captured_xid, %(as_of)s::pg_snapshot)
+    ORDER BY poison_poison.last_failed_at, poison_poison.id
+) judged
+"""
+
+
+def _take(operation: Operation, chosen: PoisonQuerySet, *, now: datetime) -> None:
+    inner, parameters = chosen.order_by().values("pk").query.sql_with_params()
+    named = {f"p{place}": value for place, value in enumerate(parameters)}
+    statement = _TAKE.format(
+        reasons=_REASONS[Verb(operation.verb)],
+        chosen=inner % tuple(f"%({name})s" for name in named),
+    )
+    values = {
+        "operation": operation.pk,
+        "as_of": operation.as_of,
+        "silent_before": now - timedelta(seconds=SILENT_AFTER_SECONDS),
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(statement, {**values, **named})
+        total = cursor.rowcount
+    Operation.objects.filter(pk=operation.pk).update(taken=True, total=total)
+
+
+def _choice(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
+    """Give the poisons that are asked for, as far as these topics reach."""
+    allowed = Poison.objects.on_topics(topics)
+    if ask.query is not None:
+        return allowed.matching(ask.query)
+    if ask.dropped_by is not None:
+        dropped = Item.objects.filter(
+            operation_id=ask.dropped_by, state=ItemState.DROPPED
+        )
+        return allowed.filter(pk__in=dropped.values("poison_id"))
+    return allowed.filter(pk__in=ask.ids)
+
+
+def _counted(items: ItemQuerySet, field: str) -> tuple[tuple[str, int], ...]:
+    counted = items.order_by().values_list(field).annotate(number=Count("pk"))
+    return tuple(counted.order_by("-number", field))
+
+
+def _newer(operation: Operation) -> int:
+    """Count what matches by now but was not there when the preview was taken."""
+    if operation.query is None:
+        return 0
+    allowed = Poison.objects.on_topics(operation.topics)
+    matching = allowed.matching(Query.parse(operation.query))
+    newer = matching.captured_after(operation.as_of)
+    return newer.order_by().values("pk")[:MOST_COUNTED].count()

@@ -1,0 +1,47 @@
+"""Find operations that nobody works on, and throw away what nobody wants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from apps.core import lock
+from apps.team.models import IdempotencyKey
+from apps.triage.models import Operation
+
+IDEMPOTENCY_KEYS_LIVE = timedelta(hours=24)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Orphans:
+    """Operations that wait for a worker: to be run, or to have their items taken."""
+
+    to_run: tuple[int, ...]
+    to_take: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pruned:
+    previews: int
+    idempotency_keys: int
+
+
+def orphans(*, now: datetime) -> Orphans:
+    """List what should be worked on and whose lock is free."""
+    waiting = {op.pk: op.lock_name for op in Operation.objects.unfinished().due(now)}
+    busy = lock.held(waiting.values())
+    untaken = Operation.objects.previews().filter(taken=False, expires_at__gt=now)
+    return Orphans(
+        to_run=tuple(pk for pk, name in waiting.items() if name not in busy),
+        to_take=tuple(untaken.values_list("pk", flat=True)),
+    )
+
+
+def prune(*, now: datetime) -> Pruned:
+    """Delete previews that nobody confirmed in time, and old idempotency keys."""
+    stale = Operation.objects.stale(now)
+    previews = stale.count()
+    stale.delete()
+    old = IdempotencyKey.objects.filter(created_at__lt=now - IDEMPOTENCY_KEYS_LIVE)
+    keys, _ = old.delete()
+    return Pruned(previews=previews, idempotency_keys=keys)

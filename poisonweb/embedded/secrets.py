@@ -1,0 +1,35 @@
+"""Files that only their owner may read."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex, token_urlsafe
+
+
+def secret(path: Path) -> str:
+    """Return the secret kept in `path`; make it when it is asked for first."""
+    if not path.exists():
+        draft = _draft(path, token_urlsafe(32))
+        # A link refuses to replace: of two who come together, the first one's holds.
+        with suppress(FileExistsError):
+            path.hardlink_to(draft)
+        draft.unlink()
+    return path.read_text(encoding="utf-8")
+
+
+def write_private(path: Path, text: str) -> None:
+    """Put `text` into `path` as a whole, never half, readable by its owner only."""
+    _draft(path, text).replace(path)
+
+
+def _draft(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{token_hex(4)}")
+    opened = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(opened, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(opened)
+    return draft

@@ -1,0 +1,117 @@
+"""The environment, read once and checked, before anything else starts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+MIB = 1024 * 1024
+ROOT = Path(__file__).resolve().parent.parent
+
+KNOWN = frozenset(
+    f"POISONWEB_{name}"
+    for name in (
+        "ADMIN_PASSWORD",
+        "ALLOWED_HOSTS",
+        "BODY_LIMIT",
+        "DEMO",
+        "ENVIRONMENT",
+        "LOG_LEVEL",
+        "REDIS_URL",
+        "REQUEST_LIMIT",
+        "SECRET_KEY",
+        "SECURE",
+        "VAR",
+    )
+)
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class BadEnvironment(Exception):
+    """A setting in the environment is unknown or unusable."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Env:
+    database_url: str | None
+    celery_broker_url: str | None
+    redis_url: str | None
+    var: Path
+    secret_key: str | None
+    environment: str
+    allowed_hosts: tuple[str, ...]
+    secure: bool
+    body_limit: int
+    request_limit: int
+    admin_password: str | None
+    demo: bool
+    log_level: str
+
+
+def load(environ: Mapping[str, str]) -> Env:
+    """Read every setting; raise BadEnvironment with a line that says what to do."""
+    _refuse_unknown(environ)
+    return Env(
+        database_url=environ.get("DATABASE_URL") or None,
+        celery_broker_url=environ.get("CELERY_BROKER_URL") or None,
+        redis_url=environ.get("POISONWEB_REDIS_URL") or None,
+        var=Path(environ.get("POISONWEB_VAR") or ROOT / "var").resolve(),
+        secret_key=environ.get("POISONWEB_SECRET_KEY") or None,
+        environment=_environment(environ.get("POISONWEB_ENVIRONMENT") or "local"),
+        allowed_hosts=_words(environ.get("POISONWEB_ALLOWED_HOSTS", "")),
+        secure=_flag(environ, "POISONWEB_SECURE", default=False),
+        # Above the largest message that a supported broker carries (Redis: 512 MiB).
+        body_limit=_size(environ, "POISONWEB_BODY_LIMIT", default=512 * MIB),
+        request_limit=_size(environ, "POISONWEB_REQUEST_LIMIT", default=96 * MIB),
+        admin_password=environ.get("POISONWEB_ADMIN_PASSWORD") or None,
+        demo=_flag(environ, "POISONWEB_DEMO", default=True),
+        log_level=_level(environ.get("POISONWEB_LOG_LEVEL") or "INFO"),
+    )
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    for name in environ:
+        if name.startswith("POISONWEB_") and name not in KNOWN:
+            near = difflib.get_close_matches(name, KNOWN, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            known = ", ".join(sorted(KNOWN))
+            raise BadEnvironment(f"{name} is not a setting.{hint} There are: {known}.")
+
+
+def _environment(value: str) -> str:
+    # It stands in API keys (pw_<environment>_...), so it holds no underscore.
+    if not (value.isascii() and value.replace("-", "").isalnum() and len(value) <= 20):
+        raise BadEnvironment(
+            f"POISONWEB_ENVIRONMENT is {value!r}: use up to 20 letters, digits or dashes."
+        )
+    return value
+
+
+def _words(value: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in value.split(",") if word.strip())
+
+
+def _flag(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = environ.get(name, "")
+    if value not in {"", "0", "1"}:
+        raise BadEnvironment(f"{name} is {value!r}: use 1 or 0.")
+    return default if value == "" else value == "1"
+
+
+def _size(environ: Mapping[str, str], name: str, *, default: int) -> int:
+    value = environ.get(name) or str(default)
+    if not (value.isascii() and value.isdigit() and 0 < int(value) <= 512 * MIB):
+        raise BadEnvironment(
+            f"{name} is {value!r}: use a number of bytes from 1 to {512 * MIB}."
+        )
+    return int(value)
+
+
+def _level(value: str) -> str:
+    if value.upper() not in LEVELS:
+        raise BadEnvironment(
+            f"POISONWEB_LOG_LEVEL is {value!r}: use one of {', '.join(LEVELS)}."
+        )
+    return value.upper()

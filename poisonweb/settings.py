@@ -1,0 +1,210 @@
+"""Django's settings; what varies between installations comes from `poisonweb.env`."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+from poisonweb import env as environment
+from poisonweb.embedded import discovery
+from poisonweb.embedded.secrets import secret
+
+try:
+    ENV = environment.load(os.environ)
+    if ENV.database_url is None or ENV.celery_broker_url is None:
+        # Given settings win; the embedded servers stand in for the ones left out.
+        found = discovery.environment(ENV.var)
+        # Also for what reads `env:NAME`: the address of the embedded broker.
+        os.environ.update({**found, **os.environ})
+        ENV = environment.load(os.environ)
+except (environment.BadEnvironment, discovery.NotRunning) as problem:
+    raise SystemExit(f"poisonweb: {problem}") from None
+
+BASE_DIR = environment.ROOT
+SECRET_KEY = ENV.secret_key or secret(ENV.var / "secret-key")
+DEBUG = False
+ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", *ENV.allowed_hosts]
+
+INSTALLED_APPS = [
+    "poisonweb",
+    "apps.core",
+    "apps.audit",
+    "apps.team",
+    "apps.brokers",
+    "apps.bookmarks",
+    "apps.poison",
+    "apps.capture",
+    "apps.triage",
+    "apps.dashboard",
+    "apps.api",
+    "rest_framework",
+    "drf_spectacular",
+    "django_htmx",
+    "csp",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.humanize",
+    "django.contrib.postgres",
+    "django.contrib.staticfiles",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "apps.core.requests.RequestIdMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "poisonweb.urls"
+ASGI_APPLICATION = "poisonweb.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": False,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "apps.dashboard.context.shell",
+            ],
+            "libraries": {"pw": "apps.dashboard.templatetags.pw"},
+        },
+    }
+]
+
+
+def _database(url: str) -> dict[str, object]:
+    parts = urlsplit(url)
+    if parts.scheme not in {"postgres", "postgresql"} or not parts.path.strip("/"):
+        raise ImproperlyConfigured(
+            "DATABASE_URL must look like postgresql://user:password@host:5432/name"
+        )
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": parts.hostname or "",
+        "PORT": str(parts.port or ""),
+        "CONN_MAX_AGE": 0,
+        "OPTIONS": {
+            "connect_timeout": 5,
+            "application_name": "poisonweb",
+            # Postgres compares timestamps in UTC anyway; this is for what it prints.
+            "options": "-c timezone=UTC",
+        },
+    }
+
+
+DATABASES = {"default": _database(ENV.database_url or "")}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+AUTH_USER_MODEL = "team.User"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "sign-in"
+LOGIN_REDIRECT_URL = "problems"
+LOGOUT_REDIRECT_URL = "sign-in"
+
+LANGUAGE_CODE = "en"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+STATIC_URL = "static/"
+STATIC_ROOT = ENV.var / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
+    "staticfiles": {
+        "BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"
+    },
+}
+
+SESSION_COOKIE_NAME = "pw_session"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = ENV.secure
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_NAME = "pw_csrf"
+SECURE_SSL_REDIRECT = False
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if ENV.secure else None
+CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ENV.allowed_hosts if ENV.secure]
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'none'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "font-src": ["'self'"],
+        "connect-src": ["'self'"],
+        "form-action": ["'self'"],
+        "base-uri": ["'none'"],
+        "frame-ancestors": ["'none'"],
+    }
+}
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "apps.api.authentication.ApiKeyAuthentication",
+        "apps.api.authentication.SignedInAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["apps.api.permissions.HasScope"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["apps.api.parsers.BoundedJSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "apps.api.errors.problem",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Poisonweb API",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+}
+
+# The parser bounds what it inflates itself; Django must not cut a batch off before it.
+DATA_UPLOAD_MAX_MEMORY_SIZE = ENV.request_limit
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000
+
+CELERY_BROKER_URL = ENV.celery_broker_url
+
+POISONWEB_ENVIRONMENT = ENV.environment
+POISONWEB_VAR = ENV.var
+POISONWEB_BODY_LIMIT = ENV.body_limit
+POISONWEB_REQUEST_LIMIT = ENV.request_limit
+POISONWEB_ADMIN_PASSWORD = ENV.admin_password
+POISONWEB_DEMO = ENV.demo
+POISONWEB_REDIS_URL = ENV.redis_url
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"()": "apps.core.logs.Line"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": ENV.log_level},
+    "loggers": {
+        "uvicorn": {"handlers": [], "propagate": True},
+        "django.server": {"handlers": [], "propagate": True},
+        "django.request": {"level": "ERROR"},
+    },
+}

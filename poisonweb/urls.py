@@ -1,0 +1,18 @@
+"""Every address of the product. All of them ask for a sign-in, but for three."""
+
+from __future__ import annotations
+
+from django.urls import include, path
+
+from apps.api import health
+
+urlpatterns = [
+    path("healthz", health.alive, name="healthz"),
+    path("readyz", health.ready, name="readyz"),
+    path("api/v1/", include("apps.api.urls")),
+    path("", include("apps.dashboard.urls")),
+]
+handler400 = "apps.dashboard.views.errors.bad_request"
+handler403 = "apps.dashboard.views.errors.forbidden"
+handler404 = "apps.dashboard.views.errors.absent"
+handler500 = "apps.dashboard.views.errors.broken"

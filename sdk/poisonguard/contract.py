@@ -1,0 +1,480 @@
+"""The wire between a consumer and Poisonweb: three reports, as JSON and as values.
+
+`to_wire` makes the JSON object of one report and `parse_failure`, `parse_confirmation`
+and `parse_counter` read it back; reading what was written gives an equal value. Members
+that are not known here are ignored, and null means absent.
+
+A message is not to blame for its consumer: what a *message* brings along (bookmark,
+message id, content type, redrive header, exception texts) may hold any character, NUL
+and lone surrogates too. What a *consumer* is called may not.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TypeVar
+from uuid import UUID
+
+# Set by a redrive on the message it sends: the redrive's id and a signature.
+REDRIVE_HEADER = "x-poisonweb-redrive"
+
+# Added to a dead letter by whoever gives up on a message. Values are UTF-8 text.
+CAUSE_HEADER = "x-poison-cause"  # one of `Cause`
+EXCEPTION_TYPE_HEADER = "x-exception-type"  # as in `Raised`
+EXCEPTION_MESSAGE_HEADER = "x-exception-message"
+EXCEPTION_TRACEBACK_HEADER = "x-exception-traceback"
+ORIGINAL_BOOKMARK_HEADER = "x-original-bookmark"  # in the topic it was read from
+CONSUMER_GROUP_HEADER = "x-consumer-group"
+CLIENT_NAME_HEADER = "x-client-name"
+ATTEMPTS_HEADER = "x-attempts"  # decimal: how often it was started
+FAILED_AT_HEADER = "x-failed-at"  # ISO-8601 with a zone
+
+DEAD_LETTER_HEADERS = (
+    CAUSE_HEADER,
+    EXCEPTION_TYPE_HEADER,
+    EXCEPTION_MESSAGE_HEADER,
+    EXCEPTION_TRACEBACK_HEADER,
+    ORIGINAL_BOOKMARK_HEADER,
+    CONSUMER_GROUP_HEADER,
+    CLIENT_NAME_HEADER,
+    ATTEMPTS_HEADER,
+    FAILED_AT_HEADER,
+)
+
+NAME_LIMIT = 255
+# Room for a bookmark of 100 KB, and an end to what one report may claim.
+TEXT_LIMIT = 131_072
+REDRIVE_LIMIT = 200
+COUNT_LIMIT = 2**31 - 1
+SEQUENCE_LIMIT = 2**62
+HISTOGRAM_BUCKETS = 64
+
+# C0, DEL and C1, and the surrogates that only broken text holds alone.
+_UNCLEAN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+_Value = TypeVar("_Value")
+_Parser = Callable[[object, str], _Value]
+_Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class Invalid(Exception):
+    """A report breaks the contract."""
+
+    def __init__(self, pointer: str, detail: str) -> None:
+        super().__init__(detail)
+        self.pointer = pointer
+        self.detail = detail
+
+
+class Cause(StrEnum):
+    """Why a message became poison."""
+
+    FATAL = "fatal"
+    EXHAUSTED = "exhausted"
+    CRASH = "crash"
+    HANG = "hang"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+    MAX_DEQUEUE_COUNT = "max_dequeue_count"
+    UNDECODABLE = "undecodable"
+    OVERSIZE = "oversize"
+    MANUAL = "manual"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Raised:
+    """The exception a handler raised, as text."""
+
+    type: str
+    message: str = ""
+    traceback: str = ""
+
+    def to_wire(self) -> dict[str, object]:
+        return {
+            "type": self.type,
+            "message": self.message,
+            "traceback": self.traceback,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailureReport:
+    """One message that its consumer could not process, whole.
+
+    `bookmark` and `message_id` are the broker's own and opaque. `attempts`, `failures`
+    and `crashes` are the consumer's counts, `dequeue_count` is the broker's. `redrive`
+    is the value of the message's `REDRIVE_HEADER`.
+    """
+
+    report_id: UUID
+    topic: str
+    consumer_group: str
+    client_name: str
+    bookmark: str
+    body: bytes
+    headers: _Headers
+    cause: Cause
+    attempts: int
+    failures: int
+    crashes: int
+    first_failed_at: datetime
+    failed_at: datetime
+    sub_id: str | None = None
+    publisher: str | None = None
+    seq: int | None = None
+    message_id: str | None = None
+    content_type: str | None = None
+    exception: Raised | None = None
+    dequeue_count: int | None = None
+    handler_version: str | None = None
+    host: str | None = None
+    redrive: str | None = None
+
+    def to_wire(self) -> dict[str, object]:
+        return _present(
+            report_id=str(self.report_id),
+            topic=self.topic,
+            consumer_group=self.consumer_group,
+            client_name=self.client_name,
+            sub_id=self.sub_id,
+            bookmark=self.bookmark,
+            publisher=self.publisher,
+            seq=self.seq,
+            message_id=self.message_id,
+            body=_base64(self.body),
+            content_type=self.content_type,
+            headers=[[_header_text(name), _base64(v)] for name, v in self.headers],
+            cause=self.cause.value,
+            exception=self.exception.to_wire() if self.exception else None,
+            attempts=self.attempts,
+            failures=self.failures,
+            crashes=self.crashes,
+            dequeue_count=self.dequeue_count,
+            first_failed_at=self.first_failed_at.isoformat(),
+            failed_at=self.failed_at.isoformat(),
+            handler_version=self.handler_version,
+            host=self.host,
+            redrive=self.redrive,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Confirmation:
+    """A redriven message was handled; `redrive` is its header's value."""
+
+    redrive: str
+    topic: str
+    consumer_group: str
+    client_name: str
+    at: datetime
+
+    def to_wire(self) -> dict[str, object]:
+        return {
+            "redrive": self.redrive,
+            "topic": self.topic,
+            "consumer_group": self.consumer_group,
+            "client_name": self.client_name,
+            "at": self.at.isoformat(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CounterReport:
+    """What one process did with one topic in one minute.
+
+    `reporter` names the process and `sequence` numbers its reports: the pair counts
+    once. `duration_ms_hist` holds (bucket, count) pairs in bucket order; bucket b
+    counts the durations of 2^b up to 2^(b+1) milliseconds, bucket 0 the shorter too.
+    """
+
+    reporter: UUID
+    sequence: int
+    topic: str
+    consumer_group: str
+    client_name: str
+    minute: datetime
+    handled: int
+    failed: int
+    skipped: int
+    retried: int
+    duration_ms_hist: tuple[tuple[int, int], ...]
+
+    def to_wire(self) -> dict[str, object]:
+        return {
+            "reporter": str(self.reporter),
+            "sequence": self.sequence,
+            "topic": self.topic,
+            "consumer_group": self.consumer_group,
+            "client_name": self.client_name,
+            "minute": self.minute.isoformat(),
+            "handled": self.handled,
+            "failed": self.failed,
+            "skipped": self.skipped,
+            "retried": self.retried,
+            "duration_ms_hist": {str(b): count for b, count in self.duration_ms_hist},
+        }
+
+
+def parse_failure(value: object) -> FailureReport:
+    """Read one member of `failures`; raise `Invalid` with the place and the remedy."""
+    item = _Members(value)
+    return FailureReport(
+        report_id=item.required("report_id", _uuid),
+        topic=item.required("topic", _name),
+        consumer_group=item.required("consumer_group", _name),
+        client_name=item.required("client_name", _name),
+        sub_id=item.optional("sub_id", _name),
+        bookmark=item.required("bookmark", _bookmark),
+        publisher=item.optional("publisher", _name),
+        seq=item.optional("seq", _sequence),
+        message_id=item.optional("message_id", _text),
+        body=item.required("body", _bytes),
+        content_type=item.optional("content_type", _text),
+        headers=item.required("headers", _headers),
+        cause=item.required("cause", _cause),
+        exception=item.optional("exception", _raised),
+        attempts=item.required("attempts", _count),
+        failures=item.required("failures", _count),
+        crashes=item.required("crashes", _count),
+        dequeue_count=item.optional("dequeue_count", _count),
+        first_failed_at=item.required("first_failed_at", _moment),
+        failed_at=item.required("failed_at", _moment),
+        handler_version=item.optional("handler_version", _name),
+        host=item.optional("host", _name),
+        # Anybody can put any header on a message: a forged one, however long, is for
+        # the signature to find out, and no reason to turn the message away.
+        redrive=item.optional("redrive", _text),
+    )
+
+
+def parse_confirmation(value: object) -> Confirmation:
+    """Read one member of `confirmations`; raise `Invalid` like `parse_failure`."""
+    item = _Members(value)
+    return Confirmation(
+        redrive=item.required("redrive", _redrive),
+        topic=item.required("topic", _name),
+        consumer_group=item.required("consumer_group", _name),
+        client_name=item.required("client_name", _name),
+        at=item.required("at", _moment),
+    )
+
+
+def parse_counter(value: object) -> CounterReport:
+    """Read one member of `counters`; raise `Invalid` like `parse_failure`."""
+    item = _Members(value)
+    return CounterReport(
+        reporter=item.required("reporter", _uuid),
+        sequence=item.required("sequence", _sequence),
+        topic=item.required("topic", _name),
+        consumer_group=item.required("consumer_group", _name),
+        client_name=item.required("client_name", _name),
+        minute=item.required("minute", _minute),
+        handled=item.required("handled", _count),
+        failed=item.required("failed", _count),
+        skipped=item.required("skipped", _count),
+        retried=item.required("retried", _count),
+        duration_ms_hist=item.required("duration_ms_hist", _histogram),
+    )
+
+
+class _Members:
+    """The members of one JSON object, each handed to its parser with its pointer."""
+
+    def __init__(self, value: object, pointer: str = "") -> None:
+        if not isinstance(value, Mapping):
+            what = _label(pointer) or "the item"
+            raise Invalid(pointer, f"{what} must be a JSON object.")
+        self._value = value
+        self._pointer = pointer
+
+    def required(self, name: str, parser: _Parser[_Value]) -> _Value:
+        found = self.optional(name, parser)
+        if found is None:
+            pointer = f"{self._pointer}/{name}"
+            raise Invalid(pointer, f"{_label(pointer)} is missing: send it.")
+        return found
+
+    def optional(self, name: str, parser: _Parser[_Value]) -> _Value | None:
+        value = self._value.get(name)
+        return None if value is None else parser(value, f"{self._pointer}/{name}")
+
+
+def _label(pointer: str) -> str:
+    return pointer[1:].replace("/", ".")
+
+
+def _wrong(pointer: str, remedy: str) -> Invalid:
+    return Invalid(pointer, f"{_label(pointer)} {remedy}")
+
+
+def _any_text(value: object, pointer: str) -> str:
+    if not isinstance(value, str):
+        raise _wrong(pointer, "must be text: send a JSON string.")
+    return value
+
+
+def _text(value: object, pointer: str) -> str:
+    text = _any_text(value, pointer)
+    if len(text) > TEXT_LIMIT:
+        raise _wrong(pointer, f"is longer than {TEXT_LIMIT} characters: shorten it.")
+    return text
+
+
+def _bookmark(value: object, pointer: str) -> str:
+    text = _text(value, pointer)
+    if not text:
+        raise _wrong(pointer, "is empty: send the broker's id of the message.")
+    return text
+
+
+def _redrive(value: object, pointer: str) -> str:
+    text = _text(value, pointer)
+    if len(text) > REDRIVE_LIMIT:
+        remedy = f"is no value of the header {REDRIVE_HEADER}: send it unchanged."
+        raise _wrong(pointer, remedy)
+    return text
+
+
+def _name(value: object, pointer: str) -> str:
+    text = _any_text(value, pointer)
+    if not text.strip() or len(text) > NAME_LIMIT:
+        raise _wrong(pointer, f"must be 1 to {NAME_LIMIT} characters long.")
+    if _UNCLEAN.search(text):
+        raise _wrong(
+            pointer, "holds a control character or half a surrogate pair: remove it."
+        )
+    return text
+
+
+def _cause(value: object, pointer: str) -> Cause:
+    text = _any_text(value, pointer)
+    if text not in set(Cause):
+        raise _wrong(pointer, f"is unknown: send one of {', '.join(Cause)}.")
+    return Cause(text)
+
+
+def _uuid(value: object, pointer: str) -> UUID:
+    text = _any_text(value, pointer).lower()
+    try:
+        parsed = UUID(text)
+    except ValueError:
+        parsed = None
+    # UUID() also reads braces, missing hyphens and digits of other scripts.
+    if parsed is None or str(parsed) != text:
+        raise _wrong(pointer, "is no UUID: send it as 8-4-4-4-12 hexadecimal digits.")
+    return parsed
+
+
+def _integer(value: object, pointer: str, limit: int) -> int:
+    # A bool is an int to Python and a different thing to JSON.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(pointer, "must be a whole number.")
+    if not 0 <= value <= limit:
+        raise _wrong(pointer, f"must be from 0 to {limit}.")
+    return value
+
+
+def _count(value: object, pointer: str) -> int:
+    return _integer(value, pointer, COUNT_LIMIT)
+
+
+def _sequence(value: object, pointer: str) -> int:
+    return _integer(value, pointer, SEQUENCE_LIMIT)
+
+
+def _moment(value: object, pointer: str) -> datetime:
+    text = _any_text(value, pointer)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise _no_moment(pointer) from None
+    if moment.tzinfo is None:
+        raise _wrong(pointer, "has no time zone: send it in UTC, ending in Z.")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:  # the first hours of year 1, the last of year 9999
+        raise _no_moment(pointer) from None
+
+
+def _no_moment(pointer: str) -> Invalid:
+    remedy = "is no time of the years 1 to 9999: send it like 2026-11-20T09:30:00Z."
+    return _wrong(pointer, remedy)
+
+
+def _minute(value: object, pointer: str) -> datetime:
+    moment = _moment(value, pointer)
+    if moment.second or moment.microsecond:
+        raise _wrong(pointer, "is within a minute: send the minute's first moment.")
+    return moment
+
+
+def _bytes(value: object, pointer: str) -> bytes:
+    text = _any_text(value, pointer)
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        remedy = "is not base64: send the bytes in the standard alphabet, with padding."
+        raise _wrong(pointer, remedy) from None
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+def _headers(value: object, pointer: str) -> _Headers:
+    if not isinstance(value, list):
+        raise _wrong(pointer, "must be a list of [name, base64 value] pairs.")
+    return tuple(_header(pair, f"{pointer}/{n}") for n, pair in enumerate(value))
+
+
+def _header(value: object, pointer: str) -> tuple[bytes, bytes]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise _wrong(pointer, "must be a pair: [name, base64 value].")
+    name, content = value
+    name = _header_name(_any_text(name, f"{pointer}/0"))
+    return name, _bytes(content, f"{pointer}/1")
+
+
+def _header_text(name: bytes) -> str:
+    # JSON has no bytes: what is not UTF-8 travels as lone surrogates and comes back.
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _header_name(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return text.encode("utf-8", "surrogatepass")
+
+
+def _raised(value: object, pointer: str) -> Raised:
+    item = _Members(value, pointer)
+    return Raised(
+        type=item.required("type", _any_text),
+        message=item.required("message", _any_text),
+        traceback=item.required("traceback", _any_text),
+    )
+
+
+def _histogram(value: object, pointer: str) -> tuple[tuple[int, int], ...]:
+    if not isinstance(value, Mapping):
+        raise _wrong(pointer, "must be an object of log2 bucket to count.")
+    return tuple(sorted(_buckets(value, pointer)))
+
+
+def _buckets(value: Mapping[object, object], pointer: str) -> Iterable[tuple[int, int]]:
+    known = {str(bucket): bucket for bucket in range(HISTOGRAM_BUCKETS)}
+    for name, count in value.items():
+        if name not in known:
+            last = HISTOGRAM_BUCKETS - 1
+            raise _wrong(pointer, f'has a bucket that is not one of "0" to "{last}".')
+        yield known[str(name)], _count(count, f"{pointer}/{name}")
+
+
+def _present(**members: object) -> dict[str, object]:
+    return {name: value for name, value in members.items() if value is not None}

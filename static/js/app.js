@@ -1,0 +1,463 @@
+/* What the pages do beyond HTML. Every act works without this file: it only makes them
+   quicker. All handlers hang on `document`, so no swap can drop one. */
+
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+const plural = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+
+/* ---- Notices --------------------------------------------------------------------- */
+
+function element(tag, attributes = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), attributes);
+  made.append(...children);
+  return made;
+}
+
+function say(text) {
+  const toast = element("div", { className: "toast" }, element("span", { textContent: text }));
+  toast.dataset.toast = "";
+  $("#toasts").append(toast);
+  expire(toast);
+}
+
+/** Take a toast away after ten seconds, but never from under a pointer or the focus. */
+function expire(toast) {
+  setTimeout(() => (toast.matches(":hover, :focus-within") ? expire(toast) : toast.remove()), 10_000);
+}
+
+const failed = { at: new Date(), retry: null };
+
+function showFailure(text, requestId) {
+  const asOf = failed.at.toLocaleTimeString("en-GB");
+  const said = element("p", { textContent: `${text} What you see is as of ${asOf}.` });
+  if (requestId) said.append(" Request ", element("code", { textContent: requestId }));
+  const retry = element("button", { type: "button", className: "button", textContent: "Retry" });
+  retry.dataset.retry = "";
+  const alert = element("div", { className: "alert danger" }, said, retry);
+  alert.setAttribute("role", "alert");
+  $("#alerts").replaceChildren(alert);
+}
+
+function clearFailure() {
+  failed.at = new Date();
+  $("#alerts")?.replaceChildren();
+}
+
+/* ---- Selection: a set of keys, not the state of boxes ----------------------------- */
+
+const selection = {
+  keys: new Set(),
+  anchor: null,
+
+  get form() { return $("form.selectable"); },
+  get rows() { return $$("tbody tr[data-key]", this.form ?? document.body); },
+  get everything() { return $("input[name=everything]", this.form ?? document.body); },
+  get empty() { return !this.everything && this.keys.size === 0; },
+
+  restore() {
+    const kept = JSON.parse(sessionStorage.getItem("pw.selection") ?? "null");
+    if ($("[data-clears-selection]")) sessionStorage.removeItem("pw.selection");
+    if (!this.form) return;
+    if (kept?.scope === this.form.dataset.scope) this.keys = new Set(kept.keys);
+    else if (kept?.keys.length && kept.path === location.pathname) {
+      say(`Selection of ${kept.keys.length} cleared: the filter changed.`);
+    }
+    this.show();
+  },
+
+  show() {
+    if (!this.form) return;
+    const boxes = this.rows.map((row) => $("input[name=ids]", row));
+    const wanted = (box) => Boolean(this.everything) || this.keys.has(box.value);
+    for (const box of boxes) box.checked = wanted(box);
+    const checked = boxes.filter((box) => box.checked).length;
+    const head = $("[data-all]", this.form);
+    if (head) {
+      head.checked = boxes.length > 0 && checked === boxes.length;
+      head.indeterminate = checked > 0 && checked < boxes.length;
+    }
+    this.form.toggleAttribute("data-chosen", !this.empty);
+    this.describe(checked);
+    this.keep();
+  },
+
+  describe(onPage) {
+    const label = $("[data-chosen-count]", this.form);
+    if (!label || this.everything) return;
+    const elsewhere = this.keys.size - onPage;
+    const text = `${plural(this.keys.size, this.form.dataset.noun)} selected`;
+    label.textContent = elsewhere > 0 ? `${text} · ${elsewhere} not on this page` : text;
+  },
+
+  keep() {
+    const { scope } = this.form.dataset;
+    const kept = { scope, path: location.pathname, keys: [...this.keys] };
+    sessionStorage.setItem("pw.selection", JSON.stringify(kept));
+  },
+
+  /** Select or leave one row, or all from the last one touched to it. */
+  mark(row, on, ranged) {
+    if (this.everything) this.narrow();
+    const { rows } = this;
+    const here = rows.indexOf(row);
+    const there = ranged ? rows.findIndex((other) => other.dataset.key === this.anchor) : here;
+    const [low, high] = there < 0 ? [here, here] : [Math.min(here, there), Math.max(here, there)];
+    for (const each of rows.slice(low, high + 1)) {
+      if (on) this.keys.add(each.dataset.key);
+      else this.keys.delete(each.dataset.key);
+    }
+    this.anchor = row.dataset.key;
+    this.show();
+  },
+
+  /** "Everything that matches" becomes "these rows" as soon as one is touched. */
+  narrow() {
+    this.everything.remove();
+    this.keys = new Set(this.rows.map((row) => row.dataset.key));
+  },
+
+  markPage(on) {
+    if (this.everything) this.narrow();
+    for (const row of this.rows) {
+      if (on) this.keys.add(row.dataset.key);
+      else this.keys.delete(row.dataset.key);
+    }
+    this.show();
+  },
+
+  clear() {
+    this.everything?.remove();
+    this.keys.clear();
+    this.show();
+  },
+
+  /** After a whole refresh: what was selected here and is gone is selected no more. */
+  forget(keysBefore) {
+    const here = new Set(this.rows.map((row) => row.dataset.key));
+    const lost = keysBefore.filter((key) => this.keys.has(key) && !here.has(key));
+    for (const key of lost) this.keys.delete(key);
+    if (lost.length) say(`${plural(lost.length, `selected ${this.form.dataset.noun}`)} left this page.`);
+  },
+};
+
+document.addEventListener("click", (event) => {
+  const box = event.target.closest?.("form.selectable input[type=checkbox]");
+  if (!box) return;
+  if (box.matches("[data-all]")) selection.markPage(box.checked);
+  else selection.mark(box.closest("tr"), box.checked, event.shiftKey);
+});
+
+// Rows of other pages travel with the form, though they have no box here.
+document.addEventListener("formdata", (event) => {
+  if (!event.target.matches("form.selectable") || selection.everything) return;
+  event.formData.delete("ids");
+  for (const key of selection.keys) event.formData.append("ids", key);
+});
+
+/* ---- Live: poll, unless somebody is in the middle of something -------------------- */
+
+const live = {
+  due: 0,
+  stopped: false,
+  rowsBefore: [],
+
+  get region() { return $("[data-live]"); },
+  get every() { return Number(this.region?.dataset.live || 0) * 1000; },
+
+  busy() {
+    const field = document.activeElement?.matches("textarea, select, input:not([type=checkbox])");
+    return this.stopped || !selection.empty || document.hidden || field
+      || Boolean($("dialog[open], details.menu[open]")) || !getSelection().isCollapsed;
+  },
+
+  tick() {
+    if (!this.region) return;
+    const paused = this.every === 0 || this.busy();
+    this.announce(paused);
+    if (paused || Date.now() < this.due) return;
+    this.ask();
+  },
+
+  /** Ask for fresh rows; `whole` also takes the new ones in, in their order. */
+  ask(whole = false) {
+    this.due = Date.now() + Math.max(this.every, 1000);
+    this.rowsBefore = selection.rows.map((row) => row.dataset.key);
+    this.region?.dispatchEvent(new CustomEvent("pw:refresh", { detail: { whole } }));
+  },
+
+  announce(paused) {
+    const button = $("[data-live-toggle]");
+    if (!button) return;
+    const text = paused ? "Updates paused" : `Live · ${this.every / 1000} s`;
+    if (button.textContent !== text) button.textContent = text;
+    button.setAttribute("aria-pressed", String(!paused));
+  },
+
+  /** Change cells in place and count what is new: no row moves under the pointer. */
+  merge(fragment) {
+    const fresh = new Map($$("tr[data-key]", fragment).map((row) => [row.dataset.key, row]));
+    const shown = new Map(selection.rows.map((row) => [row.dataset.key, row]));
+    for (const [key, row] of shown) {
+      if (fresh.has(key)) this.mergeRow(row, fresh.get(key));
+    }
+    for (const part of $$("[data-fresh][id]", fragment)) {
+      $(`#${part.id}`)?.replaceChildren(...part.childNodes);
+    }
+    const arrived = [...fresh.keys()].filter((key) => !shown.has(key)).length;
+    const left = [...shown.keys()].filter((key) => !fresh.has(key)).length;
+    this.offer(arrived, left);
+  },
+
+  mergeRow(row, fresh) {
+    [...row.cells].forEach((cell, at) => {
+      const next = fresh.cells[at];
+      const touched = cell.contains(document.activeElement) || $("input", cell);
+      if (!touched && next && cell.innerHTML !== next.innerHTML) cell.replaceChildren(...next.childNodes);
+    });
+  },
+
+  offer(arrived, left) {
+    const button = $("[data-live-show]");
+    if (!button) return;
+    button.hidden = !arrived && !left;
+    button.textContent = arrived ? `${arrived} new · Show` : `${left} left the list · Show`;
+  },
+};
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) live.due = 0;
+});
+
+/* ---- What htmx brings back -------------------------------------------------------- */
+
+document.addEventListener("htmx:before:swap", (event) => {
+  const { ctx, tasks } = event.detail;
+  const { raw, status, headers } = ctx.response;
+  const source = ctx.sourceElement;
+  if (raw.redirected && new URL(raw.url).pathname.startsWith("/sign-in")) {
+    event.preventDefault();
+    location.reload(); // signed out elsewhere: the server brings us back here after sign-in
+  } else if (status >= 500) {
+    event.preventDefault();
+    failed.retry = source;
+    showFailure("The server could not do this.", headers.get("X-Request-Id"));
+  } else if (source.matches("[data-live][data-list]")) {
+    clearFailure();
+    const incoming = tasks[0]?.fragment;
+    const whole = ctx.sourceEvent.detail?.whole || !selection.rows.length;
+    if (whole || !$("tr[data-key]", incoming)) return;
+    event.preventDefault();
+    live.merge(incoming);
+  } else clearFailure();
+});
+
+document.addEventListener("htmx:after:swap", () => {
+  if (selection.form && live.rowsBefore.length) selection.forget(live.rowsBefore);
+  selection.show();
+  tellTimes();
+});
+
+document.addEventListener("htmx:error", (event) => {
+  if (!event.detail.ctx) return;
+  failed.retry = event.detail.ctx.sourceElement;
+  showFailure(navigator.onLine ? "The server does not answer." : "You are offline.");
+});
+
+function retry() {
+  const source = failed.retry;
+  clearFailure();
+  if (source?.matches("form")) source.requestSubmit();
+  else live.ask(true);
+}
+
+/* ---- Times, copying, preferences -------------------------------------------------- */
+
+const UNITS = [["d", 86_400], ["h", 3600], ["m", 60]];
+
+function relative(seconds) {
+  const unit = UNITS.find(([, size]) => seconds >= size);
+  return unit ? `${Math.floor(seconds / unit[1])}${unit[0]}` : "now";
+}
+
+function tellTimes() {
+  for (const time of $$("time[datetime]")) {
+    const moment = new Date(time.dateTime);
+    const utc = `${time.dateTime.slice(0, 19).replace("T", " ")} UTC`;
+    const local = moment.toLocaleString("sv-SE", { timeZoneName: "short" });
+    time.title = `${utc}\n${local}`;
+    if (time.hasAttribute("data-relative")) {
+      time.textContent = relative((Date.now() - moment) / 1000);
+    } else if (document.documentElement.dataset.times === "local") {
+      time.textContent = local;
+    }
+  }
+}
+
+async function copy(button) {
+  const text = button.dataset.copy ?? $(button.dataset.copyFrom).textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    copyByHand(text); // plain http has no clipboard API
+  }
+  const label = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = label; }, 1500);
+}
+
+function copyByHand(text) {
+  const area = element("textarea", { value: text });
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}
+
+/** Preferences are cookies that the server renders as data-* of <html>. */
+function prefer(name, value) {
+  document.documentElement.dataset[name] = value;
+  const secure = location.protocol === "https:" ? "; secure" : "";
+  document.cookie = `pw_${name}=${value}; path=/; max-age=31536000; samesite=lax${secure}`;
+  for (const button of $$(`.segments button[name=${name}]`)) {
+    button.setAttribute("aria-pressed", String(button.value === value));
+  }
+  if (name === "refresh" && live.region) live.region.dataset.live = value;
+  if (name === "times") location.reload();
+}
+
+function nextTheme() {
+  const buttons = $$(".segments button[name=theme]");
+  const at = buttons.findIndex((button) => button.getAttribute("aria-pressed") === "true");
+  prefer("theme", buttons[(at + 1) % buttons.length].value);
+}
+
+/* ---- Clicks, submits, keys -------------------------------------------------------- */
+
+const PRESSES = {
+  "[data-copy], [data-copy-from]": copy,
+  "[data-live-toggle]": () => { live.stopped = !live.stopped; live.tick(); },
+  "[data-live-show]": (button) => { button.hidden = true; live.ask(true); },
+  "[data-refresh]": () => live.ask(true),
+  "[data-retry]": retry,
+  "[data-next-theme]": nextTheme,
+  "[data-show-keys]": showKeys,
+  "[data-close]": (button) => button.closest("dialog").close(),
+  "[data-clear-selection]": () => selection.clear(),
+};
+
+document.addEventListener("click", (event) => {
+  for (const menu of $$("details.menu[open]")) {
+    if (!menu.contains(event.target)) menu.open = false;
+  }
+  for (const [selector, act] of Object.entries(PRESSES)) {
+    const pressed = event.target.closest?.(selector);
+    if (pressed) act(pressed);
+  }
+});
+
+document.addEventListener("submit", (event) => {
+  const { target: form, submitter } = event;
+  if (form.matches("[data-preferences]") && submitter) {
+    event.preventDefault();
+    prefer(submitter.name, submitter.value);
+  } else if (form.method === "post" && !form.matches("[hx-post]")) {
+    if (form.dataset.sent) event.preventDefault(); // a double click is one decision
+    form.dataset.sent = "yes";
+  }
+});
+
+addEventListener("pageshow", () => {
+  for (const form of $$("form[data-sent]")) delete form.dataset.sent;
+  selection.show();
+});
+
+function showKeys() {
+  const list = $("[data-keys-here]");
+  const items = $$("[aria-keyshortcuts], [data-go]").filter((each) => each.checkVisibility?.() ?? true);
+  list.replaceChildren(...items.map((each) => {
+    const key = each.ariaKeyShortcuts ?? each.getAttribute("aria-keyshortcuts") ?? `g ${each.dataset.go}`;
+    const what = each.dataset.key ?? each.getAttribute("aria-label") ?? each.textContent.replace(/\s+\S$/, "");
+    return element("div", {}, element("span", { textContent: what.trim() }), element("kbd", { textContent: key }));
+  }));
+  $("#keys").showModal();
+}
+
+let wentAt = 0;
+
+function rowAt(step) {
+  const { rows } = selection;
+  const at = rows.findIndex((row) => row.contains(document.activeElement));
+  return rows[at < 0 ? 0 : Math.min(Math.max(at + step, 0), rows.length - 1)];
+}
+
+const ROW_KEYS = {
+  j: () => focusRow(rowAt(1)),
+  k: () => focusRow(rowAt(-1)),
+  x: () => toggleRow(rowAt(0)),
+  "Shift+J": () => extendTo(1),
+  "Shift+K": () => extendTo(-1),
+};
+
+function focusRow(row) {
+  $("td.what a", row)?.focus();
+}
+
+function toggleRow(row) {
+  if (row) selection.mark(row, !selection.keys.has(row.dataset.key), false);
+}
+
+function extendTo(step) {
+  const from = rowAt(0);
+  const to = rowAt(step);
+  selection.mark(from, true, false);
+  selection.mark(to, true, true);
+  focusRow(to);
+}
+
+function escape() {
+  const menu = $("details.menu[open]");
+  if (menu) menu.open = false;
+  else if (!selection.empty) selection.clear();
+}
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.matches?.("input:not([type=checkbox]), textarea, select");
+  if (event.key === "Escape" && !$("dialog[open]")) {
+    if (typing) event.target.blur();
+    else escape();
+  }
+  const off = document.documentElement.dataset.keys === "off";
+  if (off || typing || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
+  const letter = /^[a-z]$/i.test(event.key);
+  const key = letter && event.shiftKey ? `Shift+${event.key.toUpperCase()}` : event.key;
+  if (press(key)) event.preventDefault();
+});
+
+/** Do what a key stands for; every key but the row keys has a visible button or link. */
+function press(key) {
+  const going = Date.now() - wentAt < 1200;
+  wentAt = key === "g" ? Date.now() : 0;
+  const target = going ? $(`[data-go="${CSS.escape(key)}"]`) : $(`[aria-keyshortcuts="${CSS.escape(key)}"]`);
+  if (target) return follow(target);
+  if (!ROW_KEYS[key] || !selection.rows.length) return false;
+  ROW_KEYS[key]();
+  return true;
+}
+
+function follow(target) {
+  if (target.matches("[aria-disabled=true], :disabled")) return false;
+  if (target.matches("input:not([type=checkbox])")) target.select();
+  else target.click();
+  return true;
+}
+
+/* ---- Start ------------------------------------------------------------------------ */
+
+for (const hidden of $$("[data-needs-script]")) hidden.hidden = false;
+for (const toast of $$("[data-toast]")) expire(toast);
+live.due = Date.now() + live.every;
+selection.restore();
+tellTimes();
+setInterval(() => live.tick(), 1000);
+setInterval(tellTimes, 30_000);
+live.tick();

@@ -1,0 +1,125 @@
+"""The whole product, started as a newcomer starts it, in a copy of this tree."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+from poisonweb.embedded import processes
+from poisonweb.embedded.ports import free_port
+from poisonweb.embedded.supervisor import Note
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def copy_of_tree(target: Path) -> Path:
+    """Copy what git knows or would know, so that uncommitted work is tested too."""
+    listing = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True)
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).exists():
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Return our environment without what would lead to other servers."""
+    ours = ("DATABASE_URL", "CELERY_BROKER_URL", "PORT", "MAKEFLAGS", "MAKELEVEL")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ours and not name.startswith(("POISONWEB_", "DJANGO_"))
+    }
+    return {**kept, **changes}
+
+
+@dataclass(kw_only=True)
+class Product:
+    process: subprocess.Popen[str]
+    var: Path
+    port: int
+    ready_line: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def pid(self, name: str) -> int:
+        return Note.read(self.var / "run" / f"{name}.pid").identity.pid
+
+    def is_ready(self) -> bool:
+        with suppress(OSError), urlopen(f"{self.url}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def said(self) -> str:
+        return (self.var / "log" / "supervisor.log").read_text()
+
+    def await_ready_line(self, *, seconds: float) -> None:
+        assert self.process.stdout
+        readable, _, _ = select.select([self.process.stdout], [], [], seconds)
+        assert readable, "no line in time"
+        self.ready_line = self.process.stdout.readline()
+        assert self.ready_line, "it ended: see its messages above"
+
+
+@contextmanager
+def started(
+    tree: Path, *command: str, seconds: float, changes: Mapping[str, str] | None = None
+) -> Iterator[Product]:
+    """Start the product in `tree`, wait for its line, and see to its end."""
+    port = free_port()
+    process = subprocess.Popen(
+        command,
+        cwd=tree,
+        env=environment(PORT=str(port), **(changes or {})),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    product = Product(process=process, var=tree / "var", port=port)
+    try:
+        product.await_ready_line(seconds=seconds)
+        yield product
+    finally:
+        end(product)
+
+
+def end(product: Product) -> None:
+    """Press Ctrl-C, as a terminal does: the whole foreground group hears it."""
+    with suppress(ProcessLookupError):
+        os.killpg(product.process.pid, signal.SIGINT)
+    with product.process:
+        product.process.wait(60)
+
+
+def processes_of(var: Path) -> set[int]:
+    """Return every process that names `var`, or works in it."""
+    return {pid for pid in processes.everybody() if _names(pid, str(var))}
+
+
+def _names(pid: int, var: str) -> bool:
+    entry = processes.PROC / str(pid)
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        if pid == os.getpid() or processes.Identity.of(pid) is None:
+            return False
+        told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        return var.encode() in told or str((entry / "cwd").readlink()).startswith(var)
+    return False
+
+
+def eventually(true: Callable[[], bool], *, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.1)

@@ -1,0 +1,464 @@
+"""What only Redis Streams can do to us."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime
+from threading import Thread
+from urllib.parse import urlsplit
+
+import pytest
+
+from apps.brokers import adapters
+from apps.brokers.adapters.redis_streams import RedisDeadLetterReader, RedisStreams
+from apps.brokers.ports import BATCH_BYTES, Header, Outbound, Outcome, OutcomeKind
+from apps.brokers.vocabularies import poisonweb as vocabulary
+from apps.core.errors import Invalid, Refused, Unavailable
+from tests.contracts.proxy import cutting
+from tests.contracts.stages import (
+    MAX_DEQUEUE_COUNT,
+    VISIBILITY_TIMEOUT,
+    RedisStage,
+)
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+LAST_ID = f"{2**64 - 1}-{2**64 - 1}"
+
+ENTRIES: dict[str, tuple[Header, ...]] = {
+    "no body field": ((b"a", b"1"), (b"b", b"2")),
+    "an empty body field": ((b"body", b""), (b"a", b"1")),
+    "an empty body field behind": ((b"a", b"1"), (b"body", b"")),
+    "the body in the middle": ((b"a", b"1"), (b"body", b"x"), (b"b", b"2")),
+    "two bodies": ((b"body", b"x"), (b"body", b"y")),
+    "a body and an empty one": ((b"body", b"x"), (b"a", b"1"), (b"body", b"")),
+    "an empty body and another": ((b"body", b""), (b"body", b"x")),
+    "nothing but an empty name": ((b"", b""),),
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_goes_out_with_the_fields_it_came_with(
+    redis_stage: RedisStage, name: str
+) -> None:
+    redis_stage.add(redis_stage.queue, *ENTRIES[name])
+    (letter,) = redis_stage.reader().read(limit=1, wait=0)
+
+    redis_stage.publisher().publish(
+        [Outbound(topic=redis_stage.topic, body=letter.body, headers=letter.headers)]
+    )
+
+    assert redis_stage.fields(redis_stage.topic) == [ENTRIES[name]]
+
+
+def test_the_body_field_is_an_option(redis_stage: RedisStage) -> None:
+    redis_stage.options = {"body_field": "payload"}
+    redis_stage.add(redis_stage.queue, (b"payload", b"x"), (b"body", b"y"))
+    (letter,) = redis_stage.reader().read(limit=1, wait=0)
+
+    redis_stage.publisher().publish([outbound(redis_stage.topic, 0)])
+
+    assert (letter.body, letter.headers) == (b"x", ((b"body", b"y"),))
+    assert redis_stage.fields(redis_stage.topic) == [((b"payload", b"0"),)]
+
+
+def test_one_bad_message_keeps_no_other_from_being_sent(
+    redis_stage: RedisStage,
+) -> None:
+    redis_stage.client.set(f"{redis_stage.topic} no stream", "text")
+    nothing = Outbound(topic=redis_stage.topic, body=b"", headers=())
+    too_many = Outbound(
+        topic=redis_stage.topic, body=b"x", headers=((b"a", b"b"),) * 500_001
+    )
+    window = [
+        outbound(redis_stage.topic, 0),
+        outbound(f"{redis_stage.topic} no stream", 1),
+        nothing,
+        outbound(redis_stage.topic, 2),
+        too_many,
+        outbound(redis_stage.topic, 3),
+    ]
+
+    outcomes = redis_stage.publisher().publish(window)
+
+    sent, refused = OutcomeKind.SENT, OutcomeKind.REFUSED
+    kinds = [outcome.kind for outcome in outcomes]
+    assert kinds == [sent, refused, refused, sent, refused, sent]
+    assert "WRONGTYPE" in outcomes[1].detail
+    assert "no stream entry" in outcomes[2].detail
+    assert redis_stage.contents(redis_stage.topic) == [
+        (b"0", ()),
+        (b"2", ()),
+        (b"3", ()),
+    ]
+
+
+def test_a_full_redis_is_away_and_refuses_no_message(redis_stage: RedisStage) -> None:
+    redis_stage.client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(Unavailable, match="OOM"):
+            redis_stage.publisher().publish([outbound(redis_stage.topic, 0)])
+        with pytest.raises(Unavailable, match="OOM"):
+            redis_stage.reader().dead_letter_exhausted()
+    finally:
+        redis_stage.client.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_nothing_is_claimed_that_was_not_answered(
+    redis_stage: RedisStage, seed: int
+) -> None:
+    handshake = 150
+    cut = random.Random(seed).randrange(handshake, handshake + 3_000)
+    window = [outbound(redis_stage.topic, n) for n in range(100)]
+
+    with cutting(port_of(redis_stage), after_replies=cut) as port:
+        redis_stage.url = with_port(redis_stage.url, port)
+        outcomes = redis_stage.publisher().publish(window)
+
+    sent = [n for n, one in enumerate(outcomes) if one.kind is OutcomeKind.SENT]
+    stored = [int(body) for body, _ in redis_stage.contents(redis_stage.topic)]
+    assert {one.kind for one in outcomes[len(sent) :]} <= {OutcomeKind.UNKNOWN}
+    assert sent == list(range(len(sent)))
+    assert set(sent) <= set(stored)
+    assert len(stored) == len(set(stored))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_sent_before_redis_was_killed_is_there_afterwards(
+    redis_stage: RedisStage, seed: int
+) -> None:
+    redis_stage.client.config_set("appendfsync", "always")
+    killer = Thread(target=kill_at_length, args=(redis_stage, seed))
+    killer.start()
+
+    outcomes = publish_until_away(redis_stage)
+    killer.join()
+    redis_stage.come_back()
+
+    entries = redis_stage.raw("XRANGE", redis_stage.topic, "-", "+")
+    there = {entry[0].decode() for entry in entries}
+    sent = {o.bookmark for o in outcomes if o.kind is OutcomeKind.SENT}
+    unknown = [o for o in outcomes if o.kind is OutcomeKind.UNKNOWN]
+    assert sent <= there
+    assert len(there) <= len(sent) + len(unknown) == len(outcomes)
+
+
+def test_a_redis_that_hangs_is_away(
+    redis_stage: RedisStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apps.brokers.adapters.redis_wire.REPLY_SECONDS", 0.2)
+    publisher, reader = redis_stage.publisher(), redis_stage.reader()
+    publisher.publish([outbound(redis_stage.topic, 0)])
+    reader.read(limit=1, wait=0)
+
+    os.kill(redis_stage.server.process.pid, signal.SIGSTOP)
+    try:
+        (outcome,) = publisher.publish([outbound(redis_stage.topic, 1)])
+        with pytest.raises(Unavailable):
+            reader.read(limit=1, wait=0)
+    finally:
+        os.kill(redis_stage.server.process.pid, signal.SIGCONT)
+
+    assert outcome.kind is OutcomeKind.UNKNOWN
+
+
+def test_a_key_that_is_no_stream_is_refused_by_name(redis_stage: RedisStage) -> None:
+    redis_stage.client.set(redis_stage.queue, "text")
+    redis_stage.client.set(redis_stage.topic, "text")
+
+    calls: list[Callable[[], object]] = [
+        lambda: redis_stage.reader().read(limit=1, wait=0),
+        redis_stage.reader().dead_letter_exhausted,
+        redis_stage.admin().consumers,
+        redis_stage.admin().depth,
+    ]
+    for call in calls:
+        with pytest.raises(Refused, match="WRONGTYPE") as refused:
+            call()
+        assert redis_stage.topic in str(refused.value)
+
+
+def test_reading_goes_on_after_the_queue_was_flushed(redis_stage: RedisStage) -> None:
+    redis_stage.put(redis_stage.queue, b"before")
+    reader = redis_stage.reader()
+    reader.read(limit=1, wait=0)
+    redis_stage.client.delete(redis_stage.queue)
+    redis_stage.put(redis_stage.queue, b"after")
+
+    letters = reader.read(limit=5, wait=0)
+
+    assert [letter.body for letter in letters] == [b"after"]
+
+
+def test_a_queue_deleted_while_we_wait_is_no_error(redis_stage: RedisStage) -> None:
+    reader = redis_stage.reader()
+    reader.read(limit=1, wait=0)
+    deleter = Thread(target=lambda: redis_stage.client.delete(redis_stage.queue))
+    deleter.start()
+
+    letters = reader.read(limit=1, wait=0.5)
+
+    deleter.join()
+    assert letters == []
+
+
+def test_dead_letters_that_others_removed_are_forgotten(
+    redis_stage: RedisStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(3):
+        redis_stage.put(redis_stage.queue, b"%d" % n)
+    first, second, _ = redis_stage.reader().read(limit=3, wait=0)
+    redis_stage.client.xdel(redis_stage.queue, first.bookmark, second.bookmark)
+
+    with caplog.at_level(logging.WARNING):
+        letters = redis_stage.reader().read(limit=2, wait=0)
+
+    pending = redis_stage.client.xpending(redis_stage.queue, "poisonweb")["pending"]
+    assert [letter.body for letter in letters] == [b"2"]
+    assert "2 dead letters" in caplog.text
+    assert pending == 1
+
+
+def test_large_dead_letters_behind_small_ones_come_few_at_a_time(
+    redis_stage: RedisStage,
+) -> None:
+    for _ in range(200):
+        redis_stage.put(redis_stage.queue, b"small")
+    for _ in range(16):
+        redis_stage.put(redis_stage.queue, b"x" * 20_000_000)
+
+    first_time = batches(redis_stage.reader())
+    after_a_crash = batches(redis_stage.reader())
+
+    assert sum(map(len, first_time)) == sum(map(len, after_a_crash)) == 216
+    assert max(map(sum, after_a_crash)) < BATCH_BYTES + 20_000_000
+    assert max(map(sum, first_time)) < BATCH_BYTES + 16 * 20_000_000
+
+
+def test_a_consumer_that_takes_the_message_first_keeps_it(
+    redis_stage: RedisStage,
+) -> None:
+    bookmark = exhausted(redis_stage)
+    reader = redis_reader(redis_stage)
+    (pending,) = reader._exhausted(b"billing")
+    redis_stage.receive_again(
+        bookmark, consumer_group="billing", client_name="billing-2"
+    )
+
+    moved = reader._dead_letter(pending, now=NOON)
+
+    (entry,) = redis_stage.client.xpending_range(
+        redis_stage.topic, "billing", "-", "+", 10
+    )
+    assert not moved
+    assert entry["consumer"] == b"billing-2"
+    assert redis_stage.contents(redis_stage.queue) == []
+
+
+def test_dead_lettering_goes_on_where_it_was_killed(redis_stage: RedisStage) -> None:
+    bookmark = exhausted(redis_stage)
+    redis_stage.raw(
+        *("XCLAIM", redis_stage.topic, "billing", "poisonweb", 0, bookmark, "JUSTID")
+    )
+    reader = redis_stage.reader()
+
+    too_early = reader.dead_letter_exhausted()
+    redis_stage.advance(VISIBILITY_TIMEOUT)
+    in_time = reader.dead_letter_exhausted()
+
+    ((_, headers),) = redis_stage.contents(redis_stage.queue)
+    story = vocabulary.read(headers)
+    assert (too_early, in_time) == (0, 1)
+    assert (story.original_bookmark, story.client_name) == (bookmark, "")
+    assert story.attempts == MAX_DEQUEUE_COUNT
+
+
+def test_a_queue_that_takes_nothing_more_loses_no_message(
+    redis_stage: RedisStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    bookmark = exhausted(redis_stage)
+    redis_stage.client.xadd(redis_stage.queue, {"body": "last"}, id=LAST_ID)
+
+    with caplog.at_level(logging.WARNING):
+        moved = redis_stage.reader().dead_letter_exhausted()
+
+    (entry,) = redis_stage.client.xpending_range(
+        redis_stage.topic, "billing", "-", "+", 10
+    )
+    assert moved == 0
+    assert "not dead-lettered" in caplog.text
+    assert entry["message_id"].decode() == bookmark
+    assert (entry["consumer"], entry["times_delivered"]) == (
+        b"billing-1",
+        MAX_DEQUEUE_COUNT,
+    )
+
+
+def test_a_message_trimmed_from_the_stream_is_settled_with_a_warning(
+    redis_stage: RedisStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    bookmark = exhausted(redis_stage)
+    redis_stage.client.xtrim(redis_stage.topic, maxlen=0, approximate=False)
+
+    with caplog.at_level(logging.WARNING):
+        moved = redis_stage.reader().dead_letter_exhausted()
+
+    assert moved == 0
+    assert redis_stage.client.xpending(redis_stage.topic, "billing")["pending"] == 0
+    assert bookmark in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_message_is_pending_or_dead_lettered_and_never_both(
+    redis_stage: RedisStage, seed: int
+) -> None:
+    exhausted(redis_stage)
+    cut = random.Random(seed).randrange(1_400)
+    cuts = {"after_requests": 200 + cut} if seed % 2 else {"after_replies": cut}
+
+    with cutting(port_of(redis_stage), **cuts) as port:
+        address, redis_stage.url = redis_stage.url, with_port(redis_stage.url, port)
+        moved = dead_letter_over_a_bad_link(redis_stage)
+    redis_stage.url = address
+
+    pending = redis_stage.client.xpending(redis_stage.topic, "billing")["pending"]
+    queued = len(redis_stage.contents(redis_stage.queue))
+    assert pending + queued == 1
+    assert moved <= queued
+
+
+def test_many_overdue_messages_are_looked_at_page_by_page(
+    redis_stage: RedisStage,
+) -> None:
+    for n in range(1_500):
+        redis_stage.put(redis_stage.topic, b"%d" % n)
+    *_, last = redis_stage.receive(consumer_group="billing", client_name="billing-1")
+    for _ in range(MAX_DEQUEUE_COUNT - 1):
+        redis_stage.receive_again(
+            last, consumer_group="billing", client_name="billing-1"
+        )
+    redis_stage.advance(VISIBILITY_TIMEOUT)
+    reader = redis_stage.reader()
+
+    moved = [reader.dead_letter_exhausted() for _ in range(3)]
+
+    assert moved == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "redis://:s3cret@127.0.0.1:{port}/0",
+        "redis://anna:s3cret@127.0.0.1:1/0",
+        "redis://:s3cret@127.0.0.1:s3cret/0",
+        "redis://:s3cret@127.0.0.1:1/s3cret",
+        "redis://:s3cret@127.0.0.1:1/0?decode_responses=s3cret",
+        "redis://:s3cret#@127.0.0.1:1/0",
+        "amqp://:s3cret@127.0.0.1:1/0",
+        "redis://:s3cret@[127.0.0.1/0",
+        "redis://:s3cret@" + "a" * 300 + ".test/0",
+        "redis://:s3cret@a..b/0",
+    ],
+)
+def test_no_password_is_ever_told(redis_stage: RedisStage, address: str) -> None:
+    redis_stage.url = address.format(port=port_of(redis_stage))
+
+    with pytest.raises((Invalid, Unavailable)) as told:
+        redis_stage.publisher().publish([outbound("orders", 0)])
+
+    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in repr(RedisStreams(url=redis_stage.url))
+    assert told.value.__cause__ is None or "s3cret" not in str(told.value.__cause__)
+
+
+def test_an_address_may_come_from_the_environment(
+    redis_stage: RedisStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORDERS_REDIS", redis_stage.url)
+    redis_stage.url = "env:ORDERS_REDIS"
+
+    assert redis_stage.admin().depth() == 0
+    redis_stage.url = "env:NOBODY_SET_THIS"
+    with pytest.raises(Unavailable, match="NOBODY_SET_THIS"):
+        redis_stage.admin()
+
+
+def test_settings_that_cannot_work_are_refused_at_once() -> None:
+    url = "redis://127.0.0.1:1"
+
+    with pytest.raises(Invalid, match="dead_letter_queue"):
+        RedisStreams(url=url, topic="orders-poison")
+    with pytest.raises(Invalid, match="dead_letter_queue"):
+        RedisStreams(url=url, topic="orders", dead_letter_queue="orders")
+    with pytest.raises(Invalid, match="body_fild"):
+        RedisStreams.from_options({"body_fild": "x"}, url=url)
+    with pytest.raises(Invalid, match="body_field"):
+        RedisStreams.from_options({"body_field": ""}, url=url)
+    with pytest.raises(Invalid, match="body_field"):
+        RedisStreams.from_options({"body_field": 7}, url=url)
+    with pytest.raises(Invalid, match="kafka"):
+        adapters.publisher(kind="kafka", url=url, options={})
+
+
+def outbound(topic: str, number: int) -> Outbound:
+    return Outbound(topic=topic, body=b"%d" % number, headers=())
+
+
+def port_of(stage: RedisStage) -> int:
+    return urlsplit(stage.server.url).port or 0
+
+
+def with_port(url: str, port: int) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=f":{parts.password}@127.0.0.1:{port}").geturl()
+
+
+def publish_until_away(stage: RedisStage) -> list[Outcome]:
+    publisher, outcomes = stage.publisher(), list[Outcome]()
+    while True:
+        try:
+            outcomes += publisher.publish([outbound(stage.topic, n) for n in range(50)])
+        except Unavailable:
+            return outcomes
+
+
+def kill_at_length(stage: RedisStage, seed: int) -> None:
+    length = random.Random(seed).randrange(1, 1_500)
+    while stage.client.xlen(stage.topic) < length:
+        pass
+    stage.server.kill()
+
+
+def redis_reader(stage: RedisStage) -> RedisDeadLetterReader:
+    reader = stage.reader()
+    assert isinstance(reader, RedisDeadLetterReader)
+    return reader
+
+
+def batches(reader: object) -> list[list[int]]:
+    assert isinstance(reader, RedisDeadLetterReader)
+    found = []
+    while batch := reader.read(limit=500, wait=0):
+        found.append([letter.size for letter in batch])
+    return found
+
+
+def exhausted(stage: RedisStage) -> str:
+    """Put a message that was handed out once too often and not settled since."""
+    stage.put(stage.topic, b"body", ((b"tag", b"a"), (b"tag", b"b")))
+    (bookmark,) = stage.receive(consumer_group="billing", client_name="billing-1")
+    for _ in range(MAX_DEQUEUE_COUNT - 1):
+        stage.receive_again(bookmark, consumer_group="billing", client_name="billing-1")
+    stage.advance(VISIBILITY_TIMEOUT)
+    return bookmark
+
+
+def dead_letter_over_a_bad_link(stage: RedisStage) -> int:
+    try:
+        return stage.reader().dead_letter_exhausted()
+    except Unavailable:
+        return 0

@@ -1,0 +1,270 @@
+"""Capture: what comes in is kept once, byte for byte, and tied to what it is."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+
+import pytest
+
+from apps.capture.services import Status
+from apps.poison.models import Alias, Body, Failure, Poison, Problem, Redrive
+from apps.poison.services import Answered, begin, confirm, mark
+from apps.poison.states import Outcome, State
+from apps.poison.tokens import sign
+from tests.reports import capture, failure, poisons
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+
+
+def redriven(poison: Poison, now: datetime) -> str:
+    """Send a poison as an operation would, and give the header it bore."""
+    (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
+    answer = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
+    return sign(redrive=redrive, topic="orders", digest=poison.digest)
+
+
+def test_keeps_body_and_headers_byte_for_byte(now: datetime) -> None:
+    body = bytes(range(256))
+    headers = [("k\ud800", b"\x00\xff"), ("k", b""), ("k", b"again")]
+
+    (answer,) = capture(now, failure(now, body=body, headers=headers))
+
+    kept = Body.objects.get(poison=answer.poison)
+    assert bytes(kept.content) == body
+    assert [bytes(part) for part in kept.headers] == [
+        b"k\xed\xa0\x80", b"\x00\xff", b"k", b"", b"k", b"again",
+    ]  # fmt: skip
+
+
+def test_the_same_report_counts_once_also_within_one_request(now: datetime) -> None:
+    report = failure(now)
+
+    first = capture(now, report, report)
+    again = capture(now + SECOND, report)
+
+    statuses = [answer.status for answer in (*first, *again)]
+    assert statuses == [Status.CREATED, Status.DUPLICATE, Status.DUPLICATE]
+    assert Poison.objects.get().failures == 1
+
+
+def test_the_same_message_failing_again_is_the_same_poison(now: datetime) -> None:
+    capture(now, failure(now, bookmark="1-0"))
+
+    (answer,) = capture(now, failure(now, bookmark="1-0"))
+
+    assert answer.status is Status.UPDATED
+    assert (Poison.objects.count(), Failure.objects.count()) == (1, 2)
+
+
+def test_two_messages_with_equal_bodies_are_two(now: datetime) -> None:
+    capture(now, failure(now, bookmark="1-0"), failure(now, bookmark="2-0"))
+
+    assert Poison.objects.count() == 2
+
+
+def test_one_identity_with_another_body_is_another_poison(now: datetime) -> None:
+    one = capture(now, failure(now, bookmark="1-0", body=b"a"))
+    two = capture(now, failure(now, bookmark="1-0", body=b"b"))
+    three = capture(
+        now,
+        failure(now, bookmark="1-0", body=b"c"),
+        failure(now, bookmark="1-0", body=b"a"),
+    )
+
+    assert len({a.poison for a in (*one, *two, *three)}) == 3
+    assert sorted(Poison.objects.values_list("reuse", flat=True)) == [0, 1, 2]
+    assert bytes(Body.objects.get(poison=one[0].poison).content) == b"a"
+
+
+def test_an_older_event_never_overwrites_a_newer_one(now: datetime) -> None:
+    newer = {"type": "KeyError", "message": "'id'", "traceback": ""}
+    older = {"type": "TimeoutError", "message": "late", "traceback": ""}
+    capture(now, failure(now, bookmark="1-0", exception=newer))
+
+    capture(now, failure(now - SECOND, bookmark="1-0", exception=older))
+
+    poison = Poison.objects.get()
+    assert (poison.error_type, poison.failures) == ("KeyError", 2)
+    assert poison.last_failed_at == now
+    assert poison.first_failed_at == now - SECOND
+
+
+def test_an_unbelievable_clock_is_kept_but_not_believed(now: datetime) -> None:
+    capture(now, failure(now + timedelta(days=1)), failure(now - timedelta(days=31)))
+
+    for seen in Failure.objects.all():
+        assert seen.failed_at == now
+        assert seen.failed_at_claimed is not None
+
+
+def test_nul_and_surrogates_in_every_text_are_survived(now: datetime) -> None:
+    nasty = "a\0b\ud800c"
+    exception = {"type": nasty, "message": nasty, "traceback": nasty}
+
+    answers = capture(
+        now,
+        failure(
+            now,
+            bookmark=nasty * 10_000,
+            message_id=nasty,
+            content_type=nasty,
+            exception=exception,
+        ),
+    )
+
+    assert [answer.status for answer in answers] == [Status.CREATED]
+    assert Poison.objects.get().error_type.startswith("a␀b")
+
+
+def test_one_bad_member_never_sinks_the_rest(now: datetime) -> None:
+    answers = capture(
+        now, failure(now), failure(now, body=b"x", cause="bad luck"), failure(now)
+    )
+
+    assert [answer.status for answer in answers] == [
+        Status.CREATED,
+        Status.REJECTED,
+        Status.CREATED,
+    ]
+    assert answers[1].pointer == "/cause"
+
+
+def test_a_redriven_message_that_fails_again_is_the_same_poison(now: datetime) -> None:
+    (poison,) = poisons(now, 1)
+    header = redriven(poison, now)
+
+    (answer,) = capture(
+        now + SECOND, failure(now + SECOND, bookmark="9-0", redrive=header)
+    )
+
+    poison.refresh_from_db()
+    assert (answer.poison, answer.status) == (poison.pk, Status.UPDATED)
+    assert (poison.state, poison.recurrences) == (State.OPEN, 1)
+    assert Redrive.objects.get().outcome == Outcome.RECURRED
+    assert Alias.objects.get().poison_id == poison.pk
+
+
+def test_the_new_bookmark_of_a_redriven_message_leads_to_its_poison(
+    now: datetime,
+) -> None:
+    (poison,) = poisons(now, 1)
+    capture(now, failure(now, bookmark="9-0", redrive=redriven(poison, now)))
+
+    (answer,) = capture(now, failure(now, bookmark="9-0"))
+
+    assert answer.poison == poison.pk
+
+
+@pytest.mark.parametrize("forge", ["id", "mac", "body", "topic", "noise"])
+def test_a_forged_redrive_is_an_ordinary_message(now: datetime, forge: str) -> None:
+    (poison,) = poisons(now, 1)
+    header = redriven(poison, now)
+    forged = {
+        "id": f"{uuid.uuid4()}.{header.partition('.')[2]}",
+        "mac": f"{header.partition('.')[0]}.{'A' * 43}",
+        "noise": "\u2603" * 100,
+    }.get(forge, header)
+    body = b"another" if forge == "body" else b'{"id": 13}'
+    topic = "elsewhere" if forge == "topic" else "orders"
+
+    (answer,) = capture(
+        now, failure(now, bookmark="9-0", redrive=forged, body=body, topic=topic)
+    )
+
+    poison.refresh_from_db()
+    assert answer.status is Status.CREATED
+    assert (poison.state, poison.recurrences) == (State.REDRIVEN, 0)
+
+
+def test_a_failure_told_before_the_send_was_noted_is_a_recurrence(
+    now: datetime,
+) -> None:
+    (poison,) = poisons(now, 1)
+    (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
+    header = sign(redrive=redrive, topic="orders", digest=poison.digest)
+
+    capture(now, failure(now, bookmark="9-0", redrive=header))
+    answer = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
+
+    poison.refresh_from_db()
+    assert (poison.state, poison.recurrences) == (State.OPEN, 1)
+    assert Redrive.objects.get().outcome == Outcome.RECURRED
+
+
+def test_a_late_failure_of_an_older_redrive_leaves_the_newer_one_out(
+    now: datetime,
+) -> None:
+    (poison,) = poisons(now, 1)
+    first = redriven(poison, now)
+    later = now + timedelta(minutes=11)  # by then it counts as silent
+    redriven(poison, later)
+
+    capture(later, failure(later, bookmark="9-0", redrive=first))
+
+    poison.refresh_from_db()
+    assert (poison.state, poison.recurrences) == (State.REDRIVEN, 1)
+
+
+def test_a_confirmation_settles_the_poison_once(now: datetime) -> None:
+    (poison,) = poisons(now, 1)
+    token = (redriven(poison, now), "orders")
+
+    verdicts = [*confirm(tokens=[token, token], now=now), *confirm(tokens=[token], now=now)]
+
+    poison.refresh_from_db()
+    assert [v.status for v in verdicts] == ["confirmed", "duplicate", "duplicate"]
+    assert poison.state == State.CONFIRMED
+
+
+def test_a_confirmation_for_another_topic_is_rejected(now: datetime) -> None:
+    (poison,) = poisons(now, 1)
+
+    (verdict,) = confirm(tokens=[(redriven(poison, now), "elsewhere")], now=now)
+
+    assert verdict.status == "rejected"
+
+
+def test_a_later_failure_reopens_what_was_handled_an_earlier_does_not(
+    now: datetime,
+) -> None:
+    (poison,) = poisons(now, 1, bookmark="1-0")
+    confirm(tokens=[(redriven(poison, now), "orders")], now=now + SECOND)
+
+    capture(now + SECOND, failure(now, bookmark="1-0"))
+    poison.refresh_from_db()
+    after_the_earlier = poison.state
+    capture(now + 3 * SECOND, failure(now + 2 * SECOND, bookmark="1-0"))
+    poison.refresh_from_db()
+
+    assert (after_the_earlier, poison.state) == (State.CONFIRMED, State.OPEN)
+
+
+def test_a_dropped_message_stays_dropped_when_it_fails_again(now: datetime) -> None:
+    (poison,) = poisons(now, 1, bookmark="1-0")
+    Poison.objects.filter(pk=poison.pk).transition(to=State.DROPPED, now=now)
+
+    capture(now, failure(now, bookmark="1-0"))
+
+    poison.refresh_from_db()
+    assert (poison.state, poison.failures) == (State.DROPPED, 2)
+
+
+def test_failures_gather_into_one_problem_for_a_topic_and_group(now: datetime) -> None:
+    def because(message: str, **more: object) -> dict[str, object]:
+        raised = {"type": "ValueError", "message": message, "traceback": ""}
+        return failure(now, exception=raised, **more)
+
+    capture(
+        now,
+        because("order 17 is too old"),
+        because("order 18 is too old"),
+        because("order 19 is too old", consumer_group="shipping"),
+        because("no such thing"),
+    )
+
+    assert Problem.objects.count() == 3

@@ -1,0 +1,78 @@
+"""Capture under many writers: whoever comes first, the record is the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+from django.db import connection
+
+from apps.capture import services
+from apps.poison.models import Failure, Poison
+from tests.reports import GUARD, failure
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def together(number: int, write: Callable[[int], None]) -> None:
+    """Run the writers at once; raise what the first of them raised."""
+    start, troubles = threading.Barrier(number), []
+
+    def run(turn: int) -> None:
+        start.wait()
+        try:
+            write(turn)
+        except Exception as trouble:
+            troubles.append(trouble)
+        finally:
+            connection.close()
+
+    writers = [threading.Thread(target=run, args=(turn,)) for turn in range(number)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    if troubles:
+        raise troubles[0]
+
+
+def test_eight_writers_of_the_same_reports_count_each_once(now: datetime) -> None:
+    reports = [failure(now, bookmark=f"{n}-0") for n in range(50)]
+
+    together(
+        8,
+        lambda _: services.capture(members=reports, principal=GUARD, now=now) and None,
+    )
+
+    assert (Poison.objects.count(), Failure.objects.count()) == (50, 50)
+
+
+def test_writers_in_opposite_orders_end_with_one_poison_each(now: datetime) -> None:
+    bookmarks = [f"{n}-0" for n in range(60)]
+
+    def write(turn: int) -> None:
+        for _ in range(3):
+            order = bookmarks if turn % 2 else bookmarks[::-1]
+            members = [failure(now, bookmark=mark) for mark in order]
+            services.capture(members=members, principal=GUARD, now=now)
+
+    together(6, write)
+
+    assert Poison.objects.count() == 60
+    assert all(poison.failures == 18 for poison in Poison.objects.all())
+
+
+def test_writers_of_one_identity_with_two_bodies_make_two_poisons(
+    now: datetime,
+) -> None:
+    def write(turn: int) -> None:
+        body = b"odd" if turn % 2 else b"even"
+        members = [failure(now, bookmark=f"{n}-0", body=body) for n in range(20)]
+        services.capture(members=members, principal=GUARD, now=now)
+
+    together(6, write)
+
+    assert Poison.objects.count() == 40
+    assert set(Poison.objects.values_list("reuse", flat=True)) == {0, 1}

@@ -1,0 +1,60 @@
+"""Reports as a guard would send them, and the shortest way to have poisons."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import count
+
+from apps.capture import services
+from apps.capture.services import Answer
+from apps.core.actor import Actor
+from apps.poison.models import Poison
+from apps.team.rights import Principal, Scope
+
+GUARD = Principal(
+    actor=Actor.key("guard"), scopes=frozenset({Scope.CAPTURE_WRITE}), source="api"
+)
+_bookmarks = count(1)
+
+
+def failure(now: datetime, **changes: object) -> dict[str, object]:
+    """Give one member of POST /failures; `body` and header values as bytes."""
+    changes.setdefault("bookmark", f"{next(_bookmarks)}-auto")
+    body = changes.pop("body", b'{"id": 13}')
+    headers = changes.pop("headers", [])
+    assert isinstance(body, bytes)
+    assert isinstance(headers, Sequence)
+    member: dict[str, object] = {
+        "report_id": str(uuid.uuid4()),
+        "topic": "orders",
+        "consumer_group": "billing",
+        "client_name": "billing-1",
+        "body": base64.b64encode(body).decode(),
+        "headers": [[n, base64.b64encode(v).decode()] for n, v in headers],
+        "cause": "exhausted",
+        "exception": {
+            "type": "ValueError",
+            "message": "I'm superstitious...",
+            "traceback": "",
+        },
+        "attempts": 1,
+        "failures": 1,
+        "crashes": 0,
+        "first_failed_at": now.isoformat(),
+        "failed_at": now.isoformat(),
+    }
+    return {**member, **changes}
+
+
+def capture(now: datetime, *members: dict[str, object]) -> list[Answer]:
+    return services.capture(members=members, principal=GUARD, now=now)
+
+
+def poisons(now: datetime, number: int, **changes: object) -> list[Poison]:
+    """Capture so many poisons and give them, oldest first."""
+    answers = capture(now, *(failure(now, **dict(changes)) for _ in range(number)))
+    found = Poison.objects.in_bulk([answer.poison for answer in answers])
+    return [found[answer.poison] for answer in answers if answer.poison]

@@ -1,0 +1,39 @@
+"""A pytest plugin: real Postgres and Redis for the whole run, before Django loads.
+
+Only the controller starts them; the workers of xdist inherit its environment. Servers
+that the environment names already are used as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from poisonweb.embedded import postgres, redis
+
+_running = ExitStack()
+
+
+def _start() -> None:
+    folder = Path(_running.enter_context(tempfile.TemporaryDirectory(prefix="pw-")))
+    os.environ["POISONWEB_VAR"] = str(folder / "var")
+    os.environ["POISONWEB_SECRET_KEY"] = "for tests only"
+    os.environ["DATABASE_URL"] = _running.enter_context(
+        postgres.temporary(folder / "postgres")
+    )
+    broker = _running.enter_context(redis.temporary(folder / "redis"))
+    os.environ["CELERY_BROKER_URL"] = broker
+    os.environ["POISONWEB_REDIS_URL"] = broker
+
+
+if "DATABASE_URL" not in os.environ:
+    _start()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    _running.close()

@@ -1,0 +1,39 @@
+"""A supervisor of its own process for the tests: `keeper.py <var> <shell command>...`.
+
+The programs are named a, b, c ...; it says `up` when they run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from string import ascii_lowercase
+
+from poisonweb.embedded.processes import Program
+from poisonweb.embedded.supervisor import Supervisor
+
+
+def main(folder: str, *commands: str) -> None:
+    logging.basicConfig(format="%(message)s")
+    var = Path(folder)
+    keeper = Supervisor(root=var, var=var)
+    environment = {**os.environ, "POISONWEB_VAR": folder}
+    programs = [
+        Program(
+            name=name, command=("sh", "-c", command), environment=environment, grace=1
+        )
+        for name, command in zip(ascii_lowercase, commands, strict=False)
+    ]
+    try:
+        keeper.start(programs)
+        keeper.until_ready(seconds=5)
+        sys.stdout.write("up\n")
+        sys.stdout.flush()
+        keeper.supervise()
+    finally:
+        keeper.stop()
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poisonweb import env
+from poisonweb.embedded import plan
+from poisonweb.embedded.errors import CannotStart
+from poisonweb.embedded.plan import Plan
+
+DATABASE = {"DATABASE_URL": "postgresql://p@db.example/p"}
+BROKER = {"CELERY_BROKER_URL": "amqp://broker.example"}
+MESSAGES = {"POISONWEB_REDIS_URL": "redis://messages.example/0"}
+
+
+def planned(var: Path, *given: dict[str, str]) -> Plan:
+    environ = {"POISONWEB_VAR": str(var)}
+    for some in given:
+        environ |= some
+    return plan.make(env.load(environ), port=8000, environ=environ)
+
+
+def names(made: Plan) -> list[str]:
+    return [program.name for program in (*made.servers, *made.processes)]
+
+
+def test_starts_everything_when_nothing_is_given(tmp_path: Path) -> None:
+    made = planned(tmp_path)
+
+    servers, ours = ["postgres", "redis"], ["web", "worker", "beat", "lanes", "sample"]
+    assert names(made) == servers + ours
+    assert made.addresses.redis_url != made.addresses.celery_broker_url
+
+
+def test_starts_no_server_that_is_given(tmp_path: Path) -> None:
+    made = planned(tmp_path, DATABASE, BROKER)
+
+    assert names(made) == ["web", "worker", "beat", "lanes"]
+    assert made.addresses.environment() == DATABASE | BROKER
+
+
+def test_runs_no_sample_on_a_database_of_yours_unasked(tmp_path: Path) -> None:
+    asked = {"POISONWEB_DEMO": "1"}
+
+    assert "sample" not in names(planned(tmp_path, DATABASE))
+    assert "sample" in names(planned(tmp_path, DATABASE, asked))
+    assert "sample" in names(planned(tmp_path, DATABASE, BROKER, MESSAGES, asked))
+
+
+def test_tells_every_process_whether_the_sample_runs(tmp_path: Path) -> None:
+    made = planned(tmp_path, DATABASE)
+
+    told = {program.environment["POISONWEB_DEMO"] for program in made.processes}
+    assert told == {"0"}
+
+
+def test_a_sample_without_a_message_broker_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match="POISONWEB_REDIS_URL"):
+        planned(tmp_path, DATABASE, BROKER, {"POISONWEB_DEMO": "1"})
+
+
+def test_the_web_server_listens_on_the_loopback_interface(tmp_path: Path) -> None:
+    web = planned(tmp_path, DATABASE, BROKER).processes[0]
+
+    assert " ".join(web.command).count("--host 127.0.0.1 --port 8000") == 1

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import socket
+
+from poisonweb.embedded.ports import CANDIDATES, LOOPBACK, free_port, is_free
+
+
+def test_finds_a_port_below_those_of_outgoing_connections() -> None:
+    port = free_port()
+
+    assert is_free(port)
+    assert port in CANDIDATES
+
+
+def test_a_port_with_a_listener_is_not_free() -> None:
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        listener.listen()
+
+        assert not is_free(listener.getsockname()[1])
+
+
+def test_a_port_is_free_again_when_only_an_old_connection_lingers() -> None:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection((LOOPBACK, port)):
+            # The side that closes first keeps the port in TIME_WAIT.
+            listener.accept()[0].close()
+
+    assert is_free(port)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError
+from redis.retry import Retry
+
+from poisonweb.embedded import processes, redis
+
+
+def test_nobody_comes_in_without_the_password(tmp_path: Path) -> None:
+    with redis.temporary(tmp_path / 'with space and "') as url:
+        port = Redis.from_url(url).get_connection_kwargs()["port"]
+
+        impatient = Retry(NoBackoff(), retries=0)
+        with (
+            Redis(port=port, retry=impatient) as guest,
+            pytest.raises(AuthenticationError),
+        ):
+            guest.ping()
+
+
+def test_the_password_is_on_no_command_line(tmp_path: Path) -> None:
+    password = redis.url(tmp_path, port=1, database=0)[9:52]
+
+    with redis.temporary(tmp_path):
+        lines = [command_line(pid) for pid in processes.children()]
+
+    assert any("redis-server" in line for line in lines)
+    assert not any(password in line for line in lines)
+    assert password in (tmp_path / "redis.conf").read_text()
+    assert (tmp_path / "redis.conf").stat().st_mode & 0o777 == 0o600
+
+
+def command_line(pid: int) -> str:
+    return (processes.PROC / str(pid) / "cmdline").read_text()
+
+
+def test_messages_are_kept_and_never_evicted(tmp_path: Path) -> None:
+    with redis.temporary(tmp_path) as url, Redis.from_url(url) as client:
+        client.xadd("topic", {"body": "7"})
+        policy = client.config_get("maxmemory-policy")
+
+    with redis.temporary(tmp_path) as url, Redis.from_url(url) as client:
+        assert client.xlen("topic") == 1
+    assert policy == {"maxmemory-policy": "noeviction"}
+
+
+def test_it_is_reached_through_the_loopback_interface_only(tmp_path: Path) -> None:
+    with redis.temporary(tmp_path) as url, Redis.from_url(url) as client:
+        assert client.config_get("bind") == {"bind": "127.0.0.1"}

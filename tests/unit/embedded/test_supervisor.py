@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from poisonweb.embedded import processes
+from poisonweb.embedded.supervisor import (
+    LOG_BYTES,
+    LONGEST_DELAY,
+    Note,
+    delay,
+    recover,
+)
+
+KEEPER = Path(__file__).with_name("keeper.py")
+ROOT = KEEPER.parents[3]
+
+
+@contextmanager
+def keeping(var: Path, *commands: str) -> Iterator[subprocess.Popen[str]]:
+    keeper = subprocess.Popen(
+        (sys.executable, str(KEEPER), str(var), *commands),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with keeper:
+        assert keeper.stdout
+        assert keeper.stdout.readline() == "up\n"
+        yield keeper
+        if keeper.poll() is None:
+            keeper.terminate()
+
+
+def leader(var: Path, name: str = "a") -> int:
+    return Note.read(var / "run" / f"{name}.pid").identity.pid
+
+
+def number_in(file: Path) -> int:
+    eventually(lambda: file.exists() and file.read_text().endswith("\n"))
+    return int(file.read_text())
+
+
+def eventually(true: Callable[[], bool], *, seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    return processes.Identity.of(pid) is not None
+
+
+def has_changed(var: Path, old: int) -> bool:
+    return (var / "run" / "a.pid").exists() and leader(var) != old
+
+
+def test_starts_a_killed_program_again_and_says_so(tmp_path: Path) -> None:
+    with keeping(tmp_path, "exec sleep 300") as keeper:
+        old = leader(tmp_path)
+        os.kill(old, signal.SIGKILL)
+        eventually(lambda: has_changed(tmp_path, old))
+        keeper.terminate()
+        said = keeper.communicate()[1]
+
+    assert said == "a ended (killed by SIGKILL); it starts again in 0.2 s\n"
+
+
+def test_starts_a_program_again_that_ended_by_itself(tmp_path: Path) -> None:
+    with keeping(tmp_path, f"echo x >> {tmp_path}/starts; sleep 0.2"):
+        starts = tmp_path / "starts"
+        eventually(lambda: starts.exists() and len(starts.read_text().split()) >= 3)
+
+
+def test_kills_the_orphans_of_a_dead_program(tmp_path: Path) -> None:
+    with keeping(tmp_path, f"sleep 300 & echo $! > {tmp_path}/orphan; wait"):
+        orphan = number_in(tmp_path / "orphan")
+        os.kill(leader(tmp_path), signal.SIGKILL)
+
+        eventually(lambda: not is_alive(orphan))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_leaves_no_process_when_asked_to_stop(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    deaf = "trap '' TERM INT; while :; do sleep 1; done"
+    # In a session of its own, with a dead parent: no group leads to it any more.
+    hidden = f"(setsid sh -c 'echo $$ > {tmp_path}/hidden; exec sleep 300' &); {deaf}"
+    with keeping(tmp_path, "exec sleep 300", hidden) as keeper:
+        pids = [leader(tmp_path), leader(tmp_path, "b"), number_in(tmp_path / "hidden")]
+        keeper.send_signal(number)
+        code = keeper.wait(10)
+
+    assert (code, [is_alive(pid) for pid in pids]) == (0, [False] * 3)
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_programs_end_with_a_killed_supervisor(tmp_path: Path) -> None:
+    with keeping(tmp_path, "exec sleep 300") as keeper:
+        program = leader(tmp_path)
+        keeper.kill()
+
+        eventually(lambda: not is_alive(program))
+
+
+def test_recovers_from_a_killed_supervisor(tmp_path: Path) -> None:
+    deaf = f"trap '' TERM; sleep 300 & echo $! > {tmp_path}/orphan; wait; sleep 300"
+    with keeping(tmp_path, deaf) as keeper:
+        program, orphan = leader(tmp_path), number_in(tmp_path / "orphan")
+        keeper.kill()
+
+    recover(tmp_path, seconds=0.2)
+
+    eventually(lambda: not is_alive(program) and not is_alive(orphan))
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_recovers_orphans_whose_leader_is_gone(tmp_path: Path) -> None:
+    with keeping(tmp_path, f"sleep 300 & echo $! > {tmp_path}/orphan; wait") as keeper:
+        orphan = number_in(tmp_path / "orphan")
+        keeper.kill()
+    eventually(lambda: not is_alive(leader(tmp_path)))
+
+    recover(tmp_path)
+
+    eventually(lambda: not is_alive(orphan))
+
+
+def test_recovery_spares_a_process_that_has_only_the_number(tmp_path: Path) -> None:
+    with subprocess.Popen(("sleep", "300"), process_group=0) as bystander:
+        found = processes.Identity.of(bystander.pid)
+        assert found
+        earlier = processes.Identity(pid=found.pid, started="1", boot=found.boot)
+        note = Note(identity=earlier, signal=signal.SIGTERM)
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "a.pid").write_text(note.to_json())
+
+        recover(tmp_path)
+
+        spared = is_alive(bystander.pid)
+        bystander.kill()
+    assert spared
+
+
+def test_waits_longer_after_every_death_up_to_a_limit() -> None:
+    waits = [delay(deaths) for deaths in range(1, 12)]
+
+    assert waits[:3] == [0.2, 0.4, 0.8]
+    assert waits[-1] == LONGEST_DELAY
+
+
+def test_a_death_at_the_start_is_told_with_the_programs_last_words(
+    tmp_path: Path,
+) -> None:
+    keeper = subprocess.run(
+        (sys.executable, str(KEEPER), str(tmp_path), "echo no such table >&2; exit 3"),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "CannotStart: a did not start: no such table" in keeper.stderr
+
+
+def test_a_log_that_grew_too_big_begins_again(tmp_path: Path) -> None:
+    flood = f"head -c {LOG_BYTES + 1} /dev/zero; sleep 1; echo later; exec sleep 300"
+    with keeping(tmp_path, flood):
+        log = tmp_path / "log" / "a.log"
+        eventually(lambda: log.with_suffix(".log.1").exists())
+        eventually(lambda: log.read_bytes() == b"later\n")
+
+    assert log.with_suffix(".log.1").stat().st_size == LOG_BYTES + 1
