@@ -1,4 +1,4 @@
-"""Celery's application: it says that there is work; what the work is stands in Postgres.
+"""Celery's application: it says that there is work; what it is stands in Postgres.
 
 Its own redelivery is not what recovers a dead worker's operation, `rescue` is. So a
 task is acknowledged early, never retried, and a late duplicate finds nothing to do.

@@ -84,7 +84,7 @@ def _environment(value: str) -> str:
     # It stands in API keys (pw_<environment>_...), so it holds no underscore.
     if not (value.isascii() and value.replace("-", "").isalnum() and len(value) <= 20):
         raise BadEnvironment(
-            f"POISONWEB_ENVIRONMENT is {value!r}: use up to 20 letters, digits or dashes."
+            f"POISONWEB_ENVIRONMENT is {value!r}: use up to 20 letters, digits, dashes."
         )
     return value
 

@@ -46,14 +46,16 @@ def wipe(*_: object) -> None:
             if name not in {"django_migrations", "audit_head"}
         ]
         cursor.execute("GRANT TRUNCATE ON audit_entry TO CURRENT_USER")
-        cursor.execute("ALTER TABLE audit_entry DISABLE TRIGGER audit_entry_append_only")
+        cursor.execute(
+            "ALTER TABLE audit_entry DISABLE TRIGGER audit_entry_append_only"
+        )
         cursor.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY CASCADE")
         cursor.execute("ALTER TABLE audit_entry ENABLE TRIGGER audit_entry_append_only")
         cursor.execute("REVOKE TRUNCATE ON audit_entry FROM CURRENT_USER")
         cursor.execute("UPDATE audit_head SET seq = 0, hash = sha256('poisonweb')")
 
 
-TransactionTestCase._fixture_teardown = wipe  # type: ignore[method-assign,assignment]
+TransactionTestCase._fixture_teardown = wipe  # type: ignore[attr-defined] # Django's own
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""WHO DID WHAT: an append-only chain. Its text is hashed; its columns follow the text."""
+"""WHO DID WHAT: an append-only chain. Its text is hashed; its columns follow it."""
 
 from __future__ import annotations
 

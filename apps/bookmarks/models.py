@@ -11,9 +11,7 @@ from apps.brokers.models import Topic
 class BookmarkPosition(models.Model):
     """One reader of one topic; its marks stand below it, one for each publisher."""
 
-    topic = models.ForeignKey(
-        Topic, on_delete=models.CASCADE, related_name="positions"
-    )
+    topic = models.ForeignKey(Topic, on_delete=models.CASCADE, related_name="positions")
     source = models.CharField(max_length=10, default="broker")
     consumer_group = models.TextField(default="")
     client_name = models.TextField(default="")

@@ -11,6 +11,9 @@ from django.db.models import Q
 from apps.core.patterns import like
 
 if TYPE_CHECKING:
+    from apps.brokers.models import Topic
+
+if TYPE_CHECKING:
     pass
 
 

@@ -29,7 +29,7 @@ from apps.core.errors import Invalid, Refused, Unavailable
 
 
 def topics_named(*, names: Collection[str]) -> dict[str, Topic]:
-    """Give every topic by name; one that was never heard of is made, without a broker."""
+    """Give every topic by name; make one that was never heard of, without a broker."""
     known = {topic.name: topic for topic in Topic.objects.filter(name__in=names)}
     unknown = sorted(set(names) - known.keys())
     if unknown:

@@ -18,11 +18,11 @@ from datetime import datetime
 from typing import Any
 
 from django.db.backends.utils import CursorWrapper
+from poisonguard.fingerprint import VERSION as CLASSIFIER
 
 from apps.capture.occurrence import Occurrence
 from apps.core.text import one_line, storable
 from apps.poison.states import NEXT_OUTCOME, Outcome, State
-from poisonguard.fingerprint import VERSION as CLASSIFIER
 
 _COLUMNS = {
     "ord": "int4",

@@ -17,9 +17,7 @@ def make(*, today: date) -> list[str]:
     it: then that day stays there, which costs nothing but its quick removal.
     """
     days = [today + timedelta(days=ahead) for ahead in range(DAYS_AHEAD + 1)]
-    return [
-        name for table in TABLES for day in days if (name := _make_one(table, day))
-    ]
+    return [name for table in TABLES for day in days if (name := _make_one(table, day))]
 
 
 def _make_one(table: str, day: date) -> str | None:

@@ -13,14 +13,6 @@ from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
-from psycopg.errors import DeadlockDetected
-
-from apps.brokers import services as brokers
-from apps.brokers.models import Topic
-from apps.capture.merge import merge
-from apps.capture.occurrence import Occurrence, from_report
-from apps.poison import services as poison
-from apps.team.rights import Principal
 from poisonguard.contract import (
     CounterReport,
     FailureReport,
@@ -29,6 +21,14 @@ from poisonguard.contract import (
     parse_counter,
     parse_failure,
 )
+from psycopg.errors import DeadlockDetected
+
+from apps.brokers import services as brokers
+from apps.brokers.models import Topic
+from apps.capture.merge import merge
+from apps.capture.occurrence import Occurrence, from_report
+from apps.poison import services as poison
+from apps.team.rights import Principal
 
 log = logging.getLogger(__name__)
 
@@ -207,9 +207,7 @@ def _insert_counters(
             cursor.execute(
                 "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [reporter]
             )
-        cursor.execute(
-            _INSERT_COUNTERS, {"rows": rows, "now": now, "day": now.date()}
-        )
+        cursor.execute(_INSERT_COUNTERS, {"rows": rows, "now": now, "day": now.date()})
         return set(cursor.fetchall())
 
 

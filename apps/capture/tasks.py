@@ -6,8 +6,8 @@ import logging
 
 from celery import shared_task
 
-from apps.core import clock
 from apps.capture import partitions as by_day
+from apps.core import clock
 
 log = logging.getLogger(__name__)
 

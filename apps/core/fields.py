@@ -16,14 +16,14 @@ else:
 class TransactionIdField(OpaqueField):
     """The id of the transaction that wrote a row (xid8); it never wraps around."""
 
-    def db_type(self, connection: Any) -> str:
+    def db_type(self, connection: Any) -> str:  # noqa: ARG002 - Django's signature
         return "xid8"
 
 
 class SnapshotField(OpaqueField):
     """Which transactions had ended at some moment (pg_snapshot)."""
 
-    def db_type(self, connection: Any) -> str:
+    def db_type(self, connection: Any) -> str:  # noqa: ARG002 - Django's signature
         return "pg_snapshot"
 
 

@@ -11,7 +11,7 @@ def raw(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def unraw(value: bytes) -> str:
+def unraw(value: bytes | memoryview) -> str:
     return bytes(value).decode("utf-8", "surrogatepass")
 
 

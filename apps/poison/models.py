@@ -206,6 +206,9 @@ class Body(models.Model):
     class Meta:
         db_table = "poison_body"
 
+    def __str__(self) -> str:
+        return f"body of {self.poison_id}"
+
 
 class Failure(models.Model):
     """One occurrence of failing, as its consumer or broker told it."""
@@ -251,7 +254,7 @@ class Failure(models.Model):
 
 
 class Redrive(models.Model):
-    """One send of a poison. Its id is on the wire, signed, in every copy of that send."""
+    """One send of a poison; every copy of that send bears its id, signed."""
 
     id = models.UUIDField(primary_key=True)
     poison = models.ForeignKey(
@@ -286,10 +289,7 @@ class Redrive(models.Model):
             models.CheckConstraint(
                 name="poison_redrive_sent_has_sent_at",
                 condition=Q(outcome__in=[*IN_FLIGHT, "refused"], sent_at=None)
-                | (
-                    ~Q(outcome__in=[*IN_FLIGHT, "refused"])
-                    & Q(sent_at__isnull=False)
-                ),
+                | (~Q(outcome__in=[*IN_FLIGHT, "refused"]) & Q(sent_at__isnull=False)),
             ),
             models.CheckConstraint(
                 name="poison_redrive_answer_has_a_time",

@@ -15,11 +15,11 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Self
 
 from django.db.models import Q
+from poisonguard.contract import Cause
 
 from apps.core.errors import Invalid
 from apps.core.patterns import like
 from apps.poison.states import Shown, shown_as
-from poisonguard.contract import Cause
 
 MAX_LENGTH = 2000
 MAX_TERMS = 20
@@ -54,7 +54,7 @@ class Query:
         """Read a query; raise Invalid naming the word that makes no sense."""
         if len(text) > MAX_LENGTH:
             raise Invalid("q", f"it is longer than {MAX_LENGTH} characters")
-        if "\0" in text or not text.isascii() and _has_surrogate(text):
+        if "\0" in text or (not text.isascii() and _has_surrogate(text)):
             raise Invalid("q", "it holds a character that no stored text has")
         rest = _TOKEN.sub("", text)
         if rest.strip():

@@ -36,7 +36,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
 
     def captured_after(self, snapshot: str) -> Self:
         """Keep what was not there yet when this snapshot was taken."""
-        visible: RawSQL = RawSQL(  # noqa: S611 - the value is a parameter
+        visible: RawSQL = RawSQL(
             "pg_visible_in_snapshot(poison_poison.captured_xid, %s::pg_snapshot)",
             [snapshot],
         )

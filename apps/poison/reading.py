@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -21,7 +21,7 @@ CHUNK = 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Revealed:
-    """The start of a body (`content`, at most `limit` bytes of `size`) and its headers."""
+    """The headers, and the start of a body: `content` is at most `limit` of `size`."""
 
     poison: Poison
     content: bytes
@@ -107,6 +107,6 @@ def _headers(poison_id: int) -> tuple[Header, ...]:
     return _pairs(Body.objects.values_list("headers", flat=True).get(poison=poison_id))
 
 
-def _pairs(flat: list[bytes]) -> tuple[Header, ...]:
+def _pairs(flat: Sequence[bytes | memoryview]) -> tuple[Header, ...]:
     parts = [bytes(part) for part in flat]
     return tuple(zip(parts[::2], parts[1::2], strict=True))

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connection, transaction
 
@@ -66,10 +67,12 @@ def confirm(*, tokens: Sequence[tuple[str, str]], now: datetime) -> list[Verdict
     genuine = {
         redrive
         for redrive, (text, topic) in zip(ids, tokens, strict=True)
-        if redrive in known and _is_genuine(known[redrive], text, topic)
+        if redrive is not None
+        and redrive in known
+        and _is_genuine(known[redrive], text, topic)
     }
-    lock(known[redrive].poison_id for redrive in genuine if redrive)
-    changed = _confirm([redrive for redrive in genuine if redrive], now=now)
+    lock(known[redrive].poison_id for redrive in genuine)
+    changed = _confirm(list(genuine), now=now)
     return [_verdict(known, genuine, changed, redrive) for redrive in ids]
 
 
@@ -81,7 +84,7 @@ def _is_genuine(redrive: Redrive, text: str, topic: str) -> bool:
 
 def _verdict(
     known: dict[uuid.UUID, Redrive],
-    genuine: Collection[uuid.UUID | None],
+    genuine: Collection[uuid.UUID],
     changed: set[uuid.UUID],
     redrive: uuid.UUID | None,
 ) -> Verdict:
@@ -121,8 +124,10 @@ SELECT id FROM heard
 
 def _confirm(ids: list[uuid.UUID], *, now: datetime) -> set[uuid.UUID]:
     with connection.cursor() as cursor:
-        values = {"ids": ids, "now": now, "from": _before(Outcome.CONFIRMED)}
-        cursor.execute(_CONFIRM, values)
+        cursor.execute(
+            _CONFIRM,
+            {"ids": ids, "now": now, "from": _before(Outcome.CONFIRMED)},
+        )
         return {redrive for (redrive,) in cursor.fetchall()}
 
 
@@ -250,7 +255,7 @@ def restore(*, poisons: Sequence[int]) -> set[int]:
     )
 
 
-def _transition(statement: str, values: list[object]) -> set[int]:
+def _transition(statement: str, values: list[Any]) -> set[int]:
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         return {poison for (poison,) in cursor.fetchall()}

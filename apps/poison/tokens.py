@@ -18,7 +18,7 @@ from apps.core.ids import digest_of, raw
 _SALT = "poisonweb.redrive"
 
 
-def sign(*, redrive: uuid.UUID, topic: str, digest: bytes) -> str:
+def sign(*, redrive: uuid.UUID, topic: str, digest: bytes | memoryview) -> str:
     message = digest_of(redrive.bytes, raw(topic), bytes(digest))
     mac = salted_hmac(_SALT, message, secret=settings.SECRET_KEY, algorithm="sha256")
     return f"{redrive}.{base64.urlsafe_b64encode(mac.digest()).decode().rstrip('=')}"
@@ -32,7 +32,7 @@ def redrive_of(token: str) -> uuid.UUID | None:
         return None
 
 
-def verified(token: str, *, topic: str, digest: bytes) -> uuid.UUID | None:
+def verified(token: str, *, topic: str, digest: bytes | memoryview) -> uuid.UUID | None:
     """Give the redrive's id if we signed this very token for this topic and body."""
     redrive = redrive_of(token)
     if redrive is None:

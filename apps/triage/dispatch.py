@@ -6,6 +6,7 @@ The word may be lost (a broker that is away, a crash): `rescue` finds the row.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
@@ -41,5 +42,5 @@ def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation
     return operation
 
 
-def _tell(word: partial[object]) -> None:
+def _tell(word: Callable[[], object]) -> None:
     transaction.on_commit(word, robust=True)

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 
 from apps.brokers.models import Topic
-from apps.core.fields import SnapshotField
+from apps.core.fields import CurrentSnapshot, SnapshotField
 from apps.poison.models import Poison, Redrive
 from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.states import CONFIRMED, FINISHED, ItemState, State, Verb
@@ -33,7 +33,7 @@ class Operation(models.Model):
         "self", null=True, on_delete=models.PROTECT, related_name="undone_by"
     )
     reason = models.TextField(default="")
-    as_of = SnapshotField()
+    as_of = SnapshotField(db_default=CurrentSnapshot())
     taken = models.BooleanField(default=False, help_text="its items are all there")
     total = models.PositiveIntegerField(default=0)
     epoch = models.PositiveIntegerField(default=0, help_text="one more for each run")
@@ -153,3 +153,8 @@ class Item(models.Model):
 
     def __str__(self) -> str:
         return f"{self.operation_id}/{self.poison_id} {self.state}"
+
+    @property
+    def told(self) -> str:
+        """Why it was passed over, or what the broker said of it."""
+        return self.reason or (self.redrive.detail if self.redrive else "")

@@ -6,11 +6,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
 from django.db import models
-from django.db.models import Case, Count, F, Q, When
-from django.db.models.functions import Coalesce
+from django.db.models import Count, Q
 
 from apps.poison.states import IN_FLIGHT
-from apps.triage.states import COUNTED, CONFIRMED, UNFINISHED, ItemState, State
+from apps.triage.states import CONFIRMED, COUNTED, UNFINISHED, ItemState, State
 
 if TYPE_CHECKING:
     from apps.triage.models import Item, Operation
@@ -52,22 +51,16 @@ class ItemQuerySet(models.QuerySet["Item"]):
             Q(state=ItemState.WAITING) | Q(redrive__outcome__in=IN_FLIGHT)
         )
 
-    def with_standing(self) -> Self:
-        """Add `standing`: the item's own state, or what became of its redrive."""
-        return self.annotate(
-            standing=Case(
-                When(state=ItemState.CLAIMED, then=F("redrive__outcome")),
-                default=F("state"),
-            ),
-            told=Coalesce("redrive__detail", "reason"),
-        )
+    def standing(self, word: str) -> Self:
+        """Keep the items that stand so: by their own state, or by their redrive's."""
+        return self.filter(Q(state=word) | Q(redrive__outcome=word))
 
     def counts(self) -> dict[str, int]:
         """Count by standing; every standing is there, and they add up to the total."""
-        found = dict(
-            self.with_standing()
-            .order_by()
-            .values_list("standing")
-            .annotate(number=Count("pk"))
-        )
+        own = self.exclude(state=ItemState.CLAIMED).order_by().values_list("state")
+        sent = self.filter(state=ItemState.CLAIMED).order_by()
+        found = {
+            **dict(own.annotate(number=Count("pk"))),
+            **dict(sent.values_list("redrive__outcome").annotate(number=Count("pk"))),
+        }
         return {name: found.get(name, 0) for name in COUNTED}

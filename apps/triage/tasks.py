@@ -37,9 +37,9 @@ def rescue() -> None:
     """Hand out what nobody works on; a dead worker's operation is among it."""
     orphans = upkeep.orphans(now=clock.now())
     for operation_id in orphans.to_run:
-        run_operation.apply_async([operation_id], expires=RESCUE_EXPIRES)
+        run_operation.apply_async((operation_id,), expires=RESCUE_EXPIRES)
     for operation_id in orphans.to_take:
-        take_selection.apply_async([operation_id], expires=RESCUE_EXPIRES)
+        take_selection.apply_async((operation_id,), expires=RESCUE_EXPIRES)
 
 
 @shared_task

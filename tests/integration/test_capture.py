@@ -214,7 +214,10 @@ def test_a_confirmation_settles_the_poison_once(now: datetime) -> None:
     (poison,) = poisons(now, 1)
     token = (redriven(poison, now), "orders")
 
-    verdicts = [*confirm(tokens=[token, token], now=now), *confirm(tokens=[token], now=now)]
+    verdicts = [
+        *confirm(tokens=[token, token], now=now),
+        *confirm(tokens=[token], now=now),
+    ]
 
     poison.refresh_from_db()
     assert [v.status for v in verdicts] == ["confirmed", "duplicate", "duplicate"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime, timedelta
+from typing import cast
 
 import pytest
 from redis import Redis
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ALL = Query.parse("topic:orders")
 MINUTE = timedelta(minutes=1)
+Entries = list[tuple[bytes, dict[bytes, bytes]]]
 BORIS = Principal(actor=Actor.user("boris"), scopes=frozenset(Scope))
 
 
@@ -54,6 +56,11 @@ def run(operation: Operation, now: datetime) -> Ended:
         )
 
 
+def sent(stream: Redis) -> list[dict[bytes, bytes]]:
+    """Read the topic's messages, oldest first, as their fields."""
+    return [fields for _, fields in cast(Entries, stream.xrange("orders"))]
+
+
 def told(operation: Operation) -> dict[str, int]:
     counts = operation.items.counts()
     assert sum(counts.values()) == operation.total
@@ -73,7 +80,7 @@ def test_a_requeue_sends_each_message_as_it_came(
 
     ended = run(operation, now)
 
-    ((_, fields),) = stream.xrange("orders")
+    (fields,) = sent(stream)
     token = fields.pop(b"x-poisonweb-redrive").decode()
     assert fields == {b"body": b"\xff\x00", b"trace": b"\x00\xff"}
     assert verified(token, topic="orders", digest=poison.digest) is not None
@@ -215,7 +222,7 @@ def test_a_topic_without_a_broker_refuses_and_the_rest_goes_on(
     run(operation, now)
 
     assert told(operation) == {"sent": 2, "refused": 1}
-    refused = operation.items.with_standing().get(standing="refused")
+    refused = operation.items.standing("refused").get()
     assert refused.told == "the topic nowhere has no broker"
     stray.refresh_from_db()
     assert stray.state == PoisonState.OPEN
@@ -289,7 +296,7 @@ def test_what_an_older_run_left_in_flight_is_sent_again_under_its_id(
         running.run(operation_id=operation.pk, publisher=publisher, clock=lambda: now)
     ended = run(operation, now)
 
-    tokens = [fields[b"x-poisonweb-redrive"] for _, fields in stream.xrange("orders")]
+    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent(stream)]
     assert (ended, told(operation)) == (Ended.DONE, {"sent": 3})
     assert (len(tokens), len(set(tokens))) == (6, 3)
 
@@ -309,9 +316,7 @@ def test_a_run_that_lost_its_lock_writes_nothing_more(
         return now
 
     with OvertakenPublisher() as publisher:
-        ended = running.run(
-            operation_id=operation.pk, publisher=publisher, clock=clock
-        )
+        ended = running.run(operation_id=operation.pk, publisher=publisher, clock=clock)
 
     assert ended is Ended.ELSEWHERE
     assert not Redrive.objects.filter(outcome="sent").exists()

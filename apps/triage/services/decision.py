@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import connection, transaction
@@ -18,7 +17,7 @@ from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
 from apps.triage.services import selection
 from apps.triage.services.selection import Ask
-from apps.triage.states import ItemState, State, Verb
+from apps.triage.states import State, Verb
 
 REASON_LIMIT = 2000
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import TypeVar
 
 from django.db import connection, transaction
+from poisonguard.contract import REDRIVE_HEADER
 
 from apps.audit import services as audit
 from apps.audit.services import Action
@@ -38,7 +40,6 @@ from apps.triage.errors import LockLost
 from apps.triage.models import Item, Operation
 from apps.triage.services.decision import described
 from apps.triage.states import ItemState, State, Verb
-from poisonguard.contract import REDRIVE_HEADER
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ BACK_OFF_BASE = 0.5
 BACK_OFF_CAP = 30.0
 
 Clock = Callable[[], datetime]
+Key = TypeVar("Key")
 
 
 class Ended(StrEnum):
@@ -194,9 +196,9 @@ class _Slice:
             self.operation.items.in_flight()
             .filter(redrive__epoch__lt=self.epoch)
             .order_by("id")
-            .values_list("redrive_id", "poison__size")[:WINDOW]
+            .values_list("redrive__id", "poison__size")[:WINDOW]
         )
-        chosen = [redrive for redrive in _bounded(left) if redrive is not None]
+        chosen = _bounded(left)
         taken = poison.take_over(redrives=chosen, epoch=self.epoch) if chosen else set()
         return [redrive for redrive in chosen if redrive in taken]
 
@@ -220,7 +222,9 @@ class _Slice:
                 _attach({items[pk]: redrive for pk, redrive in begun.items()})
                 return [begun[pk] for pk in items if pk in begun]
 
-    def _mark(self, parcels: Sequence[Parcel], outcomes: Sequence[ports.Outcome]) -> None:
+    def _mark(
+        self, parcels: Sequence[Parcel], outcomes: Sequence[ports.Outcome]
+    ) -> None:
         answers = [
             _answered(parcel, outcome)
             for parcel, outcome in zip(parcels, outcomes, strict=True)
@@ -299,10 +303,11 @@ class _Slice:
         )
 
 
-def _bounded(rows: object) -> list[object]:
-    """Take rows of (id, size) as long as they fit into one window's memory."""
-    chosen, total = [], 0
-    for key, size in rows:  # type: ignore[attr-defined]
+def _bounded(rows: Iterable[tuple[Key, int]]) -> list[Key]:
+    """Take rows of (key, size) as long as they fit into one window's memory."""
+    chosen: list[Key] = []
+    total = 0
+    for key, size in rows:
         total += size
         if chosen and total > WINDOW_BYTES:
             break

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connection, transaction
 from django.db.models import Count
 
 from apps.brokers.models import Topic
 from apps.core.errors import Absent, Invalid
-from apps.core.fields import CurrentSnapshot
 from apps.core.ids import digest_of, raw
 from apps.poison.models import Poison
 from apps.poison.query import Query
@@ -95,7 +95,6 @@ def preview(*, ask: Ask, principal: Principal, now: datetime) -> Operation:
             scope=ask.scope,
             target_topic=target,
             undo_of_id=ask.dropped_by,
-            as_of=CurrentSnapshot(),
             created_at=now,
             expires_at=now + PREVIEW_LIVES,
         )
@@ -177,8 +176,8 @@ _SENT = """
         THEN 'already sent, no answer yet'
 """
 _REASONS = {
-    Verb.REDRIVE: "WHEN poison_poison.state = 'dropped' THEN 'dropped: restore it first'"
-    + _SENT,
+    Verb.REDRIVE: "WHEN poison_poison.state = 'dropped'"
+    " THEN 'dropped: restore it first'" + _SENT,
     Verb.DROP: "WHEN poison_poison.state = 'dropped' THEN 'already dropped'" + _SENT,
     Verb.RESTORE: "WHEN poison_poison.state <> 'dropped' THEN 'not dropped'",
 }
@@ -210,7 +209,7 @@ def _take(operation: Operation, chosen: PoisonQuerySet, *, now: datetime) -> Non
         reasons=_REASONS[Verb(operation.verb)],
         chosen=inner % tuple(f"%({name})s" for name in named),
     )
-    values = {
+    values: dict[str, Any] = {
         "operation": operation.pk,
         "as_of": operation.as_of,
         "silent_before": now - timedelta(seconds=SILENT_AFTER_SECONDS),

@@ -15,5 +15,7 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **__: Any) -> None:
         verdict = services.verify()
         if not verdict.ok:
-            raise CommandError(f"the audit chain is broken at entry {verdict.first_bad}")
+            raise CommandError(
+                f"the audit chain is broken at entry {verdict.first_bad}"
+            )
         self.stdout.write(f"ok: {verdict.entries} entries, head {verdict.head}")
