@@ -19,6 +19,7 @@ from apps.bookmarks import services as bookmarks
 from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.brokers.ports import DeadLetter, DeadLetterReader, TopicAdmin
+from apps.capture import partitions as by_day
 from apps.capture import services
 from apps.capture.models import HeldDeadLetter
 from apps.capture.occurrence import from_dead_letter
@@ -58,6 +59,8 @@ class Lane:
             self.stop.wait(self._breath())
 
     def _hold_and_drain(self) -> None:
+        # Read again each time: its broker may have moved since.
+        self.topic = Topic.objects.select_related("broker").get(pk=self.topic.pk)
         with lock.attempt(f"lane:{self.topic.pk}") as held:
             if held is None:
                 return
@@ -178,6 +181,7 @@ class Drain:
 
 def serve(*, stop: threading.Event, clock: Clock) -> None:
     """Keep one lane for each drained topic, new ones too, until told to stop."""
+    by_day.make(today=clock().date())
     lanes: dict[int, threading.Thread] = {}
     while not stop.is_set():
         try:
@@ -188,6 +192,7 @@ def serve(*, stop: threading.Event, clock: Clock) -> None:
             log.warning("the topics cannot be read: %s", trouble)
             connection.close()
         stop.wait(LOOK_FOR_TOPICS_EVERY)
+    connection.close()
     for lane in lanes.values():
         lane.join(timeout=10)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 
-from django.db import connection
+from django.db import connection, transaction
 
 DAYS_AHEAD = 7
 TABLES = ("poison_failure", "poison_body", "capture_counter")
@@ -16,6 +16,14 @@ def make(*, today: date) -> list[str]:
     The day that runs is made too, unless the default partition already holds some of
     it: then that day stays there, which costs nothing but its quick removal.
     """
+    with transaction.atomic(), connection.cursor() as cursor:
+        # Lanes and beat may both come at midnight; and nobody waits long for us.
+        cursor.execute("SET LOCAL lock_timeout = '4s'")
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('partitions', 0))")
+        return _make_all(today)
+
+
+def _make_all(today: date) -> list[str]:
     days = [today + timedelta(days=ahead) for ahead in range(DAYS_AHEAD + 1)]
     return [name for table in TABLES for day in days if (name := _make_one(table, day))]
 

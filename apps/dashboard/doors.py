@@ -32,7 +32,7 @@ def needs(scope: Scope) -> Callable[[View[P]], View[P]]:
     def decorate(view: View[P]) -> View[P]:
         @wraps(view)
         def guarded(
-            request: SignedIn, *args: P.args, **kwargs: P.kwargs
+            request: SignedIn, /, *args: P.args, **kwargs: P.kwargs
         ) -> HttpResponseBase:
             try:
                 request.user.principal.require(scope)

@@ -192,7 +192,7 @@ class RedisStage:
         return cast("bytes", self.raw("XADD", topic, "*", *flat)).decode()
 
     def raw(self, *command: str | bytes | int) -> Any:
-        connection = self.client.connection_pool.get_connection()
+        connection: Any = self.client.connection_pool.get_connection()
         try:
             connection.send_command(*command)
             return connection.read_response()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.db.models import Q
 
@@ -32,6 +33,7 @@ class MessageList:
     query: Query
     page: Page[Poison]
     total: Count
+    last_failed_at: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +64,14 @@ def _matching(query: Query, cursor: Cursor | None, principal: Principal) -> Mess
         query=query,
         page=page(rows, field="last_failed_at", cursor=cursor),
         total=counted(poisons),
+        last_failed_at=last_failed_at(principal),
     )
+
+
+def last_failed_at(principal: Principal) -> datetime | None:
+    """Tell when anything failed last, for a list that has nothing to show."""
+    seen = Poison.objects.on_topics(principal.topics).recent_first()
+    return seen.values_list("last_failed_at", flat=True).first()
 
 
 def one(message_id: int, principal: Principal) -> MessageDetail:

@@ -14,6 +14,7 @@ from apps.dashboard.asked import Asked
 from apps.dashboard.paging import Count as Counted
 from apps.dashboard.paging import Page, counted, page
 from apps.dashboard.selectors.beside import Beside, beside
+from apps.dashboard.selectors.messages import last_failed_at
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.querysets import ProblemQuerySet
 from apps.poison.states import SHOWN, Shown, State
@@ -52,6 +53,7 @@ class ProblemList:
     rows: list[ProblemRow]
     page: Page[Problem]
     total: Counted
+    last_failed_at: datetime | None
 
     @property
     def any_new(self) -> bool:
@@ -85,7 +87,10 @@ def find(asked: Asked, principal: Principal, *, now: datetime) -> ProblemList:
     field, _ = SORTS.get(asked.sort, SORTS[""])
     shown = page(problems, field=field, cursor=asked.cursor)
     return ProblemList(
-        rows=_rows(shown.rows, now=now), page=shown, total=counted(problems)
+        rows=_rows(shown.rows, now=now),
+        page=shown,
+        total=counted(problems),
+        last_failed_at=last_failed_at(principal),
     )
 
 
@@ -181,4 +186,5 @@ def _top_values(problem_id: int, field: str) -> list[tuple[str, int]]:
             f" GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {TOP_VALUES}",
             parameters,
         )
-        return cursor.fetchall()
+        values: list[tuple[str, int]] = cursor.fetchall()
+        return values

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
 from django import template
+from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -119,6 +120,11 @@ def counted(value: int | Count, noun: str) -> str:
     return f"{value} {noun}" if one else f"{number(value)} {noun}s"
 
 
+@register.filter(name="hex")
+def hexadecimal(value: bytes) -> str:
+    return bytes(value).hex()
+
+
 @register.filter
 def silent(message: Poison) -> bool:
     return message.silent(clock.now())
@@ -135,6 +141,29 @@ def search(**terms: object) -> str:
     """Link to what has all these terms: `{% search topic=name is="open" %}`."""
     query = Query(tuple(Term(key, str(value)) for key, value in terms.items()))
     return "?" + urlencode({"q": str(query)})
+
+
+@register.simple_tag
+def subject(text: str) -> SafeString:
+    """Name what an entry is about, as a link where it has a page."""
+    kind, _, number_ = text.partition(":")
+    page = {"operation": "operation", "poison": "message"}.get(kind)
+    if page is None or not number_.isdigit():
+        return legible(text)
+    return format_html('<a href="{}">{}</a>', reverse(page, args=[number_]), text)
+
+
+@register.filter
+def facts(detail: Mapping[str, object]) -> str:
+    """Tell an entry's detail in a line, what is empty left out."""
+    told = {name: value for name, value in detail.items() if value not in (None, "", 0)}
+    return " · ".join(f"{name} {_fact(value)}" for name, value in told.items())
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{number} {name}" for name, number in value.items() if number)
+    return str(value)
 
 
 @register.filter

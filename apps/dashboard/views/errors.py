@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
@@ -32,16 +33,14 @@ def told(request: HttpRequest, error: PoisonwebError) -> HttpResponse:
     return _page(request, status, why=str(error))
 
 
-def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    return _page(request, 400)
+def _handler(status: int) -> Callable[[HttpRequest, Exception], HttpResponse]:
+    def handler(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 - Django passes it
+        return _page(request, status)
+
+    return handler
 
 
-def forbidden(request: HttpRequest, _: Exception) -> HttpResponse:
-    return _page(request, 403)
-
-
-def absent(request: HttpRequest, _: Exception) -> HttpResponse:
-    return _page(request, 404)
+bad_request, forbidden, absent = _handler(400), _handler(403), _handler(404)
 
 
 def broken(request: HttpRequest) -> HttpResponse:

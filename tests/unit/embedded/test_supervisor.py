@@ -36,8 +36,9 @@ def keeping(var: Path, *commands: str) -> Iterator[subprocess.Popen[str]]:
     with keeper:
         assert keeper.stdout
         assert keeper.stdout.readline() == "up\n"
-        yield keeper
-        if keeper.poll() is None:
+        try:
+            yield keeper
+        finally:
             keeper.terminate()
 
 

@@ -1,0 +1,140 @@
+"""Every error as a problem of RFC 9457. STATUS is the only table that numbers them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.db import InterfaceError, OperationalError
+from django.http import Http404
+from django.http.request import UnreadablePostError
+from rest_framework.exceptions import APIException
+from rest_framework.response import Response
+
+from apps.api import shapes
+from apps.core import clock
+from apps.core.errors import (
+    Absent,
+    Forbidden,
+    Invalid,
+    PoisonwebError,
+    Refused,
+    Unavailable,
+)
+from apps.core.requests import request_id
+from apps.core.text import storable
+from apps.triage.errors import Stale
+from apps.triage.services import selection
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_SECONDS = 5
+
+
+class Unreadable(PoisonwebError):
+    """The body of the request cannot be read."""
+
+
+class Malformed(Invalid):
+    """A part of the request is not what it must be."""
+
+
+class TooLarge(PoisonwebError):
+    """The request is larger than this server takes."""
+
+
+class UnknownEncoding(PoisonwebError):
+    """The body is encoded in a way that this server does not know."""
+
+
+STATUS: dict[type[Exception], HTTPStatus] = {
+    Unreadable: HTTPStatus.BAD_REQUEST,
+    UnreadablePostError: HTTPStatus.BAD_REQUEST,
+    Malformed: HTTPStatus.BAD_REQUEST,
+    Forbidden: HTTPStatus.FORBIDDEN,
+    PermissionDenied: HTTPStatus.FORBIDDEN,
+    Absent: HTTPStatus.NOT_FOUND,
+    Http404: HTTPStatus.NOT_FOUND,
+    Refused: HTTPStatus.CONFLICT,
+    TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    UnknownEncoding: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    Invalid: HTTPStatus.UNPROCESSABLE_ENTITY,
+    Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    OperationalError: HTTPStatus.SERVICE_UNAVAILABLE,
+    InterfaceError: HTTPStatus.SERVICE_UNAVAILABLE,
+    Exception: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+
+
+def problem(error: Exception, context: Mapping[str, Any]) -> Response:
+    """Answer for an error; rest_framework calls this for whatever a view raises."""
+    number = request_id(context["request"])
+    status = _status(error)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.error("request %s failed: %s", number, error, exc_info=error)
+    answer = {
+        "type": _type(error),
+        "title": status.phrase,
+        "status": status.value,
+        "detail": storable(_detail(error, status)),
+        "errors": _errors(error),
+        "request_id": number,
+        **_extensions(error),
+    }
+    return Response(
+        answer, status=status, headers=_headers(error), content_type=MEDIA_TYPE
+    )
+
+
+def _status(error: Exception) -> HTTPStatus:
+    if isinstance(error, APIException):
+        return HTTPStatus(error.status_code)
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def _type(error: Exception) -> str:
+    """Name the kind of problem, for programs to tell two of one status apart."""
+    if not isinstance(error, PoisonwebError):
+        return "about:blank"
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__)
+    return f"urn:poisonweb:problem:{name.lower()}"
+
+
+def _detail(error: Exception, status: HTTPStatus) -> str:
+    if isinstance(error, PoisonwebError):
+        return str(error)
+    if isinstance(error, APIException):
+        return str(error.detail)
+    # What else goes wrong tells of our insides (ASVS 16.5.1): the log has it.
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return "Postgres is away; try again in a moment."
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return "Something went wrong here; give this request_id to who runs the server."
+    return status.description
+
+
+def _errors(error: Exception) -> list[dict[str, str]]:
+    if not isinstance(error, Invalid):
+        return []
+    return [{"pointer": f"/{error.field}", "detail": storable(error.remedy)}]
+
+
+def _extensions(error: Exception) -> dict[str, object]:
+    if not isinstance(error, Stale):
+        return {}
+    if error.fresh is None:
+        return {"preview": None}
+    seen = selection.see(operation=error.fresh)
+    return {"preview": shapes.preview(error.fresh, seen, now=clock.now())}
+
+
+def _headers(error: Exception) -> dict[str, str]:
+    if isinstance(error, OperationalError | InterfaceError | Unavailable):
+        return {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    asks_for = getattr(error, "auth_header", None)
+    return {"WWW-Authenticate": asks_for} if asks_for else {}

@@ -1,0 +1,153 @@
+"""What a request asks for, parsed once at the edge into frozen values."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from typing import Self
+
+from django.http import QueryDict
+
+from apps.api.errors import Malformed, TooLarge
+from apps.core.errors import Invalid
+from apps.core.text import storable
+from apps.poison.query import MAX_ID, Query
+from apps.triage.services.selection import MOST_IDS, Ask
+from apps.triage.states import Verb
+
+MOST_MEMBERS = 1_000
+TEXT_LIMIT = 255
+
+
+def members(data: object, name: str) -> list[object]:
+    """Take the list out of `{name: [...]}`; raises Malformed where there is none."""
+    found = _object(data).get(name)
+    if not isinstance(found, list):
+        raise Malformed(name, f'send an object with a list: {{"{name}": [...]}}')
+    if len(found) > MOST_MEMBERS:
+        raise TooLarge(f"{name}: send at most {MOST_MEMBERS} in one request.")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The token of a preview, and why it shall be carried out."""
+
+    token: uuid.UUID
+    reason: str
+
+    @classmethod
+    def parse(cls, data: object) -> Self:
+        told = _object(data)
+        return cls(token=_token(told.get("token")), reason=_reason(told.get("reason")))
+
+
+def ask(data: object) -> Ask:
+    """Read what shall be done, and to which poisons."""
+    told = _object(data)
+    return Ask(
+        verb=_verb(told.get("verb")),
+        query=_query(told.get("q")),
+        ids=_ids(told.get("ids")),
+        target_topic=_text("target_topic", told.get("target_topic")),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trail:
+    """Which audit entries; None filters nothing. Both times are included."""
+
+    actor: str | None
+    action: str | None
+    subject: str | None
+    since: datetime | None
+    until: datetime | None
+
+    @classmethod
+    def parse(cls, told: QueryDict) -> Self:
+        return cls(
+            actor=_text("actor", told.get("actor")),
+            action=_text("action", told.get("action")),
+            subject=_text("subject", told.get("subject")),
+            since=_moment("from", told.get("from"), time.min),
+            until=_moment("to", told.get("to"), time.max),
+        )
+
+
+def token(told: QueryDict) -> uuid.UUID:
+    return _token(told.get("token"))
+
+
+def _object(data: object) -> Mapping[str, object]:
+    if not isinstance(data, Mapping):
+        raise Malformed("", "send a JSON object")
+    return data
+
+
+def _text(name: str, value: object) -> str | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or len(value) > TEXT_LIMIT:
+        raise Invalid(name, f"send text of at most {TEXT_LIMIT} characters")
+    if value != storable(value):
+        raise Invalid(name, "it holds a character that no stored text has")
+    return value
+
+
+def _reason(value: object) -> str:
+    if not isinstance(value, str | None):
+        raise Invalid("reason", "send text")
+    return value or ""
+
+
+def _verb(value: object) -> Verb:
+    if value not in list(Verb):
+        raise Invalid("verb", f"use one of {', '.join(Verb)}")
+    return Verb(str(value))
+
+
+def _query(value: object) -> Query | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise Invalid("q", "send text")
+    return Query.parse(value)
+
+
+def _ids(value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(map(_is_id, value)):
+        raise Invalid("ids", "send a list of the numbers of messages")
+    if len(value) > MOST_IDS:
+        raise Invalid("ids", f"give at most {MOST_IDS} ids, or a query")
+    return tuple(value)
+
+
+def _is_id(value: object) -> bool:
+    # A bool is an int to Python; True would be message 1.
+    return type(value) is int and 0 < value <= MAX_ID
+
+
+def _token(value: object) -> uuid.UUID:
+    try:
+        return uuid.UUID(value if isinstance(value, str) else "")
+    except ValueError:
+        raise Invalid("token", "send the token of a preview") from None
+
+
+def _moment(name: str, value: str | None, of_the_day: time) -> datetime | None:
+    """Read a time, or a day as its first or last moment; both in UTC if not said."""
+    if not value:
+        return None
+    try:
+        if len(value) == len("2026-11-20"):
+            return datetime.combine(date.fromisoformat(value), of_the_day, UTC)
+        moment = datetime.fromisoformat(value)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        remedy = "send a day such as 2026-11-20, or a time such as 2026-11-20T09:30Z"
+        raise Invalid(name, remedy) from None

@@ -1,0 +1,57 @@
+"""JSON out of a request, within bounds and whatever the bytes are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from rest_framework.parsers import BaseParser
+
+from apps.api.errors import Unreadable
+from apps.api.inflation import Readable, inflated
+
+# Where the SHA-256 of the inflated body is left, for idempotency to compare.
+DIGEST = "poisonweb.body_digest"
+# Far beyond any number that has a meaning here, and cheap to read.
+MOST_DIGITS = 100
+
+
+class BoundedJSONParser(BaseParser):
+    """Inflate and read a JSON body; raises Unreadable, TooLarge or UnknownEncoding."""
+
+    media_type = "application/json"
+
+    def parse(
+        self,
+        stream: Readable,
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> object:
+        meta = (parser_context or {})["request"].META
+        raw = inflated(
+            stream,
+            encoding=meta.get("HTTP_CONTENT_ENCODING", ""),
+            limit=settings.POISONWEB_REQUEST_LIMIT,
+        )
+        meta[DIGEST] = hashlib.sha256(raw).digest()
+        return _value(raw)
+
+
+def _value(raw: bytes) -> object:
+    try:
+        return json.loads(raw.decode("utf-8"), parse_int=_number)
+    except UnicodeDecodeError as broken:
+        raise Unreadable(f"The body is not UTF-8: {broken.reason}.") from None
+    except RecursionError:
+        raise Unreadable("The body is nested too deeply.") from None
+    except ValueError as broken:
+        raise Unreadable(f"The body is not JSON: {broken}.") from None
+
+
+def _number(digits: str) -> int | float:
+    # Python refuses to read very long integers. As a float, like 1e400, such a number
+    # sinks the one member that holds it, and not the request.
+    return int(digits) if len(digits) <= MOST_DIGITS else float(digits)

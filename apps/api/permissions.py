@@ -1,0 +1,38 @@
+"""What a call needs: each view says it for each of its methods, or nobody gets in."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, Literal
+
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from apps.team.rights import Principal, Scope
+
+
+class Anyone(Enum):
+    """No scope in particular: a sign-in, or any key, will do."""
+
+    SIGNED_IN = "signed in"
+
+
+SIGNED_IN: Final = Anyone.SIGNED_IN
+Needs = Scope | Literal[Anyone.SIGNED_IN]
+
+
+class HasScope(BasePermission):
+    """Let in who has the scope that the view names for this method."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        principal = request.auth
+        if not isinstance(principal, Principal):
+            return False
+        if request.method not in view.allowed_methods:
+            return True  # nothing would run: the view answers 405
+        method = "GET" if request.method == "HEAD" else request.method
+        needed: Needs | None = getattr(view, "scopes", {}).get(method)
+        if isinstance(needed, Scope):
+            principal.require(needed)
+        return needed is not None

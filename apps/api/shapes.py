@@ -1,0 +1,195 @@
+"""What leaves: rows as plain dicts. `schemas` describes them, the tests compare both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from apps.audit.models import Entry
+from apps.audit.services import Verdict
+from apps.brokers.models import Topic
+from apps.capture.services import Answer
+from apps.poison.models import Failure, Poison, Problem, Redrive
+from apps.poison.states import Shown
+from apps.triage.models import Item, Operation
+from apps.triage.services.selection import Seen
+
+Shape = dict[str, object]
+
+
+def answer(told: Answer) -> Shape:
+    whole: Shape = {
+        "status": told.status.value,
+        "poison": told.poison,
+        "detail": told.detail,
+        "pointer": told.pointer,
+    }
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def poison(row: Poison, *, now: datetime) -> Shape:
+    return {
+        "id": row.pk,
+        "topic": row.topic.name,
+        "consumer_group": row.consumer_group,
+        "problem": row.problem_id,
+        "message_id": row.message_id,
+        "state": row.state,
+        "shown": row.shown.value,
+        "silent": row.silent(now),
+        "moved_to": _name(row.moved_to),
+        "cause": row.cause,
+        "error_type": row.error_type,
+        "error_message": row.error_message,
+        "size": row.size,
+        "digest": bytes(row.digest).hex(),
+        "reuse": row.reuse,
+        "counts": {
+            "failures": row.failures,
+            "attempts": row.attempts,
+            "crashes": row.crashes,
+            "redrives": row.redrives,
+            "recurrences": row.recurrences,
+        },
+        "first_failed_at": row.first_failed_at,
+        "last_failed_at": row.last_failed_at,
+        "captured_at": row.captured_at,
+        "sent_at": row.sent_at,
+        "dropped_at": row.dropped_at,
+    }
+
+
+def failure(row: Failure, *, texts: tuple[str, str], cut: bool) -> Shape:
+    message, traceback = texts
+    return {
+        "report_id": row.report_id,
+        "problem": row.problem_id,
+        "redrive": row.redrive,
+        "cause": row.cause,
+        "error_type": row.error_type,
+        "error_message": message,
+        "traceback": traceback,
+        "cut": cut,
+        "client_name": row.client_name,
+        "sub_id": row.sub_id,
+        "host": row.host,
+        "handler_version": row.handler_version,
+        "attempts": row.attempts,
+        "failures": row.failures,
+        "crashes": row.crashes,
+        "dequeue_count": row.dequeue_count,
+        "first_failed_at": row.first_failed_at,
+        "failed_at": row.failed_at,
+        "failed_at_claimed": row.failed_at_claimed,
+        "captured_at": row.captured_at,
+    }
+
+
+def redrive(row: Redrive, *, operation: int | None) -> Shape:
+    return {
+        "id": row.pk,
+        "n": row.n,
+        "topic": row.topic.name,
+        "operation": operation,
+        "outcome": row.outcome,
+        "detail": row.detail,
+        "bookmark": row.bookmark,
+        "copies": row.copies,
+        "claimed_at": row.claimed_at,
+        "sent_at": row.sent_at,
+        "answered_at": row.answered_at,
+    }
+
+
+def problem(row: Problem, *, counts: dict[Shown, int]) -> Shape:
+    return {
+        "id": row.pk,
+        "topic": row.topic.name,
+        "consumer_group": row.consumer_group,
+        "title": row.title,
+        "summary": row.summary,
+        "fingerprint": bytes(row.fingerprint).hex(),
+        "version": row.version,
+        "total": sum(counts.values()),
+        "counts": {shown.value: counts[shown] for shown in Shown},
+        "first_seen": row.first_seen,
+        "last_seen": row.last_seen,
+    }
+
+
+def preview(row: Operation, seen: Seen, *, now: datetime) -> Shape:
+    return {
+        "token": row.token,
+        "verb": row.verb,
+        "q": row.query,
+        "target_topic": _name(row.target_topic),
+        "as_of": row.created_at,
+        "expires_at": row.expires_at,
+        "taken": row.taken,
+        "total": row.total,
+        "will_act": seen.will_act,
+        "newer": seen.newer,
+        "skipped": [{"reason": why, "count": number} for why, number in seen.skipped],
+        "breakdown": {
+            "topics": _named(seen.by_topic),
+            "consumer_groups": _named(seen.by_consumer),
+        },
+        "sample": [poison(each, now=now) for each in seen.sample],
+    }
+
+
+def operation(row: Operation) -> Shape:
+    return {
+        "id": row.pk,
+        "verb": row.verb,
+        "state": row.state,
+        "actor": row.actor,
+        "source": row.source,
+        "q": row.query,
+        "target_topic": _name(row.target_topic),
+        "undo_of": row.undo_of_id,
+        "reason": row.reason,
+        "total": row.total,
+        "trouble": row.trouble,
+        "retry_at": row.retry_at,
+        "as_of": row.created_at,
+        "confirmed_at": row.confirmed_at,
+        "finished_at": row.finished_at,
+    }
+
+
+def reasons(items: Iterable[Item], *, told: str) -> list[Shape]:
+    return [
+        {"poison": item.poison_id, "reason": getattr(item, told)} for item in items
+    ]
+
+
+def entry(row: Entry) -> Shape:
+    return {
+        "seq": row.seq,
+        "at": row.at,
+        "actor": row.actor,
+        "action": row.action,
+        "subject": row.subject,
+        "reason": row.reason,
+        "source": row.source,
+        "detail": row.detail,
+        "hash": bytes(row.hash).hex(),
+    }
+
+
+def verdict(told: Verdict) -> Shape:
+    return {
+        "entries": told.entries,
+        "ok": told.ok,
+        "first_bad": told.first_bad,
+        "head": told.head,
+    }
+
+
+def _name(topic: Topic | None) -> str | None:
+    return None if topic is None else topic.name
+
+
+def _named(pairs: Iterable[tuple[str, int]]) -> list[Shape]:
+    return [{"name": name, "count": number} for name, number in pairs]

@@ -1,0 +1,144 @@
+"""`manage.py prepare`: all that must be true before the processes start.
+
+Every step finds out what is left to do, so a second run changes nothing. Two that are
+run at once take turns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.contrib.staticfiles.finders import get_finders
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+from django.db import OperationalError, connection
+
+from apps.brokers import services as brokers
+from apps.capture import partitions
+from apps.core import clock, lock
+from apps.core.actor import Actor
+from apps.core.text import one_line
+from apps.team import services as team
+from apps.team.models import ApiKey, User
+from apps.team.rights import Role, Scope
+from poisonweb.embedded.secrets import secret, write_private
+
+SET_UP = Actor.system("set-up")
+ADMIN = "admin"
+SAMPLE_TOPICS = ("ContentTopic", "orders")
+SAMPLE_KEY = "sample consumers"
+
+
+class Command(BaseCommand):
+    help = "Make database, static files, first admin and sample ready; idempotent."
+    # The checks import every page; whoever starts them finds out soon enough.
+    requires_system_checks = ()
+
+    def handle(self, *_: Any, **__: Any) -> None:
+        try:
+            with _taking_turns():
+                call_command("migrate", interactive=False, verbosity=0)
+                partitions.make(today=clock.now().date())
+                _collect_static(settings.STATIC_ROOT)
+                _make_admin(settings.POISONWEB_VAR / "admin-password")
+                if settings.POISONWEB_DEMO and settings.POISONWEB_REDIS_URL:
+                    _make_sample(settings.POISONWEB_VAR / "sample-api-key")
+        except OperationalError as trouble:
+            raise CommandError(f"the database: {one_line(str(trouble))}") from trouble
+
+
+@contextmanager
+def _taking_turns() -> Iterator[None]:
+    # Of the session, not of a transaction: migrations bring their own.
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(%s)", [lock.key_of("prepare")])
+    try:
+        yield
+    finally:
+        connection.close()
+
+
+def _collect_static(root: Path) -> None:
+    stamp, wanted = root / ".collected", _digest_of_static()
+    if stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
+        return
+    call_command("collectstatic", interactive=False, clear=True, verbosity=0)
+    stamp.write_text(wanted, encoding="ascii")
+
+
+def _digest_of_static() -> str:
+    """Return what changes with any file that is collected."""
+    digest = hashlib.sha256()
+    for finder in get_finders():
+        for name, storage in sorted(finder.list([]), key=lambda found: found[0]):
+            seen = Path(storage.path(name)).stat()
+            digest.update(f"{name}\0{seen.st_size}\0{seen.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+def _make_admin(file: Path) -> None:
+    wished = settings.POISONWEB_ADMIN_PASSWORD
+    admin = User.objects.filter(username=ADMIN).first()
+    if admin is None:
+        team.create_user(
+            username=ADMIN,
+            password=wished or secret(file),
+            role=Role.ADMIN,
+            reads_bodies=True,
+            actor=SET_UP,
+            now=clock.now(),
+        )
+    elif wished and not admin.check_password(wished):
+        admin.set_password(wished)
+        admin.save(update_fields=["password"])
+    if wished:
+        # The one that was made is not the admin's any more: nobody may read it here.
+        file.unlink(missing_ok=True)
+
+
+def _make_sample(key_file: Path) -> None:
+    broker = brokers.register_broker(
+        name="sample",
+        kind="redis_streams",
+        url="env:POISONWEB_REDIS_URL",
+        actor=SET_UP,
+        now=clock.now(),
+    )
+    for topic in SAMPLE_TOPICS:
+        brokers.register_topic(
+            name=topic,
+            broker=broker,
+            dead_letter_queue=f"{topic}-poison",
+            policy={},
+            actor=SET_UP,
+            now=clock.now(),
+        )
+    if not _is_usable(key_file):
+        write_private(key_file, _new_key())
+
+
+def _is_usable(key_file: Path) -> bool:
+    if not key_file.exists():
+        return False
+    kept = key_file.read_text(encoding="utf-8")
+    return team.recognise(secret=kept, now=clock.now()) is not None
+
+
+def _new_key() -> str:
+    ours = ApiKey.objects.filter(name__startswith=SAMPLE_KEY)
+    for lost in ours.filter(revoked_at=None):
+        team.revoke_api_key(name=lost.name, actor=SET_UP, now=clock.now())
+    made = team.create_api_key(
+        # No two keys ever have one name, not even one after the other.
+        name=f"{SAMPLE_KEY} {ours.count() + 1}",
+        scopes=[Scope.CAPTURE_WRITE],
+        topics=SAMPLE_TOPICS,
+        actor=SET_UP,
+        now=clock.now(),
+    )
+    return made.secret

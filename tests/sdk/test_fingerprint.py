@@ -1,0 +1,372 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+import traceback as traceback_module
+from typing import TypedDict, Unpack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poisonguard.fingerprint import (
+    BODY_LIMIT,
+    SUMMARY_LIMIT,
+    Fingerprint,
+    body_shape,
+    fingerprint,
+    frames,
+    normalised,
+)
+
+any_text = st.text(st.characters(exclude_categories=()))
+undigited = st.text(st.characters(exclude_categories=["Nd"]), max_size=200)
+numbers = st.integers(1, 10**12)
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/app/consumer.py", line 10, in main
+    handle(message)
+  File "/srv/venv/lib/python3.11/site-packages/redis/client.py", line 99, in call
+  File "/srv/app/orders.py", line 20, in handle
+    return [parse(x) for x in items]
+  File "/srv/app/orders.py", line 20, in <listcomp>
+  File "/srv/app/money/__init__.py", line 5, in parse
+    ^^^^^^^^^^
+  File "/usr/lib/python3.11/decimal.py", line 1, in Decimal
+decimal.InvalidOperation: no
+"""
+JAVA = """java.lang.IllegalStateException: no
+\tat java.base/java.util.Optional.get(Optional.java:143)
+\tat com.acme.Orders.lambda$handle$3(Orders.java:12)
+\tat org.springframework.Retry.call(Retry.java:1)
+\tat app//com.acme.Main.main(Main.java:5)
+Caused by: java.io.IOException: why
+\tat com.acme.Store.read(Store.java:9)
+"""
+DOTNET = """Acme.BadOrder: no
+   at System.Decimal.Parse(String s)
+   at Acme.Orders.Parse(String text) in C:\\src\\Orders.cs:line 12
+   at Acme.Program.Main(String[] args)
+"""
+NODE = """Error: no
+    at async handle (/srv/app/orders.js:10:5)
+    at new Order (/srv/app/order.js:3:9)
+    at /srv/app/index.js:1:2
+    at node:internal/main/run_main_module:22:47
+"""
+
+
+class Values(TypedDict, total=False):
+    exception_type: str
+    exception_message: str
+    traceback: str
+    cause: str
+    message_type: str
+    body: bytes
+
+
+def of(**known: Unpack[Values]) -> Fingerprint:
+    return fingerprint(
+        exception_type=known.get("exception_type", ""),
+        exception_message=known.get("exception_message", ""),
+        traceback=known.get("traceback", ""),
+        cause=known.get("cause", "fatal"),
+        message_type=known.get("message_type", ""),
+        body=known.get("body", b""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "shape"),
+    [
+        ("'customer_id'", "'customer_id'"),
+        ("missing field 'total'", "missing field 'total'"),
+        ("Missing field: 'customer_id'", "Missing field: 'customer_id'"),
+        ("'NoneType' object has no attribute 'x'",) * 2,
+        ("I'm superstitious...", "I'm superstitious..."),
+        ("can't and don't", "can't and don't"),
+        (
+            "invalid literal for int() with base 10: 'abc'",
+            "invalid literal for int() with base <n>: <str>",
+        ),
+        (
+            "time data '2026-13-45' does not match format '%Y-%m-%d'",
+            "time data <str> does not match format <str>",
+        ),
+        (
+            "'utf-8' codec can't decode byte 0xff in position 13",
+            "'utf-<n>' codec can't decode byte <n> in position <n>",
+        ),
+        ('no such user "Bob Smith" or `x y`', "no such user <str> or <str>"),
+        ("order 'order-8842' and 'line_1'", "order 'order-<n>' and 'line_<n>'"),
+        ("at 2026-11-20T10:00:00.123Z, 2026-11-20", "at <time>, <time>"),
+        ("2026-11-20 10:00:00+01:00 and 10:00:00,5", "<time> and <time>"),
+        ("connect to 10.1.2.3:5432", "connect to <ip>:<n>"),
+        ("fe80::1 and ::1 not std::vector", "<ip> and <ip> not std::vector"),
+        ("mail bob.x+y@example.co.uk", "mail <email>"),
+        ("see https://x.test/a?b=c for more", "see <url> for more"),
+        ("open /var/lib/x.db or C:\\tmp\\y", "open <path> or <path>"),
+        ("a/b or 1/2 or /health", "a/b or <n>/<n> or /health"),
+        ("id 123e4567-e89b-12d3-a456-426614174000", "id <uuid>"),
+        ("id 9f86d081884c7d65 at 0x7f12AB", "id <n> at <n>"),
+        ("token x9Yz8Ab7 in 12ms, v2", "token <n> in <n>ms, v<n>"),
+        ("-3 1.5e-05 1e5 1,234.56 +7", "<n> <n> <n> <n> <n>"),
+        ("[1, 2, 3] of (4,5)", "[<n>] of (<n>)"),
+        ("decade facade", "decade facade"),
+        ("two\n  lines\tand\0NUL", "two lines and NUL"),
+        ("half \ud800 a pair", "half ? a pair"),
+    ],
+)
+def test_values_leave_the_message_and_names_stay(message: str, shape: str) -> None:
+    assert normalised(message) == shape
+
+
+@given(undigited, numbers, numbers, undigited)
+def test_another_number_is_the_same_problem(
+    before: str, one: int, other: int, after: str
+) -> None:
+    assert normalised(f"{before}{one}{after}") == normalised(f"{before}{other}{after}")
+
+
+@given(any_text, any_text, any_text, any_text, any_text, st.binary())
+def test_whatever_failed_has_one_clean_fingerprint(
+    kind: str, message: str, trace: str, cause: str, message_type: str, body: bytes
+) -> None:
+    values: Values = {
+        "exception_type": kind,
+        "exception_message": message,
+        "traceback": trace,
+        "cause": cause,
+        "message_type": message_type,
+        "body": body,
+    }
+
+    found = of(**values)
+
+    assert found == of(**values)
+    assert len(found.digest) == 32
+    assert len(found.summary) <= SUMMARY_LIMIT
+    for text in (found.title, found.summary, *found.inputs):
+        text.encode()
+        assert not re.search("[\0-\x1f\x7f-\x9f]", text)
+
+
+@given(any_text, any_text)
+def test_only_equal_inputs_share_a_digest(one: str, other: str) -> None:
+    first, second = of(exception_type=f"E{one}"), of(exception_type=f"E{other}")
+
+    assert (first.digest == second.digest) == (first.inputs == second.inputs)
+
+
+def test_type_message_and_frames_each_tell_problems_apart() -> None:
+    same: Values = {"exception_type": "ValueError", "exception_message": "no"}
+
+    digests = {
+        of(**same).digest,
+        of(exception_type="TypeError", exception_message="no").digest,
+        of(exception_type="ValueError", exception_message="yes").digest,
+        of(**same, traceback=TRACEBACK).digest,
+        of(**same, traceback=JAVA).digest,
+    }
+
+    assert len(digests) == 5
+
+
+def test_with_an_exception_the_cause_and_the_body_do_not_matter() -> None:
+    same: Values = {"exception_type": "ValueError", "traceback": TRACEBACK}
+
+    one = of(**same, cause="fatal", body=b"{}", message_type="a")
+    other = of(**same, cause="crash", body=b"[]", message_type="b")
+
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("kind", "title"),
+    [
+        ("ValueError", "ValueError"),
+        ("decimal.InvalidOperation", "InvalidOperation"),
+        ("com.acme.Orders$BadOrder", "BadOrder"),
+        ("Acme::Orders::Bad", "Bad"),
+        ("", "Exception"),
+        ("dots...", "dots..."),
+    ],
+)
+def test_the_title_is_the_short_type(kind: str, title: str) -> None:
+    assert of(exception_type=kind, exception_message="no").title == title
+
+
+def test_a_builtin_type_has_one_name() -> None:
+    assert of(exception_type="builtins.KeyError") == of(exception_type="KeyError")
+
+
+@pytest.mark.parametrize(
+    ("trace", "found"),
+    [
+        (
+            TRACEBACK,
+            (
+                "money/__init__.py in parse",
+                "orders.py in handle",
+                "consumer.py in main",
+            ),
+        ),
+        (JAVA, ("com.acme.Orders.lambda$handle$<n>", "com.acme.Main.main")),
+        (DOTNET, ("Acme.Orders.Parse", "Acme.Program.Main")),
+        (NODE, ("handle", "Order", "index.js")),
+        ("no stack at all\nat noon", ()),
+        ("", ()),
+    ],
+)
+def test_the_frames_are_the_innermost_of_the_application(
+    trace: str, found: tuple[str, ...]
+) -> None:
+    assert frames(trace) == found
+
+
+def test_lines_and_folders_do_not_tell_problems_apart() -> None:
+    moved = TRACEBACK.replace("line 20", "line 21").replace("/srv/app", "/opt/app-v2")
+
+    assert frames(moved) == frames(TRACEBACK)
+
+
+def test_only_the_last_traceback_of_a_chain_counts() -> None:
+    first = 'Traceback (most recent call last):\n  File "a.py", line 1, in a\nE: x\n'
+
+    assert frames(f"{first}\nDuring handling ...\n\n{TRACEBACK}") == frames(TRACEBACK)
+
+
+def test_a_library_that_fails_by_itself_still_has_frames() -> None:
+    trace = '  File "/usr/lib/python3.11/json/decoder.py", line 1, in decode\n'
+
+    assert frames(trace) == ("decoder.py in decode",)
+
+
+def test_a_recursion_is_one_frame_however_deep() -> None:
+    def fail(depth: int) -> None:
+        if not depth:
+            raise ValueError
+        fail(depth - 1)
+
+    def trace(depth: int) -> str:
+        try:
+            fail(depth)
+        except ValueError:
+            return traceback_module.format_exc()
+        raise AssertionError
+
+    assert frames(trace(50)) == frames(trace(2))
+    assert frames(trace(2))[0] == "test_fingerprint.py in fail"
+
+
+@pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        (b'{"b": 1, "a": {"c": {"d": {"e": 2}}}}', "json {a: {c: {d: {}}}, b}"),
+        (b'[{"a": 1}, {"a": 2, "b": null}, 3]', "json [ | {a, b} | {a}]"),
+        (b'{"order-1": 2, "order-2": 3}', "json {order-<n>}"),
+        (b"\xef\xbb\xbf{}", "json {}"),
+        (b"NaN", "json"),
+        (b'{"a": ' + b"9" * 5_000 + b"}", "json {a}"),
+        (b'{"a": 1e400}', "json {a}"),
+        (b'{"\\ud800": 1}', "json {?}"),
+        (b'{"a": 1', "text starting with {"),
+        (b"[" * 65, "large text starting with ["),
+        (b"[" * 64 + b"]" * 64, "json " + "[" * 64 + "]" * 64),
+        (b'"' + b"[" * 1_000 + b'"', "json"),
+        (b" " * BODY_LIMIT + b"{}", "large blank"),
+        (b"{" + b" " * BODY_LIMIT + b"}", "large text starting with {"),
+        (b"", "empty"),
+        (b"\n", "blank"),
+        (b"hello", "text"),
+        ("ü".encode() * 1_000, "text"),
+        (b"a\0b", "binary starting with 61"),
+        (b"\xff\xfe", "binary starting with ff"),
+        (b'<?xml version="1.0"?><!-- x --><ns:order id="1"/>', "markup <ns:order>"),
+        (b"<", "markup"),
+        (b"\x1f\x8b\x08", "gzip"),
+        (b"\x80\x04\x95", "binary starting with 80"),
+    ],
+)
+def test_a_body_has_the_shape_of_its_keys_or_of_its_first_bytes(
+    body: bytes, shape: str
+) -> None:
+    assert body_shape(body) == shape
+
+
+def test_without_an_exception_cause_type_and_shape_tell_problems_apart() -> None:
+    digests = {
+        of().digest,
+        of(cause="max_dequeue_count").digest,
+        of(message_type="text/plain").digest,
+        of(body=b'{"a": 1}').digest,
+        of(body=b'{"b": 1}').digest,
+    }
+
+    assert len(digests) == 5
+    assert of(body=b'{"a": 1}') == of(body=b'{"a": "x"}')
+    assert of(message_type="Text/Plain; charset=x") == of(message_type="text/plain")
+
+
+HOSTILE = [
+    "' " * 50_000,
+    "'a" * 50_000,
+    "a" * 100_000,
+    "a:" * 50_000,
+    "1." * 50_000,
+    "1:" * 50_000,
+    "a@" * 50_000,
+    "a.b-" * 25_000,
+    "/a" * 50_000,
+    "0x" * 50_000,
+    "-" * 100_000,
+    "<n>, " * 20_000,
+    "aaaaaaaa-" * 10_000,
+    "\\" * 100_000,
+    '"' * 99_999,
+    "\n at " * 25_000,
+    " " * 100_000,
+    "|" * 99_999 + "x",
+    '  File "' * 12_500,
+    '  File "a", line 1, in a\n' * 5_000,
+    "Traceback (most recent call last)" * 3_000,
+    "[" * 100_000,
+    '{"a":' * 20_000,
+    json.dumps([{f"k{n}-{m}": n for n in range(50)} for m in range(50)]),
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_no_text_takes_longer_than_a_moment(text: str) -> None:
+    begun = time.perf_counter()
+
+    normalised(text)
+    frames(text)
+    body_shape(text.encode()[:BODY_LIMIT])
+
+    assert time.perf_counter() - begun < 1
+
+
+def test_the_digest_is_the_same_in_every_process() -> None:
+    body = '{"b": 1, "a": [{"x": 1}, {"y": 2}, {"z": 3}]}'
+    program = (
+        "from poisonguard.fingerprint import fingerprint as f;"
+        "print(f(exception_type='', exception_message='', traceback='', cause='c',"
+        f" message_type='t', body={body!r}.encode()).digest.hex())"
+    )
+
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONPATH": "sdk", "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2", "3")
+    }
+
+    assert said == {of(cause="c", message_type="t", body=body.encode()).digest.hex()}
