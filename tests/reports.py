@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import count
 
+from django.db import transaction
+
 from apps.capture import services
 from apps.capture.services import Answer
 from apps.core.actor import Actor
+from apps.poison import services as services_of_poison
 from apps.poison.models import Poison
 from apps.team.rights import Principal, Scope
 
@@ -51,6 +54,11 @@ def failure(now: datetime, **changes: object) -> dict[str, object]:
 
 def capture(now: datetime, *members: dict[str, object]) -> list[Answer]:
     return services.capture(members=members, principal=GUARD, now=now)
+
+
+def drop(now: datetime, *dropped: Poison) -> None:
+    with transaction.atomic():
+        services_of_poison.drop(poisons=[poison.pk for poison in dropped], now=now)
 
 
 def poisons(now: datetime, number: int, **changes: object) -> list[Poison]:

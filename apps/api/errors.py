@@ -16,6 +16,7 @@ from rest_framework.exceptions import APIException
 from rest_framework.response import Response
 
 from apps.api import shapes
+from apps.api.refusals import Malformed, TooLarge, UnknownEncoding, Unreadable
 from apps.core import clock
 from apps.core.errors import (
     Absent,
@@ -34,22 +35,6 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 5
-
-
-class Unreadable(PoisonwebError):
-    """The body of the request cannot be read."""
-
-
-class Malformed(Invalid):
-    """A part of the request is not what it must be."""
-
-
-class TooLarge(PoisonwebError):
-    """The request is larger than this server takes."""
-
-
-class UnknownEncoding(PoisonwebError):
-    """The body is encoded in a way that this server does not know."""
 
 
 STATUS: dict[type[Exception], HTTPStatus] = {

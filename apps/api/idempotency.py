@@ -18,8 +18,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from apps.api.errors import Malformed
 from apps.api.parsers import DIGEST
+from apps.api.refusals import Malformed
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused
 from apps.core.ids import digest_of, raw
@@ -28,6 +28,7 @@ from apps.team.models import IdempotencyKey
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotent-Replayed"
+KEPT_HEADERS = ("Location",)
 KEY_LIMIT = 255
 
 V = TypeVar("V", bound=APIView)
@@ -108,7 +109,8 @@ def _replay(actor: str, key: str, fingerprint: bytes) -> Response | None:
 def _keep(
     actor: str, key: str, fingerprint: bytes, response: Response, *, now: datetime
 ) -> None:
-    answer = {"data": response.data, "headers": dict(response.items())}
+    kept_headers = {name: response[name] for name in KEPT_HEADERS if name in response}
+    answer = {"data": response.data, "headers": kept_headers}
     IdempotencyKey.objects.create(
         actor=actor,
         key=key,

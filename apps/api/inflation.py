@@ -8,7 +8,7 @@ from typing import Protocol
 
 import zstandard
 
-from apps.api.errors import TooLarge, UnknownEncoding, Unreadable
+from apps.api.refusals import TooLarge, UnknownEncoding, Unreadable
 
 PIECE = 64 * 1024
 # Reports of one failure are alike and shrink well; beyond this, only bombs do so more.

@@ -11,7 +11,7 @@ from django.core import signing
 from django.db.models import Model, QuerySet
 from django.http import QueryDict
 
-from apps.api.errors import Malformed
+from apps.api.refusals import Malformed
 
 DEFAULT_LIMIT = 50
 MOST_LIMIT = 200

@@ -10,7 +10,7 @@ from typing import Self
 
 from django.http import QueryDict
 
-from apps.api.errors import Malformed, TooLarge
+from apps.api.refusals import Malformed, TooLarge
 from apps.core.errors import Invalid
 from apps.core.text import storable
 from apps.poison.query import MAX_ID, Query

@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from rest_framework.parsers import BaseParser
 
-from apps.api.errors import Unreadable
+from apps.api.refusals import Unreadable
 from apps.api.inflation import Readable, inflated
 
 # Where the SHA-256 of the inflated body is left, for idempotency to compare.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from apps.api.selectors.operations import Progress
+from apps.api.selectors.poisons import FailureSeen, PoisonSeen
 from apps.audit.models import Entry
 from apps.audit.services import Verdict
 from apps.brokers.models import Topic
 from apps.capture.services import Answer
-from apps.poison.models import Failure, Poison, Problem, Redrive
+from apps.poison.models import Poison, Problem, Redrive
 from apps.poison.states import Shown
 from apps.triage.models import Item, Operation
 from apps.triage.services.selection import Seen
@@ -59,17 +61,30 @@ def poison(row: Poison, *, now: datetime) -> Shape:
     }
 
 
-def failure(row: Failure, *, texts: tuple[str, str], cut: bool) -> Shape:
-    message, traceback = texts
+def poison_detail(seen: PoisonSeen, *, now: datetime) -> Shape:
+    entries = seen.entries
+    return {
+        **poison(seen.poison, now=now),
+        "bookmark": seen.poison.bookmark_text,
+        "header_names": seen.header_names,
+        "failures": [failure(each) for each in seen.failures],
+        "redrives": [redrive(row) for row in seen.redrives],
+        "operations": [operation(row) for row in seen.operations],
+        "audit": None if entries is None else [entry(row) for row in entries],
+    }
+
+
+def failure(seen: FailureSeen) -> Shape:
+    row = seen.failure
     return {
         "report_id": row.report_id,
         "problem": row.problem_id,
         "redrive": row.redrive,
         "cause": row.cause,
         "error_type": row.error_type,
-        "error_message": message,
-        "traceback": traceback,
-        "cut": cut,
+        "error_message": seen.message,
+        "traceback": seen.traceback,
+        "cut": seen.cut,
         "client_name": row.client_name,
         "sub_id": row.sub_id,
         "host": row.host,
@@ -85,12 +100,13 @@ def failure(row: Failure, *, texts: tuple[str, str], cut: bool) -> Shape:
     }
 
 
-def redrive(row: Redrive, *, operation: int | None) -> Shape:
+def redrive(row: Redrive) -> Shape:
+    item: Item | None = getattr(row, "item", None)
     return {
         "id": row.pk,
         "n": row.n,
         "topic": row.topic.name,
-        "operation": operation,
+        "operation": None if item is None else item.operation_id,
         "outcome": row.outcome,
         "detail": row.detail,
         "bookmark": row.bookmark,
@@ -158,10 +174,20 @@ def operation(row: Operation) -> Shape:
     }
 
 
-def reasons(items: Iterable[Item], *, told: str) -> list[Shape]:
-    return [
-        {"poison": item.poison_id, "reason": getattr(item, told)} for item in items
-    ]
+def progress(told: Progress) -> Shape:
+    return {
+        **operation(told.operation),
+        "counts": told.counts,
+        "silent": told.silent,
+        "refused": reasons(told.refused),
+        "skipped": reasons(told.skipped),
+        "rate": told.rate,
+        "eta": told.eta,
+    }
+
+
+def reasons(pairs: Iterable[tuple[int, str]]) -> list[Shape]:
+    return [{"poison": poison_id, "reason": why} for poison_id, why in pairs]
 
 
 def entry(row: Entry) -> Shape:

@@ -22,7 +22,7 @@ from poisonguard.fingerprint import VERSION as CLASSIFIER
 
 from apps.capture.occurrence import Occurrence
 from apps.core.text import one_line, storable
-from apps.poison.states import NEXT_OUTCOME, Outcome, State
+from apps.poison.states import REOPENED_BY_FAILURE, Outcome, State, outcomes_before
 
 _COLUMNS = {
     "ord": "int4",
@@ -199,7 +199,7 @@ WITH told AS (
            told.failed_at, newest.problem_id, newest.cause, newest.error_type,
            newest.error_line, coalesce(back.number, 0) AS recurrences,
            told.failed_at >= known.last_failed_at OR known.failures = 0 AS is_newest,
-           known.state IN ('redriving', 'redriven', 'moved', 'confirmed')
+           known.state = ANY(%(reopened)s)
            AND (back.n = known.redrives
                 OR known.state = 'confirmed' AND told.failed_at > (
                     SELECT answered_at FROM poison_redrive latest
@@ -268,7 +268,8 @@ def merge(
         "day": now.date(),
         "open": State.OPEN.value,
         "most": 2**31 - 1,
-        "may_recur": [o for o, onward in NEXT_OUTCOME.items() if _recurs(onward)],
+        "may_recur": outcomes_before(Outcome.RECURRED),
+        "reopened": REOPENED_BY_FAILURE,
     }
     cursor.execute(_PROBLEMS)
     cursor.execute(_FIND_PROBLEMS)
@@ -288,10 +289,6 @@ def merge(
     cursor.execute(_SEE_PROBLEMS)
     cursor.execute(_ANSWERS)
     return list(cursor.fetchall())
-
-
-def _recurs(onward: frozenset[Outcome]) -> bool:
-    return Outcome.RECURRED in onward
 
 
 def _find_or_insert(cursor: CursorWrapper, values: dict[str, Any]) -> list[int]:

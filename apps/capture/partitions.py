@@ -19,7 +19,9 @@ def make(*, today: date) -> list[str]:
     with transaction.atomic(), connection.cursor() as cursor:
         # Lanes and beat may both come at midnight; and nobody waits long for us.
         cursor.execute("SET LOCAL lock_timeout = '4s'")
-        cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended('partitions', 0))")
+        cursor.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended('partitions', 0))"
+        )
         return _make_all(today)
 
 

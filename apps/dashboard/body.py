@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 # Text grows eightfold in hex, so that view stops earlier.
 HEX_BYTES = 8_192
@@ -84,7 +85,7 @@ def _depth(tokens: list[str]) -> int:
 
 def _laid_out(tokens: list[str]) -> Iterator[str]:
     depth = 0
-    for token, after in zip(tokens, [*tokens[1:], ""], strict=True):
+    for token, after in pairwise([*tokens, ""]):
         if token in OPENING:
             depth += after not in CLOSING
             yield token if after in CLOSING else token + _line(depth)

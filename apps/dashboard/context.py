@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -10,6 +11,13 @@ from django.http import HttpRequest
 from apps.core.requests import request_id
 from apps.dashboard.preferences import PREFERENCES, chosen
 from apps.dashboard.selectors import operations
+from apps.team.models import User
+from apps.team.rights import Scope
+
+
+def _may_act(request: HttpRequest) -> bool:
+    user = request.user
+    return isinstance(user, User) and user.principal.may(Scope.OPERATIONS_WRITE)
 
 
 def shell(request: HttpRequest) -> dict[str, Any]:
@@ -19,6 +27,7 @@ def shell(request: HttpRequest) -> dict[str, Any]:
         "request_id": request_id(request),
         "preferred": preferred,
         "preferences": [(each, preferred[each.name]) for each in PREFERENCES],
-        # A callable: pages without the bar must not ask the database for it.
+        # Callables: a page without the bar must not ask the database for them.
         "running_operations": operations.running,
+        "may_act": partial(_may_act, request),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 # Tracebacks come from any program, so more than this many lines are not looked at.
 MOST_LINES = 2000
@@ -28,8 +29,7 @@ class Frame:
 def app_frames(traceback: str) -> list[Frame]:
     """List the application's own frames, innermost first; none if it has no frames."""
     lines = traceback.splitlines()[:MOST_LINES]
-    following = [*lines[1:], ""]
-    frames = [_frame(line, after) for line, after in zip(lines, following, strict=True)]
+    frames = [_frame(line, after) for line, after in pairwise([*lines, ""])]
     return [frame for frame in reversed(frames) if frame and frame.is_ours]
 
 

@@ -12,7 +12,7 @@ from django.db.models.expressions import RawSQL
 
 from apps.core.patterns import like
 from apps.poison.query import Query
-from apps.poison.states import State, before
+from apps.poison.states import State
 
 if TYPE_CHECKING:
     from apps.poison.models import Poison, Problem
@@ -50,12 +50,6 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         return self.filter(
             Q(last_failed_at__lt=failed_at) | Q(last_failed_at=failed_at, pk__lt=pk)
         ).filter(last_failed_at__lte=failed_at)
-
-    def transition(self, *, to: State, now: datetime) -> int:
-        """Move what may move, and say how many rows did."""
-        return self.filter(state__in=before(to)).update(
-            state=to.value, dropped_at=now if to is State.DROPPED else None
-        )
 
 
 class ProblemQuerySet(models.QuerySet["Problem"]):

@@ -15,7 +15,13 @@ from django.db import connection, transaction
 
 from apps.poison import tokens as token
 from apps.poison.models import Redrive
-from apps.poison.states import NEXT_OUTCOME, SILENT_AFTER_SECONDS, Outcome
+from apps.poison.states import (
+    SILENT_AFTER_SECONDS,
+    Outcome,
+    State,
+    before,
+    outcomes_before,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +41,6 @@ class Answered:
     outcome: Outcome
     detail: str = ""
     bookmark: str = ""
-
-
-def _before(outcome: Outcome) -> list[str]:
-    return [o.value for o, onward in NEXT_OUTCOME.items() if outcome in onward]
 
 
 def lock(poisons: Iterable[int]) -> None:
@@ -101,7 +103,7 @@ def _verdict(
         return Verdict(status="confirmed", poison=poison)
     outcome = known[redrive].outcome
     detail = None
-    if outcome not in {*_before(Outcome.CONFIRMED), Outcome.CONFIRMED}:
+    if outcome not in {*outcomes_before(Outcome.CONFIRMED), Outcome.CONFIRMED}:
         detail = f"nothing changed: this redrive is already {outcome}"
     return Verdict(status="duplicate", poison=poison, detail=detail)
 
@@ -116,7 +118,7 @@ WITH heard AS (
     UPDATE poison_poison SET state = 'confirmed', sent_at = heard.sent_at
     FROM heard WHERE poison_poison.id = heard.poison_id
       AND poison_poison.redrives = heard.n
-      AND poison_poison.state IN ('redriving', 'redriven')
+      AND poison_poison.state = ANY(%(settles)s)
 )
 SELECT id FROM heard
 """
@@ -124,10 +126,13 @@ SELECT id FROM heard
 
 def _confirm(ids: list[uuid.UUID], *, now: datetime) -> set[uuid.UUID]:
     with connection.cursor() as cursor:
-        cursor.execute(
-            _CONFIRM,
-            {"ids": ids, "now": now, "from": _before(Outcome.CONFIRMED)},
-        )
+        values: dict[str, Any] = {
+            "ids": ids,
+            "now": now,
+            "from": outcomes_before(Outcome.CONFIRMED),
+            "settles": before(State.CONFIRMED),
+        }
+        cursor.execute(_CONFIRM, values)
         return {redrive for (redrive,) in cursor.fetchall()}
 
 
@@ -135,7 +140,8 @@ _BEGIN = """
 WITH claimed AS (
     UPDATE poison_poison SET state = 'redriving', redrives = redrives + 1
     WHERE id = ANY(%(poisons)s)
-      AND (state = 'open' OR state = 'redriven' AND sent_at < %(silent_before)s)
+      AND state = ANY(%(from)s)
+      AND (state <> 'redriven' OR sent_at < %(silent_before)s)
     RETURNING id, redrives, topic_id
 )
 INSERT INTO poison_redrive (id, poison_id, n, topic_id, outcome, detail, bookmark,
@@ -163,10 +169,15 @@ def begin(
                 "target": target,
                 "epoch": epoch,
                 "now": now,
-                "silent_before": now - timedelta(seconds=SILENT_AFTER_SECONDS),
+                "from": before(State.REDRIVING),
+                "silent_before": _silent_before(now),
             },
         )
         return dict(cursor.fetchall())
+
+
+def _silent_before(now: datetime) -> datetime:
+    return now - timedelta(seconds=SILENT_AFTER_SECONDS)
 
 
 _TAKE_OVER = """
@@ -233,29 +244,38 @@ def mark(
         )
 
 
+_DROP = """
+UPDATE poison_poison SET state = 'dropped', dropped_at = %(now)s
+WHERE id = ANY(%(poisons)s) AND state = ANY(%(from)s)
+  AND (state <> 'redriven' OR sent_at < %(silent_before)s)
+RETURNING id
+"""
+
+_RESTORE = """
+UPDATE poison_poison SET state = 'open', dropped_at = NULL
+WHERE id = ANY(%(poisons)s) AND state = 'dropped' RETURNING id
+"""
+
+
 def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
     """Drop those that may be dropped, and give them. Call it inside a transaction."""
-    lock(poisons)
-    silent_before = now - timedelta(seconds=SILENT_AFTER_SECONDS)
-    return _transition(
-        "UPDATE poison_poison SET state = 'dropped', dropped_at = %s"
-        " WHERE id = ANY(%s)"
-        " AND (state = 'open' OR state = 'redriven' AND sent_at < %s) RETURNING id",
-        [now, list(poisons), silent_before],
-    )
+    values = {
+        "now": now,
+        "from": before(State.DROPPED),
+        "silent_before": _silent_before(now),
+    }
+    return _transition(_DROP, poisons, values)
 
 
 def restore(*, poisons: Sequence[int]) -> set[int]:
     """Open those that are dropped, and give them. Call it inside a transaction."""
+    return _transition(_RESTORE, poisons, {})
+
+
+def _transition(
+    statement: str, poisons: Sequence[int], values: dict[str, Any]
+) -> set[int]:
     lock(poisons)
-    return _transition(
-        "UPDATE poison_poison SET state = 'open', dropped_at = NULL"
-        " WHERE id = ANY(%s) AND state = 'dropped' RETURNING id",
-        [list(poisons)],
-    )
-
-
-def _transition(statement: str, values: list[Any]) -> set[int]:
     with connection.cursor() as cursor:
-        cursor.execute(statement, values)
+        cursor.execute(statement, {**values, "poisons": list(poisons)})
         return {poison for (poison,) in cursor.fetchall()}

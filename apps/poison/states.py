@@ -36,6 +36,10 @@ def before(state: State) -> list[str]:
     return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
 
 
+# Only a person opens what a person dropped.
+REOPENED_BY_FAILURE = sorted(set(before(State.OPEN)) - {State.DROPPED.value})
+
+
 class Shown(StrEnum):
     """The four words that pages and `is:` use."""
 
@@ -82,3 +86,8 @@ NEXT_OUTCOME: dict[Outcome, frozenset[Outcome]] = {
     Outcome.RECURRED: frozenset(),
     Outcome.REFUSED: frozenset(),
 }
+
+
+def outcomes_before(outcome: Outcome) -> list[str]:
+    """List the outcomes after which this one can still become known."""
+    return sorted(o.value for o, onward in NEXT_OUTCOME.items() if outcome in onward)

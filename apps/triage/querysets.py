@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from django.db import models
 from django.db.models import Count, Q
 
 from apps.poison.states import IN_FLIGHT
-from apps.triage.states import CONFIRMED, COUNTED, UNFINISHED, ItemState, State
+from apps.triage.states import CONFIRMED, COUNTED, UNFINISHED, ItemState, State, before
 
 if TYPE_CHECKING:
     from apps.triage.models import Item, Operation
@@ -37,6 +37,10 @@ class OperationQuerySet(models.QuerySet["Operation"]):
 
     def recent_first(self) -> Self:
         return self.order_by("-id")
+
+    def transition(self, *, to: State, **values: Any) -> int:
+        """Move what may move, and say how many rows did."""
+        return self.filter(state__in=before(to)).update(state=to.value, **values)
 
 
 class ItemQuerySet(models.QuerySet["Item"]):

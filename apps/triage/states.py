@@ -25,10 +25,18 @@ NEXT: dict[State, frozenset[State]] = {
     # Cancelled from preview: a newer preview of the same selection replaced it.
     State.PREVIEW: frozenset({State.QUEUED, State.CANCELLED}),
     State.QUEUED: frozenset({State.RUNNING}),
-    State.RUNNING: frozenset({State.DONE}),
+    # Running again: a new run takes an operation over from one that died.
+    State.RUNNING: frozenset({State.RUNNING, State.DONE}),
     State.DONE: frozenset(),
     State.CANCELLED: frozenset(),
 }
+
+
+def before(state: State) -> list[str]:
+    """List the states from which this one can be reached."""
+    return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
+
+
 CONFIRMED = (State.QUEUED.value, State.RUNNING.value, State.DONE.value)
 UNFINISHED = (State.QUEUED.value, State.RUNNING.value)
 FINISHED = (State.DONE.value, State.CANCELLED.value)

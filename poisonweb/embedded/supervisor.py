@@ -44,7 +44,7 @@ HEALTHY_SECONDS = 10.0
 ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 LOG_BYTES = 10 * 1024 * 1024
-UPKEEP_SECONDS = 0.5
+UPKEEP_SECONDS = 0.25
 
 
 class Stopped(Exception):
@@ -107,8 +107,6 @@ class Supervisor:
         signal.set_wakeup_fd(self._wakeup.fileno())
         for number in STOPPING:
             signal.signal(number, self._ask)
-        # A handler of any kind, else the death of a child would not wake us.
-        signal.signal(signal.SIGCHLD, lambda *_: None)
         if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise CannotStart("This system cannot hand orphans to the supervisor.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,15 @@ def redis_stage(server: Server) -> Iterator[RedisStage]:
     stage = RedisStage(server)
     yield stage
     stage.client.close()
+
+
+@pytest.fixture
+def mortal_stage(tmp_path: Path) -> Iterator[RedisStage]:
+    """Give a Redis to one test, which remembers nothing of the others."""
+    stage = RedisStage(Server(tmp_path))
+    yield stage
+    stage.client.close()
+    stage.server.kill()
 
 
 @pytest.fixture(params=["memory", "redis_streams"])

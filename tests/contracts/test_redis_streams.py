@@ -129,17 +129,17 @@ def test_nothing_is_claimed_that_was_not_answered(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_was_sent_before_redis_was_killed_is_there_afterwards(
-    redis_stage: RedisStage, seed: int
+    mortal_stage: RedisStage, seed: int
 ) -> None:
-    redis_stage.client.config_set("appendfsync", "always")
-    killer = Thread(target=kill_at_length, args=(redis_stage, seed))
+    mortal_stage.client.config_set("appendfsync", "always")
+    killer = Thread(target=kill_at_length, args=(mortal_stage, seed))
     killer.start()
 
-    outcomes = publish_until_away(redis_stage)
+    outcomes = publish_until_away(mortal_stage)
     killer.join()
-    redis_stage.come_back()
+    mortal_stage.come_back()
 
-    entries = redis_stage.raw("XRANGE", redis_stage.topic, "-", "+")
+    entries = mortal_stage.raw("XRANGE", mortal_stage.topic, "-", "+")
     there = {entry[0].decode() for entry in entries}
     sent = {o.bookmark for o in outcomes if o.kind is OutcomeKind.SENT}
     unknown = [o for o in outcomes if o.kind is OutcomeKind.UNKNOWN]

@@ -12,7 +12,7 @@ from apps.poison.models import Alias, Body, Failure, Poison, Problem, Redrive
 from apps.poison.services import Answered, begin, confirm, mark
 from apps.poison.states import Outcome, State
 from apps.poison.tokens import sign
-from tests.reports import capture, failure, poisons
+from tests.reports import capture, drop, failure, poisons
 
 pytestmark = pytest.mark.django_db
 
@@ -249,7 +249,7 @@ def test_a_later_failure_reopens_what_was_handled_an_earlier_does_not(
 
 def test_a_dropped_message_stays_dropped_when_it_fails_again(now: datetime) -> None:
     (poison,) = poisons(now, 1, bookmark="1-0")
-    Poison.objects.filter(pk=poison.pk).transition(to=State.DROPPED, now=now)
+    drop(now, poison)
 
     capture(now, failure(now, bookmark="1-0"))
 

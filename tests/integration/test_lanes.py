@@ -40,7 +40,7 @@ STORY: dict[Any, Any] = {
 
 
 def dead_letter(stream: Redis, **fields: bytes) -> bytes:
-    named = {name.encode(): value for name, value in fields.items()}
+    named: dict[Any, Any] = {name.encode(): v for name, v in fields.items()}
     return cast(bytes, stream.xadd("orders-poison", {**named, **STORY}))
 
 
@@ -155,7 +155,10 @@ def test_a_redriven_message_comes_back_as_the_same_poison(
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
 
     token = sign(redrive=redrive, topic="orders", digest=poison.digest)
-    again = {b"x-poisonweb-redrive": token.encode(), b"x-original-bookmark": b"9-0"}
+    again: dict[Any, Any] = {
+        b"x-poisonweb-redrive": token.encode(),
+        b"x-original-bookmark": b"9-0",
+    }
     stream.xadd("orders-poison", {b"body": b"x", **STORY, **again})
     drain(orders, now)
 
@@ -221,7 +224,7 @@ def test_lanes_wait_for_a_broker_that_is_away_and_say_so(
     try:
         until(lambda: Topic.objects.get().lane_state == "away")
         Broker.objects.update(url=redis_url)
-        until(lambda: Poison.objects.exists(), seconds=30)
+        until(Poison.objects.exists, seconds=30)
     finally:
         stop.set()
         serving.join(timeout=20)

@@ -26,7 +26,7 @@ from apps.triage.services import decision, running, selection, upkeep
 from apps.triage.services.running import Ended
 from apps.triage.services.selection import Ask
 from apps.triage.states import State, Verb
-from tests.reports import poisons
+from tests.reports import drop, poisons
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -106,7 +106,7 @@ def test_a_preview_says_what_will_be_passed_over_and_why(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     open_one, dropped = poisons(now, 2)
-    Poison.objects.filter(pk=dropped.pk).transition(to=PoisonState.DROPPED, now=now)
+    drop(now, dropped)
 
     seen = selection.see(operation=preview(operator, now))
 
@@ -163,7 +163,7 @@ def test_a_token_that_is_not_good_is_refused(
     elif case == "replaced":
         preview(operator, now)
     else:
-        Poison.objects.all().transition(to=PoisonState.DROPPED, now=now)
+        drop(now, *Poison.objects.all())
         token = preview(operator, now).token
 
     with pytest.raises(Stale):
@@ -186,29 +186,29 @@ def test_a_drop_can_be_undone_as_an_operation_of_its_own(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 3)
-    drop = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
-    run(drop, now)
+    dropping = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
+    run(dropping, now)
     after_the_drop = set(Poison.objects.values_list("state", flat=True))
 
-    undo = decision.undo(operation_id=drop.pk, principal=operator, now=now)
+    undo = decision.undo(operation_id=dropping.pk, principal=operator, now=now)
     run(undo, now)
 
     assert after_the_drop == {"dropped"}
-    assert (told(drop), told(undo)) == ({"dropped": 3}, {"restored": 3})
+    assert (told(dropping), told(undo)) == ({"dropped": 3}, {"restored": 3})
     assert set(Poison.objects.values_list("state", flat=True)) == {"open"}
-    assert undo.undo_of_id == drop.pk
+    assert undo.undo_of_id == dropping.pk
 
 
 def test_undoing_twice_finds_nothing_left(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
-    drop = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
-    run(drop, now)
-    run(decision.undo(operation_id=drop.pk, principal=operator, now=now), now)
+    dropping = confirm(operator, preview(operator, now, verb=Verb.DROP), now)
+    run(dropping, now)
+    run(decision.undo(operation_id=dropping.pk, principal=operator, now=now), now)
 
     with pytest.raises(Stale):
-        decision.undo(operation_id=drop.pk, principal=operator, now=now)
+        decision.undo(operation_id=dropping.pk, principal=operator, now=now)
 
 
 def test_a_topic_without_a_broker_refuses_and_the_rest_goes_on(
@@ -340,7 +340,7 @@ def test_what_was_decided_meanwhile_is_passed_over_and_told(
 ) -> None:
     poisons(now, 1)
     operation = confirm(operator, preview(operator, now), now)
-    Poison.objects.all().transition(to=PoisonState.DROPPED, now=now)
+    drop(now, *Poison.objects.all())
 
     run(operation, now)
 

@@ -162,24 +162,20 @@ def test_only_equal_inputs_share_a_digest(one: str, other: str) -> None:
 
 
 def test_type_message_and_frames_each_tell_problems_apart() -> None:
-    same: Values = {"exception_type": "ValueError", "exception_message": "no"}
-
     digests = {
-        of(**same).digest,
+        of(exception_type="ValueError", exception_message="no").digest,
         of(exception_type="TypeError", exception_message="no").digest,
         of(exception_type="ValueError", exception_message="yes").digest,
-        of(**same, traceback=TRACEBACK).digest,
-        of(**same, traceback=JAVA).digest,
+        of(exception_type="ValueError", traceback=TRACEBACK).digest,
+        of(exception_type="ValueError", traceback=JAVA).digest,
     }
 
     assert len(digests) == 5
 
 
 def test_with_an_exception_the_cause_and_the_body_do_not_matter() -> None:
-    same: Values = {"exception_type": "ValueError", "traceback": TRACEBACK}
-
-    one = of(**same, cause="fatal", body=b"{}", message_type="a")
-    other = of(**same, cause="crash", body=b"[]", message_type="b")
+    one = of(traceback=TRACEBACK, cause="fatal", body=b"{}", message_type="a")
+    other = of(traceback=TRACEBACK, cause="crash", body=b"[]", message_type="b")
 
     assert one == other
 

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Count, Q
+from django.db.models import Case, Count, Q, Value, When
 
 from apps.brokers.models import Topic
 from apps.core.errors import Absent, Invalid
@@ -30,6 +30,7 @@ AGES = (
     ("under a day", timedelta(days=1)),
     ("under a week", timedelta(days=7)),
 )
+OLDER = "a week and more"
 # Whatever else its standing says, an item in one of these is still to be done.
 PENDING = (ItemState.WAITING, Outcome.SENDING, Outcome.UNKNOWN)
 ALWAYS_SHOWN = {
@@ -166,19 +167,15 @@ def _by_state(operation: Operation) -> list[tuple[str, int]]:
 
 
 def _by_age(operation: Operation, *, now: datetime) -> list[tuple[str, int]]:
-    waiting = Item.objects.filter(operation=operation).waiting()
-    younger = {
-        title: Count("pk", filter=Q(poison__last_failed_at__gt=now - age))
+    younger = [
+        When(poison__last_failed_at__gt=now - age, then=Value(title))
         for title, age in AGES
-    }
-    found = waiting.aggregate(**younger, older=Count("pk"))
-    numbers = [(title, found[title]) for title in (*younger, "older")]
-    below = [0, *(number for _, number in numbers)]
-    parts = [
-        (title, number - before)
-        for (title, number), before in zip(numbers, below, strict=False)
     ]
-    return [(title, number) for title, number in parts if number]
+    waiting = Item.objects.filter(operation=operation).waiting().order_by()
+    aged = waiting.annotate(age=Case(*younger, default=Value(OLDER)))
+    found = dict(aged.values_list("age").annotate(number=Count("pk")))
+    titles = (*(title for title, _ in AGES), OLDER)
+    return [(title, found[title]) for title in titles if title in found]
 
 
 def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:

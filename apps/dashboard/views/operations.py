@@ -77,7 +77,6 @@ def detail(request: SignedIn, operation_id: int) -> HttpResponse:
     context = {
         "found": found,
         "operation": found.operation,
-        "may_act": request.user.principal.may(Scope.OPERATIONS_WRITE),
         "curl": curl.get(request, f"/api/v1/operations/{operation_id}"),
     }
     live = "operations/_progress.html"

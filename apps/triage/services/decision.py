@@ -84,8 +84,8 @@ def _confirm(
     number = waiting.update(held=True)
     if number == 0:
         return "Nothing is left to act on."
-    Operation.objects.filter(pk=operation.pk).update(
-        state=State.QUEUED.value, reason=reason, confirmed_at=now
+    Operation.objects.filter(pk=operation.pk).transition(
+        to=State.QUEUED, reason=reason, confirmed_at=now
     )
     audit.record(
         action=Action.OPERATION_CONFIRMED,

@@ -21,6 +21,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from django.db import connection, transaction
+from django.db.models import F
 from poisonguard.contract import REDRIVE_HEADER
 
 from apps.audit import services as audit
@@ -91,15 +92,10 @@ def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> Ende
 
 def _begin(operation_id: int) -> Operation | None:
     """Start a new epoch: whoever still writes under an older one is fenced off."""
-    with transaction.atomic():
-        unfinished = Operation.objects.select_for_update().unfinished()
-        operation = unfinished.filter(pk=operation_id).first()
-        if operation is None:
-            return None
-        operation.epoch += 1
-        operation.state = State.RUNNING.value
-        operation.save(update_fields=["epoch", "state"])
-        return operation
+    this = Operation.objects.filter(pk=operation_id)
+    if not this.transition(to=State.RUNNING, epoch=F("epoch") + 1):
+        return None
+    return this.get()
 
 
 class _Slice:
@@ -282,8 +278,8 @@ class _Slice:
 
     def _finish(self) -> None:
         now = self.clock()
-        Operation.objects.filter(pk=self.operation.pk).update(
-            state=State.DONE.value,
+        Operation.objects.filter(pk=self.operation.pk).transition(
+            to=State.DONE,
             finished_at=now,
             trouble="",
             troubles=0,

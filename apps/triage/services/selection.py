@@ -164,7 +164,7 @@ def _target(ask: Ask, principal: Principal) -> Topic | None:
 def _replace_older(ask: Ask, principal: Principal, *, now: datetime) -> None:
     Operation.objects.previews().filter(
         actor=str(principal.actor), scope=ask.scope
-    ).update(state=State.CANCELLED.value, finished_at=now)
+    ).transition(to=State.CANCELLED, finished_at=now)
 
 
 # Why an item will be passed over, or '' if it will be acted on.

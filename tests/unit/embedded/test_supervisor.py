@@ -39,7 +39,15 @@ def keeping(var: Path, *commands: str) -> Iterator[subprocess.Popen[str]]:
         try:
             yield keeper
         finally:
-            keeper.terminate()
+            end(keeper)
+
+
+def end(keeper: subprocess.Popen[str]) -> None:
+    keeper.terminate()
+    try:
+        keeper.wait(10)
+    except subprocess.TimeoutExpired:
+        keeper.kill()
 
 
 def leader(var: Path, name: str = "a") -> int:
@@ -136,6 +144,22 @@ def test_recovers_orphans_whose_leader_is_gone(tmp_path: Path) -> None:
     recover(tmp_path)
 
     eventually(lambda: not is_alive(orphan))
+
+
+def test_recovery_kills_a_server_that_does_not_stop(tmp_path: Path) -> None:
+    deaf = ("sh", "-c", "trap '' TERM; echo; while :; do sleep 1; done")
+    with subprocess.Popen(deaf, process_group=0, stdout=subprocess.PIPE) as server:
+        assert server.stdout
+        server.stdout.readline()
+        identity = processes.Identity.of(server.pid)
+        assert identity
+        note = Note(identity=identity, signal=signal.SIGTERM)
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "a.pid").write_text(note.to_json())
+
+        recover(tmp_path, seconds=0.2)
+
+        assert server.wait(5) == -signal.SIGKILL
 
 
 def test_recovery_spares_a_process_that_has_only_the_number(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""What the OpenAPI schema says of a call beyond what its code does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from django.conf import settings
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework.serializers import Serializer
+
+from apps.api import schemas
+from apps.api.errors import MEDIA_TYPE
+from apps.api.idempotency import HEADER
+from apps.api.paging import DEFAULT_LIMIT, MOST_LIMIT
+from apps.team.rights import Scope
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+Shape = type[Serializer[Any]]
+
+ALWAYS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.SERVICE_UNAVAILABLE)
+WITH_A_BODY = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+)
+# What an Idempotency-Key can be refused for, and a decision too.
+REFUSED_KEY = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
+
+
+def _text(name: str, description: str, *, required: bool = False) -> OpenApiParameter:
+    return OpenApiParameter(name, str, description=description, required=required)
+
+
+Q = _text(
+    "q",
+    "is:open|sent|handled|dropped day: topic: problem: consumer: cause: error:, joined"
+    " by AND; ! negates, quotes hold spaces, * stands for any text",
+)
+PAGING = (
+    _text("cursor", "the `next` of the page before"),
+    OpenApiParameter(
+        "limit", int, description=f"1 to {MOST_LIMIT}; {DEFAULT_LIMIT} if left out"
+    ),
+)
+TRAIL = (
+    _text("actor", "user:anna, key:ci"),
+    _text("action", "operation.confirmed"),
+    _text("subject", "operation:12"),
+    _text("from", "a UTC day or a time; included"),
+    _text("to", "a UTC day or a time; included"),
+)
+TOKEN = _text("token", "of a preview", required=True)
+IDEMPOTENCY_KEY = OpenApiParameter(
+    HEADER,
+    str,
+    OpenApiParameter.HEADER,
+    description="for 24 h, the same request under the same key acts only once",
+)
+
+
+class Described(AutoSchema):
+    """Adds the scope that the view asks for, so that it is said in one place."""
+
+    def get_description(self) -> str:
+        needed = self.view.scopes[self.method]
+        told = (
+            f"Needs the scope `{needed}`."
+            if isinstance(needed, Scope)
+            else "Any sign-in or key will do."
+        )
+        return "\n\n".join(filter(None, [super().get_description(), told]))
+
+
+def described(
+    name: str,
+    summary: str,
+    *,
+    answer: Shape | OpenApiTypes,
+    status: HTTPStatus = HTTPStatus.OK,
+    request: Shape | None = None,
+    parameters: Sequence[OpenApiParameter] = (),
+    refusals: Sequence[HTTPStatus] = (),
+) -> Callable[[Method], Method]:
+    """Say of a view's method what it takes and answers."""
+    expected = {*ALWAYS, *refusals, *(WITH_A_BODY if request else ())}
+    responses: dict[tuple[int, str], object] = {
+        (refusal.value, MEDIA_TYPE): OpenApiResponse(_problem(refusal), refusal.phrase)
+        for refusal in sorted(expected)
+    }
+    is_bytes = answer is OpenApiTypes.BINARY
+    media_type = "application/octet-stream" if is_bytes else "application/json"
+    responses = {(status.value, media_type): answer, **responses}
+
+    def decorate(method: Method) -> Method:
+        vars(method)["schema"] = Described
+        return extend_schema(
+            operation_id=name,
+            summary=summary,
+            request=request,
+            parameters=list(parameters),
+            responses=responses,
+        )(method)
+
+    return decorate
+
+
+def _problem(status: HTTPStatus) -> Shape:
+    stale = status is HTTPStatus.CONFLICT
+    return schemas.StaleProblem if stale else schemas.Problem
+
+
+class KeyScheme(OpenApiAuthenticationExtension):
+    target_class = "apps.api.authentication.ApiKeyAuthentication"
+    name = "key"
+
+    def get_security_definition(self, _: AutoSchema) -> Mapping[str, str]:
+        return {
+            "type": "http",
+            "scheme": "bearer",
+            "bearerFormat": f"pw_{settings.POISONWEB_ENVIRONMENT}_...",
+        }
+
+
+class SessionScheme(OpenApiAuthenticationExtension):
+    target_class = "apps.api.authentication.SignedInAuthentication"
+    name = "session"
+
+    def get_security_definition(self, _: AutoSchema) -> Mapping[str, str]:
+        return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME}

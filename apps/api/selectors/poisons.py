@@ -1,0 +1,111 @@
+"""Poisons, one by one and as a list. None of this reads a body."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models.functions import Left, Length
+
+from apps.api.paging import Page, Place, Window
+from apps.api.patience import patience
+from apps.api.selectors import operations
+from apps.audit.models import Entry
+from apps.core.text import readable
+from apps.poison import reading
+from apps.poison.models import Failure, Poison, Redrive
+from apps.poison.query import Query
+from apps.team.rights import Principal, Scope
+from apps.triage.models import Item, Operation
+
+MOST_FAILURES = 50
+MOST_REDRIVES = 50
+MOST_ENTRIES = 50
+# One guard may send a traceback of megabytes; fifty of them are no answer to anybody.
+TEXT_SHOWN = 16 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailureSeen:
+    """A failure with its texts as far as they are shown; `cut` says if not whole."""
+
+    failure: Failure
+    message: str
+    traceback: str
+    cut: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoisonSeen:
+    """A poison and what became of it, newest first; `entries` is None for who may not.
+
+    `operations` are the confirmed ones that hold it, or did.
+    """
+
+    poison: Poison
+    header_names: list[str]
+    failures: list[FailureSeen]
+    redrives: list[Redrive]
+    operations: list[Operation]
+    entries: list[Entry] | None
+
+
+def matching(query: Query, window: Window, principal: Principal) -> Page[Poison]:
+    """List what matches among what this principal may see, latest failure first."""
+    rows = Poison.objects.on_topics(principal.topics).matching(query).recent_first()
+    # A bookmark may have 100 KB; only the detail shows it.
+    rows = rows.select_related("topic", "moved_to").defer("bookmark")
+    if window.after and window.after.at:
+        rows = rows.older_than(failed_at=window.after.at, pk=window.after.pk)
+    with patience():
+        return window.cut(rows, lambda row: Place(at=row.last_failed_at, pk=row.pk))
+
+
+def one(poison_id: int, principal: Principal) -> PoisonSeen:
+    """Find a poison and its story; raises Absent where it is not seen."""
+    poison = reading.visible(poison_id=poison_id, principal=principal)
+    names = reading.header_names(poison_id=poison_id)
+    redrives = Redrive.objects.filter(poison=poison).select_related("topic", "item")
+    decisions = _operations(poison, principal)
+    return PoisonSeen(
+        poison=poison,
+        header_names=[readable(name) for name in names],
+        failures=_failures(poison),
+        redrives=list(redrives.order_by("-n")[:MOST_REDRIVES]),
+        operations=decisions,
+        entries=_entries(poison, decisions, principal),
+    )
+
+
+def _failures(poison: Poison) -> list[FailureSeen]:
+    rows = Failure.objects.filter(poison=poison).defer("error_message", "traceback")
+    told = rows.annotate(
+        message_shown=Left("error_message", TEXT_SHOWN),
+        traceback_shown=Left("traceback", TEXT_SHOWN),
+        longer=Length("error_message") + Length("traceback")
+        - Length("message_shown") - Length("traceback_shown"),
+    )
+    return [
+        FailureSeen(
+            failure=row,
+            message=row.message_shown,
+            traceback=row.traceback_shown,
+            cut=row.longer > 0,
+        )
+        for row in told.order_by("-failed_at", "-id")[:MOST_FAILURES]
+    ]
+
+
+def _operations(poison: Poison, principal: Principal) -> list[Operation]:
+    holding = Item.objects.filter(poison=poison).values("operation")
+    found = operations.seen_by(principal).filter(pk__in=holding)
+    return list(found.select_related("target_topic").recent_first()[:MOST_ENTRIES])
+
+
+def _entries(
+    poison: Poison, decisions: list[Operation], principal: Principal
+) -> list[Entry] | None:
+    if not principal.may(Scope.AUDIT_READ):
+        return None
+    subjects = [f"poison:{poison.pk}", *(f"operation:{op.pk}" for op in decisions)]
+    entries = Entry.objects.filter(subject__in=subjects)
+    return list(entries.order_by("-seq")[:MOST_ENTRIES])

@@ -1,0 +1,30 @@
+"""The addresses under /api/v1/. Topics and bookmarks are never part of a path."""
+
+from __future__ import annotations
+
+from django.urls import path, re_path
+
+from apps.api.views import base, capture, operations, poisons, reference, trail
+
+urlpatterns = [
+    path("failures", capture.Failures.as_view()),
+    path("confirmations", capture.Confirmations.as_view()),
+    path("counters", capture.Counters.as_view()),
+    path("poisons", poisons.Poisons.as_view()),
+    path("poisons/<int:poison_id>", poisons.Poison.as_view()),
+    path("poisons/<int:poison_id>/body", poisons.Body.as_view()),
+    path("problems", poisons.Problems.as_view()),
+    path("operations", operations.Operations.as_view()),
+    path("operations/preview", operations.Preview.as_view()),
+    path(
+        "operations/<int:operation_id>",
+        operations.Operation.as_view(),
+        name="api-operation",
+    ),
+    path("operations/<int:operation_id>/undo", operations.Undo.as_view()),
+    path("audit", trail.Entries.as_view()),
+    path("audit/verify", trail.Verify.as_view()),
+    path("schema", reference.Schema.as_view(), name="api-schema"),
+    path("docs", reference.docs, name="api-docs"),
+    re_path(r"^(?P<path>.*)$", base.Unknown.as_view()),
+]

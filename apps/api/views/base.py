@@ -1,0 +1,67 @@
+"""What every call has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from django.http import HttpRequest
+from rest_framework.exceptions import NotFound
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from apps.api.paging import Page, Row
+from apps.api.permissions import SIGNED_IN, Needs
+from apps.team.rights import Principal
+
+
+class OnlyJSON(DefaultContentNegotiation):
+    """We speak one language; what else a client would accept changes nothing."""
+
+    def select_renderer(
+        self,
+        request: Request,
+        renderers: Sequence[BaseRenderer],
+        format_suffix: str | None = None,
+    ) -> tuple[BaseRenderer, str]:
+        return renderers[0], renderers[0].media_type or ""
+
+
+class View(APIView):
+    """A call; `scopes` says for each method what it takes to be let in."""
+
+    scopes: ClassVar[Mapping[str, Needs]]
+    http_method_names: ClassVar[list[str]] = ["get", "head", "post"]
+    content_negotiation_class = OnlyJSON
+
+    def initialize_request(
+        self, request: HttpRequest, *args: Any, **kwargs: Any
+    ) -> Request:
+        # rest_framework takes a body that comes in chunks, without its length, for none.
+        if "HTTP_TRANSFER_ENCODING" in request.META:
+            request.META["CONTENT_LENGTH"] = "-1"
+        return super().initialize_request(request, *args, **kwargs)
+
+    @property
+    def principal(self) -> Principal:
+        principal: Principal = self.request.auth
+        return principal
+
+
+class Unknown(View):
+    """Whatever has no other address here: a 404, to who is signed in."""
+
+    scopes: ClassVar = {"GET": SIGNED_IN, "POST": SIGNED_IN}
+    schema = None
+
+    def get(self, request: Request, path: str) -> Response:
+        raise NotFound
+
+    post = get
+
+
+def listed(page: Page[Row], results: list[dict[str, object]]) -> Response:
+    return Response({"results": results, "next": page.next})

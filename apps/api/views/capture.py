@@ -1,0 +1,85 @@
+"""IN: what consumers report. Each member is answered for itself, in order."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api import parameters, schemas, shapes
+from apps.api.idempotency import idempotent
+from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
+from apps.api.views.base import View
+from apps.capture import services as capture
+from apps.capture.services import Answer
+from apps.core import clock
+from apps.team.rights import Scope
+
+
+class Failures(View):
+    scopes: ClassVar = {"POST": Scope.CAPTURE_WRITE}
+
+    @described(
+        "reportFailures",
+        "Report messages that could not be processed",
+        request=schemas.FailureReports,
+        answer=schemas.Answers,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """At most 1,000 in one request; one bad member never sinks the rest."""
+        members = parameters.members(request.data, "failures")
+        return _answered(
+            capture.capture(
+                members=members, principal=self.principal, now=clock.now()
+            )
+        )
+
+
+class Confirmations(View):
+    scopes: ClassVar = {"POST": Scope.CAPTURE_WRITE}
+
+    @described(
+        "confirmRedrives",
+        "Tell that redriven messages were handled",
+        request=schemas.Confirmations,
+        answer=schemas.Answers,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """Idempotent; a redrive that is not ours is rejected."""
+        members = parameters.members(request.data, "confirmations")
+        return _answered(
+            capture.confirm(
+                members=members, principal=self.principal, now=clock.now()
+            )
+        )
+
+
+class Counters(View):
+    scopes: ClassVar = {"POST": Scope.CAPTURE_WRITE}
+
+    @described(
+        "countMessages",
+        "Count what consumers did, minute by minute",
+        request=schemas.CounterReports,
+        answer=schemas.Answers,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """A (reporter, sequence) counts once, however often it is sent."""
+        members = parameters.members(request.data, "counters")
+        return _answered(
+            capture.count(members=members, principal=self.principal, now=clock.now())
+        )
+
+
+def _answered(answers: list[Answer]) -> Response:
+    return Response({"results": [shapes.answer(answer) for answer in answers]})

@@ -1,0 +1,140 @@
+"""OUT: preview, confirm, follow and undo a decision."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from django.urls import reverse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api import parameters, schemas, shapes
+from apps.api.idempotency import idempotent
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, TOKEN, described
+from apps.api.paging import Window
+from apps.api.selectors import operations
+from apps.api.views.base import View, listed
+from apps.core import clock
+from apps.team.rights import Scope
+from apps.triage import dispatch
+from apps.triage.models import Operation as Row
+from apps.triage.services import selection
+
+
+class Preview(View):
+    scopes: ClassVar = {
+        "GET": Scope.OPERATIONS_WRITE,
+        "POST": Scope.OPERATIONS_WRITE,
+    }
+
+    @described(
+        "previewOperation",
+        "Freeze a selection and see what would be done",
+        request=schemas.Ask,
+        answer=schemas.Preview,
+        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def post(self, request: Request) -> Response:
+        """Changes nothing; expires after 15 minutes, or when its like is made anew."""
+        now = clock.now()
+        ask = parameters.ask(request.data)
+        operation = dispatch.preview(ask=ask, principal=self.principal, now=now)
+        seen = selection.see(operation=operation)
+        return Response(shapes.preview(operation, seen, now=now))
+
+    @described(
+        "readPreview",
+        "Look again at a preview of one's own, while it is being taken",
+        answer=schemas.Preview,
+        parameters=[TOKEN],
+        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> Response:
+        token = parameters.token(request.query_params)
+        operation, seen = operations.preview(token, self.principal)
+        return Response(shapes.preview(operation, seen, now=clock.now()))
+
+
+class Operations(View):
+    scopes: ClassVar = {
+        "GET": Scope.OPERATIONS_READ,
+        "POST": Scope.OPERATIONS_WRITE,
+    }
+
+    @described(
+        "listOperations",
+        "List what was decided, newest first",
+        answer=schemas.Operations,
+        parameters=PAGING,
+        refusals=[HTTPStatus.BAD_REQUEST],
+    )
+    def get(self, request: Request) -> Response:
+        """A key for some topics sees what was decided under its own patterns."""
+        window = Window.parse(request.query_params, name="operations")
+        page = operations.recent(window, self.principal)
+        return listed(page, [shapes.operation(row) for row in page.rows])
+
+    @described(
+        "confirmOperation",
+        "Carry out what a preview showed",
+        request=schemas.Decision,
+        answer=schemas.Accepted,
+        status=HTTPStatus.ACCEPTED,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """A token that was used, replaced or has expired is a 409 with a new preview."""
+        decision = parameters.Decision.parse(request.data)
+        operation = dispatch.confirm(
+            token=decision.token,
+            reason=decision.reason,
+            principal=self.principal,
+            now=clock.now(),
+        )
+        return _accepted(operation)
+
+
+class Operation(View):
+    scopes: ClassVar = {"GET": Scope.OPERATIONS_READ}
+
+    @described(
+        "readOperation",
+        "Follow an operation: its counts always add up to its total",
+        answer=schemas.OperationDetail,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def get(self, request: Request, operation_id: int) -> Response:
+        progress = operations.progress(
+            operation_id, self.principal, now=clock.now()
+        )
+        return Response(shapes.progress(progress))
+
+
+class Undo(View):
+    scopes: ClassVar = {"POST": Scope.OPERATIONS_WRITE}
+
+    @described(
+        "undoOperation",
+        "Restore what a drop dropped, as an operation of its own",
+        answer=schemas.Accepted,
+        status=HTTPStatus.ACCEPTED,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=[HTTPStatus.NOT_FOUND, *REFUSED_KEY],
+    )
+    @idempotent
+    def post(self, request: Request, operation_id: int) -> Response:
+        dropped = operations.visible(operation_id, self.principal)
+        operation = dispatch.undo(
+            operation_id=dropped.pk, principal=self.principal, now=clock.now()
+        )
+        return _accepted(operation)
+
+
+def _accepted(operation: Row) -> Response:
+    where = reverse("api-operation", args=[operation.pk])
+    return Response(
+        {"id": operation.pk}, status=HTTPStatus.ACCEPTED, headers={"Location": where}
+    )

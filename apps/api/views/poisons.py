@@ -1,0 +1,121 @@
+"""THE RECORD: poisons and problems, and the exact bytes of one message."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from http import HTTPStatus
+from typing import ClassVar
+
+from asgiref.sync import sync_to_async
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpRequest, StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api import schemas, shapes
+from apps.api.openapi import PAGING, Q, described
+from apps.api.paging import Window
+from apps.api.selectors import poisons, problems
+from apps.api.views.base import View, listed
+from apps.core import clock
+from apps.poison import reading
+from apps.poison.query import Query
+from apps.team.rights import Scope
+
+LIST_REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+
+
+class Poisons(View):
+    scopes: ClassVar = {"GET": Scope.POISONS_READ}
+
+    @described(
+        "listPoisons",
+        "List poisons, the latest failure first",
+        answer=schemas.Poisons,
+        parameters=[Q, *PAGING],
+        refusals=LIST_REFUSALS,
+    )
+    def get(self, request: Request) -> Response:
+        window = Window.parse(request.query_params, name="poisons")
+        query = Query.parse(request.query_params.get("q", ""))
+        page, now = poisons.matching(query, window, self.principal), clock.now()
+        return listed(page, [shapes.poison(row, now=now) for row in page.rows])
+
+
+class Poison(View):
+    scopes: ClassVar = {"GET": Scope.POISONS_READ}
+
+    @described(
+        "readPoison",
+        "Read one poison with its failures, redrives and audit entries",
+        answer=schemas.PoisonDetail,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def get(self, request: Request, poison_id: int) -> Response:
+        """Of its headers only the names: values are as secret as the body."""
+        seen = poisons.one(poison_id, self.principal)
+        return Response(shapes.poison_detail(seen, now=clock.now()))
+
+
+class Body(View):
+    scopes: ClassVar = {"GET": Scope.BODIES_READ}
+
+    @described(
+        "downloadBody",
+        "Download the exact bytes of a message",
+        answer=OpenApiTypes.BINARY,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def get(self, request: Request, poison_id: int) -> StreamingHttpResponse:
+        """The download is an audit entry."""
+        poison, chunks = reading.download(
+            poison_id=poison_id, principal=self.principal, now=clock.now()
+        )
+        headers = {
+            "Content-Length": str(poison.size),
+            "Content-Disposition": f'attachment; filename="message-{poison.pk}.bin"',
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-store",
+        }
+        return StreamingHttpResponse(
+            _flowing(self.request._request, chunks),
+            content_type="application/octet-stream",
+            headers=headers,
+        )
+
+
+class Problems(View):
+    scopes: ClassVar = {"GET": Scope.PROBLEMS_READ}
+
+    @described(
+        "listProblems",
+        "List the problems that have a poison which matches, last seen first",
+        answer=schemas.PoisonProblems,
+        parameters=[Q, *PAGING],
+        refusals=LIST_REFUSALS,
+    )
+    def get(self, request: Request) -> Response:
+        """The counts are of all its poisons, not only of those that match."""
+        window = Window.parse(request.query_params, name="problems")
+        query = Query.parse(request.query_params.get("q", ""))
+        seen = problems.matching(query, window, self.principal)
+        return listed(
+            seen.page,
+            [
+                shapes.problem(row, counts=seen.counts[row.pk])
+                for row in seen.page.rows
+            ],
+        )
+
+
+def _flowing(
+    request: HttpRequest, chunks: Iterator[bytes]
+) -> Iterator[bytes] | AsyncIterator[bytes]:
+    # Under ASGI Django would first gather what a plain iterator gives, all of it.
+    return _apart(chunks) if isinstance(request, ASGIRequest) else chunks
+
+
+async def _apart(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while chunk := await sync_to_async(next)(chunks, b""):
+        yield chunk

@@ -1,0 +1,37 @@
+"""What this API is: the OpenAPI schema, and a page for people made from it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, ClassVar
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+from drf_spectacular.generators import SchemaGenerator
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api import reference
+from apps.api.permissions import SIGNED_IN
+from apps.api.views.base import View
+
+
+class Schema(View):
+    scopes: ClassVar = {"GET": SIGNED_IN}
+    schema = None
+
+    def get(self, request: Request) -> Response:
+        return Response(_schema())
+
+
+@require_safe
+def docs(request: HttpRequest) -> HttpResponse:
+    # No view of rest_framework: who is not signed in is sent to the sign-in.
+    return render(request, "api/docs.html", {"reference": reference.of(_schema())})
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    schema: dict[str, Any] = SchemaGenerator().get_schema(public=True)
+    return schema

@@ -1,0 +1,50 @@
+"""WHO DID WHAT: the audit trail, and whether it is whole."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api import schemas, shapes
+from apps.api.openapi import PAGING, TRAIL, described
+from apps.api.paging import Window
+from apps.api.parameters import Trail
+from apps.api.selectors import trail
+from apps.api.views.base import View, listed
+from apps.audit import services as audit
+from apps.team.rights import Scope
+
+
+class Entries(View):
+    scopes: ClassVar = {"GET": Scope.AUDIT_READ}
+
+    @described(
+        "listAuditEntries",
+        "List who decided what, newest first",
+        answer=schemas.Entries,
+        parameters=[*TRAIL, *PAGING],
+        refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> Response:
+        """Not for a key that is for some topics only: the trail spans all of them."""
+        window = Window.parse(request.query_params, name="audit")
+        wanted = Trail.parse(request.query_params)
+        page = trail.matching(wanted, window, self.principal)
+        return listed(page, [shapes.entry(row) for row in page.rows])
+
+
+class Verify(View):
+    scopes: ClassVar = {"GET": Scope.AUDIT_READ}
+
+    @described(
+        "verifyAudit",
+        "Recompute the chain of the trail",
+        answer=schemas.Verdict,
+    )
+    def get(self, request: Request) -> Response:
+        """`first_bad` is the first entry that lies; keep `head` elsewhere to compare."""
+        trail.allow(self.principal)
+        return Response(shapes.verdict(audit.verify()))

@@ -1,0 +1,164 @@
+"""`python -m poisonweb.sample`: run the demo until SIGTERM or Ctrl-C.
+
+SIGUSR1 stops the producer for good; the consumers go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from poisonweb import env as settings
+from poisonweb.sample.api import Api
+from poisonweb.sample.consumer import Consumer
+from poisonweb.sample.counters import Counters
+from poisonweb.sample.courier import Courier
+from poisonweb.sample.handlers import Billing, Payments, Superstitious
+from poisonweb.sample.ledger import Ledger
+from poisonweb.sample.producer import Producer
+from poisonweb.sample.subscriptions import BILLING, CONTENT
+
+STOP_SECONDS = 1.5
+
+
+class Part(Protocol):
+    def run(self) -> None:
+        """Work until told to stop."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = _options(arguments)
+    try:
+        env = settings.load(os.environ)
+    except settings.BadEnvironment as problem:
+        sys.stderr.write(f"poisonweb.sample: {problem}\n")
+        return 1
+    if env.redis_url is None:
+        sys.stderr.write("poisonweb.sample: POISONWEB_REDIS_URL is not set.\n")
+        return 1
+    logging.basicConfig(
+        level=env.log_level, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    stop = threading.Event()
+    api = Api(
+        port=int(os.environ.get("PORT") or "8000"),
+        key_file=env.var / "sample-api-key",
+    )
+    return _run(
+        _parts(
+            options,
+            redis=_redis(env.redis_url),
+            ledger=Ledger(env.var / "sample-ledger.jsonl"),
+            api=api,
+            stop=stop,
+        ),
+        stop,
+    )
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m poisonweb.sample", description="Sample traffic for Poisonweb."
+    )
+    parser.add_argument(
+        "--rate", type=float, default=3.0, help="messages a second (%(default)s)"
+    )
+    parser.add_argument(
+        "--release-after",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="age at which billing gets its new release (%(default)s)",
+    )
+    return parser.parse_args(arguments)
+
+
+def _redis(url: str) -> Redis:
+    # One try each: the client's own patience would send a message twice.
+    return Redis.from_url(
+        url,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        socket_connect_timeout=2,
+        socket_timeout=5,
+    )
+
+
+def _parts(
+    options: argparse.Namespace,
+    *,
+    redis: Redis,
+    ledger: Ledger,
+    api: Api,
+    stop: threading.Event,
+) -> list[Part]:
+    # The age counts from the first start of all: a restart takes no release back.
+    began = ledger.began() or datetime.now(UTC)
+
+    def age() -> timedelta:
+        return datetime.now(UTC) - began
+
+    billing = Billing(
+        payments=Payments(age),
+        age=age,
+        release_after=timedelta(seconds=options.release_after),
+    )
+    counters = Counters()
+    producer = Producer(redis, ledger, rate=options.rate, stop=stop)
+    signal.signal(signal.SIGUSR1, lambda *_: producer.pause())
+    return [
+        producer,
+        Consumer(
+            redis, CONTENT, Superstitious(), ledger=ledger, counters=counters, stop=stop
+        ),
+        Consumer(redis, BILLING, billing, ledger=ledger, counters=counters, stop=stop),
+        Courier(api, ledger, counters, stop=stop),
+    ]
+
+
+def _run(parts: Sequence[Part], stop: threading.Event) -> int:
+    """Run all of them until one ends or somebody asks to stop."""
+    asked = threading.Event()
+
+    def ask(*_: object) -> None:
+        asked.set()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+    threads = [
+        threading.Thread(target=_until_the_end, args=(part, stop), daemon=True)
+        for part in parts
+    ]
+    for thread in threads:
+        thread.start()
+    stop.wait()
+    deadline = time.monotonic() + STOP_SECONDS
+    for thread in threads:
+        # Who waits for a server that hangs is left behind: nothing is lost by it.
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return 0 if asked.is_set() else 1
+
+
+def _until_the_end(part: Part, stop: threading.Event) -> None:
+    try:
+        part.run()
+    finally:
+        # One that died of an error takes all down, to be started again together.
+        stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,76 @@
+"""What the consumers do with a message: they know nothing of brokers or poison."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+from poisonweb.sample import billing
+
+log = logging.getLogger(__name__)
+
+AWAY_EVERY = timedelta(minutes=4)
+AWAY_FROM = timedelta(seconds=15)
+AWAY_UNTIL = timedelta(seconds=55)
+ANSWER_SECONDS = 0.2
+
+# How long the sample has been there, over all its restarts.
+Age = Callable[[], timedelta]
+
+
+class Superstitious:
+    """Fail for every thirteenth message, today as in the article it comes from."""
+
+    version = "1"
+
+    def handle(self, body: bytes) -> None:
+        message = json.loads(body)
+        if message["id"] % 13 == 0:
+            raise ValueError("I'm superstitious...")
+
+
+class Payments:
+    """A back end of somebody else, which is away now and then."""
+
+    def __init__(self, age: Age) -> None:
+        self._age = age
+        self._never = threading.Event()
+
+    def charge(self, customer: str, cents: int) -> None:
+        if AWAY_FROM <= self._age() % AWAY_EVERY < AWAY_UNTIL:
+            self._never.wait(ANSWER_SECONDS)
+            raise TimeoutError(
+                f"payments did not answer within {ANSWER_SECONDS} s "
+                f"(customer {customer}, {cents} cents)"
+            )
+
+
+class Billing:
+    """Bill orders; a new release takes over when the sample has a certain age."""
+
+    def __init__(
+        self, *, payments: Payments, age: Age, release_after: timedelta
+    ) -> None:
+        self._payments = payments
+        self._age = age
+        self._release_after = release_after
+        self._release = 1
+
+    @property
+    def version(self) -> str:
+        return str(self._release)
+
+    def handle(self, body: bytes) -> None:
+        self._upgrade()
+        order = billing.read(body)
+        invoice = billing.invoice(order, release=self._release)
+        if order.pays_by == "card":
+            self._payments.charge(order.customer_id, invoice.total_cents)
+
+    def _upgrade(self) -> None:
+        if self._release == 1 and self._age() >= self._release_after:
+            self._release = 2
+            log.info("billing 2 is released: orders free of charge can be handled")

@@ -1,0 +1,97 @@
+"""What the producer sends: mostly good, and bad in the ways that messages are bad."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+CONTENT_TOPIC = "ContentTopic"
+ORDERS = "orders"
+
+Change = Callable[[dict[str, object]], dict[str, object]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    topic: str
+    body: bytes
+    headers: dict[str, str]
+
+    @property
+    def fields(self) -> dict[Any, Any]:  # as wide as redis-py wants it
+        return {"body": self.body, **self.headers}
+
+
+def content(n: int) -> Message:
+    return Message(
+        topic=CONTENT_TOPIC,
+        body=json.dumps({"id": n}).encode(),
+        headers={
+            "content-type": "application/json",
+            "x-producer": "content-feed",
+            "x-trace-id": uuid4().hex,
+        },
+    )
+
+
+def order(n: int) -> Message:
+    """Make the n-th order; what is wrong with it depends on n only."""
+    change, encoding = _FAULTS.get(n % _EVERY, (_as_it_is, "utf-8"))
+    body = json.dumps(change(_order(n)), ensure_ascii=False)
+    return Message(
+        topic=ORDERS,
+        body=body.encode(encoding),
+        headers={
+            "content-type": "application/json",
+            "x-producer": "web-shop",
+            "x-trace-id": uuid4().hex,
+        },
+    )
+
+
+def _order(n: int) -> dict[str, object]:
+    return {
+        "number": f"A-{100_000 + n}",
+        "customer_id": f"C-{1 + n * 37 % 900}",
+        "customer": "Jürgen Weiß" if n % 2 else "Zoë Ångström",
+        "placed_on": f"2026-{1 + n % 12:02}-{1 + n % 28:02}",
+        "unit_cents": 250 + n * 13 % 9_000,
+        "quantity": 1 + n % 6,
+        "discount_percent": (0, 0, 5, 20)[n % 4],
+        "pays_by": "invoice" if n % 5 else "card",
+    }
+
+
+def _as_it_is(order: dict[str, object]) -> dict[str, object]:
+    return order
+
+
+def _without_customer(order: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in order.items() if name != "customer_id"}
+
+
+def _with_a_foreign_date(order: dict[str, object]) -> dict[str, object]:
+    year, month, day = str(order["placed_on"]).split("-")
+    return {**order, "placed_on": f"{day}.{month}.{year}"}
+
+
+def _free_of_charge(order: dict[str, object]) -> dict[str, object]:
+    return {**order, "discount_percent": 100}
+
+
+def _of_nothing(order: dict[str, object]) -> dict[str, object]:
+    return {**order, "quantity": 0}
+
+
+_EVERY = 40
+# The last but one is what the new release of the consumer can handle.
+_FAULTS: dict[int, tuple[Change, str]] = {
+    3: (_without_customer, "utf-8"),
+    11: (_with_a_foreign_date, "utf-8"),
+    19: (_as_it_is, "latin-1"),
+    27: (_free_of_charge, "utf-8"),
+    36: (_of_nothing, "utf-8"),
+}

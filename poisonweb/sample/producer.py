@@ -1,0 +1,110 @@
+"""Sends messages into two streams, and keeps the streams short."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from poisonweb.sample import messages
+from poisonweb.sample.back_off import BackOff
+from poisonweb.sample.ledger import Ledger, What
+from poisonweb.sample.messages import Message
+
+log = logging.getLogger(__name__)
+
+Make = Callable[[int], Message]
+
+# The first thing of all, so that there is something to see within seconds.
+BURST = {messages.CONTENT_TOPIC: 130, messages.ORDERS: 80}
+MAKERS: dict[str, Make] = {
+    messages.CONTENT_TOPIC: messages.content,
+    messages.ORDERS: messages.order,
+}
+TURNS = (messages.CONTENT_TOPIC, messages.ORDERS, messages.CONTENT_TOPIC)
+TRIM_EVERY = timedelta(minutes=1)
+KEPT = timedelta(hours=1)
+
+
+class Producer:
+    def __init__(
+        self, redis: Redis, ledger: Ledger, *, rate: float, stop: threading.Event
+    ) -> None:
+        self._redis = redis
+        self._ledger = ledger
+        self._seconds = 1 / rate
+        self._stop = stop
+        self._paused = threading.Event()
+        self._trim_at = datetime.now(UTC) + TRIM_EVERY
+
+    def pause(self) -> None:
+        """Send nothing more; safe to call from a signal handler."""
+        self._paused.set()
+
+    def run(self) -> None:
+        back_off = BackOff(self._stop)
+        turns = self._turns()
+        while not self._stop.is_set():
+            try:
+                self._turn(turns)
+                back_off.reset()
+            except RedisError as trouble:
+                log.warning("the producer waits for Redis: %s", trouble)
+                back_off.wait()
+
+    def _turns(self) -> Iterator[tuple[str, float]]:
+        """Yield whose turn it is, and how long to rest after it."""
+        if self._ledger.began() is None:
+            for topic, number in BURST.items():
+                yield from itertools.repeat((topic, 0.0), number)
+        for topic in itertools.cycle(TURNS):
+            yield topic, self._seconds
+
+    def _turn(self, turns: Iterator[tuple[str, float]]) -> None:
+        if self._paused.is_set():
+            self._stop.wait(self._seconds)
+        else:
+            topic, rest = next(turns)
+            self._send(topic)
+            self._stop.wait(rest)
+        if datetime.now(UTC) >= self._trim_at:
+            self._trim_at = datetime.now(UTC) + TRIM_EVERY
+            self._trim()
+
+    def _send(self, topic: str) -> None:
+        # Redis numbers the messages, so a restart goes on where this one ends.
+        number = self._redis.incr(f"{topic}:numbers")
+        message = MAKERS[topic](int(number))
+        bookmark = self._redis.xadd(topic, message.fields)
+        self._ledger.write(What.PRODUCED, topic=topic, bookmark=_text(bookmark))
+
+    def _trim(self) -> None:
+        """Forget what is old, but nothing that a consumer group has not settled."""
+        old = int((datetime.now(UTC) - KEPT).timestamp() * 1000)
+        for topic in MAKERS:
+            needed = [
+                self._oldest_needed(topic, group)
+                for group in self._redis.xinfo_groups(topic)
+            ]
+            if needed:
+                oldest = min(*needed, (old, 0))
+                self._redis.xtrim(topic, minid="{}-{}".format(*oldest))
+
+    def _oldest_needed(self, topic: str, group: dict[str, bytes]) -> tuple[int, int]:
+        pending = self._redis.xpending(topic, group["name"])
+        return _place(pending["min"] or group["last-delivered-id"])
+
+
+def _place(bookmark: bytes) -> tuple[int, int]:
+    """Read a stream id; as text, 9-0 would come after 10-0."""
+    milliseconds, _, number = bookmark.partition(b"-")
+    return int(milliseconds), int(number)
+
+
+def _text(bookmark: object) -> str:
+    return bookmark.decode() if isinstance(bookmark, bytes) else str(bookmark)

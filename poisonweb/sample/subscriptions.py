@@ -1,0 +1,29 @@
+"""Who reads what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subscription:
+    """One process in a consumer group; its client name must survive restarts."""
+
+    topic: str
+    consumer_group: str
+    client_name: str
+
+    @property
+    def dead_letter_queue(self) -> str:
+        return f"{self.topic}-poison"
+
+
+CONTENT = Subscription(
+    topic=CONTENT_TOPIC,
+    consumer_group="superstitious",
+    client_name="superstitious-1",
+)
+BILLING = Subscription(topic=ORDERS, consumer_group="billing", client_name="billing-1")
+BY_TOPIC = {each.topic: each for each in (CONTENT, BILLING)}
