@@ -29,7 +29,7 @@ class ApiKeyAuthentication(BaseAuthentication):
             raise AuthenticationFailed("This key is unknown, expired or revoked.")
         return AnonymousUser(), key.principal
 
-    def authenticate_header(self, request: Request) -> str:
+    def authenticate_header(self, _: Request) -> str:
         return SCHEME
 
 

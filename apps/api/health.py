@@ -10,15 +10,14 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TypeVar
 
 from celery import current_app
 from django.contrib.auth.decorators import login_not_required
-from django.db import Error, connection
+from django.db import InterfaceError, OperationalError, connection
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.http import HttpRequest, JsonResponse
@@ -31,28 +30,37 @@ from apps.core import clock
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 2.0
-LANE_IS_ALIVE_FOR = timedelta(seconds=30)
-# A dependency that hangs keeps its thread; more than these would only pile up.
+LANE_LIVES = timedelta(seconds=30)
+# A dependency that hangs keeps the thread that asked it; more would only pile up.
 MOST_HANGING = 16
 
-UP, AWAY, BEHIND, UNKNOWN = "up", "away", "behind", "unknown"
+UP, UNKNOWN, BEHIND, AWAY = "up", "unknown", "behind", "away"
+WORSE = (UP, UNKNOWN, AWAY)
 NEEDED = ("postgres", "migrations")
 
-Found = TypeVar("Found")
+States = Mapping[str, object]
+NO_POSTGRES: States = {
+    "postgres": AWAY,
+    "migrations": UNKNOWN,
+    "lanes": UNKNOWN,
+    "brokers": {},
+}
+NO_CELERY_BROKER: States = {"celery_broker": AWAY}
+
 _hanging = threading.BoundedSemaphore(MOST_HANGING)
 
 
 @require_safe
 @never_cache
 @login_not_required
-def alive(request: HttpRequest) -> JsonResponse:
+def alive(_: HttpRequest) -> JsonResponse:
     return JsonResponse({"status": "alive"})
 
 
 @require_safe
 @never_cache
 @login_not_required
-def ready(request: HttpRequest) -> JsonResponse:
+def ready(_: HttpRequest) -> JsonResponse:
     found = dependencies(now=clock.now())
     is_ready = all(found[name] == UP for name in NEEDED)
     return JsonResponse(
@@ -62,69 +70,75 @@ def ready(request: HttpRequest) -> JsonResponse:
 
 
 def dependencies(*, now: datetime) -> dict[str, object]:
-    """Ask all of them at once, and take no answer in time for an absence."""
-    postgres = _asked(lambda: _postgres(now))
-    celery_broker = _asked(_celery_broker)
+    """Ask all of them at once; what has not answered in two seconds is away."""
+    postgres, celery_broker = _asked(partial(_postgres, now)), _asked(_celery_broker)
     until = monotonic() + PATIENCE_SECONDS
     return {
         **_answer(postgres, until, instead=NO_POSTGRES),
-        "celery_broker": _answer(celery_broker, until, instead=AWAY),
+        **_answer(celery_broker, until, instead=NO_CELERY_BROKER),
     }
 
 
-NO_POSTGRES: Mapping[str, object] = {
-    "postgres": AWAY,
-    "migrations": UNKNOWN,
-    "lanes": UNKNOWN,
-    "brokers": {},
-}
+def _asked(question: Callable[[], States]) -> SimpleQueue[States]:
+    """Put a question in a thread of its own, for it may never be answered."""
+    answers: SimpleQueue[States] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(question())
+        finally:
+            _hanging.release()
+
+    if _hanging.acquire(blocking=False):
+        threading.Thread(target=ask, name="readyz", daemon=True).start()
+    return answers
 
 
-def _postgres(now: datetime) -> Mapping[str, object]:
-    """Tell of Postgres and of what can be read in it, on this thread's connection."""
+def _answer(answers: SimpleQueue[States], until: float, *, instead: States) -> States:
     try:
-        pending = _migrations() - set(MigrationRecorder(connection).applied_migrations())
-        if pending:
+        return answers.get(timeout=max(0.0, until - monotonic()))
+    except Empty:
+        return instead
+
+
+def _postgres(now: datetime) -> States:
+    """Tell of Postgres and of what is read in it, on a connection of this thread."""
+    try:
+        if _migrations() - MigrationRecorder(connection).applied_migrations().keys():
             return {**NO_POSTGRES, "postgres": UP, "migrations": BEHIND}
         return {"postgres": UP, "migrations": UP, **_lanes(now)}
+    except (OperationalError, InterfaceError) as away:
+        log.warning("Postgres is away: %s", away)
+        return NO_POSTGRES
     finally:
         connection.close()
 
 
 @cache
-def _migrations() -> set[tuple[str, str]]:
-    return set(MigrationLoader(None).disk_migrations)
+def _migrations() -> frozenset[tuple[str, str]]:
+    return frozenset(MigrationLoader(None).disk_migrations or ())
 
 
-def _lanes(now: datetime) -> Mapping[str, object]:
-    topics = Topic.objects.drained().select_related("broker")
-    brokers: dict[str, str] = {}
-    lanes = UP
-    for topic in topics:
-        seen = topic.lane_seen_at
-        if seen is None or now - seen > LANE_IS_ALIVE_FOR:
-            lanes, state = AWAY, UNKNOWN
-        else:
-            state = AWAY if topic.lane_state == "away" else UP
-        name = str(topic.broker)
-        brokers[name] = max(state, brokers.get(name, UP), key=(UP, UNKNOWN, AWAY).index)
+def _lanes(now: datetime) -> States:
+    """Tell whether each drained topic's lane is alive, and what they say of brokers."""
+    lanes, brokers = UP, dict[str, str]()
+    for topic in Topic.objects.drained().select_related("broker"):
+        seen, name = topic.lane_seen_at, str(topic.broker)
+        is_alive = seen is not None and now - seen <= LANE_LIVES
+        told = UNKNOWN if not is_alive else AWAY if topic.lane_state == "away" else UP
+        lanes = lanes if is_alive else AWAY
+        brokers[name] = max(told, brokers.get(name, UP), key=WORSE.index)
     return {"lanes": lanes, "brokers": brokers}
 
 
-def _celery_broker() -> str:
-    options = {"socket_connect_timeout": 1, "socket_timeout": 1}
-    with current_app.connection_for_write(transport_options=options) as link:
-        link.connect()
-    return UP
-
-
-def _asked(question: Callable[[], Found]) -> SimpleQueue[Found | None]:
-    """Put a question in a thread of its own: what it asks may never answer."""
-    answers: SimpleQueue[Found | None] = SimpleQueue()
-
-    def ask() -> None:
-        with _hanging:
-            answers.put(_attempted(question))
-
-    threading.Thread(target=ask, name="readyz", daemon=True).start()
-    return answers
+def _celery_broker() -> States:
+    limits = {"socket_connect_timeout": 1, "socket_timeout": 1}
+    with current_app.connection_for_write(transport_options=limits) as broker:
+        transport = broker.transport
+        try:
+            # One try: connect() would sleep and try again.
+            transport.close_connection(transport.establish_connection())
+        except (*broker.connection_errors, *broker.channel_errors) as away:
+            log.warning("the Celery broker is away: %s", away)
+            return NO_CELERY_BROKER
+    return {"celery_broker": UP}

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from django.db import connection, transaction
 from rest_framework.renderers import JSONRenderer
@@ -25,6 +25,7 @@ from apps.core.errors import Invalid, PoisonwebError, Refused
 from apps.core.ids import digest_of, raw
 from apps.core.lock import key_of
 from apps.team.models import IdempotencyKey
+from apps.team.rights import Principal
 
 HEADER = "Idempotency-Key"
 REPLAYED = "Idempotent-Replayed"
@@ -52,11 +53,14 @@ def idempotent(act: Act[V, P]) -> Act[V, P]:
     """
 
     @wraps(act)
-    def once(view: V, request: Request, *args: P.args, **kwargs: P.kwargs) -> Response:
+    def once(
+        view: V, request: Request, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Response:
         key = request.headers.get(HEADER)
         if key is None:
             return act(view, request, *args, **kwargs)
-        actor, fingerprint = str(request.auth.actor), _fingerprint(request)
+        actor = str(cast(Principal, request.auth).actor)
+        fingerprint = _fingerprint(request)
         with transaction.atomic():
             _lock(actor, _usable(key))
             replayed = _replay(actor, key, fingerprint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import IO, Protocol, cast
 
 import zstandard
 
@@ -81,7 +81,9 @@ def _gzip(source: Counted) -> Iterator[bytes]:
 
 def _zstd(source: Counted) -> Iterator[bytes]:
     inflater = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
-    with inflater.stream_reader(source, read_size=PIECE) as reader:
+    # It asks for a whole file and uses only its read().
+    file = cast("IO[bytes]", source)
+    with inflater.stream_reader(file, read_size=PIECE) as reader:
         while piece := reader.read(PIECE):
             yield piece
 

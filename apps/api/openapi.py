@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from django.conf import settings
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
@@ -17,6 +17,7 @@ from apps.api import schemas
 from apps.api.errors import MEDIA_TYPE
 from apps.api.idempotency import HEADER
 from apps.api.paging import DEFAULT_LIMIT, MOST_LIMIT
+from apps.api.views.base import View
 from apps.team.rights import Scope
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -66,8 +67,8 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 class Described(AutoSchema):
     """Adds the scope that the view asks for, so that it is said in one place."""
 
-    def get_description(self) -> str:
-        needed = self.view.scopes[self.method]
+    def get_description(self, *_: str) -> str:
+        needed = cast(View, self.view).scopes[self.method]
         told = (
             f"Needs the scope `{needed}`."
             if isinstance(needed, Scope)
@@ -81,7 +82,6 @@ def described(
     summary: str,
     *,
     answer: Shape | OpenApiTypes,
-    status: HTTPStatus = HTTPStatus.OK,
     request: Shape | None = None,
     parameters: Sequence[OpenApiParameter] = (),
     refusals: Sequence[HTTPStatus] = (),
@@ -92,6 +92,8 @@ def described(
         (refusal.value, MEDIA_TYPE): OpenApiResponse(_problem(refusal), refusal.phrase)
         for refusal in sorted(expected)
     }
+    accepted = answer is schemas.Accepted
+    status = HTTPStatus.ACCEPTED if accepted else HTTPStatus.OK
     is_bytes = answer is OpenApiTypes.BINARY
     media_type = "application/octet-stream" if is_bytes else "application/json"
     responses = {(status.value, media_type): answer, **responses}
@@ -114,11 +116,11 @@ def _problem(status: HTTPStatus) -> Shape:
     return schemas.StaleProblem if stale else schemas.Problem
 
 
-class KeyScheme(OpenApiAuthenticationExtension):
+class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # theirs
     target_class = "apps.api.authentication.ApiKeyAuthentication"
     name = "key"
 
-    def get_security_definition(self, _: AutoSchema) -> Mapping[str, str]:
+    def get_security_definition(self, _: AutoSchema) -> dict[str, Any]:
         return {
             "type": "http",
             "scheme": "bearer",
@@ -126,9 +128,9 @@ class KeyScheme(OpenApiAuthenticationExtension):
         }
 
 
-class SessionScheme(OpenApiAuthenticationExtension):
+class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # theirs
     target_class = "apps.api.authentication.SignedInAuthentication"
     name = "session"
 
-    def get_security_definition(self, _: AutoSchema) -> Mapping[str, str]:
+    def get_security_definition(self, _: AutoSchema) -> dict[str, Any]:
         return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME}

@@ -10,8 +10,8 @@ from typing import Any
 from django.conf import settings
 from rest_framework.parsers import BaseParser
 
-from apps.api.refusals import Unreadable
 from apps.api.inflation import Readable, inflated
+from apps.api.refusals import Unreadable
 
 # Where the SHA-256 of the inflated body is left, for idempotency to compare.
 DIGEST = "poisonweb.body_digest"
@@ -27,9 +27,9 @@ class BoundedJSONParser(BaseParser):
     def parse(
         self,
         stream: Readable,
-        media_type: str | None = None,
+        _: str | None = None,
         parser_context: Mapping[str, Any] | None = None,
-    ) -> object:
+    ) -> Any:
         meta = (parser_context or {})["request"].META
         raw = inflated(
             stream,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from apps.team.rights import Principal, Scope
+
+# rest_framework.views imports this module, by way of the settings.
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
 
 
 class Anyone(Enum):

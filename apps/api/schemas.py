@@ -5,45 +5,78 @@ Nothing is parsed or rendered by these; the tests hold every answer against them
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
-from rest_framework.serializers import Serializer
 
 from apps.capture.services import Status
 from apps.poison.states import Outcome, Shown
 from apps.poison.states import State as PoisonState
-from apps.triage.states import COUNTED, CONFIRMED, Verb
+from apps.triage.states import CONFIRMED, COUNTED, Verb
 from poisonguard.contract import Cause
 
 Text = serializers.CharField
 Number = serializers.IntegerField
 Moment = serializers.DateTimeField
 Id = serializers.UUIDField
-Choice = serializers.ChoiceField
+AnyField = serializers.Field[Any, Any, Any, Any]
 
 
-class FieldError(Serializer):
+def _choice(name: str, values: Iterable[str]) -> type[Text]:
+    """Make the field of a named set of values; one name, one component."""
+    schema = {"type": "string", "enum": list(values)}
+    field = type(name, (Text,), {})
+    extend_schema_field(schema, component_name=name)(field)
+    return field
+
+
+AnswerStatus = _choice("AnswerStatus", Status)
+CauseName = _choice("Cause", Cause)
+PoisonStateName = _choice("PoisonState", PoisonState)
+ShownState = _choice("ShownState", Shown)
+OutcomeName = _choice("RedriveOutcome", Outcome)
+VerbName = _choice("Verb", Verb)
+OperationState = _choice("OperationState", CONFIRMED)
+
+
+class Schema(serializers.Serializer[Any]):
+    """The base of all of them."""
+
+
+class _Sourced(Schema):
+    """Adds `source`, a name that rest_framework's own classes have taken."""
+
+    def get_fields(self) -> dict[str, AnyField]:
+        return {**super().get_fields(), "source": Text(help_text="ui, api or system")}
+
+
+class FieldError(Schema):
     pointer = Text(help_text="JSON Pointer to the member or parameter")
     detail = Text()
 
 
-class Problem(Serializer):
+class Problem(Schema):
     """RFC 9457: what went wrong."""
 
     type = Text(help_text="names the kind of problem; about:blank where HTTP says it")
     title = Text()
     status = Number()
     detail = Text()
-    errors = FieldError(many=True)
     request_id = Text()
 
+    def get_fields(self) -> dict[str, AnyField]:
+        return {**super().get_fields(), "errors": FieldError(many=True)}
 
-class Raised(Serializer):
+
+class Raised(Schema):
     type = Text()
     message = Text(allow_blank=True)
     traceback = Text(allow_blank=True)
 
 
-class FailureReport(Serializer):
+class FailureReport(Schema):
     report_id = Id()
     topic = Text()
     consumer_group = Text()
@@ -59,7 +92,7 @@ class FailureReport(Serializer):
         child=serializers.ListField(child=Text(), min_length=2, max_length=2),
         help_text="[name, base64 value] pairs in their order",
     )
-    cause = Choice(choices=list(Cause))
+    cause = CauseName()
     exception = Raised(required=False)
     attempts = Number(min_value=0)
     failures = Number(min_value=0)
@@ -72,11 +105,11 @@ class FailureReport(Serializer):
     redrive = Text(required=False, help_text="value of the header x-poisonweb-redrive")
 
 
-class FailureReports(Serializer):
+class FailureReports(Schema):
     failures = FailureReport(many=True)
 
 
-class Confirmation(Serializer):
+class Confirmation(Schema):
     redrive = Text(help_text="value of the header x-poisonweb-redrive")
     topic = Text()
     consumer_group = Text()
@@ -84,11 +117,11 @@ class Confirmation(Serializer):
     at = Moment()
 
 
-class Confirmations(Serializer):
+class Confirmations(Schema):
     confirmations = Confirmation(many=True)
 
 
-class CounterReport(Serializer):
+class CounterReport(Schema):
     reporter = Id(help_text="of the process")
     sequence = Number(min_value=0, help_text="with reporter, counts once")
     topic = Text()
@@ -104,22 +137,22 @@ class CounterReport(Serializer):
     )
 
 
-class CounterReports(Serializer):
+class CounterReports(Schema):
     counters = CounterReport(many=True)
 
 
-class Answer(Serializer):
-    status = Choice(choices=list(Status))
+class Answer(Schema):
+    status = AnswerStatus()
     poison = Number(required=False)
     detail = Text(required=False, help_text="why it is rejected, or changed nothing")
     pointer = Text(required=False, help_text="JSON Pointer into the member")
 
 
-class Answers(Serializer):
+class Answers(Schema):
     results = Answer(many=True, help_text="one for each member, in order")
 
 
-class PoisonCounts(Serializer):
+class PoisonCounts(Schema):
     failures = Number()
     attempts = Number()
     crashes = Number()
@@ -127,17 +160,17 @@ class PoisonCounts(Serializer):
     recurrences = Number()
 
 
-class Poison(Serializer):
+class Poison(Schema):
     id = Number()
     topic = Text()
     consumer_group = Text()
     problem = Number()
     message_id = Text(allow_null=True)
-    state = Choice(choices=list(PoisonState))
-    shown = Choice(choices=list(Shown), help_text="the word that pages and is: use")
+    state = PoisonStateName()
+    shown = ShownState(help_text="the word that pages and is: use")
     silent = serializers.BooleanField(help_text="sent, and nobody heard of for 10 min")
     moved_to = Text(allow_null=True)
-    cause = Choice(choices=list(Cause))
+    cause = CauseName()
     error_type = Text()
     error_message = Text()
     size = Number(help_text="bytes of the body")
@@ -151,11 +184,11 @@ class Poison(Serializer):
     dropped_at = Moment(allow_null=True)
 
 
-class Failure(Serializer):
+class Failure(Schema):
     report_id = Id()
     problem = Number()
     redrive = Id(allow_null=True)
-    cause = Choice(choices=list(Cause))
+    cause = CauseName()
     error_type = Text()
     error_message = Text()
     traceback = Text()
@@ -174,12 +207,12 @@ class Failure(Serializer):
     captured_at = Moment()
 
 
-class Redrive(Serializer):
+class Redrive(Schema):
     id = Id()
     n = Number()
     topic = Text()
     operation = Number(allow_null=True)
-    outcome = Choice(choices=list(Outcome))
+    outcome = OutcomeName()
     detail = Text()
     bookmark = Text()
     copies = Number(help_text="how often it was sent under this id")
@@ -188,24 +221,22 @@ class Redrive(Serializer):
     answered_at = Moment(allow_null=True)
 
 
-class Entry(Serializer):
+class Entry(_Sourced):
     seq = Number()
     at = Moment()
     actor = Text()
     action = Text()
     subject = Text()
     reason = Text()
-    source = Text()
     detail = serializers.DictField()
     hash = Text(help_text="SHA-256 over the previous hash and this entry")
 
 
-class OperationRow(Serializer):
+class OperationRow(_Sourced):
     id = Number()
-    verb = Choice(choices=list(Verb))
-    state = Choice(choices=list(CONFIRMED))
+    verb = VerbName()
+    state = OperationState()
     actor = Text()
-    source = Text()
     q = Text(allow_null=True, help_text="null when chosen one by one")
     target_topic = Text(allow_null=True)
     undo_of = Number(allow_null=True)
@@ -227,14 +258,14 @@ class PoisonDetail(Poison):
     audit = Entry(many=True, allow_null=True, help_text="null without audit:read")
 
 
-class ProblemCounts(Serializer):
+class ProblemCounts(Schema):
     open = Number()
     sent = Number()
     handled = Number()
     dropped = Number()
 
 
-class PoisonProblem(Serializer):
+class PoisonProblem(Schema):
     id = Number()
     topic = Text()
     consumer_group = Text()
@@ -248,33 +279,33 @@ class PoisonProblem(Serializer):
     last_seen = Moment()
 
 
-class Ask(Serializer):
+class Ask(Schema):
     """Either `q` or `ids`."""
 
-    verb = Choice(choices=list(Verb))
+    verb = VerbName()
     q = Text(required=False, help_text="all that match; empty is everything")
     ids = serializers.ListField(child=Number(min_value=1), required=False)
     target_topic = Text(required=False, help_text="redrive elsewhere")
 
 
-class Reason(Serializer):
+class Reason(Schema):
     reason = Text()
     count = Number()
 
 
-class Named(Serializer):
+class Named(Schema):
     name = Text()
     count = Number()
 
 
-class Breakdown(Serializer):
+class Breakdown(Schema):
     topics = Named(many=True)
     consumer_groups = Named(many=True)
 
 
-class Preview(Serializer):
+class Preview(Schema):
     token = Id()
-    verb = Choice(choices=list(Verb))
+    verb = VerbName()
     q = Text(allow_null=True)
     target_topic = Text(allow_null=True)
     as_of = Moment()
@@ -296,23 +327,23 @@ class StaleProblem(Problem):
     preview = Preview(required=False, allow_null=True)
 
 
-class Decision(Serializer):
+class Decision(Schema):
     token = Id(help_text="of a preview")
     reason = Text(required=False, help_text="a drop needs one", allow_blank=True)
 
 
-class Accepted(Serializer):
+class Accepted(Schema):
     id = Number(help_text="of the operation")
 
 
-class Counts(Serializer):
+class Counts(Schema):
     """By standing; they always add up to the total."""
 
-    def get_fields(self) -> dict[str, serializers.Field]:
+    def get_fields(self) -> dict[str, AnyField]:
         return {name: Number() for name in COUNTED}
 
 
-class SingledOut(Serializer):
+class SingledOut(Schema):
     poison = Number()
     reason = Text()
 
@@ -326,15 +357,17 @@ class OperationDetail(OperationRow):
     eta = Moment(allow_null=True)
 
 
-class Verdict(Serializer):
+class Verdict(Schema):
     entries = Number()
     ok = serializers.BooleanField()
     first_bad = Number(allow_null=True)
     head = Text()
 
 
-class _List(Serializer):
-    next = Text(allow_null=True, help_text="the cursor of what follows; null at the end")
+class _List(Schema):
+    next = Text(
+        allow_null=True, help_text="the cursor of what follows; null at the end"
+    )
 
 
 class Poisons(_List):

@@ -1,4 +1,4 @@
-"""What leaves: rows as plain dicts. `schemas` describes them, the tests compare both."""
+"""What leaves: rows as plain dicts. `schemas` describes them; the tests compare."""
 
 from __future__ import annotations
 

@@ -301,6 +301,25 @@ def test_what_an_older_run_left_in_flight_is_sent_again_under_its_id(
     assert (len(tokens), len(set(tokens))) == (6, 3)
 
 
+def test_an_unexpected_error_is_told_and_the_operation_waits(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+
+    class BrokenPublisher(RoutingPublisher):
+        def publish(self, messages):  # type: ignore[no-untyped-def]
+            raise ZeroDivisionError("by us")
+
+    with pytest.raises(ZeroDivisionError), BrokenPublisher() as publisher:
+        running.run(operation_id=operation.pk, publisher=publisher, clock=lambda: now)
+
+    operation.refresh_from_db()
+    assert operation.trouble == "ZeroDivisionError: by us"
+    assert operation.pk not in upkeep.orphans(now=now).to_run
+    assert operation.pk in upkeep.orphans(now=now + MINUTE).to_run
+
+
 def test_a_run_that_lost_its_lock_writes_nothing_more(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:

@@ -81,8 +81,10 @@ def _failures(poison: Poison) -> list[FailureSeen]:
     told = rows.annotate(
         message_shown=Left("error_message", TEXT_SHOWN),
         traceback_shown=Left("traceback", TEXT_SHOWN),
-        longer=Length("error_message") + Length("traceback")
-        - Length("message_shown") - Length("traceback_shown"),
+        longer=Length("error_message")
+        + Length("traceback")
+        - Length("message_shown")
+        - Length("traceback_shown"),
     )
     return [
         FailureSeen(

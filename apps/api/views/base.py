@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, cast
 
 from django.http import HttpRequest
 from rest_framework.exceptions import NotFound
@@ -23,32 +23,32 @@ class OnlyJSON(DefaultContentNegotiation):
 
     def select_renderer(
         self,
-        request: Request,
-        renderers: Sequence[BaseRenderer],
-        format_suffix: str | None = None,
+        _: Request,
+        renderers: Iterable[BaseRenderer],
+        __: str | None = None,
     ) -> tuple[BaseRenderer, str]:
-        return renderers[0], renderers[0].media_type or ""
+        only = next(iter(renderers))
+        return only, only.media_type or ""
 
 
 class View(APIView):
     """A call; `scopes` says for each method what it takes to be let in."""
 
     scopes: ClassVar[Mapping[str, Needs]]
-    http_method_names: ClassVar[list[str]] = ["get", "head", "post"]
+    http_method_names = sorted({"get", "head", "post"})
     content_negotiation_class = OnlyJSON
 
     def initialize_request(
         self, request: HttpRequest, *args: Any, **kwargs: Any
     ) -> Request:
-        # rest_framework takes a body that comes in chunks, without its length, for none.
+        # A body that comes in chunks has no length: rest_framework would see none.
         if "HTTP_TRANSFER_ENCODING" in request.META:
             request.META["CONTENT_LENGTH"] = "-1"
         return super().initialize_request(request, *args, **kwargs)
 
     @property
     def principal(self) -> Principal:
-        principal: Principal = self.request.auth
-        return principal
+        return cast(Principal, self.request.auth)
 
 
 class Unknown(View):
@@ -57,7 +57,7 @@ class Unknown(View):
     scopes: ClassVar = {"GET": SIGNED_IN, "POST": SIGNED_IN}
     schema = None
 
-    def get(self, request: Request, path: str) -> Response:
+    def get(self, _: Request, **__: str) -> Response:
         raise NotFound
 
     post = get

@@ -33,9 +33,7 @@ class Failures(View):
         """At most 1,000 in one request; one bad member never sinks the rest."""
         members = parameters.members(request.data, "failures")
         return _answered(
-            capture.capture(
-                members=members, principal=self.principal, now=clock.now()
-            )
+            capture.capture(members=members, principal=self.principal, now=clock.now())
         )
 
 
@@ -55,9 +53,7 @@ class Confirmations(View):
         """Idempotent; a redrive that is not ours is rejected."""
         members = parameters.members(request.data, "confirmations")
         return _answered(
-            capture.confirm(
-                members=members, principal=self.principal, now=clock.now()
-            )
+            capture.confirm(members=members, principal=self.principal, now=clock.now())
         )
 
 

@@ -80,13 +80,12 @@ class Operations(View):
         "Carry out what a preview showed",
         request=schemas.Decision,
         answer=schemas.Accepted,
-        status=HTTPStatus.ACCEPTED,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """A token that was used, replaced or has expired is a 409 with a new preview."""
+        """A token that was used, replaced or expired is a 409 with a new preview."""
         decision = parameters.Decision.parse(request.data)
         operation = dispatch.confirm(
             token=decision.token,
@@ -106,10 +105,8 @@ class Operation(View):
         answer=schemas.OperationDetail,
         refusals=[HTTPStatus.NOT_FOUND],
     )
-    def get(self, request: Request, operation_id: int) -> Response:
-        progress = operations.progress(
-            operation_id, self.principal, now=clock.now()
-        )
+    def get(self, _: Request, operation_id: int) -> Response:
+        progress = operations.progress(operation_id, self.principal, now=clock.now())
         return Response(shapes.progress(progress))
 
 
@@ -120,12 +117,11 @@ class Undo(View):
         "undoOperation",
         "Restore what a drop dropped, as an operation of its own",
         answer=schemas.Accepted,
-        status=HTTPStatus.ACCEPTED,
         parameters=[IDEMPOTENCY_KEY],
         refusals=[HTTPStatus.NOT_FOUND, *REFUSED_KEY],
     )
     @idempotent
-    def post(self, request: Request, operation_id: int) -> Response:
+    def post(self, _: Request, operation_id: int) -> Response:
         dropped = operations.visible(operation_id, self.principal)
         operation = dispatch.undo(
             operation_id=dropped.pk, principal=self.principal, now=clock.now()

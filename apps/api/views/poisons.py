@@ -7,8 +7,7 @@ from http import HTTPStatus
 from typing import ClassVar
 
 from asgiref.sync import sync_to_async
-from django.core.handlers.asgi import ASGIRequest
-from django.http import HttpRequest, StreamingHttpResponse
+from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -52,7 +51,7 @@ class Poison(View):
         answer=schemas.PoisonDetail,
         refusals=[HTTPStatus.NOT_FOUND],
     )
-    def get(self, request: Request, poison_id: int) -> Response:
+    def get(self, _: Request, poison_id: int) -> Response:
         """Of its headers only the names: values are as secret as the body."""
         seen = poisons.one(poison_id, self.principal)
         return Response(shapes.poison_detail(seen, now=clock.now()))
@@ -79,7 +78,7 @@ class Body(View):
             "Cache-Control": "no-store",
         }
         return StreamingHttpResponse(
-            _flowing(self.request._request, chunks),
+            _flowing(request, chunks),
             content_type="application/octet-stream",
             headers=headers,
         )
@@ -102,20 +101,17 @@ class Problems(View):
         seen = problems.matching(query, window, self.principal)
         return listed(
             seen.page,
-            [
-                shapes.problem(row, counts=seen.counts[row.pk])
-                for row in seen.page.rows
-            ],
+            [shapes.problem(row, counts=seen.counts[row.pk]) for row in seen.page.rows],
         )
 
 
 def _flowing(
-    request: HttpRequest, chunks: Iterator[bytes]
+    request: Request, chunks: Iterator[bytes]
 ) -> Iterator[bytes] | AsyncIterator[bytes]:
     # Under ASGI Django would first gather what a plain iterator gives, all of it.
-    return _apart(chunks) if isinstance(request, ASGIRequest) else chunks
+    return _apart(chunks) if hasattr(request, "scope") else chunks
 
 
 async def _apart(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while chunk := await sync_to_async(next)(chunks, b""):
+    while chunk := await sync_to_async(lambda: next(chunks, b""))():
         yield chunk

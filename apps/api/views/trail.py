@@ -44,7 +44,7 @@ class Verify(View):
         "Recompute the chain of the trail",
         answer=schemas.Verdict,
     )
-    def get(self, request: Request) -> Response:
-        """`first_bad` is the first entry that lies; keep `head` elsewhere to compare."""
+    def get(self, _: Request) -> Response:
+        """`first_bad` is the first that lies; keep `head` elsewhere, to compare."""
         trail.allow(self.principal)
         return Response(shapes.verdict(audit.verify()))

@@ -209,7 +209,9 @@ def _undoable(operation: Operation, items: ItemQuerySet) -> int:
 def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
     standing = (Outcome.REFUSED, ItemState.SKIPPED)
     found = items.filter(Q(state__in=standing) | Q(redrive__outcome__in=standing))
-    shown = found.select_related("poison__topic").order_by("id")[:MOST_LISTED]
+    shown = found.select_related("poison__topic", "redrive").order_by("id")[
+        :MOST_LISTED
+    ]
     return [item for item in shown if principal.sees(item.poison.topic.name)]
 
 

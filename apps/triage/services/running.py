@@ -32,6 +32,7 @@ from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core import lock
 from apps.core.actor import Actor
 from apps.core.lock import Lock
+from apps.core.text import storable
 from apps.poison import services as poison
 from apps.poison import tokens
 from apps.poison.models import Body, Redrive
@@ -88,6 +89,9 @@ def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> Ende
         except LockLost:
             log.warning("operation %d was taken over by another run", operation_id)
             return Ended.ELSEWHERE
+        except Exception as error:
+            _wait(operation, f"{type(error).__name__}: {error}", now=clock())
+            raise
 
 
 def _begin(operation_id: int) -> Operation | None:
@@ -96,6 +100,16 @@ def _begin(operation_id: int) -> Operation | None:
     if not this.transition(to=State.RUNNING, epoch=F("epoch") + 1):
         return None
     return this.get()
+
+
+def _wait(operation: Operation, trouble: str, *, now: datetime) -> None:
+    """Say why the operation stands still, and when it is tried again."""
+    same = Operation.objects.filter(pk=operation.pk, epoch=operation.epoch)
+    same.update(
+        trouble=storable(trouble, limit=500),
+        troubles=operation.troubles + 1,
+        retry_at=now + _back_off(operation.troubles),
+    )
 
 
 class _Slice:
@@ -268,12 +282,7 @@ class _Slice:
         if not self.trouble:
             this.update(trouble="", troubles=0, retry_at=None)
             return Ended.AGAIN
-        wait = _back_off(self.operation.troubles)
-        this.update(
-            trouble=self.trouble[:500],
-            troubles=self.operation.troubles + 1,
-            retry_at=self.clock() + wait,
-        )
+        _wait(self.operation, self.trouble, now=self.clock())
         return Ended.LATER
 
     def _finish(self) -> None:
