@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import os
 
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "poisonweb.settings")
+
+from django.conf import settings
 from django.core.asgi import get_asgi_application
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "poisonweb.settings")
+# Only the web answers many at once, in threads that come and go: it shares connections,
+# and no question of a reader's may keep one busy for long.
+_database = settings.DATABASES["default"]
+_database["CONN_HEALTH_CHECKS"] = True
+_database["OPTIONS"] |= {
+    "pool": {"min_size": 2, "max_size": 16, "timeout": 5},
+    "options": "-c timezone=UTC -c statement_timeout=15000",
+}
+
 application = get_asgi_application()

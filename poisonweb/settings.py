@@ -204,6 +204,11 @@ LOGGING = {
     "root": {"handlers": ["console"], "level": ENV.log_level},
     "loggers": {
         "uvicorn": {"handlers": [], "propagate": True},
+        # A line for each request, and three for each beat of two seconds, tell nothing.
+        "uvicorn.access": {"level": "WARNING"},
+        "celery.app.trace": {"level": "WARNING"},
+        "celery.beat": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},
         "django.server": {"handlers": [], "propagate": True},
         "django.request": {"level": "ERROR"},
     },

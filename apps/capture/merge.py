@@ -135,14 +135,16 @@ ORDER BY id FOR NO KEY UPDATE
 """
 
 _FIND_DUPLICATES = """
-UPDATE incoming SET status = 'duplicate'
-WHERE EXISTS (SELECT FROM poison_failure seen
-              WHERE seen.report_id = incoming.report_id
-                AND seen.poison_id = incoming.poison_id)
-   OR EXISTS (SELECT FROM incoming earlier
-              WHERE earlier.report_id = incoming.report_id
-                AND earlier.poison_id = incoming.poison_id
-                AND earlier.ord < incoming.ord)
+UPDATE incoming SET status = 'duplicate' FROM (
+    SELECT told.ord FROM incoming told JOIN poison_failure seen
+    ON seen.report_id = told.report_id AND seen.poison_id = told.poison_id
+    UNION
+    SELECT ord FROM (
+        SELECT ord, row_number() OVER (PARTITION BY poison_id, report_id ORDER BY ord)
+               AS turn FROM incoming) twice
+    WHERE turn > 1
+) known
+WHERE known.ord = incoming.ord
 """
 
 _MARK_CREATED = """

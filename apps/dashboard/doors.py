@@ -54,5 +54,6 @@ def show(
     status: int = 200,
 ) -> HttpResponse:
     """Render a page; to htmx, only the part of it that lives."""
-    template = live if request.htmx else whole
-    return render(request, template, context, status=status)
+    if request.htmx:
+        return render(request, "live.html", {**context, "live": live}, status=status)
+    return render(request, whole, context, status=status)

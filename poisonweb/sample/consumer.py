@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from poisonguard import contract
-from poisonguard.contract import Cause
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
+from poisonguard import contract
+from poisonguard.contract import Cause
 from poisonweb.sample.back_off import BackOff
 from poisonweb.sample.counters import Counters
 from poisonweb.sample.ledger import Ledger, What

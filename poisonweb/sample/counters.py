@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from poisonguard.contract import HISTOGRAM_BUCKETS, CounterReport
-
 from poisonweb.sample.subscriptions import BY_TOPIC
 
 

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from poisonguard.contract import Confirmation, CounterReport
-
 from poisonweb.sample.api import TIMEOUT_SECONDS, Api, Undelivered
 from poisonweb.sample.back_off import BackOff
 from poisonweb.sample.counters import Counters, this_minute

@@ -39,12 +39,11 @@ class Payments:
         self._age = age
         self._never = threading.Event()
 
-    def charge(self, customer: str, cents: int) -> None:
+    def charge(self, customer: str) -> None:
         if AWAY_FROM <= self._age() % AWAY_EVERY < AWAY_UNTIL:
             self._never.wait(ANSWER_SECONDS)
             raise TimeoutError(
-                f"payments did not answer within {ANSWER_SECONDS} s "
-                f"(customer {customer}, {cents} cents)"
+                f"payments did not answer within {ANSWER_SECONDS} s for {customer}"
             )
 
 
@@ -66,9 +65,9 @@ class Billing:
     def handle(self, body: bytes) -> None:
         self._upgrade()
         order = billing.read(body)
-        invoice = billing.invoice(order, release=self._release)
+        billing.invoice(order, release=self._release)
         if order.pays_by == "card":
-            self._payments.charge(order.customer_id, invoice.total_cents)
+            self._payments.charge(order.customer_id)
 
     def _upgrade(self) -> None:
         if self._release == 1 and self._age() >= self._release_after:

@@ -171,8 +171,8 @@ _VALUE = re.compile(
     |(?P<path>(?<![\w/.<])/[\w.@%+~-]++(?:/[\w.@%+~-]++)++/?
         |(?<!\w)[A-Za-z]:\\[^\s'"]++)
     |(?P<hex>(?<![A-Za-z0-9])0[xX][0-9A-Fa-f]++)
-    |(?P<n>(?:(?<![A-Za-z0-9])[-+])?+(?<![A-Za-z0-9])[0-9]++(?:[.,][0-9]++)*+(?:[eE][-+]?[0-9]++)?+
-        (?![A-Za-z0-9]))
+    |(?P<n>(?:(?<![A-Za-z0-9])[-+])?+(?<![A-Za-z0-9])
+        [0-9]++(?:[.,][0-9]++)*+(?:[eE][-+]?[0-9]++)?+(?![A-Za-z0-9]))
     |(?P<word>(?<![A-Za-z0-9])[A-Za-z]*+[0-9][A-Za-z0-9]*+)
     """,
     re.VERBOSE | re.ASCII,
@@ -187,7 +187,7 @@ _HEX_WORD = re.compile(r"[0-9A-Fa-f]+")
 def _placeholder(match: re.Match[str]) -> str:
     text = match.group()
     if match["str"]:
-        before = match.string[: match.start()].rstrip()
+        before = match.string[max(0, match.start() - 2) : match.start()].rstrip()
         return _quoted(text, after_colon=before.endswith(":"))
     if match["word"]:
         return _word(text)
@@ -221,7 +221,8 @@ _LIBRARY = re.compile(
     r"|[/\\]lib[/\\]python[0-9.]+[/\\]|[/\\]Python[0-9]+[/\\]Lib[/\\]|^<|node:internal"
 )
 _PLATFORM = re.compile(
-    r"(?:java|javax|jakarta|jdk|sun|kotlin|scala|System|Microsoft)[./]|org\.springframework\."
+    r"(?:java|javax|jakarta|jdk|sun|kotlin|scala|System|Microsoft)[./]"
+    r"|org\.springframework\."
 )
 # Python 3.12 no longer gives a comprehension a frame of its own.
 _INLINED = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>"})

@@ -159,6 +159,7 @@ document.addEventListener("formdata", (event) => {
 const live = {
   due: 0,
   stopped: false,
+  whole: false,
   rowsBefore: [],
 
   get region() { return $("[data-live]"); },
@@ -237,22 +238,29 @@ document.addEventListener("htmx:before:swap", (event) => {
   if (raw.redirected && new URL(raw.url).pathname.startsWith("/sign-in")) {
     event.preventDefault();
     location.reload(); // signed out elsewhere: the server brings us back here after sign-in
-  } else if (status >= 500) {
+  } else if (status >= 400 && status !== 422) {
     event.preventDefault();
     failed.retry = source;
-    showFailure("The server could not do this.", headers.get("X-Request-Id"));
-  } else if (source.matches("[data-live][data-list]")) {
+    const what = status >= 500 ? "The server could not do this." : "This is not here any more.";
+    showFailure(what, headers.get("X-Request-Id"));
+  } else {
     clearFailure();
-    const incoming = tasks[0]?.fragment;
-    const whole = ctx.sourceEvent.detail?.whole || !selection.rows.length;
-    if (whole || !$("tr[data-key]", incoming)) return;
-    event.preventDefault();
-    live.merge(incoming);
-  } else clearFailure();
+    if (source.matches("[data-list]")) mergeInstead(ctx, tasks);
+  }
 });
 
+/** A poll of a list changes its cells; only who asks for it gets the list anew. */
+function mergeInstead(ctx, tasks) {
+  const at = tasks.findIndex((task) => task.type === "main");
+  live.whole = ctx.sourceEvent.detail?.whole || !selection.rows.length
+    || !$("tr[data-key]", tasks[at].fragment);
+  if (live.whole) return;
+  const [main] = tasks.splice(at, 1);
+  live.merge(main.fragment);
+}
+
 document.addEventListener("htmx:after:swap", () => {
-  if (selection.form && live.rowsBefore.length) selection.forget(live.rowsBefore);
+  if (selection.form && live.whole) selection.forget(live.rowsBefore);
   selection.show();
   tellTimes();
 });

@@ -71,8 +71,8 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
         operation=operation,
         counts=counts,
         silent=_silent(items, now=now),
-        refused=_told(items, Outcome.REFUSED),
-        skipped=_told(items, ItemState.SKIPPED),
+        refused=_told(items.standing(Outcome.REFUSED), "redrive__detail"),
+        skipped=_told(items.standing(ItemState.SKIPPED), "reason"),
         rate=rate,
         eta=eta,
     )
@@ -93,9 +93,8 @@ def _silent(items: ItemQuerySet, *, now: datetime) -> int:
     return sent.count()
 
 
-def _told(items: ItemQuerySet, standing: str) -> list[tuple[int, str]]:
-    found = items.with_standing().filter(standing=standing).order_by("id")
-    return list(found.values_list("poison_id", "told")[:MOST_REASONS])
+def _told(items: ItemQuerySet, why: str) -> list[tuple[int, str]]:
+    return list(items.order_by("id").values_list("poison_id", why)[:MOST_REASONS])
 
 
 def _pace(

@@ -3,6 +3,9 @@
 One field is the body (`body_field`) and the others are headers in their order; there
 is no envelope. `split` and `join` keep every entry byte for byte: what was read from
 a stream goes out with the same fields in the same order.
+
+A topic and its dead-letter queue are on one server, in a cluster in one hash slot: a
+message moves from the one to the other in one MULTI.
 """
 
 from __future__ import annotations
@@ -391,11 +394,11 @@ def split(fields: Fields, *, body_field: bytes) -> tuple[bytes, Fields]:
     """Take the body out of an entry's fields and return it with the headers.
 
     The body is the first field of that name. Its place is before the headers; when it
-    stood elsewhere, a header of its name without a value marks the place. When it has
-    no value, or there is none, the body is b"" and the headers are all the fields.
+    stood elsewhere, a header of its name without a value marks the place. A body
+    without a value is such a mark itself, which tells it from no body at all.
     """
     place = next((n for n, (name, _) in enumerate(fields) if name == body_field), None)
-    if place is None or not fields[place][1]:
+    if place is None:
         return b"", fields
     mark = (body_field, b"")
     # An entry with a field that looks like the mark needs the mark before it.

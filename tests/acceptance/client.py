@@ -1,0 +1,58 @@
+"""A program that uses the HTTP API, knowing nothing else of the product."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+from tests.acceptance.product import eventually
+
+UNANSWERED = ("waiting", "sending", "unknown", "sent")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    url: str
+    key: str
+
+    def get(self, path: str, **query: str) -> Any:
+        return self._ask(Request(f"{self.url}/api/v1/{path}?{urlencode(query)}"))
+
+    def post(self, path: str, body: dict[str, object]) -> Any:
+        request = Request(f"{self.url}/api/v1/{path}", json.dumps(body).encode())
+        request.add_header("Content-Type", "application/json")
+        return self._ask(request)
+
+    def all(self, path: str, q: str) -> Iterator[dict[str, Any]]:
+        """Yield what a list holds, page by page."""
+        query = {"q": q}
+        while True:
+            page = self.get(path, **query)
+            yield from page["results"]
+            if page["next"] is None:
+                return
+            query = {"q": q, "cursor": page["next"]}
+
+    def requeue(self, q: str, *, reason: str) -> dict[str, Any]:
+        """Send all that match back, and wait until each has been answered."""
+        preview = self.post("operations/preview", {"verb": "redrive", "q": q})
+        confirmation = {"token": preview["token"], "reason": reason}
+        accepted = self.post("operations", confirmation)
+        path = f"operations/{accepted['id']}"
+        eventually(lambda: is_answered(self.get(path)), seconds=60)
+        operation: dict[str, Any] = self.get(path)
+        return operation
+
+    def _ask(self, request: Request) -> Any:
+        request.add_header("Authorization", f"Bearer {self.key}")
+        with urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+
+def is_answered(operation: dict[str, Any]) -> bool:
+    counts = operation["counts"]
+    return operation["state"] == "done" and not any(counts[w] for w in UNANSWERED)

@@ -1,0 +1,269 @@
+"""What a newcomer sees in the first minutes, and that the record of it is true.
+
+The story is told once; each test looks at one thing that it left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from redis import Redis
+
+from poisonweb.embedded import discovery
+from poisonweb.sample import billing
+from poisonweb.sample.ledger import Tally, read, tally
+from poisonweb.sample.subscriptions import BY_TOPIC
+from tests.acceptance.client import Client
+from tests.acceptance.product import (
+    ROOT,
+    Product,
+    copy_of_tree,
+    environment,
+    eventually,
+    started,
+)
+
+pytestmark = pytest.mark.acceptance
+
+PYTHON = ".venv/bin/python"
+SCOPES = ("poisons:read", "problems:read", "operations:read", "operations:write")
+MINUTE = 60.0
+
+Seen = dict[int, dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """What was seen, in the order of time; poisons by their ids."""
+
+    seconds_to_first_problem: float
+    problems: list[dict[str, Any]]
+    content_before: Seen
+    content_after: Seen
+    orders_before: Seen
+    orders_after: Seen
+    requeued_content: dict[str, Any]
+    requeued_orders: dict[str, Any]
+    fixable: set[int]
+    ledger: dict[str, Tally]
+    record: dict[str, Tally]
+    counted: dict[str, int]
+    verdict: tuple[int, str]
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tree = copy_of_tree(tmp_path_factory.mktemp("a clone"))
+    (tree / ".venv").symlink_to(ROOT / ".venv")
+    return tree
+
+
+@pytest.fixture(scope="module")
+def story(tree: Path) -> Iterator[Story]:
+    with started(tree, PYTHON, "-m", "poisonweb.embedded", seconds=60) as product:
+        yield tell(product, Town(tree, product))
+
+
+class Town:
+    """The places of one installation where something can be looked up."""
+
+    def __init__(self, tree: Path, product: Product) -> None:
+        self.tree = tree
+        self.var = product.var
+        servers = discovery.environment(product.var)
+        self.database_url = servers["DATABASE_URL"]
+        self.redis_url = servers["POISONWEB_REDIS_URL"]
+
+    def manage(self, *arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            (PYTHON, "manage.py", *arguments),
+            cwd=self.tree,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout.strip()
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.database_url) as connection:
+            return connection.execute(statement).fetchall()
+
+    def ledger(self) -> dict[str, Tally]:
+        return tally(read(self.var / "sample-ledger.jsonl"))
+
+    def record(self) -> dict[str, Tally]:
+        counted = self.rows(
+            "SELECT topic.name, count(*), sum(poison.recurrences),"
+            " (SELECT count(*) FROM poison_redrive redrive"
+            "  WHERE redrive.topic_id = topic.id AND redrive.outcome = 'confirmed')"
+            " FROM poison_poison poison JOIN brokers_topic topic"
+            " ON topic.id = poison.topic_id GROUP BY topic.id"
+        )
+        return {
+            name: Tally(poisons=poisons, recurrences=again, confirmations=confirmed)
+            for name, poisons, again, confirmed in counted
+        }
+
+    def is_at_rest(self) -> bool:
+        """Tell whether nothing is on its way, to a consumer or to the record."""
+        with Redis.from_url(self.redis_url, protocol=2) as redis:
+            return all(_is_settled(redis, topic) for topic in BY_TOPIC)
+
+    def fixable(self) -> set[int]:
+        """Find the orders that the new release could bill."""
+        orders = self.rows(
+            "SELECT poison.id, body.content FROM poison_poison poison"
+            " JOIN poison_body body ON body.poison_id = poison.id"
+            " JOIN brokers_topic topic ON topic.id = poison.topic_id"
+            " WHERE topic.name = 'orders'"
+        )
+        return {poison for poison, body in orders if _can_be_billed(body)}
+
+    def counted(self) -> dict[str, int]:
+        counters = self.rows(
+            "SELECT topic.name, sum(handled + failed) FROM capture_counter counter"
+            " JOIN brokers_topic topic ON topic.id = counter.topic_id GROUP BY 1"
+        )
+        return {name: int(number) for name, number in counters}
+
+
+def _is_settled(redis: Redis, topic: str) -> bool:
+    groups: Any = redis.xinfo_groups(topic)
+    newest: Any = redis.xrevrange(topic, count=1)
+    (group,) = groups
+    is_read = group["last-delivered-id"] == newest[0][0] and not group["pending"]
+    return is_read and not redis.xlen(f"{topic}-poison")
+
+
+def _can_be_billed(body: bytes) -> bool:
+    try:
+        billing.invoice(billing.read(body), release=2)
+    except (ValueError, KeyError, ZeroDivisionError):
+        return False
+    return True
+
+
+def tell(product: Product, town: Town) -> Story:
+    began = time.monotonic()
+    _, key = town.manage("create_api_key", "visitor", *scopes(*SCOPES))
+    visitor = Client(url=product.url, key=key)
+    eventually(lambda: bool(visitor.get("problems")["results"]))
+    first_problem = time.monotonic() - began
+
+    has_released = town.var / "log" / "sample.log"
+    eventually(lambda: "is released" in has_released.read_text(), seconds=3 * MINUTE)
+    os.kill(product.pid("sample"), signal.SIGUSR1)
+    eventually(town.is_at_rest, seconds=MINUTE)
+    problems = list(visitor.all("problems", ""))
+
+    content_before = by_id(visitor, "topic:ContentTopic is:open")
+    content = visitor.requeue("topic:ContentTopic is:open", reason="once more")
+    orders_before = by_id(visitor, "topic:orders is:open")
+    orders = visitor.requeue("topic:orders is:open", reason="the fix is out")
+
+    eventually(lambda: town.record() == town.ledger(), seconds=MINUTE)
+    # The minute that runs is told of when it is over.
+    eventually(lambda: set(town.counted()) == set(BY_TOPIC), seconds=2 * MINUTE)
+    return Story(
+        seconds_to_first_problem=first_problem,
+        problems=problems,
+        content_before=content_before,
+        content_after=by_id(visitor, "topic:ContentTopic"),
+        orders_before=orders_before,
+        orders_after=by_id(visitor, "topic:orders"),
+        requeued_content=content,
+        requeued_orders=orders,
+        fixable=town.fixable(),
+        ledger=town.ledger(),
+        record=town.record(),
+        counted=town.counted(),
+        verdict=town.manage("verify_audit"),
+    )
+
+
+def scopes(*names: str) -> list[str]:
+    return [part for name in names for part in ("--scope", name)]
+
+
+def by_id(client: Client, q: str) -> Seen:
+    return {poison["id"]: poison for poison in client.all("poisons", q)}
+
+
+def test_problems_appear_by_themselves_within_seconds(story: Story) -> None:
+    titles = {(problem["topic"], problem["title"]) for problem in story.problems}
+
+    assert story.seconds_to_first_problem < 15
+    assert titles == {
+        ("ContentTopic", "ValueError"),
+        ("orders", "KeyError"),
+        ("orders", "TimeoutError"),
+        ("orders", "UnicodeDecodeError"),
+        ("orders", "ValueError"),
+        ("orders", "ZeroDivisionError"),
+    }
+
+
+def test_after_a_minute_there_is_something_to_do(story: Story) -> None:
+    assert 10 <= len(story.content_before) <= 40
+    assert len(story.orders_before) >= 10
+
+
+def test_every_superstition_comes_back_as_the_message_it_was(story: Story) -> None:
+    seen = story.content_after
+
+    assert story.requeued_content["total"] == len(story.content_before)
+    assert story.requeued_content["counts"]["recurred"] == len(story.content_before)
+    assert set(seen) == set(story.content_before)
+    assert {poison["state"] for poison in seen.values()} == {"open"}
+    assert {poison["counts"]["recurrences"] for poison in seen.values()} == {1}
+    assert {poison["counts"]["failures"] for poison in seen.values()} == {2}
+
+
+def test_what_the_release_can_handle_is_handled_after_a_requeue(story: Story) -> None:
+    seen = story.orders_after
+    handled = {n for n, poison in seen.items() if poison["state"] == "confirmed"}
+
+    assert set(seen) == set(story.orders_before)
+    assert handled == story.fixable
+    assert story.requeued_orders["counts"]["confirmed"] == len(handled)
+    back = {n: poison["counts"]["recurrences"] for n, poison in seen.items()}
+    assert back == {n: int(n not in handled) for n in seen}
+
+
+def test_the_release_mends_half_of_the_bug(story: Story) -> None:
+    (bug,) = (p for p in story.problems if p["title"] == "ZeroDivisionError")
+    became = {
+        poison["state"]
+        for n, poison in story.orders_after.items()
+        if story.orders_before[n]["problem"] == bug["id"]
+    }
+
+    assert became == {"confirmed", "open"}
+
+
+def test_the_record_says_what_the_consumers_say(story: Story) -> None:
+    assert story.record == story.ledger
+    assert story.record["ContentTopic"].recurrences == len(story.content_before)
+    assert story.record["orders"].confirmations == len(story.fixable)
+
+
+def test_consumers_count_what_they_do(story: Story) -> None:
+    assert story.counted["ContentTopic"] > 100
+    assert story.counted["orders"] > 50
+
+
+def test_the_trail_is_whole(story: Story) -> None:
+    code, said = story.verdict
+
+    assert code == 0
+    assert "ok" in said

@@ -1,0 +1,164 @@
+"""Selecting, keys and live updates: what the script adds and must not break."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Open
+from tests.browser.test_triage import await_rows, preview, rows
+
+pytestmark = pytest.mark.browser
+
+ALL = "/messages?q=topic:ContentTopic"
+
+
+@pytest.fixture
+def page(open_page: Open) -> Page:
+    page = open_page(ALL)
+    await_rows(page, 12)
+    return page
+
+
+def chosen(page: Page) -> list[str]:
+    keys: list[str] = page.evaluate(
+        "() => new FormData(document.querySelector('form.selectable')).getAll('ids')"
+    )
+    return sorted(keys)
+
+
+def test_shift_click_selects_from_the_third_row_to_the_twelfth(page: Page) -> None:
+    boxes = page.locator("tbody input[name=ids]")
+    expected = sorted(rows(page)[2:12])
+
+    boxes.nth(2).click()
+    boxes.nth(11).click(modifiers=["Shift"])
+
+    assert chosen(page) == expected
+    expect(page.locator("[data-chosen-count]")).to_have_text("10 messages selected")
+
+
+def test_keys_move_select_and_clear(page: Page) -> None:
+    first, second, third = rows(page)[:3]
+
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    page.keyboard.press("Shift+J")
+    assert chosen(page) == sorted([second, third])
+    page.keyboard.press("k")
+    page.keyboard.press("k")
+    page.keyboard.press("x")
+    assert chosen(page) == sorted([first, second, third])
+    page.keyboard.press("Escape")
+
+    assert chosen(page) == []
+
+
+def test_the_head_box_tells_some_from_all(page: Page) -> None:
+    head = page.get_by_label("Select this page")
+
+    page.locator("tbody input[name=ids]").first.click()
+    some = head.evaluate("box => [box.checked, box.indeterminate]")
+    head.click()
+    every = head.evaluate("box => [box.checked, box.indeterminate]")
+
+    assert (some, every) == ([False, True], [True, False])
+
+
+def test_a_selection_survives_a_refresh_and_another_sorting_of_pages(
+    page: Page,
+) -> None:
+    page.locator("tbody input[name=ids]").nth(1).click()
+    before = chosen(page)
+
+    page.keyboard.press("Shift+R")
+    page.wait_for_timeout(700)
+    after_refresh = chosen(page)
+    page.reload()
+
+    assert before == after_refresh == chosen(page)
+
+
+def test_a_new_filter_clears_the_selection_and_says_so(page: Page) -> None:
+    page.locator("tbody input[name=ids]").first.click()
+
+    page.get_by_label("Search messages").fill("is:open topic:ContentTopic")
+    page.keyboard.press("Enter")
+
+    expect(page.get_by_text("Selection of 1 cleared")).to_be_visible()
+    assert chosen(page) == []
+
+
+def test_updates_pause_while_something_is_selected_and_say_so(page: Page) -> None:
+    live = page.locator("[data-live-toggle]")
+    expect(live).to_have_text("Live · 5 s")
+
+    page.locator("tbody input[name=ids]").first.click()
+    expect(live).to_have_text("Updates paused")
+    page.keyboard.press("Escape")
+
+    expect(live).to_have_text("Live · 5 s")
+
+
+def test_rows_wait_behind_a_button_and_do_not_move(page: Page) -> None:
+    before = rows(page)
+
+    show = page.locator("[data-live-show]")
+    expect(show).to_be_visible(timeout=60_000)
+    during = rows(page)
+    show.click()
+    page.wait_for_timeout(700)
+
+    assert before == during
+    assert rows(page) != before
+
+
+def test_after_three_polls_a_drop_still_opens_its_preview(page: Page) -> None:
+    for _ in range(3):
+        page.keyboard.press("Shift+R")
+        page.wait_for_timeout(400)
+    page.locator("tbody input[name=ids]").first.click()
+
+    preview(page, "Drop…")
+
+    expect(page.get_by_role("button", name="Drop 1 message")).to_be_visible()
+
+
+def test_everything_that_matches_can_be_taken_and_narrowed_again(page: Page) -> None:
+    page.locator("tbody input[name=ids]").first.click()
+    page.get_by_role("link", name="Select all").click()
+    expect(page.locator("input[name=everything]")).to_be_attached()
+
+    page.locator("tbody input[name=ids]").first.click()
+
+    expect(page.locator("input[name=everything]")).not_to_be_attached()
+    assert chosen(page) == sorted(rows(page)[1:])
+
+
+def test_keys_are_listed_and_can_be_turned_off(page: Page) -> None:
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("g f")
+    page.keyboard.press("Escape")
+    page.locator("details.menu summary").last.click()
+    page.locator("button[name=keys][value=off]").click()
+    page.keyboard.press("?")
+
+    expect(page.get_by_role("dialog")).not_to_be_visible()
+
+
+def test_keys_rest_while_somebody_types(page: Page) -> None:
+    page.keyboard.press("/")
+
+    page.keyboard.type("gatx?")
+
+    assert page.url.endswith(ALL)
+    expect(page.get_by_label("Search messages")).to_be_focused()
+
+
+def test_the_theme_is_kept_without_a_flash(page: Page) -> None:
+    page.keyboard.press("t")
+    page.keyboard.press("t")
+    page.reload()
+
+    assert page.locator("html").get_attribute("data-theme") == "dark"

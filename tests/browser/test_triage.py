@@ -1,0 +1,111 @@
+"""An engineer's morning: see what failed, send it back, drop some, undo it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Open
+
+pytestmark = pytest.mark.browser
+
+SOON = 60_000
+CONTENT = "/messages?q=is:open+topic:ContentTopic"
+
+
+def rows(page: Page) -> list[str]:
+    keys: list[str] = page.locator("tr[data-key]").evaluate_all(
+        "rows => rows.map(row => row.dataset.key)"
+    )
+    return keys
+
+
+def await_rows(page: Page, number: int) -> None:
+    """Wait until the sample has failed so often, as a person would: by looking."""
+    for _ in range(60):
+        if len(rows(page)) >= number:
+            return
+        page.wait_for_timeout(1000)
+        page.keyboard.press("Shift+R")
+    pytest.fail(f"there are no {number} rows")
+
+
+def preview(page: Page, button: str) -> None:
+    page.get_by_role("button", name=re.compile(button)).click()
+    page.wait_for_url("**/operations/preview?*")
+
+
+def test_failures_appear_by_themselves_gathered_into_problems(open_page: Open) -> None:
+    page = open_page("/problems")
+
+    expect(page.get_by_text("I'm superstitious").first).to_be_visible(timeout=SOON)
+
+    page.get_by_role("link", name="ValueError").first.click()
+    expect(page.get_by_role("heading", name="Why one problem?")).to_be_visible()
+
+
+def test_a_message_that_fails_again_is_the_same_message(open_page: Open) -> None:
+    page = open_page(CONTENT)
+    await_rows(page, 2)
+    key = rows(page)[0]
+    page.get_by_label(f"Select message {key}").check()
+
+    preview(page, "Requeue…")
+    assert page.evaluate("document.activeElement.textContent") == "Cancel"
+    page.get_by_role("button", name="Requeue 1 message").click()
+    page.wait_for_url(re.compile(r"/operations/\d+$"))
+
+    came_back = page.locator(".counts div", has_text="Came back")
+    expect(came_back.locator("dd")).to_have_text("1", timeout=SOON)
+    page.goto(f"/messages/{key}")
+    expect(page.get_by_text("came back 1x").first).to_be_visible()
+    expect(page.get_by_text("after a requeue")).to_be_visible()
+
+
+def test_what_is_dropped_can_be_had_back_and_all_of_it_is_on_record(
+    open_page: Open,
+) -> None:
+    page = open_page(CONTENT)
+    await_rows(page, 1)
+    key = rows(page)[-1]
+    page.goto(f"/messages/{key}")
+
+    preview(page, "Drop…")
+    page.get_by_label("Reason").fill("a test of dropping")
+    page.get_by_role("button", name="Drop 1 message").click()
+    page.get_by_role("button", name="Undo: restore 1 message").click(timeout=SOON)
+    expect(page.get_by_text("1 of 1")).to_be_visible(timeout=SOON)
+
+    page.goto(f"/messages/{key}")
+    expect(page.locator("main .pill").first).to_have_text("●Open")
+    page.goto("/audit")
+    expect(page.get_by_text("“a test of dropping”").first).to_be_visible()
+    page.get_by_role("button", name="Verify the chain").click()
+    expect(page.get_by_text("is whole")).to_be_visible()
+
+
+def test_every_act_works_without_a_script(open_page: Open) -> None:
+    page = open_page(CONTENT, java_script_enabled=False)
+    for _ in range(60):
+        if page.locator("tr[data-key]").count():
+            break
+        page.reload()
+
+    page.locator("input[name=ids]").first.check()
+    preview(page, "Requeue…")
+    page.get_by_role("button", name="Requeue 1 message").click()
+
+    expect(page.get_by_role("heading", name="The decision")).to_be_visible()
+
+
+def test_a_body_is_shown_on_demand(open_page: Open) -> None:
+    page = open_page(CONTENT)
+    await_rows(page, 1)
+    page.locator("td.what a").first.click()
+
+    page.keyboard.press("p")
+
+    expect(page.get_by_label("Body as it came")).to_be_attached()
+    expect(page.get_by_text("body.revealed").first).to_be_visible()

@@ -1,0 +1,281 @@
+"""Who gets in, what is told to who does not, and how errors look."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.urls import get_resolver
+from django.urls.resolvers import URLPattern, URLResolver
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory
+
+from apps.api import errors
+from apps.api.permissions import SIGNED_IN
+from apps.api.refusals import Malformed
+from apps.api.views.base import View
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.core.errors import Absent, Forbidden, PoisonwebError, Refused, Unavailable
+from apps.team import services as team
+from apps.team.models import User
+from apps.team.rights import Role, Scope
+from tests.integration.api.caller import (
+    Caller,
+    nobody,
+    person,
+    program,
+    schema,
+)
+
+pytestmark = pytest.mark.django_db
+
+# Every call, and the one scope that opens it.
+NEEDED = {
+    "POST failures": Scope.CAPTURE_WRITE,
+    "POST confirmations": Scope.CAPTURE_WRITE,
+    "POST counters": Scope.CAPTURE_WRITE,
+    "GET poisons": Scope.POISONS_READ,
+    "GET poisons/1": Scope.POISONS_READ,
+    "GET poisons/1/body": Scope.BODIES_READ,
+    "GET problems": Scope.PROBLEMS_READ,
+    "GET operations": Scope.OPERATIONS_READ,
+    "POST operations": Scope.OPERATIONS_WRITE,
+    "GET operations/preview": Scope.OPERATIONS_WRITE,
+    "POST operations/preview": Scope.OPERATIONS_WRITE,
+    "GET operations/1": Scope.OPERATIONS_READ,
+    "POST operations/1/undo": Scope.OPERATIONS_WRITE,
+    "GET audit": Scope.AUDIT_READ,
+    "GET audit/verify": Scope.AUDIT_READ,
+}
+each_call = pytest.mark.parametrize("call", NEEDED)
+
+
+def test_the_table_above_knows_every_call() -> None:
+    told = {
+        f"{method.upper()} {path.removeprefix('/api/v1/')}"
+        for path, methods in schema()["paths"].items()
+        for method in methods
+    }
+
+    known = {
+        call.replace("poisons/1", "poisons/{poison_id}").replace(
+            "operations/1", "operations/{operation_id}"
+        )
+        for call in NEEDED
+    }
+    assert told == known
+
+
+@each_call
+def test_a_call_without_a_sign_in_is_a_401(call: str) -> None:
+    method, path = call.split()
+
+    told = nobody().send(method, path, raw=b"{}")
+
+    assert told.status == 401
+    assert told.response["WWW-Authenticate"] == "Bearer"
+
+
+@each_call
+def test_a_call_asks_for_its_own_scope_and_no_other(call: str) -> None:
+    method, path = call.split()
+    needed = NEEDED[call]
+    others = program(*(set(Scope) - {needed}))
+    allowed = program(needed)
+
+    refused = others.send(method, path, raw=b"{}")
+
+    assert (refused.status, needed in refused.detail) == (403, True)
+    assert allowed.send(method, path, raw=b"{}").status not in {401, 403, 500}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Bearer",
+        "Bearer ",
+        "Bearer pw_local_wrong",
+        "Bearer ü\xff",
+        "bearer x y z",
+        "Basic YTpi",
+        "pw_local_x",
+        "Bearer " + "x" * 100_000,
+    ],
+)
+def test_a_key_that_is_none_is_a_401(value: str) -> None:
+    caller = Caller(client=Client(), headers={"Authorization": value})
+
+    assert caller.get("poisons").status == 401
+
+
+def test_a_bad_key_does_not_fall_back_to_the_session() -> None:
+    signed_in = person()
+    caller = Caller(client=signed_in.client, headers={"Authorization": "Bearer x"})
+
+    assert signed_in.get("poisons").status == 200
+    assert caller.get("poisons").status == 401
+
+
+def test_an_expired_or_revoked_key_is_a_401() -> None:
+    now, actor = clock.now(), Actor.system("test")
+    made = [
+        team.create_api_key(
+            name=name,
+            scopes=list(Scope),
+            expires_at=ends,
+            actor=actor,
+            now=now - timedelta(hours=2),
+        )
+        for name, ends in (("short", now - timedelta(hours=1)), ("revoked", None))
+    ]
+    team.revoke_api_key(name="revoked", actor=actor, now=now)
+
+    told = [
+        Caller(client=Client(), headers={"Authorization": f"Bearer {each.secret}"}).get(
+            "poisons"
+        )
+        for each in made
+    ]
+
+    assert [each.status for each in told] == [401, 401]
+
+
+def test_a_session_needs_the_csrf_token_to_act_and_not_to_read() -> None:
+    signed_in = person()
+    bare = Caller(client=signed_in.client)
+
+    told = bare.post("operations/preview", {"verb": "redrive", "q": ""})
+
+    assert (told.status, "CSRF" in told.detail) == (403, True)
+    assert bare.get("operations").status == 200
+    allowed = signed_in.post("operations/preview", {"verb": "redrive", "q": ""})
+    assert allowed.status == 200
+
+
+def test_a_person_who_was_shut_out_is_out_at_once() -> None:
+    caller = person()
+    User.objects.update(is_active=False)
+
+    assert caller.get("poisons").status == 401
+
+
+def test_a_viewer_reads_and_does_not_act() -> None:
+    caller = person(Role.VIEWER)
+
+    assert caller.get("problems").status == 200
+    assert caller.post("operations/preview", {"verb": "drop", "q": ""}).status == 403
+
+
+@pytest.mark.parametrize("path", ["", "zebra", "poisons/", "poisons/x", "../api/v1/x"])
+def test_an_unknown_address_is_a_404_to_who_is_signed_in(path: str) -> None:
+    assert program().get(path).status == 404
+    assert program(Scope.AUDIT_READ).post(path, {}).status == 404
+    assert nobody().get(path).status == 401
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "X"])
+@pytest.mark.parametrize("path", ["poisons", "failures", "operations/1/undo", "zebra"])
+def test_another_method_is_a_405(path: str, method: str) -> None:
+    told = program().send(method, path)
+
+    assert told.status == 405
+    assert "OPTIONS" not in told.response["Allow"]
+
+
+def test_a_get_where_one_posts_is_a_405() -> None:
+    assert program().get("failures").status == 405
+    assert program(Scope.AUDIT_READ).post("poisons", {}).status == 405
+
+
+def test_a_head_is_a_get_without_a_body() -> None:
+    told = program(Scope.POISONS_READ).client.head(
+        "/api/v1/poisons", headers=program(Scope.AUDIT_READ).headers
+    )
+
+    assert told.status_code == 403
+    assert program().client.head("/api/v1/poisons").status_code == 401
+
+
+def test_a_view_that_names_no_scope_lets_nobody_in() -> None:
+    class Careless(View):
+        def get(self, _: Request) -> Response:
+            return Response("in")
+
+    class Known(Careless):
+        scopes = {"GET": SIGNED_IN}
+
+    told = [_through(view) for view in (Careless, Known)]
+
+    assert [each.status_code for each in told] == [403, 200]
+
+
+class Broken(View):
+    """Raises what it is given."""
+
+    scopes = {"GET": SIGNED_IN}
+    error: Exception = NotFound()
+
+    def get(self, _: Request) -> Response:
+        raise self.error
+
+
+def _through(view: type[View], **initial: object) -> Response:
+    headers = program().headers
+    request = APIRequestFactory().get("/", headers=headers)
+    response: Response = view.as_view(**initial)(request)
+    return response
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (Malformed("a", "b"), 400, "urn:poisonweb:problem:malformed"),
+        (Forbidden(), 403, "urn:poisonweb:problem:forbidden"),
+        (Absent(), 404, "urn:poisonweb:problem:absent"),
+        (Refused(), 409, "urn:poisonweb:problem:refused"),
+        (Unavailable(), 503, "urn:poisonweb:problem:unavailable"),
+        (NotFound(), 404, "about:blank"),
+        (PoisonwebError("x"), 500, "urn:poisonweb:problem:poisonweb-error"),
+        (ZeroDivisionError("secret"), 500, "about:blank"),
+    ],
+)
+def test_each_error_has_its_number_and_kind(
+    error: Exception, status: int, kind: str
+) -> None:
+    response = _through(Broken, error=error)
+
+    assert (response.status_code, response.data["type"]) == (status, kind)
+
+
+def test_an_error_that_nobody_foresaw_shows_an_id_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.ERROR, logger=errors.__name__):
+        response = _through(Broken, error=ZeroDivisionError("secret"))
+
+    assert "secret" not in str(response.data)
+    assert "secret" in caplog.text
+    assert response.data["request_id"] in caplog.text
+
+
+def test_no_call_takes_a_topic_or_bookmark_in_its_path() -> None:
+    routes = "".join(_routes(get_resolver()))
+
+    assert "api/v1/" in routes
+    assert "<str:" not in routes
+    assert "<slug:" not in routes
+
+
+def _routes(resolver: URLResolver) -> list[str]:
+    found = []
+    for pattern in resolver.url_patterns:
+        found.append(str(pattern.pattern))
+        if isinstance(pattern, URLResolver):
+            found += _routes(pattern)
+        assert isinstance(pattern, URLPattern | URLResolver)
+    return found

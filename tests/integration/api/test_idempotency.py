@@ -1,0 +1,306 @@
+"""`Idempotency-Key`: acts once, answers the same, and blocks nobody for ever."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from apps.api import idempotency
+from apps.capture import services as capture
+from apps.capture.models import Counter
+from apps.core import clock
+from apps.poison.models import Failure, Poison
+from apps.team.models import IdempotencyKey
+from apps.team.rights import Role
+from apps.triage.models import Operation
+from apps.triage.services import upkeep
+from tests.integration.api.caller import Caller, Told, person, program
+from tests.integration.api.test_capture import MAKERS
+from tests.reports import failure, poisons
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def caller() -> Caller:
+    return program()
+
+
+def post(caller: Caller, path: str, body: object, key: str = "k1") -> Told:
+    return caller.post(path, body, Idempotency_Key=key)
+
+
+def replayed(told: Told) -> bool:
+    return told.response.get("Idempotent-Replayed") == "true"
+
+
+def token(caller: Caller) -> str:
+    told = caller.post("operations/preview", {"verb": "drop", "q": ""})
+    found: str = told.json["token"]
+    return found
+
+
+@pytest.mark.parametrize("path", MAKERS)
+def test_a_report_sent_twice_is_answered_the_same(
+    caller: Caller, now: datetime, path: str
+) -> None:
+    body = {path: [MAKERS[path](now)]}
+
+    first, second = (post(caller, path, body) for _ in range(2))
+
+    assert first.results == second.results
+    assert (replayed(first), replayed(second)) == (False, True)
+
+
+def test_a_decision_sent_twice_is_one_operation(caller: Caller, now: datetime) -> None:
+    poisons(now, 1)
+    body = {"token": token(caller), "reason": "twice"}
+
+    first, second = (post(caller, "operations", body) for _ in range(2))
+
+    assert (first.status, second.status) == (202, 202)
+    assert first.json == second.json
+    assert first.response["Location"] == second.response["Location"]
+    assert Operation.objects.confirmed().count() == 1
+
+
+def test_an_undo_sent_twice_is_one_operation(caller: Caller, now: datetime) -> None:
+    poisons(now, 1)
+    dropped = post(caller, "operations", {"token": token(caller), "reason": "x"})
+    Poison.objects.update(state="dropped", dropped_at=now)
+    Operation.objects.get().items.update(state="dropped", held=False)
+
+    told = [
+        post(caller, f"operations/{dropped.json['id']}/undo", None, key="undo")
+        for _ in range(2)
+    ]
+
+    assert [each.status for each in told] == [202, 202]
+    assert told[0].json == told[1].json
+    assert Operation.objects.confirmed().count() == 2
+
+
+def test_without_a_key_nothing_is_replayed(caller: Caller, now: datetime) -> None:
+    body = {"failures": [failure(now)]}
+
+    answers = [caller.post("failures", body).results[0]["status"] for _ in range(2)]
+
+    assert answers == ["created", "duplicate"]
+    assert not IdempotencyKey.objects.exists()
+
+
+def test_a_key_used_for_another_request_is_a_422(caller: Caller, now: datetime) -> None:
+    body = {"failures": [failure(now)]}
+    post(caller, "failures", body)
+
+    told = [
+        post(caller, "failures", {"failures": [failure(now)]}),
+        post(caller, "counters", body),
+        caller.send(
+            "POST",
+            "failures",
+            raw=json.dumps(body).encode(),
+            query={"x": 1},
+            headers={"Idempotency-Key": "k1"},
+        ),
+    ]
+
+    assert [each.status for each in told] == [422, 422, 422]
+    assert told[0].pointers == ["/Idempotency-Key"]
+    assert Failure.objects.count() == 1
+
+
+def test_how_the_body_was_compressed_makes_no_other_request(
+    caller: Caller, now: datetime
+) -> None:
+    raw = json.dumps({"failures": [failure(now)]}).encode()
+    caller.post("failures", raw, Idempotency_Key="k")
+
+    told = caller.post(
+        "failures", gzip.compress(raw), Idempotency_Key="k", Content_Encoding="gzip"
+    )
+
+    assert (told.status, replayed(told)) == (200, True)
+
+
+def test_two_callers_may_use_one_key(caller: Caller, now: datetime) -> None:
+    body = {"failures": [failure(now)]}
+
+    told = [post(each, "failures", body) for each in (caller, program(topics=["o*"]))]
+
+    assert [replayed(each) for each in told] == [False, False]
+
+
+@pytest.mark.parametrize("key", ["", "ü", "a\tb", "x" * 256])
+def test_a_key_that_is_none_is_a_400(caller: Caller, key: str) -> None:
+    told = post(caller, "failures", {"failures": []}, key=key)
+
+    assert (told.status, told.pointers) == (400, ["/Idempotency-Key"])
+
+
+def test_a_refusal_is_not_kept_and_may_end_well(caller: Caller, now: datetime) -> None:
+    poisons(now, 1)
+    stale = token(caller)
+    Operation.objects.update(expires_at=now - timedelta(seconds=1))
+    body = {"token": stale, "reason": "late"}
+    first = post(caller, "operations", body)
+
+    fresh = {**body, "token": first.json["preview"]["token"]}
+    second = post(caller, "operations", fresh)
+
+    assert (first.status, second.status) == (409, 202)
+
+
+def test_the_key_of_a_request_that_still_runs_is_a_409(
+    caller: Caller, now: datetime
+) -> None:
+    body = {"failures": [failure(now)]}
+
+    with _elsewhere(caller, "failures", body) as finish:
+        meanwhile = post(caller, "failures", body)
+        first = finish()
+    after = post(caller, "failures", body)
+
+    assert (meanwhile.status, first.status, after.status) == (409, 200, 200)
+    assert meanwhile.json["type"].endswith("still-running")
+    assert replayed(after)
+    assert Failure.objects.count() == 1
+
+
+def test_a_crash_before_the_answer_is_kept_leaves_nothing_and_blocks_nobody(
+    caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"failures": [failure(now)]}
+
+    def crash(*_: object, **__: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(idempotency, "_keep", crash)
+        post(caller, "failures", body)
+
+    assert not Failure.objects.exists()
+    assert post(caller, "failures", body).results[0]["status"] == "created"
+
+
+def test_a_failure_that_nobody_foresaw_leaves_nothing(
+    caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = MAKERS["counters"](now)
+    real = capture.count
+
+    def count_and_fall(**values: object) -> None:
+        real(**values)  # type: ignore[arg-type]
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(capture, "count", count_and_fall)
+        fallen = post(caller, "counters", {"counters": [member]})
+
+    assert fallen.status == 500
+    assert not Counter.objects.exists()
+    told = post(caller, "counters", {"counters": [member]})
+    assert told.results == [{"status": "counted"}]
+
+
+def test_keys_are_kept_for_a_day(caller: Caller, now: datetime) -> None:
+    body = {"failures": [failure(now)]}
+    post(caller, "failures", body)
+
+    upkeep.prune(now=now + timedelta(hours=23, minutes=59))
+    kept = post(caller, "failures", body)
+    upkeep.prune(now=now + timedelta(hours=24, minutes=1))
+    gone = post(caller, "failures", body)
+
+    assert (replayed(kept), replayed(gone)) == (True, False)
+
+
+def test_a_person_may_send_a_key_too(now: datetime) -> None:
+    poisons(now, 1)
+    anna = person(Role.OPERATOR)
+    body = {"token": token(anna), "reason": "twice"}
+
+    told = [post(anna, "operations", body) for _ in range(2)]
+
+    assert [replayed(each) for each in told] == [False, True]
+
+
+def test_eight_at_once_act_once(caller: Caller, now: datetime) -> None:
+    body = {"failures": [failure(now)]}
+    told: list[Told] = []
+    ready = threading.Barrier(8)
+
+    def send() -> None:
+        ready.wait()
+        try:
+            told.append(post(caller, "failures", body))
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=send) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {each.status for each in told} <= {200, 409}
+    assert (
+        len([each for each in told if each.status == 200 and not replayed(each)]) == 1
+    )
+    assert Failure.objects.count() == 1
+
+
+class _elsewhere:  # noqa: N801 - reads as a verb
+    """Run a POST in another thread, and hold it after it has acted, before its end."""
+
+    def __init__(self, caller: Caller, path: str, body: object) -> None:
+        self._told: list[Told] = []
+        self._acted, self._go_on = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._post, args=(caller, path, body))
+
+    def __enter__(self) -> Callable[[], Told]:
+        self._keep = idempotency._keep
+        idempotency._keep = self._held
+        self._thread.start()
+        assert self._acted.wait(10)
+        idempotency._keep = self._keep
+        return self._finish
+
+    def __exit__(self, *_: object) -> None:
+        self._go_on.set()
+        self._thread.join()
+
+    def _finish(self) -> Told:
+        self._go_on.set()
+        self._thread.join()
+        return self._told[0]
+
+    def _held(self, *args: object, **kwargs: object) -> None:
+        self._acted.set()
+        assert self._go_on.wait(10)
+        self._keep(*args, **kwargs)  # type: ignore[arg-type]
+
+    def _post(self, caller: Caller, path: str, body: object) -> None:
+        try:
+            self._told.append(post(caller, path, body))
+        finally:
+            connection.close()
+
+
+def test_the_lock_is_gone_with_the_transaction(caller: Caller) -> None:
+    with transaction.atomic():
+        idempotency._lock("a", "b")
+
+    with transaction.atomic():
+        idempotency._lock("a", "b")

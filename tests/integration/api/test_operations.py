@@ -1,0 +1,406 @@
+"""Decisions over the API: preview, confirm, follow, undo, and every way to be late."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+
+import pytest
+
+from apps.brokers.models import Topic
+from apps.brokers.services import RoutingPublisher
+from apps.core import clock
+from apps.poison.models import Poison
+from apps.team.rights import Role, Scope
+from apps.triage.models import Operation
+from apps.triage.services import running, selection
+from tests.integration.api.caller import Caller, Told, person, program
+from tests.reports import poisons
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def caller() -> Caller:
+    return program(Scope.OPERATIONS_READ, Scope.OPERATIONS_WRITE, Scope.POISONS_READ)
+
+
+def preview(caller: Caller, **ask: object) -> Told:
+    if not {"q", "ids"} & ask.keys():
+        ask["q"] = "topic:orders"
+    return caller.post("operations/preview", {"verb": "drop", **ask})
+
+
+def confirm(caller: Caller, token: str, reason: str = "a test") -> Told:
+    return caller.post("operations", {"token": token, "reason": reason})
+
+
+def drop(caller: Caller, **ask: object) -> int:
+    """Preview, confirm and carry out a drop; give its number."""
+    told = confirm(caller, preview(caller, **ask).json["token"])
+    number: int = told.json["id"]
+    run(number)
+    return number
+
+
+def run(number: int) -> None:
+    with RoutingPublisher() as publisher:
+        running.run(operation_id=number, publisher=publisher, clock=clock.now)
+
+
+def test_a_preview_shows_what_would_be_done_and_does_nothing(
+    caller: Caller, now: datetime
+) -> None:
+    made = poisons(now, 5)
+    Poison.objects.filter(pk=made[0].pk).update(state="dropped", dropped_at=now)
+
+    told = preview(caller).json
+
+    assert (told["total"], told["will_act"], told["taken"]) == (5, 4, True)
+    assert told["skipped"] == [{"reason": "already dropped", "count": 1}]
+    assert told["breakdown"] == {
+        "topics": [{"name": "orders", "count": 4}],
+        "consumer_groups": [{"name": "billing", "count": 4}],
+    }
+    assert len(told["sample"]) == 3
+    assert Poison.objects.open().count() == 4
+
+
+def test_a_preview_can_be_read_again_by_its_owner_only(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 2)
+    made = preview(caller).json
+    poisons(now, 1)
+
+    again = caller.get("operations/preview", token=made["token"])
+    other = person().get("operations/preview", token=made["token"])
+
+    assert again.json == {**made, "newer": 1}
+    assert other.status == 404
+    assert caller.get("operations/preview", token="x").pointers == ["/token"]
+
+
+def test_a_confirmed_operation_is_followed_to_its_end(
+    caller: Caller, now: datetime
+) -> None:
+    made = poisons(now, 3)
+    told = confirm(caller, preview(caller, ids=[p.pk for p in made[:2]]).json["token"])
+    assert told.status == 202
+    where = told.response["Location"]
+
+    waiting = caller.get(where).json
+    run(told.json["id"])
+    done = caller.get(where).json
+
+    assert where == f"/api/v1/operations/{told.json['id']}"
+    assert (waiting["state"], waiting["counts"]["waiting"]) == ("queued", 2)
+    assert (done["state"], done["counts"]["dropped"]) == ("done", 2)
+    assert sum(done["counts"].values()) == done["total"] == 2
+    assert done["reason"] == "a test"
+    assert (done["rate"] > 0, done["eta"]) == (True, None)
+
+
+def test_what_is_refused_or_skipped_is_listed_with_its_reason(
+    caller: Caller, now: datetime
+) -> None:
+    made = poisons(now, 3)
+    Poison.objects.filter(pk=made[0].pk).update(state="dropped", dropped_at=now)
+    told = confirm(caller, preview(caller, verb="redrive").json["token"])
+
+    run(told.json["id"])
+
+    done = caller.get(f"operations/{told.json['id']}").json
+    assert done["skipped"] == [
+        {"poison": made[0].pk, "reason": "dropped: restore it first"}
+    ]
+    assert {each["poison"] for each in done["refused"]} == {p.pk for p in made[1:]}
+    assert "no broker" in done["refused"][0]["reason"]
+    assert done["counts"]["refused"] == 2
+    detail = caller.get(f"poisons/{made[1].pk}").json
+    assert [each["outcome"] for each in detail["redrives"]] == ["refused"]
+    assert detail["redrives"][0]["operation"] == done["id"]
+    assert [each["id"] for each in detail["operations"]] == [done["id"]]
+
+
+def test_a_redrive_goes_to_the_broker_and_may_be_silent(
+    caller: Caller, now: datetime, orders: Topic
+) -> None:
+    poisons(now, 2)
+    told = confirm(caller, preview(caller, verb="redrive").json["token"])
+    run(told.json["id"])
+    sent = caller.get(f"operations/{told.json['id']}").json
+    long_ago = now - timedelta(minutes=11)
+    poison = Poison.objects.filter(topic=orders).first()
+    assert poison is not None
+    poison.redrives_made.update(sent_at=long_ago)
+
+    later = caller.get(f"operations/{told.json['id']}").json
+
+    assert (sent["counts"]["sent"], sent["silent"], later["silent"]) == (2, 0, 1)
+
+
+def test_operations_are_listed_newest_first_and_previews_are_none(
+    caller: Caller, now: datetime
+) -> None:
+    made = [poisons(now, 1)[0].pk for _ in range(3)]
+    numbers = [drop(caller, ids=[pk]) for pk in made]
+    preview(caller)
+
+    first = caller.get("operations", limit=2)
+    rest = caller.get("operations", limit=2, cursor=first.json["next"])
+
+    listed = [row["id"] for row in (*first.results, *rest.results)]
+    assert listed == numbers[::-1]
+    assert rest.json["next"] is None
+
+
+def test_an_undo_restores_what_was_dropped(caller: Caller, now: datetime) -> None:
+    poisons(now, 2)
+    dropped = drop(caller)
+
+    told = caller.post(f"operations/{dropped}/undo")
+    run(told.json["id"])
+
+    undone = caller.get(told.response["Location"]).json
+    assert (told.status, undone["verb"], undone["undo_of"]) == (202, "restore", dropped)
+    assert undone["counts"]["restored"] == 2
+    assert Poison.objects.open().count() == 2
+    assert caller.post(f"operations/{dropped}/undo").status == 409
+
+
+def test_what_is_no_drop_cannot_be_undone(caller: Caller, now: datetime) -> None:
+    poisons(now, 1)
+    told = confirm(caller, preview(caller, verb="redrive").json["token"])
+
+    assert caller.post(f"operations/{told.json['id']}/undo").status == 404
+    assert caller.post("operations/99/undo").status == 404
+    assert caller.get("operations/99").status == 404
+
+
+def test_a_used_token_is_a_409_that_names_its_operation(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 1)
+    token = preview(caller).json["token"]
+    first = confirm(caller, token)
+
+    second = confirm(caller, token)
+
+    assert (first.status, second.status) == (202, 409)
+    assert second.json["type"] == "urn:poisonweb:problem:stale"
+    assert f"operation {first.json['id']}" in second.detail
+    assert second.json["preview"]["will_act"] == 0
+
+
+def test_an_expired_token_is_a_409_with_a_fresh_preview_that_works(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 2)
+    token = preview(caller).json["token"]
+    Operation.objects.update(expires_at=now - timedelta(seconds=1))
+
+    told = confirm(caller, token)
+
+    fresh = told.json["preview"]
+    assert (told.status, fresh["will_act"]) == (409, 2)
+    assert fresh["token"] != token
+    assert confirm(caller, fresh["token"]).status == 202
+
+
+def test_a_newer_preview_of_the_same_replaces_the_older(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 2)
+    older, newer = (preview(caller).json["token"] for _ in range(2))
+
+    told = confirm(caller, older)
+
+    assert (told.status, "newer preview" in told.detail) == (409, True)
+    assert confirm(caller, told.json["preview"]["token"]).status == 202
+    assert newer
+
+
+def test_a_foreign_token_is_a_409_that_shows_nothing(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 1)
+    token = preview(caller).json["token"]
+
+    told = [confirm(person(), token), confirm(caller, str(uuid.uuid4()))]
+
+    assert [each.status for each in told] == [409, 409]
+    assert [each.json["preview"] for each in told] == [None, None]
+
+
+def test_nothing_left_to_act_on_is_a_409(caller: Caller, now: datetime) -> None:
+    poisons(now, 1)
+    token = preview(caller, q="topic:orders is:open").json["token"]
+    drop(caller)
+
+    told = confirm(caller, token)
+
+    # The preview was of one message, which another operation has dropped meanwhile.
+    assert told.status in {202, 409}
+
+
+def test_a_preview_of_nothing_cannot_be_confirmed(caller: Caller) -> None:
+    token = preview(caller, q="topic:nowhere").json["token"]
+
+    told = confirm(caller, token)
+
+    assert (told.status, told.json["preview"]["total"]) == (409, 0)
+
+
+def test_a_preview_of_ids_that_are_not_there_cannot_be_confirmed(
+    caller: Caller,
+) -> None:
+    token = preview(caller, ids=[1, 2**63 - 1]).json["token"]
+
+    assert confirm(caller, token).status == 409
+
+
+def test_two_operations_over_one_selection_act_once_and_name_one_another(
+    caller: Caller, now: datetime
+) -> None:
+    made = poisons(now, 2)
+    ids = [poison.pk for poison in made]
+    tokens = [preview(caller, ids=ids[:size]).json["token"] for size in (1, 2)]
+
+    first, second = (confirm(caller, token) for token in tokens)
+
+    assert (first.status, second.status) == (202, 202)
+    skipped = caller.get(f"operations/{second.json['id']}").json["skipped"]
+    assert skipped == [
+        {"poison": ids[0], "reason": f"operation {first.json['id']} has it"}
+    ]
+
+
+def test_a_large_selection_is_said_to_be_still_taken(
+    caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
+    poisons(now, 2)
+    made = preview(caller).json
+
+    early = confirm(caller, made["token"])
+    selection.take(operation_id=Operation.objects.get().pk, now=now)
+    seen = caller.get("operations/preview", token=made["token"]).json
+
+    assert (made["taken"], made["total"]) == (False, 0)
+    assert (early.status, early.json["type"].rpartition(":")[2]) == (409, "not-taken")
+    assert (seen["taken"], seen["will_act"]) == (True, 2)
+    assert confirm(caller, made["token"]).status == 202
+
+
+@pytest.mark.parametrize(
+    ("ask", "pointer"),
+    [
+        ({}, "/verb"),
+        ({"verb": "erase", "q": ""}, "/verb"),
+        ({"verb": ["drop"], "q": ""}, "/verb"),
+        ({"verb": "drop"}, "/q"),
+        ({"verb": "drop", "q": 13}, "/q"),
+        ({"verb": "drop", "q": "zebra:x"}, "/q"),
+        ({"verb": "drop", "q": "\ud800"}, "/q"),
+        ({"verb": "drop", "q": "", "ids": [1]}, "/q"),
+        ({"verb": "drop", "ids": []}, "/q"),
+        ({"verb": "drop", "ids": 1}, "/ids"),
+        ({"verb": "drop", "ids": [True]}, "/ids"),
+        ({"verb": "drop", "ids": [1.0]}, "/ids"),
+        ({"verb": "drop", "ids": ["1"]}, "/ids"),
+        ({"verb": "drop", "ids": [0]}, "/ids"),
+        ({"verb": "drop", "ids": [2**63]}, "/ids"),
+        ({"verb": "drop", "ids": [float("nan")]}, "/ids"),
+        ({"verb": "drop", "ids": list(range(1, 10_002))}, "/ids"),
+        ({"verb": "drop", "q": "", "target_topic": "a"}, "/target_topic"),
+        ({"verb": "redrive", "q": "", "target_topic": "a\0"}, "/target_topic"),
+        ({"verb": "redrive", "q": "", "target_topic": 1}, "/target_topic"),
+        ({"verb": "redrive", "q": "", "target_topic": "a" * 300}, "/target_topic"),
+    ],
+)
+def test_an_ask_without_sense_is_a_422_that_names_it(
+    caller: Caller, ask: dict[str, object], pointer: str
+) -> None:
+    told = caller.post("operations/preview", ask)
+
+    assert (told.status, told.pointers) == (422, [pointer])
+
+
+@pytest.mark.parametrize("body", [[], 1, None, "x"])
+@pytest.mark.parametrize("path", ["operations", "operations/preview"])
+def test_what_is_no_object_is_a_400(caller: Caller, path: str, body: object) -> None:
+    assert caller.post(path, body).status == 400
+
+
+@pytest.mark.parametrize(
+    ("told", "pointer"),
+    [
+        ({}, "/token"),
+        ({"token": 1}, "/token"),
+        ({"token": "\0"}, "/token"),
+        ({"token": str(uuid.UUID(int=1)), "reason": 1}, "/reason"),
+    ],
+)
+def test_a_decision_without_sense_is_a_422(
+    caller: Caller, told: dict[str, object], pointer: str
+) -> None:
+    assert caller.post("operations", told).pointers == [pointer]
+
+
+def test_a_drop_asks_why_and_keeps_the_token_good(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 1)
+    token = preview(caller).json["token"]
+
+    told = [confirm(caller, token, why) for why in ("", " \n", "x" * 2_001)]
+
+    assert [each.pointers for each in told] == [["/reason"]] * 3
+    assert confirm(caller, token, "\0\ud800 because").status == 202
+
+
+def test_a_target_that_does_not_exist_is_told(caller: Caller, now: datetime) -> None:
+    poisons(now, 1)
+    told = preview(caller, verb="redrive", target_topic="nowhere")
+
+    assert (told.status, "nowhere" in told.detail) == (404, True)
+
+
+def test_a_key_for_some_topics_acts_on_them_only(now: datetime) -> None:
+    [own] = poisons(now, 1, topic="orders.eu")
+    [other] = poisons(now, 1, topic="invoices")
+    caller = program(topics=["orders.*"])
+
+    told = preview(caller, ids=[own.pk, other.pk]).json
+    everything = preview(caller, q="").json
+
+    assert (told["total"], everything["total"]) == (1, 1)
+    assert [each["id"] for each in told["sample"]] == [own.pk]
+
+
+def test_a_key_for_some_topics_sees_no_decision_over_others(now: datetime) -> None:
+    poisons(now, 1, topic="orders.eu")
+    poisons(now, 1, topic="invoices")
+    wide, narrow = program(), program(topics=["orders.*"])
+    theirs = drop(wide, q="topic:invoices")
+    own = drop(narrow, q="")
+
+    assert [row["id"] for row in narrow.get("operations").results] == [own]
+    assert narrow.get(f"operations/{theirs}").status == 404
+    assert narrow.post(f"operations/{theirs}/undo").status == 404
+    assert len(wide.get("operations").results) == 2
+
+
+def test_an_operator_decides_in_their_own_name(now: datetime) -> None:
+    poisons(now, 1)
+    caller = person(Role.OPERATOR)
+
+    told = caller.get(f"operations/{drop(caller)}").json
+
+    assert (told["actor"], told["source"]) == ("user:operator", "ui")

@@ -1,0 +1,262 @@
+"""Poisons and problems over the API: found, paged, told whole, and only to who may."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from apps.audit.models import Entry
+from apps.core import clock
+from apps.poison.models import Poison
+from apps.team.rights import Role, Scope
+from tests.integration.api.caller import Caller, person, program
+from tests.reports import capture, failure, poisons
+
+pytestmark = pytest.mark.django_db
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+def pages(caller: Caller, path: str, **query: object) -> list[list[int]]:
+    """Go through a list to its end; give the ids of each page."""
+    found, cursor = [], ""
+    while True:
+        told = caller.get(path, cursor=cursor, **query)
+        found.append([row["id"] for row in told.results])
+        cursor = told.json["next"]
+        if cursor is None:
+            return found
+
+
+def test_a_list_is_paged_from_the_latest_failure_to_the_first(now: datetime) -> None:
+    made = [poisons(now, 1, failed_at=_at(now, n))[0].pk for n in range(5)]
+
+    found = pages(program(), "poisons", limit=2)
+
+    newest_first = made[::-1]
+    assert found == [newest_first[:2], newest_first[2:4], newest_first[4:]]
+
+
+def test_rows_with_one_time_are_each_on_one_page(now: datetime) -> None:
+    made = {poison.pk for poison in poisons(now, 7)}
+
+    found = pages(program(), "poisons", limit=3)
+
+    assert [len(page) for page in found] == [3, 3, 1]
+    assert {pk for page in found for pk in page} == made
+
+
+def test_what_comes_meanwhile_moves_no_row_to_another_page(now: datetime) -> None:
+    made = [poisons(now, 1, failed_at=_at(now, n))[0].pk for n in range(4)]
+    caller = program()
+    first = caller.get("poisons", limit=2)
+
+    poisons(now + MINUTE, 3)
+    second = caller.get("poisons", limit=2, cursor=first.json["next"])
+
+    rows = [row["id"] for row in (*first.results, *second.results)]
+    assert rows == made[::-1]
+
+
+def test_a_list_ends_where_the_rows_do(now: datetime) -> None:
+    poisons(now, 2)
+
+    assert program().get("poisons", limit=2).json["next"] is None
+    assert program(Scope.POISONS_READ).get("poisons", q="is:dropped").json == {
+        "results": [],
+        "next": None,
+    }
+
+
+@pytest.mark.parametrize("path", ["poisons", "problems", "operations", "audit"])
+@pytest.mark.parametrize("limit", ["0", "-1", "201", "x", "1.5", "9" * 5_000, "", "²"])
+def test_a_limit_that_is_none_is_a_400_that_names_it(path: str, limit: str) -> None:
+    told = program().get(path, limit=limit)
+
+    assert (told.status, told.pointers) == (400, ["/limit"])
+
+
+@pytest.mark.parametrize("path", ["poisons", "problems", "operations", "audit"])
+@pytest.mark.parametrize("cursor", ["x", "a:b:c", "\0", "ü", "eyJ9" * 100, "::", "W10"])
+def test_a_cursor_that_is_none_is_a_400_that_names_it(path: str, cursor: str) -> None:
+    told = program().get(path, cursor=cursor)
+
+    assert (told.status, told.pointers) == (400, ["/cursor"])
+
+
+def test_a_cursor_is_for_its_own_list_only(now: datetime) -> None:
+    poisons(now, 2)
+    caller = program()
+    cursor = caller.get("poisons", limit=1).json["next"]
+
+    told = [caller.get(path, cursor=cursor) for path in ("problems", "audit")]
+    changed = caller.get("poisons", cursor=cursor[:-1] + "_")
+
+    assert [each.status for each in (*told, changed)] == [400, 400, 400]
+
+
+def test_a_query_finds_what_matches(now: datetime) -> None:
+    [wanted] = poisons(now, 1, cause="crash", topic="orders.eu")
+    poisons(now, 1, cause="fatal", topic="orders.eu")
+    poisons(now, 1, cause="crash", topic="invoices")
+
+    found = program().get("poisons", q="topic:orders* cause:crash is:open")
+
+    assert [row["id"] for row in found.results] == [wanted.pk]
+
+
+@pytest.mark.parametrize(
+    "q", ["zebra:1", "is:gone", 'error:"', "day:x", "\0", "x" * 3_000, "problem:x"]
+)
+@pytest.mark.parametrize("path", ["poisons", "problems"])
+def test_a_query_without_sense_is_a_422_that_says_why(path: str, q: str) -> None:
+    told = program().get(path, q=q)
+
+    assert (told.status, told.pointers) == (422, ["/q"])
+
+
+def test_like_signs_in_a_query_are_only_characters(now: datetime) -> None:
+    poisons(now, 1)
+
+    found = [program(Scope.POISONS_READ).get("poisons", q=q) for q in ("error:%",)]
+
+    assert [told.results for told in found] == [[]]
+
+
+def test_a_poison_tells_its_whole_story(now: datetime) -> None:
+    member = failure(now, headers=[("secret", b"value")], bookmark="1-0")
+    [answer] = capture(now, member)
+    again = {**member, "report_id": "0f0e0d0c-0b0a-0908-0706-050403020100"}
+    capture(now + MINUTE, {**again, "failed_at": (now - MINUTE).isoformat()})
+
+    told = program().get(f"poisons/{answer.poison}").json
+
+    assert told["counts"]["failures"] == 2
+    assert told["bookmark"] == "1-0"
+    assert told["header_names"] == ["secret"]
+    assert [each["failed_at"] for each in told["failures"]] == [
+        _json(now),
+        _json(now - MINUTE),
+    ]
+    assert told["failures"][0]["error_message"] == "I'm superstitious..."
+    assert (told["redrives"], told["operations"], told["audit"]) == ([], [], [])
+
+
+def test_long_texts_of_a_failure_are_cut_and_marked(now: datetime) -> None:
+    raised = {"type": "X", "message": "m" * 20_000, "traceback": "t" * 200_000}
+    [long] = poisons(now, 1, exception=raised)
+    [short] = poisons(now, 1)
+    caller = program()
+
+    [cut] = caller.get(f"poisons/{long.pk}").json["failures"]
+    [whole] = caller.get(f"poisons/{short.pk}").json["failures"]
+
+    assert (len(cut["error_message"]), len(cut["traceback"])) == (16_384, 16_384)
+    assert (cut["cut"], whole["cut"]) == (True, False)
+
+
+def test_audit_entries_are_told_only_to_who_may_read_the_trail(now: datetime) -> None:
+    [poison] = poisons(now, 1)
+    program(Scope.BODIES_READ).get(f"poisons/{poison.pk}/body")
+
+    allowed = program(Scope.POISONS_READ, Scope.AUDIT_READ)
+    others = program(Scope.POISONS_READ)
+
+    [entry] = allowed.get(f"poisons/{poison.pk}").json["audit"]
+    assert entry["action"] == "body.revealed"
+    assert others.get(f"poisons/{poison.pk}").json["audit"] is None
+
+
+def test_a_problem_has_its_numbers_by_state(now: datetime) -> None:
+    made = poisons(now, 3)
+    Poison.objects.filter(pk=made[0].pk).update(state="dropped", dropped_at=now)
+    poisons(now, 1, exception={"type": "Other", "message": "", "traceback": ""})
+
+    found = program().get("problems", q="is:dropped").results
+
+    [problem] = found
+    assert problem["counts"] == {"open": 2, "sent": 0, "handled": 0, "dropped": 1}
+    assert (problem["total"], problem["topic"]) == (3, "orders")
+
+
+def test_problems_are_paged_too(now: datetime) -> None:
+    for number in range(5):
+        raised = {"type": f"E{number}", "message": "", "traceback": ""}
+        poisons(now, 1, exception=raised, failed_at=_at(now, number % 2))
+
+    found = pages(program(), "problems", limit=2)
+
+    assert [len(page) for page in found] == [2, 2, 1]
+    assert len({pk for page in found for pk in page}) == 5
+
+
+@pytest.mark.parametrize("size", [0, 1, 1024 * 1024, 1024 * 1024 + 1])
+def test_a_body_comes_back_byte_for_byte_and_cannot_run(
+    now: datetime, size: int
+) -> None:
+    content = bytes(range(256)) * (size // 256 + 1)
+    [poison] = poisons(now, 1, body=content[:size], content_type="text/html")
+
+    response = program(Scope.BODIES_READ).get(f"poisons/{poison.pk}/body").response
+
+    assert b"".join(response) == content[:size]
+    assert response["Content-Type"] == "application/octet-stream"
+    assert response["Content-Disposition"].startswith("attachment;")
+    assert response["X-Content-Type-Options"] == "nosniff"
+    assert response["Content-Length"] == str(size)
+
+
+def test_taking_a_body_is_on_record_with_who_took_it(now: datetime) -> None:
+    [poison] = poisons(now, 1)
+
+    person(Role.VIEWER, reads_bodies=True).get(f"poisons/{poison.pk}/body")
+
+    entry = Entry.objects.filter(action="body.revealed").get()
+    assert (entry.actor, entry.subject) == ("user:viewer", f"poison:{poison.pk}")
+    assert entry.detail["how"] == "downloaded"
+
+
+def test_a_body_needs_its_own_scope_and_leaves_no_trace_without(now: datetime) -> None:
+    [poison] = poisons(now, 1)
+
+    told = [
+        caller.get(f"poisons/{poison.pk}/body")
+        for caller in (program(Scope.POISONS_READ), person(Role.ADMIN))
+    ]
+
+    assert [each.status for each in told] == [403, 403]
+    assert not Entry.objects.filter(action="body.revealed").exists()
+
+
+def test_a_key_for_some_topics_sees_only_them(now: datetime) -> None:
+    [seen] = poisons(now, 1, topic="orders.eu")
+    [hidden] = poisons(now, 1, topic="invoices")
+    caller = program(topics=["orders.*"])
+
+    assert [row["id"] for row in caller.get("poisons").results] == [seen.pk]
+    assert [row["topic"] for row in caller.get("problems").results] == ["orders.eu"]
+    for path in (f"poisons/{hidden.pk}", f"poisons/{hidden.pk}/body"):
+        assert caller.get(path).status == 404
+    assert caller.get("poisons", q="topic:invoices").results == []
+
+
+@pytest.mark.parametrize("number", [0, 99, 2**31, 2**63 - 1, 2**63, 2**64, "9" * 5_000])
+def test_a_poison_that_is_not_there_is_a_404(number: object) -> None:
+    caller = program()
+
+    assert caller.get(f"poisons/{number}").status == 404
+    assert caller.get(f"poisons/{number}/body").status == 404
+
+
+def _at(now: datetime, minutes: int) -> str:
+    return (now - timedelta(minutes=10) + minutes * MINUTE).isoformat()
+
+
+def _json(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")

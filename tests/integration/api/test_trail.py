@@ -1,0 +1,141 @@
+"""The audit trail over the API."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.core.actor import Actor
+from apps.team.rights import Role, Scope
+from tests.integration.api.caller import Caller, person, program
+
+pytestmark = pytest.mark.django_db
+
+START = datetime(2026, 11, 18, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def caller() -> Caller:
+    return program(Scope.AUDIT_READ, now=START - timedelta(days=1))
+
+
+def record(days: int, **changes: object) -> int:
+    values = {
+        "action": Action.OPERATION_CONFIRMED,
+        "subject": f"operation:{days}",
+        "actor": Actor.user("anna"),
+        "now": START + timedelta(days=days),
+        **changes,
+    }
+    return audit.record(**values).seq  # type: ignore[arg-type]
+
+
+def found(caller: Caller, **query: object) -> list[int]:
+    return [row["seq"] for row in caller.get("audit", **query).results]
+
+
+def test_the_trail_is_told_newest_first_and_paged(caller: Caller) -> None:
+    made = [record(day) for day in range(3)]
+
+    first = caller.get("audit", limit=2)
+    rest = caller.get("audit", limit=2, cursor=first.json["next"])
+
+    assert [row["seq"] for row in first.results] == made[:0:-1]
+    assert [row["seq"] for row in rest.results] == [made[0], made[0] - 1]
+    assert first.results[0]["detail"] == {}
+
+
+def test_filters_leave_what_was_asked_for(caller: Caller) -> None:
+    one = record(1, actor=Actor.key("ci"), action=Action.KEY_REVOKED)
+    two = record(2)
+
+    assert found(caller, actor="key:ci") == [one]
+    assert found(caller, action="operation.confirmed") == [two]
+    assert found(caller, subject="operation:2") == [two]
+    assert found(caller, actor="key:ci", subject="operation:2") == []
+
+
+@pytest.mark.parametrize(
+    ("query", "days"),
+    [
+        ({"from": "2026-11-19"}, [2, 1]),
+        ({"to": "2026-11-19"}, [1, 0]),
+        ({"from": "2026-11-19", "to": "2026-11-19"}, [1]),
+        ({"from": "2026-11-19T12:00:00Z"}, [2, 1]),
+        ({"from": "2026-11-19T12:00:01"}, [2]),
+        ({"to": "2026-11-19T13:59:59+02:00"}, [0]),
+        ({"to": "2026-11-19T14:00:00+02:00"}, [1, 0]),
+    ],
+)
+def test_both_ends_of_a_time_are_included(
+    caller: Caller, query: dict[str, str], days: list[int]
+) -> None:
+    made = [record(day) for day in range(3)]
+
+    told = found(caller, actor="user:anna", **query)
+
+    assert told == [made[day] for day in days]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("from", "yesterday"),
+        ("to", "2026-13-01"),
+        ("from", "99999-01-01"),
+        ("from", "0001-01-01T00:00:00+14:00"),
+        ("to", "\0"),
+        ("actor", "a\0"),
+        ("subject", "x" * 300),
+    ],
+)
+def test_a_filter_without_sense_is_a_422_that_names_it(
+    caller: Caller, name: str, value: str
+) -> None:
+    told = caller.get("audit", **{name: value})
+
+    assert (told.status, told.pointers) == (422, [f"/{name}"])
+
+
+def test_the_chain_is_verified(caller: Caller) -> None:
+    record(1)
+
+    assert caller.get("audit/verify").json == {
+        "entries": 2,
+        "ok": True,
+        "first_bad": None,
+        "head": audit.verify().head,
+    }
+
+
+def test_a_lie_in_the_chain_is_found(caller: Caller) -> None:
+    made = record(1)
+    record(2)
+    with connection.cursor() as cursor:
+        cursor.execute("GRANT UPDATE ON audit_entry TO CURRENT_USER")
+        cursor.execute("ALTER TABLE audit_entry DISABLE TRIGGER USER")
+        cursor.execute(
+            "UPDATE audit_entry SET record = replace(record, 'anna', 'boris')"
+            " WHERE seq = %s",
+            [made],
+        )
+        cursor.execute("ALTER TABLE audit_entry ENABLE TRIGGER USER")
+        cursor.execute("REVOKE UPDATE ON audit_entry FROM CURRENT_USER")
+
+    told = caller.get("audit/verify").json
+
+    assert (told["ok"], told["first_bad"]) == (False, made)
+
+
+def test_a_key_for_some_topics_does_not_see_the_trail() -> None:
+    caller = program(topics=["orders"])
+
+    assert [caller.get(path).status for path in ("audit", "audit/verify")] == [403, 403]
+
+
+def test_a_viewer_sees_the_trail() -> None:
+    assert person(Role.VIEWER).get("audit/verify").status == 200

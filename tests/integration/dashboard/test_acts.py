@@ -1,0 +1,242 @@
+"""A decision by forms alone: select, look, confirm, watch, undo. No script needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.http import HttpResponse
+from django.test import Client
+
+from apps.brokers.models import Topic
+from apps.brokers.services import RoutingPublisher
+from apps.core import clock
+from apps.poison.models import Poison
+from apps.poison.states import State
+from apps.team.rights import Role
+from apps.triage.models import Operation
+from apps.triage.services import running
+from tests.integration.dashboard.conftest import SignIn
+from tests.reports import drop, poisons
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def look(client: Client, verb: str, **form: Any) -> tuple[Operation, str]:
+    """Ask for a preview as a list does; give the operation and its page."""
+    response = client.post("/operations/preview", {"verb": verb, **form})
+    assert response.status_code == 302, response.content
+    page = client.get(response["Location"])
+    assert page.status_code == 200
+    return Operation.objects.latest("pk"), page.content.decode()
+
+
+def confirm(client: Client, operation: Operation, **form: str) -> HttpResponse:
+    told: Mapping[str, str] = {
+        "token": str(operation.token),
+        "reason": "a test",
+        **form,
+    }
+    return client.post("/operations/confirm", told)  # type: ignore[return-value]
+
+
+def run(operation: Operation) -> None:
+    with RoutingPublisher() as publisher:
+        running.run(operation_id=operation.pk, publisher=publisher, clock=clock.now)
+
+
+def ids(*chosen: Poison) -> list[int]:
+    return [poison.pk for poison in chosen]
+
+
+def test_selected_messages_are_sent_after_a_look_and_a_confirmation(
+    anna: Client, orders: Topic, now: datetime
+) -> None:
+    first, second, left = poisons(now, 3)
+
+    operation, page = look(anna, "redrive", ids=ids(first, second))
+    done = confirm(anna, operation)
+    run(operation)
+    after = anna.get(done["Location"]).content.decode()
+
+    assert "Requeue 2 messages</button>" in page
+    assert (done.status_code, done["Location"]) == (302, f"/operations/{operation.pk}")
+    assert "2 of 2" in after
+    states = dict(Poison.objects.values_list("pk", "state"))
+    assert [states[p.pk] for p in (first, second, left)] == ["redriven"] * 2 + ["open"]
+
+
+def test_everything_that_matches_is_what_was_there_at_the_look(
+    anna: Client, orders: Topic, now: datetime
+) -> None:
+    poisons(now, 3)
+    operation, _ = look(anna, "redrive", q="topic:orders", everything="1")
+    poisons(now, 1)
+
+    page = anna.get(f"/operations/preview?token={operation.token}").content.decode()
+    confirm(anna, operation)
+    run(operation)
+
+    assert "3 messages selected" in page
+    assert "1 newer not included" in page
+    assert Poison.objects.open().count() == 1
+
+
+def test_a_look_says_what_will_be_skipped_and_why(anna: Client, now: datetime) -> None:
+    dropped, kept = poisons(now, 2)
+    drop(now, dropped)
+
+    _, page = look(anna, "redrive", ids=ids(dropped, kept))
+
+    assert "Requeue 1 message</button>" in page
+    assert "dropped: restore it first" in page
+
+
+def test_problems_are_taken_as_their_list_showed_them(
+    anna: Client, now: datetime
+) -> None:
+    other = {"type": "Other", "message": "", "traceback": ""}
+    one, gone = poisons(now, 2)
+    (two,) = poisons(now, 1, exception=other)
+    drop(now, gone)
+    chosen = [one.problem_id, two.problem_id]
+
+    both, _ = look(anna, "redrive", of="problems", q="is:open", ids=chosen)
+    single, page = look(anna, "redrive", of="problems", q="is:open", ids=chosen[:1])
+
+    assert set(both.items.values_list("poison_id", flat=True)) == {one.pk, two.pk}
+    assert single.query == f"is:open problem:{one.problem_id}"
+    assert "Requeue 1 message</button>" in page
+
+
+def test_a_drop_needs_a_reason(anna: Client, now: datetime) -> None:
+    operation, _ = look(anna, "drop", ids=ids(*poisons(now, 1)))
+
+    response = confirm(anna, operation, reason="  ")
+
+    assert response.status_code == 422
+    assert 'id="reason-wrong"' in response.content.decode()
+    assert Poison.objects.open().count() == 1
+
+
+def test_a_drop_of_more_than_a_thousand_needs_its_number_typed(
+    anna: Client, now: datetime
+) -> None:
+    poisons(now, 1001)
+    operation, page = look(anna, "drop", q="topic:orders", everything="1")
+
+    refused = [confirm(anna, operation, typed=typed) for typed in ("", "1000")]
+    done = confirm(anna, operation, typed="1,001")
+
+    assert "Type 1001" in page
+    assert [response.status_code for response in refused] == [422, 422]
+    assert done.status_code == 302
+
+
+def test_a_drop_is_undone_from_its_own_page(anna: Client, now: datetime) -> None:
+    dropped = poisons(now, 2)
+    operation, _ = look(anna, "drop", ids=ids(*dropped))
+    confirm(anna, operation)
+    run(operation)
+
+    page = anna.get(f"/operations/{operation.pk}").content.decode()
+    undone = anna.post(f"/operations/{operation.pk}/undo")
+    run(Operation.objects.latest("pk"))
+
+    assert "Undo: restore 2 messages" in page
+    assert re.fullmatch(r"/operations/\d+", undone["Location"])
+    assert Poison.objects.open().count() == 2
+
+
+def test_one_look_is_one_decision(anna: Client, now: datetime) -> None:
+    operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
+    confirm(anna, operation)
+
+    again = confirm(anna, operation)
+    reloaded = anna.get(f"/operations/preview?token={operation.token}")
+
+    assert again.status_code == 409
+    assert "This token was used" in again.content.decode()
+    assert reloaded["Location"] == f"/operations/{operation.pk}"
+
+
+def test_a_look_of_somebody_else_is_none_of_yours(
+    anna: Client, sign_in: SignIn, now: datetime
+) -> None:
+    operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
+    boris = sign_in(Role.ADMIN)
+
+    response = confirm(boris, operation)
+
+    assert response.status_code == 409
+    assert Operation.objects.confirmed().count() == 0
+
+
+def test_the_same_selection_can_be_sent_to_another_topic(
+    anna: Client, orders: Topic, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1, topic="unknown to any broker")
+    operation, _ = look(anna, "redrive", ids=ids(poison))
+
+    form = {"token": str(operation.token), "target_topic": "orders"}
+    response = anna.post("/operations/elsewhere", form)
+    moved = Operation.objects.latest("pk")
+    confirm(anna, moved)
+    run(moved)
+
+    poison.refresh_from_db()
+    assert "token=" in response["Location"]
+    assert (poison.state, poison.moved_to) == (State.MOVED, orders)
+
+
+def test_refused_messages_are_listed_with_the_reason(
+    anna: Client, now: datetime
+) -> None:
+    operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
+    confirm(anna, operation)
+    run(operation)
+
+    page = anna.get(f"/operations/{operation.pk}").content.decode()
+
+    assert "Refused and skipped" in page
+    assert "no broker" in page
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"verb": "redrive"},
+        {"verb": "erase", "ids": ["1"]},
+        {"verb": "redrive", "ids": ["1; DROP TABLE"]},
+        {"verb": "redrive", "ids": [str(2**70)]},
+        {"verb": "redrive", "q": "colour:red", "everything": "1"},
+        {"verb": "redrive", "ids": ["1"], "of": "topics"},
+    ],
+)
+def test_a_form_that_makes_no_sense_is_told(anna: Client, form: dict[str, Any]) -> None:
+    response = anna.post("/operations/preview", form)
+
+    assert response.status_code == 422
+
+
+@pytest.mark.parametrize(
+    "path", ["/operations/preview", "/operations/confirm", "/operations/1/undo"]
+)
+def test_who_only_reads_decides_nothing(sign_in: SignIn, path: str) -> None:
+    response = sign_in(Role.VIEWER).post(path, {"verb": "redrive", "ids": ["1"]})
+
+    assert response.status_code == 403
+    assert "operations:write" in response.content.decode()
+
+
+def test_a_form_from_elsewhere_is_refused(anna: Client) -> None:
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = anna.cookies
+
+    response = strict.post("/operations/preview", {"verb": "redrive", "ids": ["1"]})
+
+    assert response.status_code == 403
+    assert "out of date" in response.content.decode()

@@ -1,0 +1,30 @@
+"""A cursor names a place in a list, and nothing else."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from apps.core.errors import Invalid
+from apps.dashboard.paging import Cursor
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_a_cursor_survives_its_address(newer: bool) -> None:
+    at = datetime(2026, 11, 20, 12, 0, 0, 123_456, tzinfo=UTC)
+    cursor = Cursor(newer=newer, at=at, pk=7)
+
+    assert Cursor.parse(str(cursor)) == cursor
+
+
+def test_no_cursor_is_the_first_page() -> None:
+    assert Cursor.parse("") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "older.1", "older.a.b", "older.9999999999999999999.1"]
+)
+def test_refuses_a_place_that_no_list_has(text: str) -> None:
+    with pytest.raises(Invalid, match="no such place"):
+        Cursor.parse(text)

@@ -1,0 +1,23 @@
+"""Preferences are read from cookies that anybody may have written."""
+
+from __future__ import annotations
+
+from apps.dashboard.preferences import chosen, wanted
+
+
+def test_unknown_values_are_the_defaults() -> None:
+    values = chosen({"pw_theme": '"><script>', "pw_density": "compact"})
+
+    assert values == {
+        "theme": "auto",
+        "density": "compact",
+        "refresh": "5",
+        "times": "utc",
+        "keys": "on",
+    }
+
+
+def test_only_what_is_allowed_becomes_a_cookie() -> None:
+    assert wanted({"theme": "dark", "density": "huge", "admin": "1"}) == {
+        "pw_theme": "dark"
+    }

@@ -1,0 +1,87 @@
+"""The small pieces that pages are built of."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from apps.dashboard.paging import Count
+from apps.dashboard.templatetags import pw
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<script>", "&lt;script&gt;"),
+        ("a\u202eb", 'a<span class="unseen">U+202E</span>b'),
+        ("\x1b\x00", '<span class="unseen">U+001B U+0000</span>'),
+        ("two\nlines\t.", "two\nlines\t."),
+        ("naïve 漢字 🎉", "naïve 漢字 🎉"),
+    ],
+)
+def test_shows_what_would_hide_in_a_text(text: str, shown: str) -> None:
+    assert pw.legible(text) == shown
+
+
+def test_a_state_is_a_word_a_glyph_and_a_colour() -> None:
+    assert pw.pill("handled") == (
+        '<span class="pill ok"><span aria-hidden="true">✓</span>Handled</span>'
+    )
+
+
+def test_a_state_from_tomorrow_is_shown_by_its_own_word() -> None:
+    assert "Snoozed" in pw.pill("snoozed")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0, "now"), (59, "now"), (60, "1m"), (7200, "2h"), (1e6, "11d")],
+)
+def test_tells_an_age_in_its_largest_unit(seconds: float, told: str) -> None:
+    assert pw.relative(timedelta(seconds=seconds)) == told
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (1, "1 message"),
+        (1204, "1,204 messages"),
+        (Count(1), "1 message"),
+        (Count(10_001), "10,000+ messages"),
+        (Count(None), "many messages"),
+    ],
+)
+def test_counts_in_words(count: int | Count, told: str) -> None:
+    assert pw.counted(count, "message") == told
+
+
+def test_links_to_what_has_all_the_terms() -> None:
+    link = pw.search(topic='a "b" c', problem=5)
+
+    assert link == "?q=topic%3A%22a+%5C%22b%5C%22+c%22+problem%3A5"
+
+
+def test_draws_each_value_by_its_share_of_the_highest() -> None:
+    drawn = pw.sparkline([0, 5, 10], "15 failures")
+
+    assert [bar["height"] for bar in drawn["bars"]] == ["9.5", "19.0"]
+
+
+def test_tells_the_detail_of_an_entry_in_a_line() -> None:
+    detail = {"verb": "drop", "query": None, "counts": {"dropped": 3, "waiting": 0}}
+
+    assert pw.facts(detail) == "verb drop · counts 3 dropped"
+
+
+@pytest.mark.parametrize(
+    ("subject", "linked"),
+    [
+        ("operation:4", True),
+        ("poison:9", True),
+        ("topic:5", False),
+        ("poison:x", False),
+    ],
+)
+def test_links_a_subject_that_has_a_page(subject: str, linked: bool) -> None:
+    assert ("<a " in pw.subject(subject)) is linked

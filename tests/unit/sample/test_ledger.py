@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from poisonweb.sample.ledger import Ledger, Tally, What, read, tally
+
+
+def note(
+    ledger: Ledger, what: What, bookmark: str, *, redrive: str = "", error: str = ""
+) -> None:
+    ledger.write(what, topic="orders", bookmark=bookmark, redrive=redrive, error=error)
+
+
+def test_a_line_comes_back_as_it_was_written(ledger: Ledger) -> None:
+    note(ledger, What.FAILED_AGAIN, "1-0", redrive="r.s", error="KeyError")
+
+    (line,) = read(ledger.path)
+
+    assert (line.what, line.topic, line.bookmark) == ("failed again", "orders", "1-0")
+    assert (line.redrive, line.error) == ("r.s", "KeyError")
+    assert line.at == ledger.began()
+
+
+def test_an_empty_ledger_has_not_begun(ledger: Ledger) -> None:
+    assert ledger.began() is None
+    assert tally(read(ledger.path)) == {}
+
+
+def test_the_last_line_about_a_message_holds(ledger: Ledger) -> None:
+    note(ledger, What.PRODUCED, "1-0")
+    note(ledger, What.FAILED, "1-0")
+    note(ledger, What.FAILED, "2-0")
+    note(ledger, What.FAILED, "2-0")
+    note(ledger, What.HANDLED, "1-0")
+
+    counted = tally(read(ledger.path))
+
+    assert counted == {"orders": Tally(poisons=1, recurrences=0, confirmations=0)}
+
+
+def test_a_redrive_that_came_twice_counts_once(ledger: Ledger) -> None:
+    note(ledger, What.FAILED_AGAIN, "1-0", redrive="a")
+    note(ledger, What.FAILED_AGAIN, "2-0", redrive="a")
+    note(ledger, What.HANDLED, "3-0", redrive="b")
+    note(ledger, What.HANDLED, "4-0", redrive="b")
+
+    counted = tally(read(ledger.path))
+
+    assert counted == {"orders": Tally(poisons=0, recurrences=1, confirmations=1)}
+
+
+def test_a_redrive_that_failed_once_is_a_recurrence(ledger: Ledger) -> None:
+    note(ledger, What.HANDLED, "1-0", redrive="a")
+    note(ledger, What.FAILED_AGAIN, "2-0", redrive="a")
+    note(ledger, What.HANDLED, "3-0", redrive="a")
+
+    counted = tally(read(ledger.path))
+
+    assert counted == {"orders": Tally(poisons=0, recurrences=1, confirmations=0)}

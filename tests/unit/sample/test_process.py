@@ -1,0 +1,151 @@
+"""The sample as a process: killed, stopped, and with its servers away."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from poisonweb.sample.ledger import Tally, read, tally
+from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS
+from poisonweb.sample.subscriptions import BY_TOPIC
+from tests.unit.sample.waiting import eventually
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+KILLS = 10
+
+
+@pytest.fixture
+def start(redis: Redis, redis_url: str, tmp_path: Path) -> Iterator[Start]:
+    started = []
+
+    def run(*options: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            (sys.executable, "-m", "poisonweb.sample", *options),
+            env={
+                **os.environ,
+                "POISONWEB_VAR": str(tmp_path),
+                "POISONWEB_REDIS_URL": redis_url,
+                "PORT": "1",
+            },
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def is_at_rest(redis: Redis) -> bool:
+    return all(_is_settled(redis, topic) for topic in BY_TOPIC)
+
+
+def _is_settled(redis: Redis, topic: str) -> bool:
+    groups: Any = redis.xinfo_groups(topic)
+    newest: Any = redis.xrevrange(topic, count=1)
+    (group,) = groups
+    return not group["pending"] and group["last-delivered-id"] == newest[0][0]
+
+
+def number_of(redis: Redis) -> int:
+    number: Any = redis.get(f"{CONTENT_TOPIC}:numbers")
+    return int(number or 0)
+
+
+def has_sent_more_than(number: int, redis: Redis) -> bool:
+    return number_of(redis) > number
+
+
+def failed(redis: Redis, topic: str) -> list[bytes]:
+    found: Any = redis.xrange(f"{topic}-poison")
+    return [fields[b"x-original-bookmark"] for _, fields in found]
+
+
+def test_kills_lose_nothing_and_the_ledger_stays_true(
+    start: Start, redis: Redis, tmp_path: Path
+) -> None:
+    for _ in range(KILLS):
+        process = start("--rate", "1000", "--release-after", "3600")
+        eventually(partial(has_sent_more_than, number_of(redis), redis))
+        time.sleep(random.uniform(0, 0.3))
+        process.kill()
+        process.wait()
+    start("--rate", "0.01")
+    eventually(lambda: is_at_rest(redis), seconds=30)
+
+    counted = tally(read(tmp_path / "sample-ledger.jsonl"))
+
+    for topic in (CONTENT_TOPIC, ORDERS):
+        dead = failed(redis, topic)
+        assert len(dead) == len(set(dead)) > 0
+        assert counted[topic] == Tally(
+            poisons=len(dead), recurrences=0, confirmations=0
+        )
+    contents: Any = redis.xrange(CONTENT_TOPIC)
+    unlucky = [i for i, f in contents if int(f[b"body"][7:-1]) % 13 == 0]
+    assert sorted(unlucky) == sorted(failed(redis, CONTENT_TOPIC))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ends_within_two_seconds_when_asked(
+    start: Start, redis: Redis, number: signal.Signals
+) -> None:
+    process = start()
+    eventually(lambda: bool(redis.exists(ORDERS)))
+
+    asked = time.monotonic()
+    process.send_signal(number)
+
+    assert process.wait(5) == 0
+    assert time.monotonic() - asked < 2
+
+
+def test_sigusr1_ends_the_producing_only(start: Start, redis: Redis) -> None:
+    process = start("--rate", "100")
+    eventually(lambda: len(failed(redis, ORDERS)) > 0)
+
+    process.send_signal(signal.SIGUSR1)
+    eventually(lambda: is_at_rest(redis), seconds=30)
+    before = redis.get(f"{ORDERS}:numbers")
+    bookmark: Any = redis.xadd(ORDERS, {"body": "one more"})
+    eventually(lambda: bookmark in failed(redis, ORDERS))
+
+    assert redis.get(f"{ORDERS}:numbers") == before
+
+
+def test_goes_on_when_redis_lost_its_mind(start: Start, redis: Redis) -> None:
+    process = start("--rate", "100")
+    eventually(lambda: len(failed(redis, ORDERS)) > 0)
+
+    redis.flushall()
+    redis.client_kill_filter(_type="normal", skipme=True)
+
+    eventually(lambda: len(failed(redis, ORDERS)) > 0, seconds=30)
+    assert process.poll() is None
+
+
+def test_says_what_is_missing(tmp_path: Path) -> None:
+    environment = {n: v for n, v in os.environ.items() if n != "POISONWEB_REDIS_URL"}
+
+    said = subprocess.run(
+        (sys.executable, "-m", "poisonweb.sample"),
+        env={**environment, "POISONWEB_VAR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert said.returncode == 1
+    assert said.stderr == "poisonweb.sample: POISONWEB_REDIS_URL is not set.\n"

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from redis import Redis
+
+from poisonweb.sample import producer
+from poisonweb.sample.ledger import Ledger, What, read
+from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS
+from poisonweb.sample.producer import BURST, Producer
+from tests.unit.sample.waiting import eventually
+
+HOUR = 3_600_000
+
+
+@contextmanager
+def producing(redis: Redis, ledger: Ledger, *, rate: float) -> Iterator[Producer]:
+    stop = threading.Event()
+    made = Producer(redis, ledger, rate=rate, stop=stop)
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    try:
+        yield made
+    finally:
+        stop.set()
+        thread.join()
+
+
+def sent(redis: Redis, topic: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    found: Any = redis.xrange(topic)
+    return list(found)
+
+
+def test_the_first_start_of_all_begins_with_a_burst(
+    redis: Redis, ledger: Ledger
+) -> None:
+    with producing(redis, ledger, rate=0.1):
+        eventually(lambda: len(sent(redis, ORDERS)) >= BURST[ORDERS])
+
+    assert len(sent(redis, CONTENT_TOPIC)) >= BURST[CONTENT_TOPIC]
+    noted = [line.bookmark for line in read(ledger.path) if line.topic == CONTENT_TOPIC]
+    assert noted == [bookmark.decode() for bookmark, _ in sent(redis, CONTENT_TOPIC)]
+
+
+def test_another_start_goes_on_with_the_numbers(redis: Redis, ledger: Ledger) -> None:
+    ledger.write(What.PRODUCED, topic=CONTENT_TOPIC, bookmark="1-0")
+    redis.set(f"{CONTENT_TOPIC}:numbers", 41)
+
+    with producing(redis, ledger, rate=0.1):
+        eventually(lambda: len(sent(redis, CONTENT_TOPIC)) == 1)
+
+    ((_, fields),) = sent(redis, CONTENT_TOPIC)
+    assert json.loads(fields[b"body"]) == {"id": 42}
+
+
+def test_paused_it_sends_nothing_more(redis: Redis, ledger: Ledger) -> None:
+    ledger.write(What.PRODUCED, topic=CONTENT_TOPIC, bookmark="1-0")
+
+    with producing(redis, ledger, rate=100) as made:
+        eventually(lambda: len(sent(redis, CONTENT_TOPIC)) > 5)
+        made.pause()
+        threading.Event().wait(0.1)
+        before = len(sent(redis, CONTENT_TOPIC))
+        threading.Event().wait(0.3)
+
+    assert len(sent(redis, CONTENT_TOPIC)) == before
+
+
+def test_forgets_the_old_but_nothing_unsettled(redis: Redis, ledger: Ledger) -> None:
+    now = now_of(redis)
+    old = now - 2 * HOUR
+    # Redis cuts whole nodes of 100 entries only.
+    for n in range(500):
+        redis.xadd(ORDERS, {"body": "x"}, id=f"{old}-{n + 1}")
+        redis.xadd(CONTENT_TOPIC, {"body": "x"}, id=f"{old}-{n + 1}")
+    for topic in (ORDERS, CONTENT_TOPIC):
+        redis.xgroup_create(topic, "quick", id="0")
+        redis.xgroup_create(topic, "slow", id="0")
+        redis.xreadgroup("quick", "c", {topic: ">"}, noack=True)
+    # One group has read little, the other has settled little.
+    redis.xreadgroup("slow", "c", {ORDERS: ">"}, count=150, noack=True)
+    redis.xreadgroup("slow", "c", {CONTENT_TOPIC: ">"})
+    redis.xack(CONTENT_TOPIC, "slow", *(f"{old}-{n + 1}" for n in range(150)))
+
+    trim(redis, ledger)
+
+    assert sent(redis, ORDERS)[0][0] <= b"%d-150" % old
+    assert len(sent(redis, ORDERS)) == len(sent(redis, CONTENT_TOPIC)) == 400
+
+
+def test_keeps_an_hour_of_what_is_settled(redis: Redis, ledger: Ledger) -> None:
+    now = now_of(redis)
+    for topic in (ORDERS, CONTENT_TOPIC):
+        redis.xgroup_create(topic, "quick", id="0", mkstream=True)
+        for n in range(150):
+            redis.xadd(topic, {"body": "x"}, id=f"{now - HOUR // 2}-{n + 1}")
+        redis.xreadgroup("quick", "c", {topic: ">"}, noack=True)
+
+    trim(redis, ledger)
+
+    assert len(sent(redis, ORDERS)) == 150
+
+
+def now_of(redis: Redis) -> int:
+    seconds: Any = redis.time()
+    return int(seconds[0]) * 1000
+
+
+def trim(redis: Redis, ledger: Ledger) -> None:
+    made = Producer(redis, ledger, rate=1.0, stop=threading.Event())
+    made._trim()
+    assert producer.KEPT.total_seconds() * 1000 == HOUR
