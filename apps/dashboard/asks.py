@@ -11,12 +11,11 @@ from apps.dashboard.forms import SelectionForm
 from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
 from apps.poison.query import Query
-from apps.team.rights import Principal
 from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 
 
-def of_list(posted: QueryDict, principal: Principal) -> Ask:
+def of_list(posted: QueryDict) -> Ask:
     """Read what a list asks for: some rows, or everything that its query matches."""
     form = SelectionForm(posted)
     if not form.is_valid():
@@ -29,9 +28,7 @@ def of_list(posted: QueryDict, principal: Principal) -> Ask:
     if not chosen:
         raise Invalid("ids", "select at least one row first")
     if form.cleaned_data["of"] == "problems":
-        return operations.ask_of_problems(
-            verb, query=query, problems=chosen, principal=principal
-        )
+        return operations.ask_of_problems(verb, query=query, problems=chosen)
     return Ask(verb=verb, ids=chosen)
 
 

@@ -3,7 +3,8 @@
     is:open topic:orders* !cause:crash error:"connection reset" day:2026-11-20
 
 Terms are joined by AND, `!` negates one, quotes hold spaces, `*` stands for any text in
-topics and consumers. A word without a key is looked for in the error.
+topics and consumers, and `problem:` takes some numbers with commas. A word without a key
+is looked for in the error.
 """
 
 from __future__ import annotations
@@ -123,9 +124,14 @@ def _day(value: str) -> Q:
 
 
 def _problem(value: str) -> Q:
-    if not (value.isascii() and value.isdigit() and int(value[:20]) <= MAX_ID):
-        raise ValueError("problem: takes the number of a problem")
-    return Q(problem_id=int(value))
+    numbers = value.split(",")
+    if not all(_is_id(number) for number in numbers):
+        raise ValueError("problem: takes the number of a problem, or some with commas")
+    return Q(problem_id__in=[int(number) for number in numbers])
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text[:20]) <= MAX_ID
 
 
 def _cause(value: str) -> Q:

@@ -9,8 +9,7 @@ from datetime import datetime, timedelta
 from django.db.models import Case, Count, Q, Value, When
 
 from apps.brokers.models import Topic
-from apps.core.errors import Absent, Invalid
-from apps.poison.models import Poison
+from apps.core.errors import Absent
 from apps.poison.query import Query, Term
 from apps.poison.states import SHOWN, SILENT_AFTER_SECONDS, Outcome, State
 from apps.team.rights import Principal
@@ -18,7 +17,7 @@ from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
 from apps.triage.querysets import ItemQuerySet
 from apps.triage.services import selection
-from apps.triage.services.selection import MOST_IDS, Ask, Seen
+from apps.triage.services.selection import Ask, Seen
 from apps.triage.states import UNFINISHED, ItemState, Verb
 
 MOST_LISTED = 200
@@ -225,20 +224,7 @@ def ask_elsewhere(operation: Operation, *, target: str) -> Ask:
     return Ask(verb=verb, ids=tuple(ids), target_topic=target)
 
 
-def ask_of_problems(
-    verb: Verb, *, query: Query, problems: tuple[int, ...], principal: Principal
-) -> Ask:
+def ask_of_problems(verb: Verb, *, query: Query, problems: tuple[int, ...]) -> Ask:
     """Ask for what matches in these problems, as their list was showing it."""
-    if len(problems) == 1:
-        term = Term("problem", str(problems[0]))
-        return Ask(verb=verb, query=Query((*query.terms, term)))
-    allowed = Poison.objects.on_topics(principal.topics).matching(query)
-    chosen = allowed.filter(problem__in=problems).order_by("pk")
-    ids = tuple(chosen.values_list("pk", flat=True)[: MOST_IDS + 1])
-    if len(ids) > MOST_IDS:
-        raise Invalid(
-            "ids",
-            f"these problems hold more than {MOST_IDS:,} messages together: take them"
-            " one at a time, or select everything that matches",
-        )
-    return Ask(verb=verb, ids=ids)
+    numbers = ",".join(str(number) for number in problems)
+    return Ask(verb=verb, query=Query((*query.terms, Term("problem", numbers))))

@@ -29,7 +29,7 @@ from apps.triage.models import Operation
 def preview(request: SignedIn) -> HttpResponse:
     principal, now = request.user.principal, clock.now()
     if request.method == "POST":
-        ask = asks.of_list(request.POST, principal)
+        ask = asks.of_list(request.POST)
         made = dispatch.preview(ask=ask, principal=principal, now=now)
         return _to_preview(request, made)
     found = operations.preview(request.GET.get("token", ""), principal, now=now)

@@ -22,6 +22,7 @@ from apps.poison.query import Query, Term
         (r'error:"a \"b\" c"', r'error:"a \"b\" c"'),
         ("topic:/sample/bookmarkStore", "topic:/sample/bookmarkStore"),
         ("topic:orders.*", "topic:orders.*"),
+        ("problem:12,15", "problem:12,15"),
     ],
 )
 def test_reads_and_writes_one_canonical_spelling(text: str, canonical: str) -> None:
@@ -36,6 +37,7 @@ def test_reads_and_writes_one_canonical_spelling(text: str, canonical: str) -> N
         ("day:yesterday", "day: takes a date"),
         ("day:9999-12-31", "day:"),  # its end is past the last year there is
         ("problem:x", "problem: takes the number"),
+        ("problem:1,,2", "problem: takes the number"),
         ("problem:99999999999999999999", "problem: takes the number"),
         ("cause:bad-luck", "cause: takes one of"),
         ('error:"open', "quotation mark"),
