@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -51,6 +52,7 @@ BATCH = 1_000
 # A worker that lives this long sends some thousand messages.
 LONGEST_LIFE = 0.3
 RECOVERY_SECONDS = 5.0
+PATIENCE = 60 + ITEMS / 500
 TOPIC = "orders"
 
 
@@ -170,7 +172,7 @@ def test_twenty_kills_lose_nothing_and_send_nothing_under_two_ids(
             eventually(worker.is_ready, seconds=60)
             await_run(operation, after=before)
             if kills == KILLS:
-                eventually(lambda: is_done(operation), seconds=600)
+                eventually(partial(is_done, operation), seconds=PATIENCE)
             time.sleep(random.uniform(0, LONGEST_LIFE))
             # One that is killed after the work is done was not killed during it.
             kills += not is_done(operation)

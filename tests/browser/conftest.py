@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
@@ -44,9 +45,9 @@ def open_page(browser: Browser, product: Product) -> Iterator[Open]:
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
 
-    def opened(path: str = "/problems", **wanted: object) -> Page:
-        context = browser.new_context(  # type: ignore[arg-type] # as its caller says
-            base_url=product.url, **{"viewport": DESK, **wanted}
+    def opened(path: str = "/problems", **wanted: Any) -> Page:
+        context = browser.new_context(
+            base_url=product.url, **({"viewport": DESK} | wanted)
         )
         contexts.append(context)
         page = context.new_page()

@@ -22,7 +22,7 @@ SERIOUS_FAULTS = """() => [
     ...[...document.querySelectorAll('input, select, textarea')]
         .filter(e => e.type !== 'hidden' && !e.labels?.length && !e.ariaLabel),
     ...[...document.querySelectorAll('button, a')]
-        .filter(e => !e.textContent.trim() && !e.ariaLabel),
+        .filter(e => e.checkVisibility() && !e.textContent.trim() && !e.ariaLabel),
     ...[...document.querySelectorAll('img')].filter(e => !e.hasAttribute('alt')),
 ].map(e => e.outerHTML.slice(0, 80))"""
 

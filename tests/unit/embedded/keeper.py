@@ -1,6 +1,7 @@
 """A supervisor of its own process for the tests: `keeper.py <var> <shell command>...`.
 
-The programs are named a, b, c ...; it says `up` when they run.
+The programs are named a, b, c ...; it says `up` when they run. None is ready while
+there is a file `hold`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ def main(folder: str, *commands: str) -> None:
     environment = {**os.environ, "POISONWEB_VAR": folder}
     programs = [
         Program(
-            name=name, command=("sh", "-c", command), environment=environment, grace=1
+            name=name,
+            command=("sh", "-c", command),
+            environment=environment,
+            grace=1,
+            ready=lambda _: not (var / "hold").exists(),
         )
         for name, command in zip(ascii_lowercase, commands, strict=False)
     ]
     try:
         keeper.start(programs)
-        keeper.until_ready(seconds=5)
+        keeper.until_ready(seconds=60)
         sys.stdout.write("up\n")
         sys.stdout.flush()
         keeper.supervise()

@@ -74,6 +74,30 @@ def has_changed(var: Path, old: int) -> bool:
     return (var / "run" / "a.pid").exists() and leader(var) != old
 
 
+@contextmanager
+def bystander(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command in a group of its own from its first line on."""
+    with subprocess.Popen(command, process_group=0, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            processes.kill_group(process.pid)
+
+
+def note_down(var: Path, *, pid: int, started: str | None) -> None:
+    found = processes.Identity.of(pid)
+    assert found
+    noted = processes.Identity(
+        pid=pid, started=started or found.started, boot=found.boot
+    )
+    (var / "run").mkdir()
+    (var / "run" / "a.pid").write_text(
+        Note(identity=noted, signal=signal.SIGTERM).to_json()
+    )
+
+
 def test_starts_a_killed_program_again_and_says_so(tmp_path: Path) -> None:
     with keeping(tmp_path, "exec sleep 300") as keeper:
         old = leader(tmp_path)
@@ -148,14 +172,8 @@ def test_recovers_orphans_whose_leader_is_gone(tmp_path: Path) -> None:
 
 def test_recovery_kills_a_server_that_does_not_stop(tmp_path: Path) -> None:
     deaf = ("sh", "-c", "trap '' TERM; echo; while :; do sleep 1; done")
-    with subprocess.Popen(deaf, process_group=0, stdout=subprocess.PIPE) as server:
-        assert server.stdout
-        server.stdout.readline()
-        identity = processes.Identity.of(server.pid)
-        assert identity
-        note = Note(identity=identity, signal=signal.SIGTERM)
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "a.pid").write_text(note.to_json())
+    with bystander(*deaf) as server:
+        note_down(tmp_path, started=None, pid=server.pid)
 
         recover(tmp_path, seconds=0.2)
 
@@ -163,19 +181,12 @@ def test_recovery_kills_a_server_that_does_not_stop(tmp_path: Path) -> None:
 
 
 def test_recovery_spares_a_process_that_has_only_the_number(tmp_path: Path) -> None:
-    with subprocess.Popen(("sleep", "300"), process_group=0) as bystander:
-        found = processes.Identity.of(bystander.pid)
-        assert found
-        earlier = processes.Identity(pid=found.pid, started="1", boot=found.boot)
-        note = Note(identity=earlier, signal=signal.SIGTERM)
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "a.pid").write_text(note.to_json())
+    with bystander("sh", "-c", "echo; exec sleep 300") as stranger:
+        note_down(tmp_path, started="1", pid=stranger.pid)
 
         recover(tmp_path)
 
-        spared = is_alive(bystander.pid)
-        bystander.kill()
-    assert spared
+        assert is_alive(stranger.pid)
 
 
 def test_waits_longer_after_every_death_up_to_a_limit() -> None:
@@ -188,12 +199,15 @@ def test_waits_longer_after_every_death_up_to_a_limit() -> None:
 def test_a_death_at_the_start_is_told_with_the_programs_last_words(
     tmp_path: Path,
 ) -> None:
+    (tmp_path / "hold").touch()
+
     keeper = subprocess.run(
         (sys.executable, str(KEEPER), str(tmp_path), "echo no such table >&2; exit 3"),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
+        timeout=30,
     )
 
     assert "CannotStart: a did not start: no such table" in keeper.stderr

@@ -1,0 +1,233 @@
+"""/healthz and /readyz: open to all, quick, and silent about addresses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import current_app
+from django.db import connection, connections
+from django.db.migrations.recorder import MigrationRecorder
+from django.test import Client
+
+from apps.api import health
+from apps.brokers.models import Topic
+from apps.core import clock
+from tests.integration.api.caller import program
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Give a port that takes every connection and never says a word."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(64)
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def closed_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
+        return port
+
+
+def ready() -> tuple[int, dict[str, Any]]:
+    """Ask /readyz; whatever it says, it says it within three seconds."""
+    began = time.monotonic()
+    response = Client().get("/readyz")
+    assert time.monotonic() - began < 3
+    assert "127.0.0.1" not in response.content.decode()
+    assert response["Cache-Control"].startswith("max-age=0")
+    told = json.loads(response.content)
+    assert told["status"] == ("ready" if response.status_code == 200 else "not ready")
+    return response.status_code, told["dependencies"]
+
+
+def say(topic: Topic, state: str, seen_at: datetime) -> None:
+    Topic.objects.filter(pk=topic.pk).update(lane_state=state, lane_seen_at=seen_at)
+
+
+def test_alive_is_alive_and_nothing_more() -> None:
+    response = Client().get("/healthz")
+
+    assert (response.status_code, response.json()) == (200, {"status": "alive"})
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_nobody_posts_to_them(path: str) -> None:
+    assert Client().post(path).status_code == 405
+    assert Client().head(path).status_code == 200
+
+
+def test_all_is_up(orders: Topic, now: datetime) -> None:
+    say(orders, "running", now)
+
+    assert ready() == (
+        200,
+        {
+            "postgres": "up",
+            "migrations": "up",
+            "lanes": "up",
+            "brokers": {"redis": "up"},
+            "celery_broker": "up",
+        },
+    )
+
+
+def test_a_lane_that_was_not_heard_of_is_away_and_its_broker_unknown(
+    orders: Topic, now: datetime
+) -> None:
+    say(orders, "running", now - timedelta(seconds=31))
+
+    status, told = ready()
+
+    assert (status, told["lanes"], told["brokers"]) == (
+        200,
+        "away",
+        {"redis": "unknown"},
+    )
+
+
+def test_a_lane_that_never_ran_is_away(orders: Topic) -> None:
+    assert ready()[1]["lanes"] == "away"
+
+
+def test_a_broker_that_a_lane_cannot_reach_is_away(
+    orders: Topic, now: datetime
+) -> None:
+    say(orders, "away", now)
+
+    status, told = ready()
+
+    assert (status, told["lanes"], told["brokers"]) == (200, "up", {"redis": "away"})
+
+
+def test_of_two_lanes_of_a_broker_the_worse_is_told(
+    orders: Topic, now: datetime
+) -> None:
+    say(orders, "away", now)
+    Topic.objects.create(
+        name="b",
+        native_name="b",
+        broker=orders.broker,
+        dead_letter_queue="b-poison",
+        lane_state="running",
+        lane_seen_at=now,
+    )
+
+    assert ready()[1]["brokers"] == {"redis": "away"}
+
+
+def test_a_celery_broker_that_is_away_is_shown_and_is_no_503(
+    monkeypatch: pytest.MonkeyPatch, closed_port: int
+) -> None:
+    url = f"redis://127.0.0.1:{closed_port}/0"
+    monkeypatch.setattr(current_app.conf, "broker_write_url", url)
+
+    status, told = ready()
+
+    assert (status, told["celery_broker"], told["postgres"]) == (200, "away", "up")
+
+
+def test_a_celery_broker_that_hangs_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, silent_port: int
+) -> None:
+    url = f"redis://127.0.0.1:{silent_port}/0"
+    monkeypatch.setattr(current_app.conf, "broker_write_url", url)
+
+    assert ready()[1]["celery_broker"] == "away"
+    _all_answered()
+
+
+def test_postgres_away_is_a_503(
+    monkeypatch: pytest.MonkeyPatch, closed_port: int
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setitem(connections.settings["default"], "PORT", str(closed_port))
+        status, told = ready()
+
+    assert (status, told["postgres"], told["migrations"]) == (503, "away", "unknown")
+    assert told["celery_broker"] == "up"
+    assert ready()[0] == 200
+
+
+def test_a_postgres_that_hangs_is_a_503_in_time(
+    monkeypatch: pytest.MonkeyPatch, silent_port: int
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setitem(connections.settings["default"], "PORT", str(silent_port))
+        patched.setitem(
+            connections.settings["default"], "OPTIONS", {"connect_timeout": 3}
+        )
+        status, told = ready()
+        _all_answered()
+
+    assert (status, told["postgres"]) == (503, "away")
+
+
+def test_a_migration_that_is_pending_is_a_503() -> None:
+    recorder = MigrationRecorder(connection)
+    recorder.record_unapplied("audit", "0001_initial")
+    try:
+        status, told = ready()
+    finally:
+        recorder.record_applied("audit", "0001_initial")
+
+    assert (status, told["postgres"], told["migrations"]) == (503, "up", "behind")
+
+
+def test_what_hangs_does_not_pile_up() -> None:
+    with ExitStack() as stack:
+        for _ in range(health.MOST_HANGING):
+            assert health._hanging.acquire(blocking=False)
+            stack.callback(health._hanging.release)
+        threads = threading.active_count()
+
+        status, told = ready()
+
+        assert (status, told["postgres"], told["celery_broker"]) == (
+            503,
+            "away",
+            "away",
+        )
+        assert threading.active_count() == threads
+
+
+def test_a_call_while_postgres_is_away_is_a_503_that_tells_no_address(
+    monkeypatch: pytest.MonkeyPatch, closed_port: int
+) -> None:
+    caller = program()
+    connection.close()
+    with monkeypatch.context() as patched:
+        patched.setitem(connections.settings["default"], "PORT", str(closed_port))
+        told = [caller.get("poisons"), caller.post("failures", {"failures": []})]
+    connection.close()
+
+    assert [each.status for each in told] == [503, 503]
+    assert told[0].response["Retry-After"] == "5"
+    assert str(closed_port) not in told[0].response.content.decode()
+    assert caller.get("poisons").status == 200
+
+
+def _all_answered() -> None:
+    """Wait until no question is left hanging that would outlive its test."""
+    until = time.monotonic() + 10
+    while any(thread.name == "readyz" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.05)

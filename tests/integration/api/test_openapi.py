@@ -1,0 +1,80 @@
+"""The schema is valid, says what the code does, and is a page for people too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+from drf_spectacular.validation import validate_schema
+
+from apps.team.rights import Role, Scope
+from tests.integration.api.caller import nobody, person, program, schema
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_schema_is_made_without_a_warning(tmp_path: Path) -> None:
+    call_command(
+        "spectacular", "--validate", "--fail-on-warn", "--file", tmp_path / "schema"
+    )
+
+
+def test_the_schema_is_served_as_openapi_3_1_to_any_key() -> None:
+    told = program(Scope.CAPTURE_WRITE).get("schema")
+
+    validate_schema(told.json)
+    assert told.json["openapi"].startswith("3.1")
+    assert told.json == schema()
+    assert nobody().get("schema").status == 401
+
+
+def test_every_call_says_its_scope_and_what_a_stranger_is_told() -> None:
+    for path, methods in schema()["paths"].items():
+        for told in methods.values():
+            assert re.search(r"Needs the scope `[a-z]+:[a-z]+`", told["description"])
+            assert {"401", "403", "503"} <= told["responses"].keys(), path
+
+
+def test_what_acts_takes_an_idempotency_key() -> None:
+    acting = {
+        told["operationId"]
+        for methods in schema()["paths"].values()
+        for told in methods.values()
+        for parameter in told.get("parameters", ())
+        if parameter["name"] == "Idempotency-Key"
+    }
+
+    assert acting == {
+        "reportFailures",
+        "confirmRedrives",
+        "countMessages",
+        "confirmOperation",
+        "undoOperation",
+    }
+
+
+def test_the_page_shows_every_call_and_shape_under_the_strict_policy() -> None:
+    response = person(Role.VIEWER).client.get("/api/v1/docs")
+
+    page = response.content.decode()
+    names = re.findall(r'"operationId": "(\w+)"', str(schema()).replace("'", '"'))
+    assert response.status_code == 200
+    assert names
+    assert [name for name in names if f'id="{name}"' not in page] == []
+    assert set(re.findall(r'href="#(shape-\w+)"', page)) <= set(
+        re.findall(r'id="(shape-\w+)"', page)
+    )
+    assert not re.search(r"<style|style=|<script(?![^>]* src=)|\son\w+=", page)
+    assert "script-src 'self'" in response["Content-Security-Policy"]
+
+
+def test_the_page_asks_for_a_sign_in() -> None:
+    response = Client().get("/api/v1/docs")
+
+    assert (response.status_code, response["Location"]) == (
+        302,
+        "/sign-in?next=/api/v1/docs",
+    )

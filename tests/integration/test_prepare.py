@@ -1,0 +1,197 @@
+"""What must be true before the processes start, and that nothing is done twice."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, connections
+from pytest_django.fixtures import SettingsWrapper
+
+from apps.audit.models import Entry
+from apps.brokers.models import Broker, Topic
+from apps.core.actor import Actor
+from apps.team import services as team
+from apps.team.models import ApiKey, User
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TOPICS = ("ContentTopic", "orders")
+
+
+@pytest.fixture(autouse=True)
+def var(tmp_path: Path, settings: SettingsWrapper) -> Path:
+    settings.POISONWEB_VAR = tmp_path
+    settings.STATIC_ROOT = tmp_path / "static"
+    settings.POISONWEB_DEMO = True
+    settings.POISONWEB_REDIS_URL = "redis://127.0.0.1:1/1"
+    settings.POISONWEB_ADMIN_PASSWORD = None
+    return tmp_path
+
+
+def prepare(*_: object) -> None:
+    call_command("prepare")
+
+
+def admin() -> User:
+    return User.objects.get(username="admin")
+
+
+def test_the_first_admin_may_sign_in_with_what_is_in_the_file(var: Path) -> None:
+    prepare()
+
+    kept = var / "admin-password"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert admin().check_password(kept.read_text())
+    assert (admin().role, admin().reads_bodies) == ("admin", True)
+    assert (admin().is_superuser, admin().is_staff) == (False, False)
+
+
+def test_a_chosen_password_stands_in_no_file(
+    var: Path, settings: SettingsWrapper
+) -> None:
+    settings.POISONWEB_ADMIN_PASSWORD = "chosen by somebody"
+
+    prepare()
+
+    assert admin().check_password("chosen by somebody")
+    assert not (var / "admin-password").exists()
+
+
+def test_another_password_takes_the_place_of_the_first(
+    var: Path, settings: SettingsWrapper
+) -> None:
+    prepare()
+    settings.POISONWEB_ADMIN_PASSWORD = "chosen by somebody"
+
+    prepare()
+
+    assert admin().check_password("chosen by somebody")
+    assert not (var / "admin-password").exists()
+
+
+def test_the_sample_has_a_broker_two_topics_and_a_key(var: Path) -> None:
+    prepare()
+
+    kept = var / "sample-api-key"
+    key = team.recognise(secret=kept.read_text(), now=datetime.now(UTC))
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert key
+    assert (key.scopes, tuple(key.topics)) == (["capture:write"], TOPICS)
+    broker = Broker.objects.get()
+    assert (broker.name, broker.kind, broker.url) == (
+        "sample",
+        "redis_streams",
+        "env:POISONWEB_REDIS_URL",
+    )
+    topics = Topic.objects.order_by("name").values_list("name", "dead_letter_queue")
+    assert list(topics) == [(name, f"{name}-poison") for name in TOPICS]
+
+
+def test_a_lost_key_is_made_again_and_the_old_one_ends(var: Path) -> None:
+    prepare()
+    lost = (var / "sample-api-key").read_text()
+    (var / "sample-api-key").unlink()
+
+    prepare()
+
+    now = datetime.now(UTC)
+    kept = (var / "sample-api-key").read_text()
+    assert team.recognise(secret=lost, now=now) is None
+    assert team.recognise(secret=kept, now=now)
+
+
+def test_a_revoked_key_is_made_again(var: Path) -> None:
+    prepare()
+    now, name = datetime.now(UTC), ApiKey.objects.get().name
+    team.revoke_api_key(name=name, actor=Actor.system("test"), now=now)
+
+    prepare()
+
+    assert team.recognise(secret=(var / "sample-api-key").read_text(), now=now)
+
+
+@pytest.mark.parametrize(
+    "without", [{"POISONWEB_DEMO": False}, {"POISONWEB_REDIS_URL": None}]
+)
+def test_without_the_sample_nothing_of_it_is_made(
+    var: Path, settings: SettingsWrapper, without: dict[str, Any]
+) -> None:
+    for name, value in without.items():
+        setattr(settings, name, value)
+
+    prepare()
+
+    assert not Topic.objects.exists()
+    assert not ApiKey.objects.exists()
+    assert not (var / "sample-api-key").exists()
+
+
+def test_a_second_run_changes_nothing(var: Path) -> None:
+    prepare()
+    entries, files = Entry.objects.count(), contents(var)
+
+    prepare()
+
+    assert (Entry.objects.count(), contents(var)) == (entries, files)
+
+
+def contents(var: Path) -> dict[Path, tuple[bytes, int]]:
+    found = (path for path in var.rglob("*") if path.is_file())
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
+
+
+def test_static_files_are_collected_again_when_one_changes(
+    tmp_path: Path, settings: SettingsWrapper
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    settings.STATICFILES_DIRS = [source]
+    (source / "app.css").write_text("a {}")
+    prepare()
+    (source / "app.css").write_text("b { }")
+
+    prepare()
+
+    assert (settings.STATIC_ROOT / "app.css").read_text() == "b { }"
+
+
+def test_four_at_once_take_turns(var: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(prepare, range(4)))
+
+    actions = Entry.objects.order_by("seq").values_list("action", flat=True)
+    assert list(actions) == [
+        "user.created",
+        "broker.registered",
+        "topic.registered",
+        "topic.registered",
+        "api_key.created",
+    ]
+
+
+def test_makes_the_partitions_of_the_coming_days(var: Path) -> None:
+    prepare()
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_inherits")
+        (number,) = cursor.fetchone()
+    assert number >= 3 * 8
+
+
+def test_a_database_that_is_away_is_told_in_one_line() -> None:
+    given = connections["default"].settings_dict
+    port, given["PORT"] = given["PORT"], "1"
+    connection.close()
+
+    try:
+        with pytest.raises(CommandError, match="^the database: ") as told:
+            prepare()
+    finally:
+        given["PORT"] = port
+
+    assert "\n" not in str(told.value)

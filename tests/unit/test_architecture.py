@@ -1,0 +1,186 @@
+"""What the whole tree promises: its layers, its doors, and that nothing is a stub."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.template.loader import get_template
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from poisonweb.env import KNOWN
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("poisonweb", "apps", "sdk")
+OPEN_TO_ALL = {"healthz", "readyz", "sign-in"}
+# Where each kind of argument of a path leads: to something that is not there.
+ARGUMENTS = {r"<int:\w+>": "0", r"<path:\w+>": "nowhere", r"<\w+>": "nowhere"}
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    files = (ROOT / line for line in listed.splitlines())
+    return [file for file in files if file.suffix in suffixes and file.exists()]
+
+
+def product_modules() -> list[Path]:
+    return [
+        file
+        for file in tracked(".py")
+        if file.relative_to(ROOT).parts[0] in PRODUCT and "migrations" not in file.parts
+    ]
+
+
+def test_the_import_contracts_hold() -> None:
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.django_db
+def test_no_migration_is_pending() -> None:
+    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+
+
+@pytest.mark.django_db
+def test_every_migration_can_be_taken_back() -> None:
+    apps = ("capture", "triage", "poison", "bookmarks", "brokers", "team", "audit")
+
+    for app in apps:
+        call_command("migrate", app, "zero", verbosity=0, interactive=False)
+    call_command("migrate", verbosity=0)
+
+
+def addresses(resolver: URLResolver, before: str = "/") -> Iterator[str]:
+    for pattern in resolver.url_patterns:
+        path = before + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            yield from addresses(pattern, path)
+        elif isinstance(pattern, URLPattern):
+            for argument, value in ARGUMENTS.items():
+                path = re.sub(argument, value, path)
+            yield path
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("plain_static_files")
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_every_address_asks_for_a_sign_in(method: str) -> None:
+    client = Client()
+    visited = 0
+
+    for path in addresses(get_resolver()):
+        if path.strip("/") in OPEN_TO_ALL:
+            continue
+        visited += 1
+        answer = getattr(client, method)(path)
+        to_sign_in = answer.status_code == 302 and "/sign-in" in answer["Location"]
+        assert to_sign_in or answer.status_code in {401, 403}, path
+
+    assert visited > 20
+
+
+def is_stub(body: list[ast.stmt]) -> bool:
+    """Tell whether a function does nothing; one that says why it need not, may."""
+    return all(
+        isinstance(s, ast.Pass)
+        or (isinstance(s, ast.Expr) and _is_ellipsis(s.value))
+        or (isinstance(s, ast.Raise) and "NotImplemented" in ast.dump(s))
+        for s in body
+    )
+
+
+def _is_ellipsis(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is ...
+
+
+def functions(tree: ast.AST, *, in_protocol: bool = False) -> Iterator[ast.FunctionDef]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = {ast.unparse(base) for base in node.bases}
+            yield from functions(node, in_protocol="Protocol" in bases)
+        elif isinstance(node, ast.FunctionDef) and not in_protocol:
+            yield node
+            yield from functions(node)
+
+
+def test_no_function_is_a_stub() -> None:
+    stubs = [
+        f"{file.relative_to(ROOT)}:{function.lineno} {function.name}"
+        for file in product_modules()
+        for function in functions(ast.parse(file.read_text()))
+        if is_stub(function.body)
+    ]
+
+    assert stubs == []
+
+
+def test_nothing_is_left_for_later_in_the_text() -> None:
+    words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+    found = [
+        str(file.relative_to(ROOT))
+        for file in tracked(".py", ".html", ".js", ".css", ".md")
+        if file != Path(__file__) and words.search(file.read_text(errors="replace"))
+    ]
+
+    assert found == []
+
+
+def test_no_file_names_a_registry_or_a_place_on_this_machine() -> None:
+    hosts = re.compile(
+        "|".join(["pypi" + r"\.org", "python" + "hosted", "npm" + "js", r"debian\.org"])
+    )
+    place = re.compile(rf"(?<![\w.]){re.escape(str(ROOT))}(?![\w-])")
+
+    found = [
+        str(file.relative_to(ROOT))
+        for file in tracked(".py", ".md", ".txt", ".in", ".toml", ".yaml", ".html", "")
+        if hosts.search(text := file.read_text(errors="replace")) or place.search(text)
+    ]
+
+    assert found == []
+
+
+def test_every_setting_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+
+    missing = [name for name in KNOWN if f"`{name}`" not in readme]
+
+    assert missing == []
+
+
+def test_every_template_can_be_read() -> None:
+    for file in tracked(".html"):
+        if "templates" in file.parts:
+            get_template(str(file.relative_to(ROOT / "templates")))
+
+
+def test_no_exception_is_swallowed() -> None:
+    """An `except` with nothing in it hides what went wrong; `suppress` says so."""
+    silent = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in product_modules()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ExceptHandler)
+        and all(isinstance(statement, ast.Pass) for statement in node.body)
+    ]
+
+    assert silent == []
