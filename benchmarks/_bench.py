@@ -65,5 +65,6 @@ def compare(
     pairs = [(seconds(ours), seconds(baseline)) for _ in range(ROUNDS)]
     mine = number / statistics.median(a for a, _ in pairs)
     theirs = number / statistics.median(b for _, b in pairs)
-    print(f"{title}: {mine:,.0f}/s, {named}: {theirs:,.0f}/s, ratio {mine / theirs:.2f}")
+    print(f"{title}: {mine:,.0f}/s, {named}: {theirs:,.0f}/s", end=", ")
+    print(f"ratio {mine / theirs:.2f}")
     return mine / theirs

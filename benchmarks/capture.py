@@ -11,7 +11,7 @@ import uuid
 from datetime import UTC, datetime
 from itertools import count
 
-from _bench import compare, product, seconds
+from benchmarks._bench import compare, product, seconds
 
 NUMBER = 5_000
 BATCH = 500
@@ -65,13 +65,15 @@ def main() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE TABLE bare (id bigserial PRIMARY KEY, identity bytea UNIQUE,"
-            " topic bigint, failed_at timestamptz, body bytea, headers bytea, note text)"
+            " topic bigint, failed_at timestamptz, body bytea, headers bytea,"
+            " note text)"
         )
         cursor.execute("CREATE INDEX ON bare (topic, failed_at)")
         cursor.execute("CREATE INDEX ON bare (failed_at)")
 
     def copy(reports: list[FailureReport]) -> None:
-        statement = "COPY bare (identity, topic, failed_at, body, headers, note) FROM STDIN (FORMAT BINARY)"
+        columns = "identity, topic, failed_at, body, headers, note"
+        statement = f"COPY bare ({columns}) FROM STDIN (FORMAT BINARY)"
         with connection.cursor() as cursor, cursor.copy(statement) as into:
             into.set_types(["bytea", "int8", "timestamptz", "bytea", "bytea", "text"])
             for r in reports:

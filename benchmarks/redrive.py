@@ -9,7 +9,7 @@ import os
 import uuid
 from datetime import UTC, datetime
 
-from _bench import compare, product
+from benchmarks._bench import compare, product
 
 NUMBER = 5_000
 WINDOW = 200

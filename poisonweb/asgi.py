@@ -13,7 +13,8 @@ from django.core.asgi import get_asgi_application
 # and no question of a reader's may keep one busy for long.
 _database = settings.DATABASES["default"]
 _database["CONN_HEALTH_CHECKS"] = True
-_database["OPTIONS"] |= {
+_database["OPTIONS"] = {
+    **_database["OPTIONS"],
     "pool": {"min_size": 2, "max_size": 16, "timeout": 5},
     "options": "-c timezone=UTC -c statement_timeout=15000",
 }

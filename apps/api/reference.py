@@ -61,7 +61,7 @@ def of(schema: Schema) -> Reference:
     shapes = schema["components"]["schemas"].items()
     return Reference(
         calls=list(_calls(schema)),
-        shapes=[_shape(name, told) for name, told in shapes if "properties" in told],
+        shapes=[_shape(name, told) for name, told in shapes],
     )
 
 
@@ -101,7 +101,9 @@ def _content(told: Schema) -> Kind:
 
 
 def _shape(name: str, told: Schema) -> Shape:
+    """Read a component: an object with its members, or a set of words."""
     required = told.get("required", ())
+    description = told.get("description") or " | ".join(told.get("enum", ()))
     fields = [
         Field(
             name=field,
@@ -109,9 +111,9 @@ def _shape(name: str, told: Schema) -> Shape:
             required=field in required,
             description=property_.get("description", ""),
         )
-        for field, property_ in told["properties"].items()
+        for field, property_ in told.get("properties", {}).items()
     ]
-    return Shape(name=name, description=told.get("description", ""), fields=fields)
+    return Shape(name=name, description=description, fields=fields)
 
 
 def _kind(told: Schema) -> Kind:

@@ -18,11 +18,11 @@ from datetime import datetime
 from typing import Any
 
 from django.db.backends.utils import CursorWrapper
-from poisonguard.fingerprint import VERSION as CLASSIFIER
 
 from apps.capture.occurrence import Occurrence
 from apps.core.text import one_line, storable
 from apps.poison.states import REOPENED_BY_FAILURE, Outcome, State, outcomes_before
+from poisonguard.fingerprint import VERSION as CLASSIFIER
 
 _COLUMNS = {
     "ord": "int4",

@@ -7,15 +7,14 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from poisonguard.contract import FailureReport, Raised
-from poisonguard.fingerprint import Fingerprint, fingerprint
-
 from apps.brokers.models import Topic
 from apps.brokers.ports import DeadLetter, Header
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core import ids
 from apps.core.text import one_line, storable
 from apps.poison import tokens
+from poisonguard.contract import FailureReport, Raised
+from poisonguard.fingerprint import Fingerprint, fingerprint
 
 BELIEVED_BEFORE = timedelta(days=30)
 BELIEVED_AFTER = timedelta(minutes=5)

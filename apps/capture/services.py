@@ -13,14 +13,6 @@ from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
-from poisonguard.contract import (
-    CounterReport,
-    FailureReport,
-    Invalid,
-    parse_confirmation,
-    parse_counter,
-    parse_failure,
-)
 from psycopg.errors import DeadlockDetected
 
 from apps.brokers import services as brokers
@@ -29,6 +21,14 @@ from apps.capture.merge import merge
 from apps.capture.occurrence import Occurrence, from_report
 from apps.poison import services as poison
 from apps.team.rights import Principal
+from poisonguard.contract import (
+    CounterReport,
+    FailureReport,
+    Invalid,
+    parse_confirmation,
+    parse_counter,
+    parse_failure,
+)
 
 log = logging.getLogger(__name__)
 

@@ -2,9 +2,9 @@
 
     is:open topic:orders* !cause:crash error:"connection reset" day:2026-11-20
 
-Terms are joined by AND, `!` negates one, quotes hold spaces, `*` stands for any text in
-topics and consumers, and `problem:` takes some numbers with commas. A word without a key
-is looked for in the error.
+Terms are joined by AND, `!` negates one, quotes hold spaces, `*` stands for any text
+in topics and consumers, and `problem:` takes some numbers with commas. A word without a
+key is looked for in the error.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Self
 
 from django.db.models import Q
-from poisonguard.contract import Cause
 
 from apps.core.errors import Invalid
 from apps.core.patterns import like
 from apps.poison.states import Shown, shown_as
+from poisonguard.contract import Cause
 
 MAX_LENGTH = 2000
 MAX_TERMS = 20

@@ -65,8 +65,11 @@ def _start(keeper: Supervisor, planned: Plan, var: Path) -> None:
     keeper.until_ready(seconds=START_SECONDS)
     discovery.announce(var, planned.addresses, supervisor=Identity.own())
     keeper.run(planned.prepare)
-    keeper.start(planned.processes)
+    # The page first and alone: the others would only take the processor from it.
+    web, *others = planned.processes
+    keeper.start([web])
     keeper.until_ready(seconds=START_SECONDS)
+    keeper.start(others)
 
 
 def _port(text: str) -> int:

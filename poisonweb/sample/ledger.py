@@ -8,12 +8,15 @@ the last line about a message is the one that holds.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
+
+LONGEST_LINE = 4_096
 
 
 class What(StrEnum):
@@ -38,10 +41,9 @@ class Line:
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        line = cls(**json.loads(text))
-        return replace(
-            line, at=datetime.fromisoformat(str(line.at)), what=What(line.what)
-        )
+        told = json.loads(text)
+        at, what = datetime.fromisoformat(told.pop("at")), What(told.pop("what"))
+        return cls(at=at, what=what, **told)
 
     def to_json(self) -> bytes:
         members = {**asdict(self), "at": self.at.isoformat()}
@@ -61,7 +63,8 @@ class Tally:
 class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.touch()
+        with path.open("ab+") as file:
+            _cut_half_a_line(file)
 
     def write(
         self,
@@ -89,6 +92,14 @@ class Ledger:
         """Return the time of the first line."""
         first = next(read(self.path), None)
         return None if first is None else first.at
+
+
+def _cut_half_a_line(file: BinaryIO) -> None:
+    """Cut off what a full disk left of a line, for nothing was done on its word."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - LONGEST_LINE))
+    end = file.read()
+    file.truncate(size - len(end) + end.rfind(b"\n") + 1)
 
 
 def read(path: Path) -> Iterator[Line]:

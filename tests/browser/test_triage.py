@@ -125,6 +125,7 @@ def test_a_body_is_shown_on_demand(open_page: Open) -> None:
     page = open_page(CONTENT)
     await_rows(page, 1)
     page.locator("td.what a").first.click()
+    page.wait_for_url("**/messages/*")
 
     page.keyboard.press("p")
 

@@ -41,7 +41,7 @@ def test_every_known_name_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def get(self, key: str, default: object = None) -> object:  # type: ignore[override]
             self.asked.add(key)
-            return super().get(key, default)  # type: ignore[arg-type]
+            return super().get(key, default)
 
     environ = Asked()
     load(environ)

@@ -47,6 +47,10 @@ class View(APIView):
         return super().initialize_request(request, *args, **kwargs)
 
     @property
+    def default_response_headers(self) -> dict[str, str]:
+        return {**super().default_response_headers, "Cache-Control": "no-store"}
+
+    @property
     def principal(self) -> Principal:
         return cast(Principal, self.request.auth)
 

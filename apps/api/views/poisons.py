@@ -75,7 +75,6 @@ class Body(View):
             "Content-Length": str(poison.size),
             "Content-Disposition": f'attachment; filename="message-{poison.pk}.bin"',
             "X-Content-Type-Options": "nosniff",
-            "Cache-Control": "no-store",
         }
         return StreamingHttpResponse(
             _flowing(request, chunks),

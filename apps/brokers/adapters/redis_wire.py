@@ -92,7 +92,6 @@ class Wire:
             # Replies read before an error stay in the list.
             replies.extend(_reply(connection) for _ in commands)
         except (RedisError, OSError) as error:
-            connection.disconnect()
             lost = Lost(f"{self._place} is away: {reason_of(error)}")
             replies += [lost] * (len(commands) - len(replies))
         finally:

@@ -22,7 +22,6 @@ from typing import TypeVar
 
 from django.db import connection, transaction
 from django.db.models import F
-from poisonguard.contract import REDRIVE_HEADER
 
 from apps.audit import services as audit
 from apps.audit.services import Action
@@ -42,6 +41,7 @@ from apps.triage.errors import LockLost
 from apps.triage.models import Item, Operation
 from apps.triage.services.decision import described
 from apps.triage.states import ItemState, State, Verb
+from poisonguard.contract import REDRIVE_HEADER
 
 log = logging.getLogger(__name__)
 

@@ -98,6 +98,7 @@ class Told:
         return [error["pointer"] for error in self.json["errors"]]
 
     def check(self) -> None:
+        assert self.response["Cache-Control"] == "no-store"
         media_type = self.response["Content-Type"].partition(";")[0]
         if self.status >= 400:
             assert media_type == "application/problem+json", self.response.content

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from django.conf import settings
+from django.test import override_settings
 
 
 @pytest.fixture(scope="session", autouse=True)
-def static_files() -> None:
-    # Without the folder, the middleware that serves it warns in every client.
-    Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
+def plain_static_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Serve static files under their plain names, from a folder that is there."""
+    plain = "django.contrib.staticfiles.storage.StaticFilesStorage"
+    storages = {**settings.STORAGES, "staticfiles": {"BACKEND": plain}}
+    with override_settings(
+        STORAGES=storages, STATIC_ROOT=tmp_path_factory.mktemp("static")
+    ):
+        yield

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from poisonweb.sample import counters as counting
 from poisonweb.sample.api import Api
-from poisonweb.sample.counters import Counters
+from poisonweb.sample.counters import Counters, Minute
 from poisonweb.sample.courier import Courier
 from poisonweb.sample.ledger import Ledger, What
 from tests.unit.sample.waiting import eventually
@@ -24,7 +25,7 @@ class Desk:
     def __init__(self) -> None:
         self.mood: list[int] = []
         self.taken: list[dict[str, Any]] = []
-        self.asked = 0
+        self.asked: list[int] = []
         desk = self
 
         class Door(BaseHTTPRequestHandler):
@@ -41,7 +42,7 @@ class Desk:
         (members,) = body.values()
         right = door.headers["Authorization"] == "Bearer the key"
         status = self.mood.pop(0) if self.mood else 200 if right else 401
-        self.asked += 1
+        self.asked.append(len(members))
         if status == 200:
             self.taken += members
         answer = {"results": [{"status": "confirmed"} for _ in members]}
@@ -105,6 +106,7 @@ def test_confirms_what_was_handled_in_order(
         eventually(lambda: len(desk.taken) == 250)
 
     assert desk.redrives == expected
+    assert max(desk.asked) == 100
     assert {member["consumer_group"] for member in desk.taken} == {"billing"}
 
 
@@ -116,7 +118,7 @@ def test_asks_again_until_it_is_taken(desk: Desk, ledger: Ledger, key: Path) -> 
         handle(ledger, "r2")
         eventually(lambda: desk.redrives == ["r1", "r2"])
 
-    assert desk.asked >= 3
+    assert len(desk.asked) >= 3
 
 
 def test_waits_for_its_key(desk: Desk, ledger: Ledger, key: Path) -> None:
@@ -156,6 +158,20 @@ def test_a_new_ledger_is_read_from_its_beginning(
 
     with carrying(desk, ledger, key):
         eventually(lambda: desk.redrives == ["r1", "r2", "r3"])
+
+
+def test_counts_of_a_long_outage_are_brought_in_parts(
+    desk: Desk, ledger: Ledger, key: Path
+) -> None:
+    counters, noon = Counters(), datetime(2026, 11, 20, 12, tzinfo=UTC)
+    for minute in range(250):
+        counters._minutes[noon + timedelta(minutes=minute), "orders"] = Minute()
+
+    with carrying(desk, ledger, key, counters):
+        eventually(lambda: len(desk.taken) == 250)
+
+    assert desk.asked == [100, 100, 50]
+    assert [member["sequence"] for member in desk.taken] == list(range(1, 251))
 
 
 def test_counts_are_brought_at_the_end(desk: Desk, ledger: Ledger, key: Path) -> None:

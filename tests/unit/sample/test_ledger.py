@@ -55,3 +55,14 @@ def test_a_redrive_that_failed_once_is_a_recurrence(ledger: Ledger) -> None:
     counted = tally(read(ledger.path))
 
     assert counted == {"orders": Tally(poisons=0, recurrences=1, confirmations=0)}
+
+
+def test_half_a_line_is_cut_off_by_the_next_start(ledger: Ledger) -> None:
+    note(ledger, What.FAILED, "1-0")
+    with ledger.path.open("ab") as file:
+        file.write(b'{"at": "2026-')
+
+    again = Ledger(ledger.path)
+    note(again, What.FAILED, "2-0")
+
+    assert [line.bookmark for line in read(ledger.path)] == ["1-0", "2-0"]
