@@ -21,7 +21,7 @@ test: check chromium quick
 	$(PYTEST) -m "acceptance or browser"
 
 quick: dev
-	$(PYTEST) -m "not acceptance and not browser"
+	$(PYTEST) --numprocesses auto -m "not acceptance and not browser"
 
 # No check asks a server anything; the settings only want to know where they would be.
 check: export DATABASE_URL = postgresql://nobody@127.0.0.1:1/none

@@ -25,7 +25,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def _draft(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{token_hex(4)}")
     opened = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(opened, "w", encoding="utf-8") as file:

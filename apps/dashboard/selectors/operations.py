@@ -119,7 +119,7 @@ def running() -> list[Operation]:
 
 def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail:
     """Find a preview of this principal's own; raises Stale otherwise."""
-    found = Operation.objects.filter(token=_uuid(token))
+    found = Operation.objects.filter(token=_uuid(token), actor=str(principal.actor))
     operation = found.select_related("target_topic").first()
     if operation is None:
         raise Stale("This preview is gone: make a new one.", fresh=None)

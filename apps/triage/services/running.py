@@ -15,7 +15,6 @@ import random
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeVar
@@ -26,22 +25,19 @@ from django.db.models import F
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import ports
-from apps.brokers.services import Addressed, RoutingPublisher
-from apps.brokers.vocabularies import poisonweb as vocabulary
+from apps.brokers.services import RoutingPublisher
 from apps.core import lock
 from apps.core.actor import Actor
 from apps.core.lock import Lock
 from apps.core.text import storable
 from apps.poison import services as poison
-from apps.poison import tokens
-from apps.poison.models import Body, Redrive
-from apps.poison.services import Answered
 from apps.poison.states import Outcome
 from apps.triage.errors import LockLost
 from apps.triage.models import Item, Operation
+from apps.triage.services import parcels
 from apps.triage.services.decision import described
+from apps.triage.services.parcels import Parcel
 from apps.triage.states import ItemState, State, Verb
-from poisonguard.contract import REDRIVE_HEADER
 
 log = logging.getLogger(__name__)
 
@@ -63,16 +59,6 @@ class Ended(StrEnum):
     AGAIN = "again"
     LATER = "later"
     DONE = "done"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parcel:
-    """One redrive, ready for the broker."""
-
-    redrive: uuid.UUID
-    poison: int
-    moves: bool
-    message: Addressed
 
 
 def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> Ended:
@@ -178,16 +164,16 @@ class _Slice:
 
     def _redrive(self) -> None:
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="publish") as pool:
-            parcels = self._next_window()
-            while parcels:
-                sent = pool.submit(self.publisher.publish, [p.message for p in parcels])
+            window = self._next_window()
+            while window:
+                sent = pool.submit(self.publisher.publish, [p.message for p in window])
                 following = self._next_window() if self._may_go_on() else []
-                self._mark(parcels, sent.result())
+                self._mark(window, sent.result())
                 # A broker that is away is not asked again before the back-off is over.
                 if self.trouble:
                     self._give_up(following)
                     return
-                parcels = following
+                window = following
 
     def _may_go_on(self) -> bool:
         return self.clock() < self.until
@@ -199,7 +185,7 @@ class _Slice:
         with transaction.atomic():
             self._fence()
             redrives = self._left_in_flight() or self._claim()
-        return _parcels(redrives)
+        return parcels.pack(redrives)
 
     def _left_in_flight(self) -> list[uuid.UUID]:
         left = (
@@ -233,11 +219,11 @@ class _Slice:
                 return [begun[pk] for pk in items if pk in begun]
 
     def _mark(
-        self, parcels: Sequence[Parcel], outcomes: Sequence[ports.Outcome]
+        self, window: Sequence[Parcel], outcomes: Sequence[ports.Outcome]
     ) -> None:
         answers = [
-            _answered(parcel, outcome)
-            for parcel, outcome in zip(parcels, outcomes, strict=True)
+            parcels.answered(parcel, outcome)
+            for parcel, outcome in zip(window, outcomes, strict=True)
         ]
         for answer in answers:
             if answer.outcome is Outcome.UNKNOWN:
@@ -245,12 +231,12 @@ class _Slice:
         with transaction.atomic():
             self._fence()
             poison.mark(
-                poisons=[parcel.poison for parcel in parcels],
+                poisons=[parcel.poison for parcel in window],
                 answers=answers,
                 epoch=self.epoch,
                 now=self.clock(),
             )
-            self._release([parcel.redrive for parcel in parcels])
+            self._release([parcel.redrive for parcel in window])
 
     def _release(self, redrives: Sequence[uuid.UUID]) -> None:
         answered = Item.objects.filter(redrive__in=redrives).exclude(
@@ -258,11 +244,11 @@ class _Slice:
         )
         answered.update(held=False)
 
-    def _give_up(self, parcels: Sequence[Parcel]) -> None:
+    def _give_up(self, window: Sequence[Parcel]) -> None:
         """Leave a window that was claimed but not published for the next run."""
         unknown = ports.Outcome(kind=ports.OutcomeKind.UNKNOWN, detail=self.trouble)
-        if parcels:
-            self._mark(parcels, [unknown] * len(parcels))
+        if window:
+            self._mark(window, [unknown] * len(window))
 
     def _fence(self) -> None:
         """Stop a run whose lock was lost without its noticing."""
@@ -328,49 +314,6 @@ def _attach(redrives: dict[int, uuid.UUID]) -> None:
             " WHERE triage_item.id = told.item",
             [list(redrives), list(redrives.values())],
         )
-
-
-def _parcels(redrives: Sequence[uuid.UUID]) -> list[Parcel]:
-    """Read what is to be sent, in the order given."""
-    rows = Redrive.objects.select_related("poison", "topic__broker").in_bulk(redrives)
-    wanted = [rows[redrive].poison_id for redrive in redrives]
-    bodies = {body.poison_id: body for body in Body.objects.filter(poison__in=wanted)}
-    return [
-        _parcel(rows[redrive], bodies[rows[redrive].poison_id]) for redrive in redrives
-    ]
-
-
-def _parcel(redrive: Redrive, body: Body) -> Parcel:
-    token = tokens.sign(
-        redrive=redrive.pk, topic=redrive.topic.name, digest=redrive.poison.digest
-    )
-    flat = [bytes(part) for part in body.headers]
-    headers = tuple(zip(flat[::2], flat[1::2], strict=True))
-    mark = (REDRIVE_HEADER.encode(), token.encode())
-    return Parcel(
-        redrive=redrive.pk,
-        poison=redrive.poison_id,
-        moves=redrive.topic_id != redrive.poison.topic_id,
-        message=Addressed(
-            topic=redrive.topic,
-            body=bytes(body.content),
-            headers=(*vocabulary.leaving(headers), mark),
-        ),
-    )
-
-
-def _answered(parcel: Parcel, outcome: ports.Outcome) -> Answered:
-    became = {
-        ports.OutcomeKind.SENT: Outcome.MOVED if parcel.moves else Outcome.SENT,
-        ports.OutcomeKind.REFUSED: Outcome.REFUSED,
-        ports.OutcomeKind.UNKNOWN: Outcome.UNKNOWN,
-    }
-    return Answered(
-        redrive=parcel.redrive,
-        outcome=became[outcome.kind],
-        detail=outcome.detail,
-        bookmark=outcome.bookmark,
-    )
 
 
 def _back_off(troubles: int) -> timedelta:

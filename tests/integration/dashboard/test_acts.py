@@ -169,9 +169,10 @@ def test_a_look_of_somebody_else_is_none_of_yours(
     operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
     boris = sign_in(Role.ADMIN)
 
+    seen = boris.get(f"/operations/preview?token={operation.token}")
     response = confirm(boris, operation)
 
-    assert response.status_code == 409
+    assert (seen.status_code, response.status_code) == (409, 409)
     assert Operation.objects.confirmed().count() == 0
 
 

@@ -123,6 +123,7 @@ def test_the_pages_of_a_list_hold_every_message_once_in_both_directions(
 
     assert [*keys(first), *keys(second), *keys(third)] == expected
     assert keys(back) == keys(first)
+    assert ['rel="prev"' in page for page in (first, second, back)] == [0, 1, 0]
 
 
 def link(page: str, rel: str) -> str:

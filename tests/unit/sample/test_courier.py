@@ -163,7 +163,7 @@ def test_a_new_ledger_is_read_from_its_beginning(
 def test_counts_of_a_long_outage_are_brought_in_parts(
     desk: Desk, ledger: Ledger, key: Path
 ) -> None:
-    counters, noon = Counters(), datetime(2026, 11, 20, 12, tzinfo=UTC)
+    counters, noon = Counters(), datetime(2026, 1, 1, 12, tzinfo=UTC)
     for minute in range(250):
         counters._minutes[noon + timedelta(minutes=minute), "orders"] = Minute()
 
