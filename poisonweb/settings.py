@@ -132,11 +132,12 @@ TIME_ZONE = "UTC"
 STATIC_URL = "static/"
 STATIC_ROOT = ENV.var / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
+# What was not collected is served from where it lies.
+WHITENOISE_USE_FINDERS = True
+STATIC_ROOT.mkdir(parents=True, exist_ok=True)
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
-    "staticfiles": {
-        "BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"
-    },
+    "staticfiles": {"BACKEND": "poisonweb.static_files.Collected"},
 }
 
 SESSION_COOKIE_NAME = "pw_session"

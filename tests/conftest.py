@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 import redis
-from django.conf import settings
 from django.db import connection
-from django.test import TransactionTestCase, override_settings
+from django.test import TransactionTestCase
 
 from apps.brokers import services as brokers
 from apps.brokers.models import Topic
@@ -58,15 +56,6 @@ def wipe(*_: object) -> None:
 
 
 TransactionTestCase._fixture_teardown = wipe  # type: ignore[attr-defined] # Django's own
-
-
-@pytest.fixture
-def plain_static_files(tmp_path: Path) -> Iterator[None]:
-    """Let pages name their static files without a manifest of them."""
-    plain = "django.contrib.staticfiles.storage.StaticFilesStorage"
-    storages = {**settings.STORAGES, "staticfiles": {"BACKEND": plain}}
-    with override_settings(STORAGES=storages, STATIC_ROOT=tmp_path):
-        yield
 
 
 @pytest.fixture

@@ -80,7 +80,6 @@ def addresses(resolver: URLResolver, before: str = "/") -> Iterator[str]:
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("plain_static_files")
 @pytest.mark.parametrize("method", ["get", "post"])
 def test_every_address_asks_for_a_sign_in(method: str) -> None:
     client = Client()

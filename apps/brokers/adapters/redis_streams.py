@@ -243,7 +243,8 @@ class RedisDeadLetterReader:
         try:
             reply = self._wire.call(*command)
         except Answered as error:
-            # The first read of all, or the queue was flushed or deleted meanwhile.
+            # The first read of all, or the queue was deleted meanwhile; since Redis 7
+            # UNBLOCKED tells that of a queue deleted while we waited.
             if error.code not in {"NOGROUP", "UNBLOCKED"}:
                 raise
             self._make_group()

@@ -136,6 +136,19 @@ def test_goes_on_when_redis_lost_its_mind(start: Start, redis: Redis) -> None:
     assert process.poll() is None
 
 
+def test_one_part_that_dies_takes_all_down(
+    start: Start, redis: Redis, tmp_path: Path
+) -> None:
+    process = start("--rate", "100")
+    eventually(lambda: len(failed(redis, ORDERS)) > 0)
+
+    # Nothing can be written where a folder is.
+    (tmp_path / "sample-ledger.jsonl").unlink()
+    (tmp_path / "sample-ledger.jsonl").mkdir()
+
+    assert process.wait(5) == 1
+
+
 def test_says_what_is_missing(tmp_path: Path) -> None:
     environment = {n: v for n, v in os.environ.items() if n != "POISONWEB_REDIS_URL"}
 

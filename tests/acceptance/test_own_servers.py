@@ -1,0 +1,101 @@
+"""On servers of one's own: `migrate` and `runserver` are enough, and nothing of Spark."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from poisonweb.embedded import postgres, redis
+from poisonweb.embedded.ports import free_port
+
+pytestmark = pytest.mark.acceptance
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def own_servers(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Give an environment that names two servers and finds no other program."""
+    with (
+        postgres.temporary(tmp_path / "postgres") as database_url,
+        redis.temporary(tmp_path / "redis") as broker_url,
+    ):
+        yield {
+            "PATH": os.defpath,
+            "DATABASE_URL": database_url,
+            "CELERY_BROKER_URL": broker_url,
+            "POISONWEB_VAR": str(tmp_path / "var"),
+        }
+
+
+def read(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def read_when_up(url: str, *, seconds: float = 60) -> str:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return read(url).decode()
+        except urllib.error.URLError:
+            assert time.monotonic() < deadline, "runserver did not come up"
+            time.sleep(0.2)
+
+
+def test_migrate_and_runserver_serve_the_sign_in_with_its_looks(
+    own_servers: dict[str, str],
+) -> None:
+    manage = [sys.executable, "manage.py"]
+    subprocess.run([*manage, "migrate", "-v0"], cwd=ROOT, env=own_servers, check=True)
+    here = f"127.0.0.1:{free_port()}"
+
+    server = subprocess.Popen(
+        [*manage, "runserver", here, "--noreload"],
+        cwd=ROOT,
+        env=own_servers,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        page = read_when_up(f"http://{here}/sign-in")
+        files = re.findall(r'(?:href|src)="(/static/[^"]+)"', page)
+        found = [len(read(f"http://{here}{file}")) for file in files]
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+    assert len(found) >= 3
+    assert all(found)
+
+
+def test_nothing_of_the_product_needs_spark() -> None:
+    probe = (
+        "import sys; sys.modules['pyspark'] = None; import django; django.setup();"
+        "from django.urls import get_resolver; get_resolver().url_patterns;"
+        "import apps.capture.lanes, apps.triage.tasks"
+    )
+    environment = {
+        "PATH": "",
+        "PYTHONPATH": str(ROOT / "sdk"),
+        "DJANGO_SETTINGS_MODULE": "poisonweb.settings",
+        "DATABASE_URL": os.environ["DATABASE_URL"],
+        "CELERY_BROKER_URL": os.environ["CELERY_BROKER_URL"],
+        "POISONWEB_SECRET_KEY": "probe",
+    }
+
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, env=environment, check=False
+    )
+
+    assert done.returncode == 0
