@@ -14,11 +14,16 @@ import pytest
 import redis
 from django.db import connection
 from django.test import TransactionTestCase
+from hypothesis import settings
 
 from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
+
+# A busy machine is no failure.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

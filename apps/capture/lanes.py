@@ -24,7 +24,7 @@ from apps.capture import services
 from apps.capture.models import HeldDeadLetter
 from apps.capture.occurrence import from_dead_letter
 from apps.core import lock
-from apps.core.errors import Refused, Unavailable
+from apps.core.errors import Invalid, Refused, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ BACK_OFF_BASE = 0.5
 BACK_OFF_CAP = 15.0
 
 Clock = Callable[[], datetime]
-AWAY = (Unavailable, Refused, OperationalError, InterfaceError)
+AWAY = (Unavailable, Refused, Invalid, OperationalError, InterfaceError)
 
 
 class Lane:

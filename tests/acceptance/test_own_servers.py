@@ -1,4 +1,4 @@
-"""On servers of one's own: `migrate` and `runserver` are enough, and nothing of Spark."""
+"""On servers of one's own: `migrate` and `runserver` are enough, without Spark."""
 
 from __future__ import annotations
 
