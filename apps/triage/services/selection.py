@@ -114,7 +114,8 @@ def take(*, operation_id: int, now: datetime) -> None:
     operation = previews.filter(pk=operation_id, taken=False).first()
     if operation is not None:
         ask = _ask_of(operation)
-        _take(operation, _choice(ask, operation.topics), now=now)
+        if ask is not None:
+            _take(operation, _choice(ask, operation.topics), now=now)
 
 
 def see(*, operation: Operation) -> Seen:
@@ -134,12 +135,18 @@ def see(*, operation: Operation) -> Seen:
     )
 
 
-def again(*, operation: Operation, principal: Principal, now: datetime) -> Operation:
-    """Preview afresh what an operation's preview had asked for."""
-    return preview(ask=_ask_of(operation), principal=principal, now=now)
+def again(
+    *, operation: Operation, principal: Principal, now: datetime
+) -> Operation | None:
+    """Preview afresh what an operation's preview had asked for.
+
+    None where it had chosen only messages that are not here.
+    """
+    ask = _ask_of(operation)
+    return ask and preview(ask=ask, principal=principal, now=now)
 
 
-def _ask_of(operation: Operation) -> Ask:
+def _ask_of(operation: Operation) -> Ask | None:
     verb, target = Verb(operation.verb), operation.target_topic
     name = None if target is None else target.name
     if operation.undo_of_id is not None:
@@ -147,7 +154,7 @@ def _ask_of(operation: Operation) -> Ask:
     if operation.query is not None:
         return Ask(verb=verb, query=Query.parse(operation.query), target_topic=name)
     chosen = operation.items.values_list("poison_id", flat=True)
-    return Ask(verb=verb, ids=tuple(chosen), target_topic=name)
+    return Ask(verb=verb, ids=tuple(chosen), target_topic=name) if chosen else None
 
 
 def _target(ask: Ask, principal: Principal) -> Topic | None:
