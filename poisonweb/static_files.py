@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from whitenoise.storage import CompressedManifestStaticFilesStorage
+# WhiteNoise has no types.
+from whitenoise import storage  # type: ignore[import-untyped]
 
 
-class Collected(CompressedManifestStaticFilesStorage):
+class Collected(storage.CompressedManifestStaticFilesStorage):  # type: ignore[misc]
     """Hashed names once `prepare` has collected the files, their own until then.
 
     So `migrate` and `runserver` are enough to look at the product.

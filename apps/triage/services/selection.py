@@ -143,7 +143,9 @@ def again(
     None where it had chosen only messages that are not here.
     """
     ask = _ask_of(operation)
-    return ask and preview(ask=ask, principal=principal, now=now)
+    if ask is None:
+        return None
+    return preview(ask=ask, principal=principal, now=now)
 
 
 def _ask_of(operation: Operation) -> Ask | None:
