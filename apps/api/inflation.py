@@ -35,7 +35,7 @@ class Counted:
         return piece
 
 
-def inflated(stream: Readable, *, encoding: str, limit: int) -> bytes:
+def inflated(stream: Readable, *, encoding: str, limit: int) -> bytearray:
     """Read a body to its end; raises TooLarge as soon as it would exceed the limit."""
     decode = DECODERS.get(encoding.strip().lower())
     if decode is None:
@@ -48,7 +48,7 @@ def inflated(stream: Readable, *, encoding: str, limit: int) -> bytes:
             _check(len(whole), source.taken, limit)
     except (zlib.error, zstandard.ZstdError) as broken:
         raise Unreadable(f"The body is not whole {encoding}: {broken}") from None
-    return bytes(whole)
+    return whole
 
 
 def _check(size: int, taken: int, limit: int) -> None:

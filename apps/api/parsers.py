@@ -37,14 +37,21 @@ class BoundedJSONParser(BaseParser):
             limit=settings.POISONWEB_REQUEST_LIMIT,
         )
         meta[DIGEST] = hashlib.sha256(raw).digest()
-        return _value(raw)
+        text = _text(raw)
+        raw.clear()  # a body of 90 MB need not be here three times
+        return _value(text)
 
 
-def _value(raw: bytes) -> object:
+def _text(raw: bytearray) -> str:
     try:
-        return json.loads(raw.decode("utf-8"), parse_int=_number)
+        return raw.decode("utf-8")
     except UnicodeDecodeError as broken:
         raise Unreadable(f"The body is not UTF-8: {broken.reason}.") from None
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text, parse_int=_number)
     except RecursionError:
         raise Unreadable("The body is nested too deeply.") from None
     except ValueError as broken:

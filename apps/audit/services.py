@@ -30,6 +30,7 @@ class Action(StrEnum):
     KEY_CREATED = "api_key.created"
     KEY_REVOKED = "api_key.revoked"
     USER_CREATED = "user.created"
+    PASSWORD_SET = "user.password_set"  # noqa: S105 - the name of an action
     TOPIC_REGISTERED = "topic.registered"
     BROKER_REGISTERED = "broker.registered"
 

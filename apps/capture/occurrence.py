@@ -125,7 +125,7 @@ def from_dead_letter(letter: DeadLetter, *, topic: Topic, now: datetime) -> Occu
         client_name=storable(story.client_name),
         sub_id=None,
         host=None,
-        handler_version=None,
+        handler_version=_optional(story.handler_version),
         message_id=None,
         body=letter.body,
         digest=digest,

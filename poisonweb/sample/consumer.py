@@ -220,7 +220,7 @@ class Consumer:
             contract.CLIENT_NAME_HEADER: self._of.client_name,
             contract.ATTEMPTS_HEADER: str(attempts),
             contract.FAILED_AT_HEADER: datetime.now(UTC).isoformat(),
-            "x-handler-version": self._handler.version,
+            contract.HANDLER_VERSION_HEADER: self._handler.version,
         }
         return {
             name.encode(): text.encode("utf-8", "replace")

@@ -33,6 +33,7 @@ CONSUMER_GROUP_HEADER = "x-consumer-group"
 CLIENT_NAME_HEADER = "x-client-name"
 ATTEMPTS_HEADER = "x-attempts"  # decimal: how often it was started
 FAILED_AT_HEADER = "x-failed-at"  # ISO-8601 with a zone
+HANDLER_VERSION_HEADER = "x-handler-version"  # the release that failed
 
 DEAD_LETTER_HEADERS = (
     CAUSE_HEADER,
@@ -44,6 +45,7 @@ DEAD_LETTER_HEADERS = (
     CLIENT_NAME_HEADER,
     ATTEMPTS_HEADER,
     FAILED_AT_HEADER,
+    HANDLER_VERSION_HEADER,
 )
 
 NAME_LIMIT = 255

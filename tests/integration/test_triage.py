@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import cast
 
@@ -12,7 +13,8 @@ from redis import Redis
 from apps.audit import services as audit
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
-from apps.brokers.services import RoutingPublisher
+from apps.brokers.ports import Outcome
+from apps.brokers.services import Addressed, RoutingPublisher
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid
 from apps.poison.models import Poison, Redrive
@@ -26,7 +28,7 @@ from apps.triage.services import decision, running, selection, upkeep
 from apps.triage.services.running import Ended
 from apps.triage.services.selection import Ask
 from apps.triage.states import State, Verb
-from tests.reports import drop, poisons
+from tests.reports import capture, drop, failure, poisons
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,6 +36,18 @@ ALL = Query.parse("topic:orders")
 MINUTE = timedelta(minutes=1)
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 BORIS = Principal(actor=Actor.user("boris"), scopes=frozenset(Scope))
+
+
+class Killed(BaseException):
+    """What a kill -9 looks like from within."""
+
+
+class DyingPublisher(RoutingPublisher):
+    """Publish, and die before anything of it is written down."""
+
+    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        super().publish(messages)
+        raise Killed
 
 
 def preview(who: Principal, now: datetime, **ask: object) -> Operation:
@@ -256,6 +270,24 @@ def test_a_target_without_a_broker_is_refused_at_once(
         preview(operator, now, target_topic="unheard of")
 
 
+def test_what_a_consumer_answered_to_a_run_that_died_is_held_no_more(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+
+    with pytest.raises(Killed), DyingPublisher() as publisher:
+        running.run(operation_id=operation.pk, publisher=publisher, clock=lambda: now)
+    (fields,) = sent(stream)
+    header = fields[b"x-poisonweb-redrive"].decode()
+    capture(now, failure(now, bookmark="9-0", redrive=header))
+    ended = run(operation, now)
+
+    assert (ended, told(operation)) == (Ended.DONE, {"recurred": 1})
+    assert not Item.objects.filter(held=True).exists()
+    assert selection.see(operation=preview(operator, now)).will_act == 1
+
+
 def test_a_broker_that_is_away_is_waited_for_under_the_same_redrive_id(
     orders: Topic, stream: Redis, operator: Principal, now: datetime, redis_url: str
 ) -> None:
@@ -284,14 +316,6 @@ def test_what_an_older_run_left_in_flight_is_sent_again_under_its_id(
     poisons(now, 3)
     operation = confirm(operator, preview(operator, now), now)
 
-    class Killed(BaseException):
-        """What a kill -9 looks like from within."""
-
-    class DyingPublisher(RoutingPublisher):
-        def publish(self, messages):  # type: ignore[no-untyped-def]
-            super().publish(messages)
-            raise Killed
-
     with pytest.raises(Killed), DyingPublisher() as publisher:
         running.run(operation_id=operation.pk, publisher=publisher, clock=lambda: now)
     ended = run(operation, now)
@@ -308,7 +332,7 @@ def test_an_unexpected_error_is_told_and_the_operation_waits(
     operation = confirm(operator, preview(operator, now), now)
 
     class BrokenPublisher(RoutingPublisher):
-        def publish(self, messages):  # type: ignore[no-untyped-def]
+        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
             raise ZeroDivisionError("by us")
 
     with pytest.raises(ZeroDivisionError), BrokenPublisher() as publisher:
@@ -326,15 +350,11 @@ def test_a_run_that_lost_its_lock_writes_nothing_more(
     poisons(now, 1)
     operation = confirm(operator, preview(operator, now), now)
 
-    class OvertakenPublisher(RoutingPublisher):
-        def publish(self, messages):  # type: ignore[no-untyped-def]
-            return super().publish(messages)
-
     def clock() -> datetime:
         Operation.objects.filter(pk=operation.pk).update(epoch=99)
         return now
 
-    with OvertakenPublisher() as publisher:
+    with RoutingPublisher() as publisher:
         ended = running.run(operation_id=operation.pk, publisher=publisher, clock=clock)
 
     assert ended is Ended.ELSEWHERE

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from http import HTTPStatus
 from typing import ClassVar
 
-from asgiref.sync import sync_to_async
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from rest_framework.request import Request
@@ -18,6 +16,7 @@ from apps.api.paging import Window
 from apps.api.selectors import poisons, problems
 from apps.api.views.base import View, listed
 from apps.core import clock
+from apps.core.streams import flowing
 from apps.poison import reading
 from apps.poison.query import Query
 from apps.team.rights import Scope
@@ -77,7 +76,7 @@ class Body(View):
             "X-Content-Type-Options": "nosniff",
         }
         return StreamingHttpResponse(
-            _flowing(request, chunks),
+            flowing(request, chunks),
             content_type="application/octet-stream",
             headers=headers,
         )
@@ -102,15 +101,3 @@ class Problems(View):
             seen.page,
             [shapes.problem(row, counts=seen.counts[row.pk]) for row in seen.page.rows],
         )
-
-
-def _flowing(
-    request: Request, chunks: Iterator[bytes]
-) -> Iterator[bytes] | AsyncIterator[bytes]:
-    # Under ASGI Django would first gather what a plain iterator gives, all of it.
-    return _apart(chunks) if hasattr(request, "scope") else chunks
-
-
-async def _apart(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while chunk := await sync_to_async(lambda: next(chunks, b""))():
-        yield chunk

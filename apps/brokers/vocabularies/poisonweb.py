@@ -38,6 +38,7 @@ class Story:
     client_name: str
     attempts: int | None
     failed_at: datetime | None
+    handler_version: str | None
     redrive: str | None
 
 
@@ -58,6 +59,7 @@ def read(headers: Sequence[Header]) -> Story:
         client_name=text(contract.CLIENT_NAME_HEADER),
         attempts=_count(text(contract.ATTEMPTS_HEADER)),
         failed_at=_moment(text(contract.FAILED_AT_HEADER)),
+        handler_version=text(contract.HANDLER_VERSION_HEADER) or None,
         redrive=text(contract.REDRIVE_HEADER) or None,
     )
 

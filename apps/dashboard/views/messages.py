@@ -7,6 +7,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_POST, require_safe
 
 from apps.core import clock
+from apps.core.streams import flowing
 from apps.dashboard import curl
 from apps.dashboard.asked import Asked
 from apps.dashboard.doors import SignedIn, needs, show
@@ -54,7 +55,9 @@ def download(request: SignedIn, message_id: int) -> StreamingHttpResponse:
         poison_id=message_id, principal=request.user.principal, now=clock.now()
     )
     name = f"message-{poison.pk}.bin"
-    response = StreamingHttpResponse(chunks, content_type="application/octet-stream")
+    response = StreamingHttpResponse(
+        flowing(request, chunks), content_type="application/octet-stream"
+    )
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     response["Content-Length"] = poison.size
     return response

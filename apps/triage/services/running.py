@@ -31,7 +31,7 @@ from apps.core.actor import Actor
 from apps.core.lock import Lock
 from apps.core.text import storable
 from apps.poison import services as poison
-from apps.poison.states import Outcome
+from apps.poison.states import IN_FLIGHT, Outcome
 from apps.triage.errors import LockLost
 from apps.triage.models import Item, Operation
 from apps.triage.services import parcels
@@ -115,6 +115,8 @@ class _Slice:
         self.trouble = ""
 
     def work(self) -> Ended:
+        # What a run that died had sent, a consumer may have answered since.
+        _release("triage_item.operation_id = %s", self.operation.pk)
         if self.operation.verb == Verb.REDRIVE:
             self._redrive()
         else:
@@ -236,13 +238,8 @@ class _Slice:
                 epoch=self.epoch,
                 now=self.clock(),
             )
-            self._release([parcel.redrive for parcel in window])
-
-    def _release(self, redrives: Sequence[uuid.UUID]) -> None:
-        answered = Item.objects.filter(redrive__in=redrives).exclude(
-            pk__in=Item.objects.filter(redrive__in=redrives).in_flight().values("pk")
-        )
-        answered.update(held=False)
+            sent = [parcel.redrive for parcel in window]
+            _release("triage_item.redrive_id = ANY(%s)", sent)
 
     def _give_up(self, window: Sequence[Parcel]) -> None:
         """Leave a window that was claimed but not published for the next run."""
@@ -304,6 +301,18 @@ def _bounded(rows: Iterable[tuple[Key, int]]) -> list[Key]:
             break
         chosen.append(key)
     return chosen
+
+
+_RELEASE = """
+UPDATE triage_item SET held = false FROM poison_redrive
+WHERE poison_redrive.id = triage_item.redrive_id AND triage_item.held
+  AND poison_redrive.outcome <> ALL(%s) AND """
+
+
+def _release(which: str, value: int | list[uuid.UUID]) -> None:
+    """Let go of those items whose redrive is no longer in flight."""
+    with connection.cursor() as cursor:
+        cursor.execute(_RELEASE + which, [list(IN_FLIGHT), value])
 
 
 def _attach(redrives: dict[int, uuid.UUID]) -> None:

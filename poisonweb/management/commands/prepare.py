@@ -94,8 +94,8 @@ def _make_admin(file: Path) -> None:
             now=clock.now(),
         )
     elif wished and not admin.check_password(wished):
-        admin.set_password(wished)
-        admin.save(update_fields=["password"])
+        now = clock.now()
+        team.set_password(user=admin, password=wished, actor=SET_UP, now=now)
     if wished:
         # The one that was made is not the admin's any more: nobody may read it here.
         file.unlink(missing_ok=True)

@@ -20,7 +20,14 @@ from apps.api.refusals import Malformed
 from apps.api.views.base import View
 from apps.core import clock
 from apps.core.actor import Actor
-from apps.core.errors import Absent, Forbidden, PoisonwebError, Refused, Unavailable
+from apps.core.errors import (
+    Absent,
+    Forbidden,
+    Invalid,
+    PoisonwebError,
+    Refused,
+    Unavailable,
+)
 from apps.team import services as team
 from apps.team.models import User
 from apps.team.rights import Role, Scope
@@ -252,15 +259,22 @@ def test_each_error_has_its_number_and_kind(
     assert (response.status_code, response.data["type"]) == (status, kind)
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, PoisonwebError])
 def test_an_error_that_nobody_foresaw_shows_an_id_only(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, kind: type[Exception]
 ) -> None:
     with caplog.at_level(logging.ERROR, logger=errors.__name__):
-        response = _through(Broken, error=ZeroDivisionError("secret"))
+        response = _through(Broken, error=kind("secret"))
 
     assert "secret" not in str(response.data)
     assert "secret" in caplog.text
     assert response.data["request_id"] in caplog.text
+
+
+def test_an_error_that_quotes_half_a_surrogate_can_be_written() -> None:
+    response = _through(Broken, error=Invalid("q", "no \ud800 here"))
+
+    assert b"no \xef\xbf\xbd" in response.render().content
 
 
 def test_no_call_takes_a_topic_or_bookmark_in_its_path() -> None:

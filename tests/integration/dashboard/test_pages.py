@@ -6,13 +6,15 @@ import re
 from datetime import datetime, timedelta
 
 import pytest
-from django.test import Client
+from django.db import OperationalError
+from django.test import Client, RequestFactory
 
 from apps.audit.models import Entry
 from apps.bookmarks import services as bookmarks
 from apps.brokers.models import Topic
 from apps.brokers.ports import ConsumerPosition
 from apps.capture.models import HeldDeadLetter
+from apps.dashboard.views import errors
 from apps.poison.models import Poison
 from apps.team.rights import Role
 from tests.integration.dashboard.conftest import SignIn
@@ -257,6 +259,27 @@ def test_what_is_not_there_is_not_found(anna: Client, path: str) -> None:
     assert "There is nothing here" in get(anna, path, 404)
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "told"),
+    [
+        (OperationalError("connection refused"), 503, "Postgres is away"),
+        (ValueError("a bug"), 500, "Something broke on our side"),
+    ],
+)
+def test_what_nobody_caught_is_told_without_its_details(
+    rf: RequestFactory, error: Exception, status: int, told: str
+) -> None:
+    try:
+        raise error
+    except type(error):
+        response = errors.broken(rf.get("/problems"))
+
+    page = response.content.decode()
+    assert response.status_code == status
+    assert told in page
+    assert str(error) not in page
+
+
 def test_a_reader_sees_the_buttons_and_why_they_rest(
     sign_in: SignIn, now: datetime
 ) -> None:
@@ -297,7 +320,7 @@ def test_the_trail_is_filtered_by_what_is_asked(anna: Client, now: datetime) -> 
     anna.post(f"/messages/{poison.pk}/reveal")
 
     mine = get(
-        anna, f"/audit?actor=user:operatorTrue&from={now:%Y-%m-%d}&to=9999-12-31"
+        anna, f"/audit?actor=user:operatorTrue&from={now:%Y-%m-%d}&to={now:%Y-%m-%d}"
     )
     none = get(anna, f"/audit?subject=poison:{poison.pk}&to=2020-01-01")
 
@@ -308,6 +331,23 @@ def test_the_trail_is_filtered_by_what_is_asked(anna: Client, now: datetime) -> 
 @pytest.mark.parametrize("query", ["from=soon", "action=guess", "actor=%00"])
 def test_a_filter_that_makes_no_sense_is_told(anna: Client, query: str) -> None:
     assert 'role="alert"' in get(anna, f"/audit?{query}", 422)
+
+
+def test_no_day_of_the_calendar_breaks_the_filter(anna: Client) -> None:
+    assert "<h1>" in get(anna, "/audit?from=0001-01-01&to=9999-12-31")
+
+
+def test_every_form_that_acts_carries_its_own_token(
+    anna: Client, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1)
+    paths = ("/problems", "/messages", f"/messages/{poison.pk}", "/audit")
+
+    pages = "".join(get(anna, path) for path in paths)
+
+    forms = re.findall(r'<form[^>]* method="post".*?</form>', pages, re.DOTALL)
+    assert len(forms) > len(paths)
+    assert [form for form in forms if "csrfmiddlewaretoken" not in form] == []
 
 
 def test_the_chain_can_be_verified_from_its_page(anna: Client) -> None:

@@ -21,6 +21,7 @@ WHOLE: tuple[Header, ...] = (
     (b"x-client-name", b"billing-1"),
     (b"x-attempts", b"3"),
     (b"x-failed-at", b"2026-11-20T13:30:00+01:00"),
+    (b"x-handler-version", b"2026.11"),
     (b"x-poisonweb-redrive", b"id.signature"),
 )
 OWN = ((b"content-type", b"text/plain"), (b"x-attempt", b"1"), (b"\xff", b""))
@@ -44,6 +45,7 @@ def test_reads_the_whole_story() -> None:
         client_name="billing-1",
         attempts=3,
         failed_at=datetime(2026, 11, 20, 12, 30, tzinfo=UTC),
+        handler_version="2026.11",
         redrive="id.signature",
     )
 

@@ -143,9 +143,9 @@ def test_one_part_that_dies_takes_all_down(
     process = start("--rate", "100")
     eventually(lambda: len(failed(redis, ORDERS)) > 0)
 
-    # Nothing can be written where a folder is.
-    (tmp_path / "sample-ledger.jsonl").unlink()
-    (tmp_path / "sample-ledger.jsonl").mkdir()
+    nowhere = tmp_path / "nowhere"
+    nowhere.symlink_to(tmp_path / "no such folder" / "ledger")
+    nowhere.replace(tmp_path / "sample-ledger.jsonl")
 
     assert process.wait(5) == 1
 
