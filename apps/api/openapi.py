@@ -68,13 +68,14 @@ class Described(AutoSchema):
     """Adds the scope that the view asks for, so that it is said in one place."""
 
     def get_description(self, *_: str) -> str:
+        method = getattr(self.view, str(self.method).lower())
         needed = cast(View, self.view).scopes[self.method]
         told = (
             f"Needs the scope `{needed}`."
             if isinstance(needed, Scope)
             else "Any sign-in or key will do."
         )
-        return "\n\n".join(filter(None, [super().get_description(), told]))
+        return "\n\n".join(filter(None, [method.__doc__, told]))
 
 
 def described(
@@ -96,7 +97,8 @@ def described(
     status = HTTPStatus.ACCEPTED if accepted else HTTPStatus.OK
     is_bytes = answer is OpenApiTypes.BINARY
     media_type = "application/octet-stream" if is_bytes else "application/json"
-    responses = {(status.value, media_type): answer, **responses}
+    expected_answer = OpenApiResponse(answer, status.phrase)
+    responses = {(status.value, media_type): expected_answer, **responses}
 
     def decorate(method: Method) -> Method:
         vars(method)["schema"] = Described

@@ -74,7 +74,7 @@ def _calls(schema: Schema) -> Iterator[Call]:
                 method=method.upper(),
                 path=path,
                 summary=told.get("summary", ""),
-                description=told.get("description", ""),
+                description=told.get("description", "").replace("`", ""),
                 parameters=[_parameter(each) for each in told.get("parameters", ())],
                 body=_content(body) if body else None,
                 answers=[_answer(*each) for each in told["responses"].items()],
@@ -86,7 +86,7 @@ def _parameter(told: Schema) -> Field:
         name=told["name"],
         kind=_kind(told["schema"]),
         required=told.get("required", False),
-        description=f"{told['in']}: {told.get('description', '')}",
+        description=told.get("description", f"in the {told['in']}"),
     )
 
 

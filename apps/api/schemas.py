@@ -41,13 +41,12 @@ VerbName = _choice("Verb", Verb)
 OperationState = _choice("OperationState", CONFIRMED)
 
 
-class Schema(serializers.Serializer[Any]):
-    """The base of all of them."""
+# Bases have no docstring: it would be told of each shape made from them.
+class Schema(serializers.Serializer[Any]): ...
 
 
 class _Sourced(Schema):
-    """Adds `source`, a name that rest_framework's own classes have taken."""
-
+    # Declared late: rest_framework's own classes have taken the name.
     def get_fields(self) -> dict[str, AnyField]:
         return {**super().get_fields(), "source": Text(help_text="ui, api or system")}
 

@@ -163,6 +163,8 @@ def facts(detail: Mapping[str, object]) -> str:
 def _fact(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{number} {name}" for name, number in value.items() if number)
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in value)
     return str(value)
 
 
