@@ -142,6 +142,9 @@ class Server:
         while not self._program.ready(process.pid):
             assert process.poll() is None, processes.last_line(log)
             time.sleep(0.01)
+        with redis.Redis.from_url(self.url) as client:
+            # Else Redis may put a write off for two seconds while the disk is busy.
+            client.config_set("appendfsync", "always")
         return process
 
 

@@ -151,7 +151,6 @@ def test_nothing_is_claimed_that_was_not_answered(
 def test_what_was_sent_before_redis_was_killed_is_there_afterwards(
     mortal_stage: RedisStage, seed: int
 ) -> None:
-    mortal_stage.client.config_set("appendfsync", "always")
     killer = Thread(target=kill_at_length, args=(mortal_stage, seed))
     killer.start()
 
