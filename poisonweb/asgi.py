@@ -9,6 +9,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "poisonweb.settings")
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 
+from poisonweb.limits import limited
+
 # Only the web answers many at once, in threads that come and go: it shares connections,
 # and no question of a reader's may keep one busy for long.
 _database = settings.DATABASES["default"]
@@ -19,4 +21,7 @@ _database["OPTIONS"] = {
     "options": "-c timezone=UTC -c statement_timeout=15000",
 }
 
-application = get_asgi_application()
+# A little more than the API takes, so that its own answer names the limit.
+application = limited(
+    get_asgi_application(), most=settings.POISONWEB_REQUEST_LIMIT + 1024 * 1024
+)

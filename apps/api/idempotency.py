@@ -105,7 +105,7 @@ def _replay(actor: str, key: str, fingerprint: bytes) -> Response | None:
         return None
     if bytes(kept.fingerprint) != fingerprint:
         raise KeyReused(HEADER, "it was used for another request; make a new one")
-    answer: dict[str, Any] = json.loads(bytes(kept.answer or b""))
+    answer: dict[str, Any] = json.loads(bytes(kept.answer))
     headers = {**answer["headers"], REPLAYED: "true"}
     return Response(answer["data"], status=kept.status, headers=headers)
 

@@ -76,9 +76,8 @@ class IdempotencyKey(models.Model):
     actor = models.TextField()
     key = models.CharField(max_length=255)
     fingerprint = models.BinaryField()
-    status = models.PositiveSmallIntegerField(null=True)
-    answer = models.BinaryField(null=True)
-    content_type = models.CharField(max_length=100, default="application/json")
+    status = models.PositiveSmallIntegerField()
+    answer = models.BinaryField()
     created_at = models.DateTimeField(db_index=True)
 
     class Meta:
@@ -86,11 +85,6 @@ class IdempotencyKey(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["actor", "key"], name="team_idempotency_key_once"
-            ),
-            models.CheckConstraint(
-                name="team_idempotency_key_answer_is_whole",
-                condition=Q(status=None, answer=None)
-                | Q(status__isnull=False, answer__isnull=False),
             ),
         ]
 

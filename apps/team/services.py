@@ -21,6 +21,7 @@ from apps.team.rights import ALL_TOPICS, Role, Scope
 
 LAST_USE_IS_EXACT_TO = timedelta(minutes=1)
 PREFIX_LENGTH = 8
+NAME_LIMIT = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +46,8 @@ def create_api_key(
     unknown = sorted(set(scopes) - set(Scope))
     if unknown or not scopes:
         raise Invalid("scope", f"use some of {', '.join(Scope)}")
-    if not name or ApiKey.objects.filter(name=name).exists():
-        raise Invalid("name", "give a name that no other key has")
+    if not 0 < len(name) <= NAME_LIMIT or ApiKey.objects.filter(name=name).exists():
+        raise Invalid("name", f"give up to {NAME_LIMIT} characters, not another key's")
     secret = f"pw_{settings.POISONWEB_ENVIRONMENT}_{secrets.token_urlsafe(32)}"
     start = len(f"pw_{settings.POISONWEB_ENVIRONMENT}_") + PREFIX_LENGTH
     key = ApiKey.objects.create(

@@ -56,7 +56,8 @@ def test_making_and_revoking_are_on_the_trail(now: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"scopes": ["everything"]}, {"scopes": []}, {"name": ""}]
+    "changes",
+    [{"scopes": ["everything"]}, {"scopes": []}, {"name": ""}, {"name": "x" * 101}],
 )
 def test_a_key_that_makes_no_sense_is_refused(
     now: datetime, changes: dict[str, object]

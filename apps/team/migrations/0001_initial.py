@@ -87,12 +87,8 @@ class Migration(migrations.Migration):
                 ("actor", models.TextField()),
                 ("key", models.CharField(max_length=255)),
                 ("fingerprint", models.BinaryField()),
-                ("status", models.PositiveSmallIntegerField(null=True)),
-                ("answer", models.BinaryField(null=True)),
-                (
-                    "content_type",
-                    models.CharField(default="application/json", max_length=100),
-                ),
+                ("status", models.PositiveSmallIntegerField()),
+                ("answer", models.BinaryField()),
                 ("created_at", models.DateTimeField(db_index=True)),
             ],
             options={
@@ -100,17 +96,7 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.UniqueConstraint(
                         fields=("actor", "key"), name="team_idempotency_key_once"
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("answer", None), ("status", None)),
-                            models.Q(
-                                ("answer__isnull", False), ("status__isnull", False)
-                            ),
-                            _connector="OR",
-                        ),
-                        name="team_idempotency_key_answer_is_whole",
-                    ),
+                    )
                 ],
             },
         ),

@@ -81,6 +81,7 @@ def _confirm(
     waiting = operation.items.waiting()
     poison.lock(waiting.values_list("poison_id", flat=True))
     _skip_what_others_hold(operation)
+    selection.skip_what_was_decided_since(operation, now=now)
     number = waiting.update(held=True)
     if number == 0:
         return "Nothing is left to act on."

@@ -229,6 +229,28 @@ def _take(operation: Operation, chosen: PoisonQuerySet, *, now: datetime) -> Non
     Operation.objects.filter(pk=operation.pk).update(taken=True, total=total)
 
 
+_SKIP_DECIDED = """
+UPDATE triage_item SET state = 'skipped', reason = judged.reason
+FROM (
+    SELECT id AS poison_id, CASE {reasons} ELSE '' END AS reason FROM poison_poison
+    WHERE id IN (SELECT poison_id FROM triage_item
+                 WHERE operation_id = %(operation)s AND state = 'waiting')
+) judged
+WHERE triage_item.operation_id = %(operation)s AND triage_item.state = 'waiting'
+  AND triage_item.poison_id = judged.poison_id AND judged.reason <> ''
+"""
+
+
+def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
+    """Skip the items on which the operation could not act any more, and say why."""
+    statement = _SKIP_DECIDED.format(reasons=_REASONS[Verb(operation.verb)])
+    silent_before = now - timedelta(seconds=SILENT_AFTER_SECONDS)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            statement, {"operation": operation.pk, "silent_before": silent_before}
+        )
+
+
 def _choice(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
     """Give the poisons that are asked for, as far as these topics reach."""
     allowed = Poison.objects.on_topics(topics)

@@ -14,7 +14,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.test import Client
 from drf_spectacular.generators import SchemaGenerator
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # has none
+from jsonschema import Draft202012Validator
 
 from apps.core import clock
 from apps.core.actor import Actor
