@@ -147,11 +147,15 @@ UPDATE incoming SET status = 'duplicate' FROM (
 WHERE known.ord = incoming.ord
 """
 
-_MARK_CREATED = """
-UPDATE incoming SET status = 'created' FROM (
-    SELECT min(ord) AS ord FROM incoming
-    WHERE poison_id = ANY(%(created)s) GROUP BY poison_id) first
-WHERE incoming.ord = first.ord
+# All poisons are new, and there is one for each row: nobody else can know of them.
+_MARK_ALL_CREATED = "UPDATE incoming SET status = 'created'"
+
+_MARK = """
+UPDATE incoming SET status = CASE WHEN ord IN (
+    SELECT min(ord) FROM incoming
+    WHERE poison_id = ANY(%(created)s) GROUP BY poison_id
+) THEN 'created' ELSE 'updated' END
+WHERE status IS NULL
 """
 
 _INSERT_BODIES = """
@@ -159,8 +163,6 @@ INSERT INTO poison_body (day, poison_id, content, headers, content_type)
 SELECT %(day)s, poison_id, content, headers, content_type FROM incoming
 WHERE status = 'created'
 """
-
-_MARK_UPDATED = "UPDATE incoming SET status = 'updated' WHERE status IS NULL"
 
 _INSERT_FAILURES = """
 INSERT INTO poison_failure (day, poison_id, problem_id, report_id, redrive, bookmark,
@@ -239,17 +241,17 @@ ORDER BY incoming.identity
 ON CONFLICT (identity) DO NOTHING
 """
 
-_LOCK_PROBLEMS = """
-SELECT id FROM poison_problem WHERE id IN (SELECT problem_id FROM incoming)
-ORDER BY id FOR NO KEY UPDATE
-"""
-
 _SEE_PROBLEMS = """
+WITH locked AS (
+    SELECT id FROM poison_problem WHERE id IN (SELECT problem_id FROM incoming)
+    ORDER BY id FOR NO KEY UPDATE
+), told AS (
+    SELECT problem_id AS id, min(failed_at) AS first, max(failed_at) AS last
+    FROM incoming WHERE status <> 'duplicate' GROUP BY problem_id
+)
 UPDATE poison_problem SET first_seen = least(first_seen, told.first),
        last_seen = greatest(last_seen, told.last)
-FROM (SELECT problem_id, min(failed_at) AS first, max(failed_at) AS last
-      FROM incoming WHERE status <> 'duplicate' GROUP BY problem_id) told
-WHERE poison_problem.id = told.problem_id
+FROM locked JOIN told USING (id) WHERE poison_problem.id = locked.id
 """
 
 _ANSWERS = "SELECT status, poison_id FROM incoming ORDER BY ord"
@@ -262,49 +264,84 @@ def merge(
 
     The status is created, updated or duplicate. Runs inside the caller's transaction.
     """
-    cursor.execute(_STAGE)
-    cursor.execute("DELETE FROM incoming")  # of an earlier merge in this transaction
-    _copy(cursor, occurrences)
-    values: dict[str, Any] = {
-        "now": now,
-        "day": now.date(),
-        "open": State.OPEN.value,
-        "most": 2**31 - 1,
-        "may_recur": outcomes_before(Outcome.RECURRED),
-        "reopened": REOPENED_BY_FAILURE,
-    }
-    cursor.execute(_PROBLEMS)
-    cursor.execute(_FIND_PROBLEMS)
-    cursor.execute(_FIND_BY_REDRIVE)
-    values["created"] = _find_or_insert(cursor, values)
-    cursor.execute(_LOCK)
-    cursor.execute(_FIND_DUPLICATES)
-    cursor.execute(_MARK_CREATED, values)
-    cursor.execute(_MARK_UPDATED)
-    cursor.execute(_INSERT_BODIES, values)
-    cursor.execute(_INSERT_FAILURES, values)
-    cursor.execute(_RECUR, values)
-    values["recurred"] = [redrive for (redrive,) in cursor.fetchall()]
-    cursor.execute(_APPLY, values)
-    cursor.execute(_INSERT_ALIASES)
-    cursor.execute(_LOCK_PROBLEMS)
-    cursor.execute(_SEE_PROBLEMS)
-    cursor.execute(_ANSWERS)
-    return list(cursor.fetchall())
+    return _Merge(cursor, occurrences, now=now).run()
 
 
-def _find_or_insert(cursor: CursorWrapper, values: dict[str, Any]) -> list[int]:
-    """Give every row its poison; return the ids of the poisons that are new."""
-    created: list[int] = []
-    for _ in range(_MOST_ROUNDS):
-        cursor.execute(_FIND_BY_IDENTITY)
-        cursor.execute(_FIND_BY_ALIAS)
-        cursor.execute("SELECT EXISTS (SELECT FROM incoming WHERE poison_id IS NULL)")
-        if not cursor.fetchone()[0]:
-            return created
-        cursor.execute(_INSERT_POISONS, values)
-        created += [poison for (poison,) in cursor.fetchall()]
-    raise RuntimeError("other merges kept taking the same identities")
+class _Merge:
+    """The steps of one merge; a statement that cannot find anything is not asked."""
+
+    def __init__(
+        self, cursor: CursorWrapper, occurrences: Sequence[Occurrence], *, now: datetime
+    ) -> None:
+        self.cursor = cursor
+        self.number = len(occurrences)
+        self.any_redriven = any(occurrence.redrive for occurrence in occurrences)
+        self.values: dict[str, Any] = {
+            "now": now,
+            "day": now.date(),
+            "open": State.OPEN.value,
+            "most": 2**31 - 1,
+            "may_recur": outcomes_before(Outcome.RECURRED),
+            "reopened": REOPENED_BY_FAILURE,
+            "created": [],
+            "recurred": [],
+        }
+        self._do(_STAGE)
+        self._do("DELETE FROM incoming")  # of an earlier merge in this transaction
+        _copy(cursor, occurrences)
+
+    def run(self) -> list[tuple[str, int]]:
+        self._find_problems()
+        self._find_poisons()
+        self._judge()
+        self._write()
+        self._do(_ANSWERS)
+        return list(self.cursor.fetchall())
+
+    def _do(self, statement: str) -> int:
+        """Carry a statement out; give the number of rows that it touched."""
+        self.cursor.execute(statement, self.values)
+        return self.cursor.rowcount
+
+    def _find_problems(self) -> None:
+        if self._do(_FIND_PROBLEMS) < self.number:
+            self._do(_PROBLEMS)
+            self._do(_FIND_PROBLEMS)
+
+    def _find_poisons(self) -> None:
+        """Give every row its poison, a new one where there is none."""
+        missing = self.number
+        if self.any_redriven:
+            missing -= self._do(_FIND_BY_REDRIVE)
+        for _ in range(_MOST_ROUNDS):
+            missing -= self._do(_FIND_BY_IDENTITY)
+            missing -= self._do(_FIND_BY_ALIAS) if missing else 0
+            if not missing:
+                return
+            self._do(_INSERT_POISONS)
+            self.values["created"] += [pk for (pk,) in self.cursor.fetchall()]
+        raise RuntimeError("other merges kept taking the same identities")
+
+    def _judge(self) -> None:
+        """Tell what is created, what is an update, and what was told before."""
+        if len(self.values["created"]) == self.number:
+            self._do(_MARK_ALL_CREATED)
+            return
+        self._do(_LOCK)
+        self._do(_FIND_DUPLICATES)
+        self._do(_MARK)
+
+    def _write(self) -> None:
+        if self.values["created"]:
+            self._do(_INSERT_BODIES)
+        self._do(_INSERT_FAILURES)
+        if self.any_redriven:
+            self._do(_RECUR)
+            self.values["recurred"] = [pk for (pk,) in self.cursor.fetchall()]
+        self._do(_APPLY)
+        if self.any_redriven:
+            self._do(_INSERT_ALIASES)
+        self._do(_SEE_PROBLEMS)
 
 
 def _copy(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
