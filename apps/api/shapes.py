@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from apps.api.selectors.operations import Progress
-from apps.api.selectors.poisons import FailureSeen, PoisonSeen
+from apps.api.selectors.poisons import PoisonSeen
 from apps.audit.models import Entry
 from apps.audit.services import Verdict
 from apps.brokers.models import Topic
 from apps.capture.services import Answer
 from apps.poison.models import Poison, Problem, Redrive
+from apps.poison.reading import FailureSeen
 from apps.poison.states import Shown
 from apps.triage.models import Item, Operation
 from apps.triage.services.selection import Seen

@@ -301,7 +301,7 @@ class _Merge:
     def _do(self, statement: str) -> int:
         """Carry a statement out; give the number of rows that it touched."""
         self.cursor.execute(statement, self.values)
-        return self.cursor.rowcount
+        return int(self.cursor.rowcount)
 
     def _find_problems(self) -> None:
         if self._do(_FIND_PROBLEMS) < self.number:

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
 from django.db import models
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Count, Exists, OuterRef, Q
 from django.db.models.expressions import RawSQL
 
 from apps.core.patterns import like
 from apps.poison.query import Query
-from apps.poison.states import State
+from apps.poison.states import SHOWN, Shown, State
 
 if TYPE_CHECKING:
     from apps.poison.models import Poison, Problem
@@ -50,6 +50,17 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         return self.filter(
             Q(last_failed_at__lt=failed_at) | Q(last_failed_at=failed_at, pk__lt=pk)
         ).filter(last_failed_at__lte=failed_at)
+
+    def counted_by_problem(
+        self, problems: Iterable[int]
+    ) -> dict[int, dict[Shown, int]]:
+        """Count the poisons of each problem by the word that its state is shown as."""
+        counts = {problem: dict.fromkeys(Shown, 0) for problem in problems}
+        within = self.filter(problem__in=counts).order_by()
+        found = within.values_list("problem", "state").annotate(number=Count("pk"))
+        for problem, state, number in found:
+            counts[problem][SHOWN[State(state)]] += number
+        return counts
 
 
 class ProblemQuerySet(models.QuerySet["Problem"]):

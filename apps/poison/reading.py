@@ -7,16 +7,20 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import connection, transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Left, Length
 
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers.ports import Header
 from apps.core.errors import Absent
-from apps.poison.models import Body, Poison
+from apps.poison.models import Body, Failure, Poison
 from apps.team.rights import Principal, Scope
 
 SHOWN_BYTES = 64 * 1024
 CHUNK = 1024 * 1024
+# One guard may send a traceback of megabytes; twenty of them are no page.
+SHOWN_CHARACTERS = 16 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +36,37 @@ class Revealed:
     @property
     def truncated(self) -> bool:
         return len(self.content) < self.size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailureSeen:
+    """A failure with its texts as far as they are shown; `cut` says if not whole."""
+
+    failure: Failure
+    message: str
+    traceback: str
+    cut: bool
+
+
+def failures(rows: QuerySet[Failure], *, limit: int) -> list[FailureSeen]:
+    """Read the newest of these failures, without the far end of their texts."""
+    told = rows.defer("error_message", "traceback").annotate(
+        message_shown=Left("error_message", SHOWN_CHARACTERS),
+        traceback_shown=Left("traceback", SHOWN_CHARACTERS),
+        longer=Length("error_message")
+        + Length("traceback")
+        - Length("message_shown")
+        - Length("traceback_shown"),
+    )
+    return [
+        FailureSeen(
+            failure=row,
+            message=row.message_shown,
+            traceback=row.traceback_shown,
+            cut=row.longer > 0,
+        )
+        for row in told.order_by("-failed_at", "-id")[:limit]
+    ]
 
 
 def visible(*, poison_id: int, principal: Principal) -> Poison:

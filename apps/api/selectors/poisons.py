@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models.functions import Left, Length
-
 from apps.api.paging import Page, Place, Window
 from apps.api.patience import patience
 from apps.api.selectors import operations
@@ -14,24 +12,13 @@ from apps.core.text import readable
 from apps.poison import reading
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query
+from apps.poison.reading import FailureSeen
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 
 MOST_FAILURES = 50
 MOST_REDRIVES = 50
 MOST_ENTRIES = 50
-# One guard may send a traceback of megabytes; fifty of them are no answer to anybody.
-TEXT_SHOWN = 16 * 1024
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FailureSeen:
-    """A failure with its texts as far as they are shown; `cut` says if not whole."""
-
-    failure: Failure
-    message: str
-    traceback: str
-    cut: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,32 +56,13 @@ def one(poison_id: int, principal: Principal) -> PoisonSeen:
     return PoisonSeen(
         poison=poison,
         header_names=[readable(name) for name in names],
-        failures=_failures(poison),
+        failures=reading.failures(
+            Failure.objects.filter(poison=poison), limit=MOST_FAILURES
+        ),
         redrives=list(redrives.order_by("-n")[:MOST_REDRIVES]),
         operations=decisions,
         entries=_entries(poison, decisions, principal),
     )
-
-
-def _failures(poison: Poison) -> list[FailureSeen]:
-    rows = Failure.objects.filter(poison=poison).defer("error_message", "traceback")
-    told = rows.annotate(
-        message_shown=Left("error_message", TEXT_SHOWN),
-        traceback_shown=Left("traceback", TEXT_SHOWN),
-        longer=Length("error_message")
-        + Length("traceback")
-        - Length("message_shown")
-        - Length("traceback_shown"),
-    )
-    return [
-        FailureSeen(
-            failure=row,
-            message=row.message_shown,
-            traceback=row.traceback_shown,
-            cut=row.longer > 0,
-        )
-        for row in told.order_by("-failed_at", "-id")[:MOST_FAILURES]
-    ]
 
 
 def _operations(poison: Poison, principal: Principal) -> list[Operation]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from django.db.models import Count
 
 from apps.api.paging import Page, Place, Window
 from apps.api.patience import patience
 from apps.poison.models import Poison, Problem
 from apps.poison.query import Query
-from apps.poison.states import SHOWN, Shown, State
+from apps.poison.states import Shown
 from apps.team.rights import Principal
 
 
@@ -29,13 +26,6 @@ def matching(query: Query, window: Window, principal: Principal) -> ProblemsSeen
         rows = rows.older_than(seen_at=window.after.at, pk=window.after.pk)
     with patience():
         page = window.cut(rows, lambda row: Place(at=row.last_seen, pk=row.pk))
-        return ProblemsSeen(page=page, counts=_counts(page.rows))
-
-
-def _counts(problems: Sequence[Problem]) -> dict[int, dict[Shown, int]]:
-    counts = {problem.pk: dict.fromkeys(Shown, 0) for problem in problems}
-    by_state = Poison.objects.filter(problem__in=problems).order_by()
-    found = by_state.values_list("problem", "state").annotate(number=Count("pk"))
-    for problem, state, number in found:
-        counts[problem][SHOWN[State(state)]] += number
-    return counts
+        ids = [row.pk for row in page.rows]
+        counts = Poison.objects.counted_by_problem(ids)
+        return ProblemsSeen(page=page, counts=counts)

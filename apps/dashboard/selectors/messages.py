@@ -17,7 +17,7 @@ from apps.dashboard.selectors.beside import Beside, beside
 from apps.poison import reading
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query, Term
-from apps.poison.reading import Revealed
+from apps.poison.reading import FailureSeen, Revealed
 from apps.team.rights import Principal
 from apps.triage.models import Item
 
@@ -39,7 +39,7 @@ class MessageList:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageDetail:
     message: Poison
-    failures: list[Failure]
+    failures: list[FailureSeen]
     redrives: list[Redrive]
     entries: list[Entry]
     headers: list[tuple[str, str]]
@@ -106,12 +106,12 @@ def _detail(
     body: BodyView | None = None,
     content_type: str | None = None,
 ) -> MessageDetail:
-    failures = Failure.objects.filter(poison=message).order_by("-failed_at", "-id")
+    failures = Failure.objects.filter(poison=message)
     redrives = Redrive.objects.filter(poison=message).select_related("topic", "item")
     kin = Poison.objects.on_topics(principal.topics).filter(problem=message.problem_id)
     return MessageDetail(
         message=message,
-        failures=list(failures[:MOST_SHOWN]),
+        failures=reading.failures(failures, limit=MOST_SHOWN),
         redrives=list(redrives.order_by("-n")[:MOST_SHOWN]),
         entries=_entries(message),
         headers=headers,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import connection
-from django.db.models import Count, F
+from django.db.models import F
 
 from apps.core.errors import Absent
 from apps.dashboard.asked import Asked
@@ -15,9 +15,11 @@ from apps.dashboard.paging import Count as Counted
 from apps.dashboard.paging import Page, counted, page
 from apps.dashboard.selectors.beside import Beside, beside
 from apps.dashboard.selectors.messages import last_failed_at
+from apps.poison import reading
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.querysets import ProblemQuerySet
-from apps.poison.states import SHOWN, Shown, State
+from apps.poison.reading import FailureSeen
+from apps.poison.states import Shown
 from apps.team.rights import Principal
 
 DAY = timedelta(hours=24)
@@ -75,7 +77,7 @@ class Top:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemDetail:
     row: ProblemRow
-    sample: Failure | None
+    sample: FailureSeen | None
     tops: list[Top]
     beside: Beside
 
@@ -100,10 +102,10 @@ def one(problem_id: int, principal: Principal, *, now: datetime) -> ProblemDetai
     problem = allowed.select_related("topic").filter(pk=problem_id).first()
     if problem is None:
         raise Absent(f"There is no problem {problem_id} here.")
-    failures = Failure.objects.filter(problem=problem).order_by("-failed_at", "-id")
+    samples = reading.failures(Failure.objects.filter(problem=problem), limit=1)
     return ProblemDetail(
         row=_rows([problem], now=now)[0],
-        sample=failures.first(),
+        sample=samples[0] if samples else None,
         tops=_tops(problem.pk),
         beside=beside(allowed, problem, field="last_seen"),
     )
@@ -116,7 +118,7 @@ def _visible(principal: Principal) -> ProblemQuerySet:
 
 def _rows(problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
     ids = [problem.pk for problem in problems]
-    counts, hours = _counts(ids), _hours(ids, now=now)
+    counts, hours = Poison.objects.counted_by_problem(ids), _hours(ids, now=now)
     return [
         ProblemRow(
             problem=problem,
@@ -132,15 +134,6 @@ def _life(problem: Problem, counts: dict[Shown, int], *, now: datetime) -> str:
     if counts[Shown.OPEN] == 0:
         return "quiet"
     return "new" if now - problem.first_seen < DAY else "ongoing"
-
-
-def _counts(ids: list[int]) -> dict[int, dict[Shown, int]]:
-    counts = {pk: dict.fromkeys(Shown, 0) for pk in ids}
-    by_state = Poison.objects.filter(problem__in=ids).order_by()
-    found = by_state.values_list("problem", "state").annotate(number=Count("pk"))
-    for problem, state, number in found:
-        counts[problem][SHOWN[State(state)]] += number
-    return counts
 
 
 _HOURLY = """

@@ -399,3 +399,15 @@ def test_a_list_asks_the_database_as_often_for_many_rows_as_for_one(
         get(anna, "/messages")
 
     assert Poison.objects.count() == 30
+
+
+def test_a_traceback_of_megabytes_is_cut_and_the_page_says_so(
+    anna: Client, now: datetime
+) -> None:
+    endless = {"type": "ValueError", "message": "x", "traceback": "y" * 3_000_000}
+    (poison,) = poisons(now, 1, exception=endless)
+
+    page = anna.get(f"/messages/{poison.pk}")
+
+    assert len(page.content) < 200_000
+    assert b"this is their beginning" in page.content
