@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from datetime import datetime
 
 import pytest
-from django.db import connection
 
 from apps.capture import services
 from apps.poison.models import Failure, Poison
+from tests.races import together
 from tests.reports import GUARD, failure
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def together(number: int, write: Callable[[int], None]) -> None:
-    """Run the writers at once; raise what the first of them raised."""
-    start, troubles = threading.Barrier(number), []
-
-    def run(turn: int) -> None:
-        start.wait()
-        try:
-            write(turn)
-        except Exception as trouble:  # noqa: BLE001 - raised again below
-            troubles.append(trouble)
-        finally:
-            connection.close()
-
-    writers = [threading.Thread(target=run, args=(turn,)) for turn in range(number)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    if troubles:
-        raise troubles[0]
 
 
 def test_eight_writers_of_the_same_reports_count_each_once(now: datetime) -> None:

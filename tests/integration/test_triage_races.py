@@ -1,0 +1,115 @@
+"""Triage by many at once: each message is sent once, and who came late is told."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from datetime import datetime
+from typing import Any, cast
+
+import pytest
+from django.db import connection
+from redis import Redis
+
+from apps.audit import services as audit
+from apps.brokers.models import Topic
+from apps.brokers.services import RoutingPublisher
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.poison.models import Redrive
+from apps.team.rights import Principal, Scope
+from apps.triage.errors import Stale
+from apps.triage.models import Item, Operation
+from apps.triage.services import decision, running, selection
+from apps.triage.services.running import Ended
+from apps.triage.services.selection import Ask
+from apps.triage.states import State, Verb
+from tests.races import together
+from tests.reports import poisons
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PEOPLE = [
+    Principal(actor=Actor.user(f"user{n}"), scopes=frozenset(Scope)) for n in range(8)
+]
+
+
+def requeue(who: Principal, ids: tuple[int, ...]) -> None:
+    """Preview, confirm and run, as a person and a worker do together."""
+    now = clock.now()
+    ask = Ask(verb=Verb.REDRIVE, ids=ids)
+    seen = selection.preview(ask=ask, principal=who, now=now)
+    try:
+        decision.confirm(token=seen.token, reason="race", principal=who, now=now)
+    except Stale:
+        return  # everything was held by then: nothing is left for this one
+    with RoutingPublisher() as publisher:
+        ended = Ended.AGAIN
+        while ended is Ended.AGAIN:
+            ended = running.run(
+                operation_id=seen.pk, publisher=publisher, clock=clock.now
+            )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_overlapping_operations_started_together_send_each_message_once(
+    orders: Topic, stream: Redis, now: datetime, seed: int
+) -> None:
+    ids = [poison.pk for poison in poisons(now, 60)]
+    chance = random.Random(seed)
+    shares = [tuple(chance.sample(ids, 40)) for _ in PEOPLE]
+
+    together(len(PEOPLE), lambda turn: requeue(PEOPLE[turn], shares[turn]))
+
+    sent = cast(Any, stream.xrange("orders"))
+    tokens = Counter(fields[b"x-poisonweb-redrive"] for _, fields in sent)
+    wanted = len(set().union(*shares))
+    assert (len(tokens), max(tokens.values())) == (wanted, 1)
+    assert Redrive.objects.count() == wanted
+    assert not Operation.objects.exclude(
+        state__in=[State.DONE, State.PREVIEW, State.CANCELLED]
+    ).exists()
+    assert audit.verify().ok
+
+
+def test_the_loser_is_told_which_operation_holds_the_message(
+    orders: Topic, now: datetime
+) -> None:
+    ids = tuple(poison.pk for poison in poisons(now, 50))
+
+    def confirm(turn: int) -> None:
+        ask = Ask(verb=Verb.REDRIVE, ids=(*ids, ids[0] + 1000 + turn))
+        seen = selection.preview(ask=ask, principal=PEOPLE[turn], now=now)
+        token = seen.token
+        try:
+            decision.confirm(token=token, reason="", principal=PEOPLE[turn], now=now)
+        except Stale:
+            connection.close()
+
+    together(4, confirm)
+
+    (winner,) = Operation.objects.confirmed()
+    reasons = Item.objects.exclude(reason="").values_list("reason", flat=True)
+    assert winner.items.waiting().count() == len(ids)
+    assert {re.sub(r"\D", "", reason) for reason in reasons} == {str(winner.pk)}
+
+
+def test_one_token_confirmed_by_many_at_once_is_one_operation(
+    orders: Topic, now: datetime
+) -> None:
+    ids = tuple(poison.pk for poison in poisons(now, 5))
+    ask = Ask(verb=Verb.REDRIVE, ids=ids)
+    seen = selection.preview(ask=ask, principal=PEOPLE[0], now=now)
+    outcomes: list[str] = []
+
+    def confirm(_: int) -> None:
+        try:
+            decision.confirm(token=seen.token, reason="", principal=PEOPLE[0], now=now)
+            outcomes.append("queued")
+        except Stale:
+            outcomes.append("stale")
+
+    together(6, confirm)
+
+    assert Counter(outcomes) == {"queued": 1, "stale": 5}

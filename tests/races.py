@@ -1,0 +1,30 @@
+"""Many at once, started together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from django.db import connection
+
+
+def together(number: int, write: Callable[[int], None]) -> None:
+    """Run the writers at once; raise what the first of them raised."""
+    start, troubles = threading.Barrier(number), []
+
+    def run(turn: int) -> None:
+        start.wait()
+        try:
+            write(turn)
+        except Exception as trouble:  # noqa: BLE001 - raised again below
+            troubles.append(trouble)
+        finally:
+            connection.close()
+
+    writers = [threading.Thread(target=run, args=(turn,)) for turn in range(number)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    if troubles:
+        raise troubles[0]
