@@ -47,12 +47,12 @@ def main() -> None:
         now=now,
     )
 
-    def poisons() -> None:
+    def poisons(group: str) -> None:
         reports = [
             FailureReport(
                 report_id=uuid.uuid4(),
                 topic="orders",
-                consumer_group="billing",
+                consumer_group=group,
                 client_name="billing-1",
                 bookmark=str(uuid.uuid4()),
                 body=os.urandom(1024),
@@ -69,16 +69,16 @@ def main() -> None:
         made = [from_report(report, topic=topic, now=now) for report in reports]
         services.write(occurrences=made, now=now)
 
-    def confirmed() -> int:
-        ask = Ask(verb=Verb.REDRIVE, query=Query.parse("is:open"))
+    def confirmed(group: str) -> int:
+        ask = Ask(verb=Verb.REDRIVE, query=Query.parse(f"consumer:{group}"))
         seen = selection.preview(ask=ask, principal=who, now=clock.now())
         return decision.confirm(
             token=seen.token, reason="bench", principal=who, now=clock.now()
         ).pk
 
-    def prepared() -> int:
-        poisons()
-        return confirmed()
+    def prepared(group: str) -> int:
+        poisons(group)
+        return confirmed(group)
 
     operations: list[int] = []
 
@@ -98,7 +98,7 @@ def main() -> None:
                 pipeline.xadd("bare", {"body": body, "trace": b"1"})
             pipeline.execute()
 
-    operations += [prepared() for _ in range(6)]
+    operations += [prepared(f"group{turn}") for turn in range(6)]
     compare(
         "redrive",
         number=NUMBER,

@@ -16,7 +16,6 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from apps.audit.models import Entry, Head
 from apps.core.actor import Actor
 from apps.core.text import storable
 
@@ -55,29 +54,40 @@ def record(
     reason: str = "",
     source: str = "system",
     detail: Mapping[str, Any] | None = None,
-) -> Entry:
-    """Append one decision; call it last in the transaction that carries it out.
+) -> int:
+    """Append one decision and give its number in the chain.
 
-    It locks the head of the chain until that transaction ends.
+    Call it last in the transaction that carries the decision out: it locks the head of
+    the chain until that transaction ends.
     """
-    head = Head.objects.select_for_update().get()
-    seq = head.seq + 1
-    text = _canonical(
-        {
-            "seq": seq,
-            "at_us": int(now.timestamp() * 1_000_000),
-            "actor": str(actor),
-            "action": action.value,
-            "subject": subject,
-            "reason": reason,
-            "source": source,
-            "detail": dict(detail or {}),
-        }
-    )
-    chained = hashlib.sha256(bytes(head.hash) + text.encode("ascii")).digest()
-    entry = Entry.objects.create(seq=seq, record=text, hash=chained)
-    Head.objects.filter(pk=head.pk).update(seq=seq, hash=chained)
-    return entry
+    with connection.cursor() as cursor:
+        cursor.execute(_ADVANCE)
+        seq, before = cursor.fetchone()
+        text = _canonical(
+            {
+                "seq": seq,
+                "at_us": int(now.timestamp() * 1_000_000),
+                "actor": str(actor),
+                "action": action.value,
+                "subject": subject,
+                "reason": reason,
+                "source": source,
+                "detail": dict(detail or {}),
+            }
+        )
+        chained = hashlib.sha256(bytes(before) + text.encode("ascii")).digest()
+        cursor.execute(_APPEND, {"seq": seq, "record": text, "hash": chained})
+    return int(seq)
+
+
+_ADVANCE = "UPDATE audit_head SET seq = seq + 1 RETURNING seq, hash"
+
+_APPEND = """
+WITH appended AS (
+    INSERT INTO audit_entry (seq, record, hash) VALUES (%(seq)s, %(record)s, %(hash)s)
+)
+UPDATE audit_head SET hash = %(hash)s
+"""
 
 
 def verify() -> Verdict:
