@@ -2,6 +2,8 @@
 
 `Poison` is narrow, so that lists stay fast at ten million rows. `Failure` and `Body`
 are partitioned by the day of their capture: old days leave by dropping a partition.
+A foreign key has no index of its own where a wider one begins with it: a poison changes
+its state often, and each change is written to every index.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from apps.poison.states import (
 class Problem(models.Model):
     """The poisons of one topic and consumer group that failed for the same reason."""
 
-    topic = models.ForeignKey(Topic, on_delete=models.PROTECT, related_name="problems")
+    topic = models.ForeignKey(
+        Topic, on_delete=models.PROTECT, related_name="problems", db_index=False
+    )
     consumer_group = models.TextField()
     fingerprint = models.BinaryField()
     version = models.PositiveSmallIntegerField(help_text="of the classifier")
@@ -71,12 +75,14 @@ class Poison(models.Model):
 
     identity = models.BinaryField()
     reuse = models.SmallIntegerField(default=0)
-    topic = models.ForeignKey(Topic, on_delete=models.PROTECT, related_name="poisons")
+    topic = models.ForeignKey(
+        Topic, on_delete=models.PROTECT, related_name="poisons", db_index=False
+    )
     consumer_group = models.TextField()
     bookmark = models.BinaryField()
     message_id = models.TextField(null=True)
     problem = models.ForeignKey(
-        Problem, on_delete=models.PROTECT, related_name="poisons"
+        Problem, on_delete=models.PROTECT, related_name="poisons", db_index=False
     )
     state = models.CharField(max_length=10, default=State.OPEN.value)
     cause = models.CharField(max_length=20)
@@ -96,7 +102,7 @@ class Poison(models.Model):
     sent_at = models.DateTimeField(null=True)
     dropped_at = models.DateTimeField(null=True)
     moved_to = models.ForeignKey(
-        Topic, null=True, on_delete=models.PROTECT, related_name="+"
+        Topic, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
 
     objects = PoisonQuerySet.as_manager()
@@ -258,10 +264,15 @@ class Redrive(models.Model):
 
     id = models.UUIDField(primary_key=True)
     poison = models.ForeignKey(
-        Poison, on_delete=models.PROTECT, related_name="redrives_made"
+        Poison,
+        on_delete=models.PROTECT,
+        related_name="redrives_made",
+        db_index=False,
     )
     n = models.PositiveIntegerField()
-    topic = models.ForeignKey(Topic, on_delete=models.PROTECT, related_name="+")
+    topic = models.ForeignKey(
+        Topic, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     outcome = models.CharField(max_length=10, default=Outcome.SENDING.value)
     detail = models.TextField(default="")
     bookmark = models.TextField(default="", help_text="where the broker put it")

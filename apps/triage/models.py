@@ -98,7 +98,7 @@ class Item(models.Model):
     """One poison of an operation. While `held`, no other operation may take it."""
 
     operation = models.ForeignKey(
-        Operation, on_delete=models.CASCADE, related_name="items"
+        Operation, on_delete=models.CASCADE, related_name="items", db_index=False
     )
     poison = models.ForeignKey(Poison, on_delete=models.PROTECT, related_name="items")
     state = models.CharField(max_length=10, default=ItemState.WAITING.value)

@@ -59,6 +59,7 @@ class Migration(migrations.Migration):
                     models.ForeignKey(
                         null=True,
                         on_delete=django.db.models.deletion.PROTECT,
+                        db_index=False,
                         related_name="+",
                         to="brokers.topic",
                     ),
@@ -67,6 +68,7 @@ class Migration(migrations.Migration):
                     "topic",
                     models.ForeignKey(
                         on_delete=django.db.models.deletion.PROTECT,
+                        db_index=False,
                         related_name="poisons",
                         to="brokers.topic",
                     ),
@@ -126,6 +128,7 @@ class Migration(migrations.Migration):
                     "topic",
                     models.ForeignKey(
                         on_delete=django.db.models.deletion.PROTECT,
+                        db_index=False,
                         related_name="problems",
                         to="brokers.topic",
                     ),
@@ -140,6 +143,7 @@ class Migration(migrations.Migration):
             name="problem",
             field=models.ForeignKey(
                 on_delete=django.db.models.deletion.PROTECT,
+                db_index=False,
                 related_name="poisons",
                 to="poison.problem",
             ),
@@ -169,6 +173,7 @@ class Migration(migrations.Migration):
                     "poison",
                     models.ForeignKey(
                         on_delete=django.db.models.deletion.PROTECT,
+                        db_index=False,
                         related_name="redrives_made",
                         to="poison.poison",
                     ),
@@ -177,6 +182,7 @@ class Migration(migrations.Migration):
                     "topic",
                     models.ForeignKey(
                         on_delete=django.db.models.deletion.PROTECT,
+                        db_index=False,
                         related_name="+",
                         to="brokers.topic",
                     ),

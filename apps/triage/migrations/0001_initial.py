@@ -147,6 +147,7 @@ class Migration(migrations.Migration):
                     "operation",
                     models.ForeignKey(
                         on_delete=django.db.models.deletion.CASCADE,
+                        db_index=False,
                         related_name="items",
                         to="triage.operation",
                     ),
