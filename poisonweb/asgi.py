@@ -9,6 +9,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "poisonweb.settings")
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 
+from apps.core import celery_limits
+from poisonweb.celery import app
 from poisonweb.limits import limited
 
 # Only the web answers many at once, in threads that come and go: it shares connections,
@@ -20,6 +22,14 @@ _database["OPTIONS"] = {
     "pool": {"min_size": 2, "max_size": 16, "timeout": 5},
     "options": "-c timezone=UTC -c statement_timeout=15000",
 }
+
+# What is decided stands in Postgres, and rescue hands it out: the word to the workers
+# is given up soon, so that a Celery broker that hangs keeps nobody's page.
+app.conf.update(
+    broker_connection_timeout=celery_limits.SECONDS,
+    broker_transport_options=celery_limits.impatient(settings.CELERY_BROKER_URL or ""),
+    task_publish_retry=False,
+)
 
 # A little more than the API takes, so that its own answer names the limit.
 application = limited(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache, partial
 from http import HTTPStatus
 from queue import Empty, SimpleQueue
@@ -25,12 +25,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from apps.brokers.models import Topic
-from apps.core import clock
+from apps.core import celery_limits, clock
+from apps.triage.services import upkeep
 
 log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 2.0
-LANE_LIVES = timedelta(seconds=30)
 # A dependency that hangs keeps the thread that asked it; more would only pile up.
 MOST_HANGING = 16
 
@@ -44,6 +44,7 @@ NO_POSTGRES: States = {
     "migrations": UNKNOWN,
     "lanes": UNKNOWN,
     "brokers": {},
+    "worker": UNKNOWN,
 }
 NO_CELERY_BROKER: States = {"celery_broker": AWAY}
 
@@ -106,7 +107,7 @@ def _postgres(now: datetime) -> States:
     try:
         if _migrations() - MigrationRecorder(connection).applied_migrations().keys():
             return {**NO_POSTGRES, "postgres": UP, "migrations": BEHIND}
-        return {"postgres": UP, "migrations": UP, **_lanes(now)}
+        return {"postgres": UP, "migrations": UP, **_lanes(now), **_worker(now)}
     except (OperationalError, InterfaceError) as away:
         log.warning("Postgres is away: %s", away)
         return NO_POSTGRES
@@ -123,16 +124,19 @@ def _lanes(now: datetime) -> States:
     """Tell whether each drained topic's lane is alive, and what they say of brokers."""
     lanes, brokers = UP, dict[str, str]()
     for topic in Topic.objects.drained().select_related("broker"):
-        seen, name = topic.lane_seen_at, str(topic.broker)
-        is_alive = seen is not None and now - seen <= LANE_LIVES
+        is_alive, name = topic.lane_is_heard(now), str(topic.broker)
         told = UNKNOWN if not is_alive else AWAY if topic.lane_state == "away" else UP
         lanes = lanes if is_alive else AWAY
         brokers[name] = max(told, brokers.get(name, UP), key=WORSE.index)
     return {"lanes": lanes, "brokers": brokers}
 
 
+def _worker(now: datetime) -> States:
+    return {"worker": AWAY if upkeep.worker_missing_for(now=now) else UP}
+
+
 def _celery_broker() -> States:
-    limits = {"socket_connect_timeout": 1, "socket_timeout": 1}
+    limits = celery_limits.impatient(current_app.conf.broker_url)
     with current_app.connection_for_write(transport_options=limits) as broker:
         transport = broker.transport
         try:

@@ -47,6 +47,7 @@ class Decision:
 def ask(data: object) -> Ask:
     """Read what shall be done, and to which poisons."""
     told = _object(data)
+    _refuse_unknown(told, {"verb", "q", "ids", "target_topic"})
     return Ask(
         verb=_verb(told.get("verb")),
         query=_query(told.get("q")),
@@ -84,6 +85,14 @@ def _object(data: object) -> Mapping[str, object]:
     if not isinstance(data, Mapping):
         raise Malformed("", "send a JSON object")
     return data
+
+
+def _refuse_unknown(told: Mapping[str, object], known: set[str]) -> None:
+    """Raise Invalid for a member nobody reads: it might have narrowed a selection."""
+    for name in told:
+        if name not in known:
+            remedy = f"there is no such member; there are {', '.join(sorted(known))}"
+            raise Invalid(storable(str(name), limit=TEXT_LIMIT), remedy)
 
 
 def _text(name: str, value: object) -> str | None:

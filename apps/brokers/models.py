@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from django.db import models
 from django.db.models import Q
 
 from apps.brokers.querysets import TopicQuerySet
+
+# A lane tells how it is every few seconds; this long without a word is too long.
+LANE_LIVES = timedelta(seconds=20)
 
 
 class Broker(models.Model):
@@ -69,3 +74,7 @@ class Topic(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def lane_is_heard(self, now: datetime) -> bool:
+        """Tell whether its lane has said anything lately, good or bad."""
+        return self.lane_seen_at is not None and now - self.lane_seen_at <= LANE_LIVES

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from apps.team.rights import Principal
 from apps.triage import tasks
@@ -43,4 +43,9 @@ def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation
 
 
 def _tell(word: Callable[[], object]) -> None:
-    transaction.on_commit(word, robust=True)
+    def tell() -> None:
+        # Holding no connection: a Celery broker that hangs would take them all.
+        connection.close()
+        word()
+
+    transaction.on_commit(tell, robust=True)

@@ -94,6 +94,24 @@ class Operation(models.Model):
         return f"operation:{self.pk}"
 
 
+class WorkerBeat(models.Model):
+    """When any worker last answered; one row, written anew every two seconds."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    at = models.DateTimeField()
+
+    class Meta:
+        db_table = "triage_worker_beat"
+        constraints = [
+            models.CheckConstraint(
+                name="triage_worker_beat_is_one_row", condition=Q(id=1)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"a worker at {self.at}"
+
+
 class Item(models.Model):
     """One poison of an operation. While `held`, no other operation may take it."""
 

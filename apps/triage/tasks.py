@@ -35,6 +35,7 @@ def take_selection(operation_id: int) -> None:
 @shared_task
 def rescue() -> None:
     """Hand out what nobody works on; a dead worker's operation is among it."""
+    upkeep.beat(now=clock.now())
     orphans = upkeep.orphans(now=clock.now())
     for operation_id in orphans.to_run:
         run_operation.apply_async((operation_id,), expires=RESCUE_EXPIRES)

@@ -382,11 +382,14 @@ addEventListener("pageshow", () => {
 function showKeys() {
   const list = $("[data-keys-here]");
   const items = $$("[aria-keyshortcuts], [data-go]").filter((each) => each.checkVisibility?.() ?? true);
-  list.replaceChildren(...items.map((each) => {
+  const shown = items.map((each) => {
     const key = each.ariaKeyShortcuts ?? each.getAttribute("aria-keyshortcuts") ?? `g ${each.dataset.go}`;
     const what = each.dataset.key ?? each.getAttribute("aria-label") ?? each.textContent.replace(/\s+\S$/, "");
-    return element("div", {}, element("span", { textContent: what.trim() }), element("kbd", { textContent: key }));
-  }));
+    return [what.trim(), key];
+  });
+  const inRows = selection.rows.length ? ROW_KEYS_SAID : [];
+  list.replaceChildren(...[...inRows, ...shown].map(([what, key]) =>
+    element("div", {}, element("span", { textContent: what }), element("kbd", { textContent: key }))));
   $("#keys").showModal();
 }
 
@@ -405,6 +408,14 @@ const ROW_KEYS = {
   "Shift+J": () => extendTo(1),
   "Shift+K": () => extendTo(-1),
 };
+
+const ROW_KEYS_SAID = [
+  ["Next row, row before", "j k"],
+  ["Open the row", "Enter"],
+  ["Select the row", "x"],
+  ["Select on, or back, to the next row", "Shift+J K"],
+  ["With rows selected: requeue, drop", "r d"],
+];
 
 function focusRow(row) {
   $("td.what a", row)?.focus();

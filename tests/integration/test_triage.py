@@ -460,3 +460,12 @@ def test_prune_removes_stale_previews_and_nothing_else(
     assert list(Operation.objects.values_list("pk", "state")) == [
         (kept.pk, State.QUEUED.value)
     ]
+
+
+def test_a_worker_that_stopped_answering_is_missed(now: datetime) -> None:
+    never = upkeep.worker_missing_for(now=now)
+    upkeep.beat(now=now)
+    soon = upkeep.worker_missing_for(now=now + timedelta(seconds=9))
+    late = upkeep.worker_missing_for(now=now + timedelta(seconds=11))
+
+    assert (never, soon, late) == (None, None, timedelta(seconds=11))

@@ -18,6 +18,7 @@ from apps.poison import reading
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query, Term
 from apps.poison.reading import FailureSeen, Revealed
+from apps.poison.states import Shown
 from apps.team.rights import Principal
 from apps.triage.models import Item
 
@@ -34,6 +35,10 @@ class MessageList:
     page: Page[Poison]
     total: Count
     last_failed_at: datetime | None
+
+    @property
+    def is_of_dropped(self) -> bool:
+        return self.query.value_of("is") == Shown.DROPPED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

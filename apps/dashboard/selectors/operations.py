@@ -16,7 +16,7 @@ from apps.team.rights import Principal
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
 from apps.triage.querysets import ItemQuerySet
-from apps.triage.services import selection
+from apps.triage.services import selection, upkeep
 from apps.triage.services.selection import Ask, Seen
 from apps.triage.states import UNFINISHED, ItemState, Verb
 
@@ -80,6 +80,7 @@ class Progress:
     silent: int
     undoable: int
     exceptions: list[Item]
+    worker_missing_for: timedelta | None
     now: datetime
 
     @property
@@ -147,7 +148,7 @@ def _uuid(text: str) -> uuid.UUID:
     try:
         return uuid.UUID(text)
     except ValueError:
-        raise Stale("This is not a preview's token.", fresh=None) from None
+        raise Absent("This is no preview's token.") from None
 
 
 def _targets(principal: Principal) -> list[str]:
@@ -190,6 +191,7 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
         silent=_silent(items, now=now).count(),
         undoable=_undoable(operation, items),
         exceptions=_exceptions(items, principal),
+        worker_missing_for=upkeep.worker_missing_for(now=now),
         now=now,
     )
 

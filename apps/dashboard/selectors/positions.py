@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from apps.bookmarks.models import Mark
-from apps.brokers.models import Topic
+from apps.brokers.models import LANE_LIVES, Topic
 from apps.team.rights import Principal
-
-# A lane tells how it is every few seconds; this long without a word is too long.
-LANE_IS_SILENT_AFTER = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PositionRow:
     mark: Mark
+    is_fresh: bool
 
     @property
     def state(self) -> str:
-        if self.mark.lag is None:
+        if self.mark.lag is None or not self.is_fresh:
             return "unknown"
         return "behind" if self.mark.lag or self.mark.pending else "current"
 
@@ -43,7 +41,9 @@ def find(principal: Principal, *, now: datetime) -> Positions:
     drained = Topic.objects.drained().prefetch_related("held").order_by("name")
     return Positions(
         rows=[
-            PositionRow(mark=mark)
+            PositionRow(
+                mark=mark, is_fresh=now - mark.position.observed_at <= LANE_LIVES
+            )
             for mark in marks
             if principal.sees(mark.position.topic.name)
         ],
@@ -56,9 +56,6 @@ def find(principal: Principal, *, now: datetime) -> Positions:
 
 
 def _state(topic: Topic, *, now: datetime) -> str:
-    seen = topic.lane_seen_at
-    if topic.lane_state != "off" and (
-        seen is None or now - seen > LANE_IS_SILENT_AFTER
-    ):
+    if topic.lane_state != "off" and not topic.lane_is_heard(now):
         return "silent"
     return topic.lane_state

@@ -46,7 +46,7 @@ bad_request, forbidden, absent = _handler(400), _handler(403), _handler(404)
 def broken(request: HttpRequest) -> HttpResponse:
     """Answer for what nobody caught; a database that is away is no fault of ours."""
     if isinstance(sys.exception(), OperationalError | InterfaceError):
-        return _page(request, 503, why="Postgres is away. It is tried anew each time.")
+        return _page(request, 503, why="Postgres is away, or busier than it can bear.")
     return _page(request, 500)
 
 

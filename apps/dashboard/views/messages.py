@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from django.http import HttpResponse, StreamingHttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_POST, require_safe
+from django.shortcuts import redirect, render
+from django.views.decorators.http import (
+    require_http_methods,
+    require_POST,
+    require_safe,
+)
 
 from apps.core import clock
 from apps.core.streams import flowing
@@ -38,9 +42,11 @@ def detail(request: SignedIn, message_id: int) -> HttpResponse:
     return _page(request, messages.one(message_id, request.user.principal))
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BODIES_READ)
 def reveal(request: SignedIn, message_id: int) -> HttpResponse:
+    if request.method != "POST":
+        return redirect("message", message_id)  # somebody reloads the revealed page
     principal = request.user.principal
     revealed = reading.reveal(
         poison_id=message_id, principal=principal, now=clock.now()

@@ -50,9 +50,11 @@ def elsewhere(request: SignedIn) -> HttpResponse:
     return _to_preview(request, made)
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def confirm(request: SignedIn) -> HttpResponse:
+    if request.method != "POST":
+        return redirect("messages")  # somebody reloads the page of a refusal
     principal, now = request.user.principal, clock.now()
     found = operations.preview(request.POST.get("token", ""), principal, now=now)
     reason = request.POST.get("reason", "")

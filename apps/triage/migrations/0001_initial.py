@@ -146,8 +146,8 @@ class Migration(migrations.Migration):
                 (
                     "operation",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
                         db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
                         related_name="items",
                         to="triage.operation",
                     ),
@@ -155,6 +155,27 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "triage_item",
+            },
+        ),
+        migrations.CreateModel(
+            name="WorkerBeat",
+            fields=[
+                (
+                    "id",
+                    models.SmallIntegerField(
+                        default=1, primary_key=True, serialize=False
+                    ),
+                ),
+                ("at", models.DateTimeField()),
+            ],
+            options={
+                "db_table": "triage_worker_beat",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("id", 1)),
+                        name="triage_worker_beat_is_one_row",
+                    )
+                ],
             },
         ),
         migrations.AddIndex(

@@ -7,9 +7,11 @@ from datetime import datetime, timedelta
 
 from apps.core import lock
 from apps.team.models import IdempotencyKey
-from apps.triage.models import Operation
+from apps.triage.models import Operation, WorkerBeat
 
 IDEMPOTENCY_KEYS_LIVE = timedelta(hours=24)
+# A worker answers every two seconds; this long without an answer is too long.
+WORKER_LIVES = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +26,18 @@ class Orphans:
 class Pruned:
     previews: int
     idempotency_keys: int
+
+
+def beat(*, now: datetime) -> None:
+    """Note that a worker is there to answer."""
+    WorkerBeat.objects.update_or_create(id=1, defaults={"at": now})
+
+
+def worker_missing_for(*, now: datetime) -> timedelta | None:
+    """Tell how long no worker has answered; None while one does, or none ever did."""
+    last = WorkerBeat.objects.values_list("at", flat=True).first()
+    missing = None if last is None else now - last
+    return missing if missing and missing > WORKER_LIVES else None
 
 
 def orphans(*, now: datetime) -> Orphans:

@@ -20,6 +20,7 @@ from django.test import Client
 from apps.api import health
 from apps.brokers.models import Topic
 from apps.core import clock
+from apps.triage.services import upkeep
 from tests.integration.api.caller import program
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -85,9 +86,20 @@ def test_all_is_up(orders: Topic, now: datetime) -> None:
             "migrations": "up",
             "lanes": "up",
             "brokers": {"redis": "up"},
+            "worker": "up",
             "celery_broker": "up",
         },
     )
+
+
+def test_a_worker_that_stopped_answering_is_away_and_the_web_is_ready(
+    orders: Topic, now: datetime
+) -> None:
+    upkeep.beat(now=now - timedelta(seconds=11))
+
+    status, told = ready()
+
+    assert (status, told["worker"]) == (200, "away")
 
 
 def test_a_lane_that_was_not_heard_of_is_away_and_its_broker_unknown(
