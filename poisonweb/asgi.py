@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "poisonweb.settings")
 
@@ -12,6 +13,9 @@ from django.core.asgi import get_asgi_application
 from apps.core import celery_limits
 from poisonweb.celery import app
 from poisonweb.limits import limited
+
+# WhiteNoise streams our few small files from plain iterators; no reader waits for that.
+warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronous")
 
 # Only the web answers many at once, in threads that come and go: it shares connections,
 # and no question of a reader's may keep one busy for long.

@@ -156,7 +156,9 @@ def subject(text: str) -> SafeString:
 @register.filter
 def facts(detail: Mapping[str, object]) -> str:
     """Tell an entry's detail in a line, what is empty left out."""
-    told = {name: value for name, value in detail.items() if value not in (None, "", 0)}
+    # The time of the preview comes last: the line may be cut, and it says least.
+    ordered = sorted(detail.items(), key=lambda pair: pair[0] == "as_of")
+    told = {name: value for name, value in ordered if value not in (None, "", 0)}
     return " · ".join(f"{name} {_fact(value)}" for name, value in told.items())
 
 
