@@ -17,7 +17,7 @@ import redis
 
 from apps.brokers import adapters
 from apps.brokers.adapters.memory import MemoryBroker
-from apps.brokers.adapters.redis_streams import join, split
+from apps.brokers.adapters.redis_entries import join, split
 from apps.brokers.ports import (
     DeadLetterReader,
     Header,

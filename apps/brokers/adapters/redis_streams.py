@@ -1,8 +1,7 @@
 """Redis Streams, 6.2 or later: a topic is a stream and a message is its fields.
 
 One field is the body (`body_field`) and the others are headers in their order; there
-is no envelope. `split` and `join` keep every entry byte for byte: what was read from
-a stream goes out with the same fields in the same order.
+is no envelope (`redis_entries` keeps every entry byte for byte).
 
 A topic and its dead-letter queue are on one server, in a cluster in one hash slot: a
 message moves from the one to the other in one MULTI.
@@ -18,6 +17,15 @@ from typing import Any, Self
 
 from redis.exceptions import ResponseError
 
+from apps.brokers.adapters.redis_entries import (
+    Entry,
+    Fields,
+    entries_of,
+    join,
+    pairs,
+    seq_of,
+    split,
+)
 from apps.brokers.adapters.redis_wire import (
     BLOCK_SECONDS,
     Answered,
@@ -32,15 +40,12 @@ from apps.brokers.ports import (
     BATCH_BYTES,
     ConsumerPosition,
     DeadLetter,
-    Header,
     Outbound,
     Outcome,
     OutcomeKind,
 )
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core.errors import Invalid, Refused, Unavailable
-
-Fields = tuple[Header, ...]
 
 SUFFIX = "-poison"
 # Our consumer group on a dead-letter queue, its only consumer (the lane holds a lock),
@@ -59,7 +64,6 @@ DEAD_LETTER_PAGE = 1_000
 # connection, and every other message on it.
 LARGEST_STRING = 512 * 2**20
 MOST_FIELDS = 500_000
-SEQ_LIMIT = 2**63 - 2
 
 _LOG = logging.getLogger(__name__)
 
@@ -249,7 +253,7 @@ class RedisDeadLetterReader:
                 raise
             self._make_group()
             reply = self._wire.call(*command)
-        return _entries(reply[0][1]) if reply else []
+        return entries_of(reply[0][1]) if reply else []
 
     def _forget(self, gone: Sequence[Entry]) -> None:
         if gone:
@@ -309,7 +313,7 @@ class RedisDeadLetterReader:
         if not found:
             self._settle_trimmed(pending)
             return False
-        return self._move(pending, _entries(found)[0], now=now)
+        return self._move(pending, entries_of(found)[0], now=now)
 
     def _move(self, pending: _Pending, entry: Entry, *, now: datetime) -> bool:
         story = _story(pending, now=now)
@@ -341,7 +345,7 @@ class RedisDeadLetterReader:
 
     def _groups(self) -> list[bytes]:
         found = _optional(self._wire, "XINFO", "GROUPS", self._settings.stream)
-        return [_pairs(group)["name"] for group in found or ()]
+        return [pairs(group)["name"] for group in found or ()]
 
 
 class RedisTopicAdmin:
@@ -357,9 +361,9 @@ class RedisTopicAdmin:
         info = _optional(self._wire, "XINFO", "STREAM", stream)
         if info is None:
             return []
-        head, now = _pairs(info)["last-generated-id"], _server_time(self._wire)
+        head, now = pairs(info)["last-generated-id"], _server_time(self._wire)
         groups = self._wire.call("XINFO", "GROUPS", stream)
-        return [self._position(_pairs(group), head, now=now) for group in groups]
+        return [self._position(pairs(group), head, now=now) for group in groups]
 
     def depth(self) -> int | None:
         return int(self._wire.call("XLEN", self._settings.queue))
@@ -382,59 +386,13 @@ class RedisTopicAdmin:
             lag=0 if last == head else group.get("lag"),
             pending=group["pending"],
             oldest_pending_seconds=_age(oldest[0][0], now=now) if oldest else None,
-            clients=sum(_pairs(client)["name"] != FENCE for client in consumers),
+            clients=sum(pairs(client)["name"] != FENCE for client in consumers),
         )
 
     def _details(self, group: bytes) -> tuple[Any, Any]:
         stream = self._settings.stream
         oldest = self._wire.call("XPENDING", stream, group, "-", "+", 1)
         return oldest, self._wire.call("XINFO", "CONSUMERS", stream, group)
-
-
-def split(fields: Fields, *, body_field: bytes) -> tuple[bytes, Fields]:
-    """Take the body out of an entry's fields and return it with the headers.
-
-    The body is the first field of that name. Its place is before the headers; when it
-    stood elsewhere, a header of its name without a value marks the place. A body
-    without a value is such a mark itself, which tells it from no body at all.
-    """
-    place = next((n for n, (name, _) in enumerate(fields) if name == body_field), None)
-    if place is None:
-        return b"", fields
-    mark = (body_field, b"")
-    # An entry with a field that looks like the mark needs the mark before it.
-    marked = place > 0 or mark in fields
-    return fields[place][1], (
-        *fields[:place],
-        *((mark,) if marked else ()),
-        *fields[place + 1 :],
-    )
-
-
-def join(body: bytes, headers: Fields, *, body_field: bytes) -> Fields:
-    """Put an entry's fields together again; undoes `split` exactly."""
-    if not body:
-        return headers
-    mark = (body_field, b"")
-    if mark not in headers:
-        return ((body_field, body), *headers)
-    place = headers.index(mark)
-    return (*headers[:place], (body_field, body), *headers[place + 1 :])
-
-
-def seq_of(bookmark: bytes) -> int:
-    """Order a stream id in one number: milliseconds, then 20 bits to count in one."""
-    milliseconds, _, number = bookmark.partition(b"-")
-    low = min(int(number or 0), 2**20 - 1)
-    return min(int(milliseconds) << 20 | low, SEQ_LIMIT)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of a stream; no fields at all when it was deleted or trimmed."""
-
-    bookmark: bytes
-    fields: Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,19 +404,6 @@ class _Pending:
     client: bytes
     idle_ms: int
     dequeue_count: int
-
-
-def _entries(reply: Sequence[tuple[bytes, list[bytes] | None]]) -> list[Entry]:
-    return [Entry(bookmark, _two_by_two(flat or [])) for bookmark, flat in reply]
-
-
-def _two_by_two(flat: Sequence[bytes]) -> Fields:
-    return tuple(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _pairs(flat: Sequence[Any]) -> dict[str, Any]:
-    names = (_text(name) for name in flat[::2])
-    return dict(zip(names, flat[1::2], strict=True))
 
 
 def _story(pending: _Pending, *, now: datetime) -> Fields:

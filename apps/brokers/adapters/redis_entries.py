@@ -1,0 +1,76 @@
+"""Stream entries as Redis answers them, and as messages: nothing is lost between.
+
+`split` and `join` keep every entry byte for byte: what was read from a stream goes out
+with the same fields in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from apps.brokers.ports import Header
+
+Fields = tuple[Header, ...]
+
+SEQ_LIMIT = 2**63 - 2
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a stream; no fields at all when it was deleted or trimmed."""
+
+    bookmark: bytes
+    fields: Fields
+
+
+def split(fields: Fields, *, body_field: bytes) -> tuple[bytes, Fields]:
+    """Take the body out of an entry's fields and return it with the headers.
+
+    The body is the first field of that name. Its place is before the headers; when it
+    stood elsewhere, a header of its name without a value marks the place. A body
+    without a value is such a mark itself, which tells it from no body at all.
+    """
+    place = next((n for n, (name, _) in enumerate(fields) if name == body_field), None)
+    if place is None:
+        return b"", fields
+    mark = (body_field, b"")
+    # An entry with a field that looks like the mark needs the mark before it.
+    marked = place > 0 or mark in fields
+    return fields[place][1], (
+        *fields[:place],
+        *((mark,) if marked else ()),
+        *fields[place + 1 :],
+    )
+
+
+def join(body: bytes, headers: Fields, *, body_field: bytes) -> Fields:
+    """Put an entry's fields together again; undoes `split` exactly."""
+    if not body:
+        return headers
+    mark = (body_field, b"")
+    if mark not in headers:
+        return ((body_field, body), *headers)
+    place = headers.index(mark)
+    return (*headers[:place], (body_field, body), *headers[place + 1 :])
+
+
+def seq_of(bookmark: bytes) -> int:
+    """Order a stream id in one number: milliseconds, then 20 bits to count in one."""
+    milliseconds, _, number = bookmark.partition(b"-")
+    low = min(int(number or 0), 2**20 - 1)
+    return min(int(milliseconds) << 20 | low, SEQ_LIMIT)
+
+
+def entries_of(reply: Sequence[tuple[bytes, list[bytes] | None]]) -> list[Entry]:
+    return [Entry(bookmark, _two_by_two(flat or [])) for bookmark, flat in reply]
+
+
+def _two_by_two(flat: Sequence[bytes]) -> Fields:
+    return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+def pairs(flat: Sequence[Any]) -> dict[str, Any]:
+    names = (name.decode("utf-8", "replace") for name in flat[::2])
+    return dict(zip(names, flat[1::2], strict=True))
