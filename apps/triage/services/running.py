@@ -113,6 +113,7 @@ class _Slice:
         self.clock = clock
         self.until = clock() + SLICE
         self.trouble = ""
+        self.inherits = True
 
     def work(self) -> Ended:
         # What a run that died had sent, a consumer may have answered since.
@@ -186,7 +187,10 @@ class _Slice:
             raise LockLost
         with transaction.atomic():
             self._fence()
-            redrives = self._left_in_flight() or self._claim()
+            redrives = self._left_in_flight() if self.inherits else []
+            # Nothing is left in flight by others while this run holds the lock.
+            self.inherits = bool(redrives)
+            redrives = redrives or self._claim()
         return parcels.pack(redrives)
 
     def _left_in_flight(self) -> list[uuid.UUID]:
