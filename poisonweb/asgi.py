@@ -23,7 +23,7 @@ _database = settings.DATABASES["default"]
 _database["CONN_HEALTH_CHECKS"] = True
 _database["OPTIONS"] = {
     **_database["OPTIONS"],
-    "pool": {"min_size": 2, "max_size": 16, "timeout": 5},
+    "pool": {"min_size": 2, "max_size": 16, "timeout": 3},
     "options": "-c timezone=UTC -c statement_timeout=15000",
 }
 
