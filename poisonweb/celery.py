@@ -15,6 +15,7 @@ from celery.signals import worker_ready
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "poisonweb.settings")
 
 RESCUE_SECONDS = 2.0
+REPORTS_SECONDS = 15.0
 
 app = Celery("poisonweb")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -26,6 +27,8 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     worker_cancel_long_running_tasks_on_connection_loss=False,
     task_default_queue="poisonweb",
+    # Only the worker of this queue needs Spark and Java beside it.
+    task_routes={"apps.reports.tasks.*": {"queue": "reports"}},
     beat_schedule={
         # A beat that nobody consumed in time is worth nothing: the next one is near.
         "rescue": {
@@ -43,6 +46,17 @@ app.conf.update(
             "schedule": 3600.0,
             "options": {"expires": 3600},
         },
+        "reports-rescue": {
+            "task": "apps.reports.tasks.rescue",
+            "schedule": REPORTS_SECONDS,
+            "options": {"expires": REPORTS_SECONDS},
+        },
+        # Postgres knows whether the night is made; this only asks.
+        "reports-nightly": {
+            "task": "apps.reports.tasks.nightly",
+            "schedule": 600.0,
+            "options": {"expires": 600},
+        },
     },
 )
 app.autodiscover_tasks()
@@ -50,5 +64,6 @@ app.autodiscover_tasks()
 
 @worker_ready.connect
 def rescue_at_once(sender: Any, **_: object) -> None:
-    """Ask for a rescue as soon as this worker can answer."""
+    """Ask for a rescue as soon as a worker can answer."""
     sender.app.send_task("apps.triage.tasks.rescue")
+    sender.app.send_task("apps.reports.tasks.nightly")

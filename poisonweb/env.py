@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MIB = 1024 * 1024
+LAST_HOUR = 23
 ROOT = Path(__file__).resolve().parent.parent
 
 KNOWN = frozenset(
@@ -18,8 +19,11 @@ KNOWN = frozenset(
         "BODY_LIMIT",
         "DEMO",
         "ENVIRONMENT",
+        "JDBC_JAR",
+        "LAKE",
         "LOG_LEVEL",
         "REDIS_URL",
+        "REPORT_HOUR",
         "REQUEST_LIMIT",
         "SECRET_KEY",
         "SECURE",
@@ -48,16 +52,20 @@ class Env:
     admin_password: str | None
     demo: bool
     log_level: str
+    lake: str
+    report_hour: int
 
 
 def load(environ: Mapping[str, str]) -> Env:
     """Read every setting; raise BadEnvironment with a line that says what to do."""
     _refuse_unknown(environ)
+    _refuse_missing_file(environ, "POISONWEB_JDBC_JAR")
+    var = Path(environ.get("POISONWEB_VAR") or ROOT / "var").resolve()
     return Env(
         database_url=environ.get("DATABASE_URL") or None,
         celery_broker_url=environ.get("CELERY_BROKER_URL") or None,
         redis_url=environ.get("POISONWEB_REDIS_URL") or None,
-        var=Path(environ.get("POISONWEB_VAR") or ROOT / "var").resolve(),
+        var=var,
         secret_key=environ.get("POISONWEB_SECRET_KEY") or None,
         environment=_environment(environ.get("POISONWEB_ENVIRONMENT") or "local"),
         allowed_hosts=_words(environ.get("POISONWEB_ALLOWED_HOSTS", "")),
@@ -68,6 +76,8 @@ def load(environ: Mapping[str, str]) -> Env:
         admin_password=environ.get("POISONWEB_ADMIN_PASSWORD") or None,
         demo=_flag(environ, "POISONWEB_DEMO", default=True),
         log_level=_level(environ.get("POISONWEB_LOG_LEVEL") or "INFO"),
+        lake=environ.get("POISONWEB_LAKE") or str(var / "lake"),
+        report_hour=_hour(environ.get("POISONWEB_REPORT_HOUR") or "1"),
     )
 
 
@@ -78,6 +88,21 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
             hint = f" Did you mean {near[0]}?" if near else ""
             known = ", ".join(sorted(KNOWN))
             raise BadEnvironment(f"{name} is not a setting.{hint} There are: {known}.")
+
+
+def _refuse_missing_file(environ: Mapping[str, str], name: str) -> None:
+    """Check a file that only the Spark job opens, while somebody still looks."""
+    path = environ.get(name)
+    if path and not Path(path).is_file():
+        raise BadEnvironment(f"{name} is {path!r}: there is no such file.")
+
+
+def _hour(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and int(value) <= LAST_HOUR):
+        raise BadEnvironment(
+            f"POISONWEB_REPORT_HOUR is {value!r}: use an hour of UTC from 0 to 23."
+        )
+    return int(value)
 
 
 def _environment(value: str) -> str:

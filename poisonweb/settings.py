@@ -38,6 +38,7 @@ INSTALLED_APPS = [
     "apps.poison",
     "apps.capture",
     "apps.triage",
+    "apps.reports",
     "apps.dashboard",
     "apps.api",
     "rest_framework",
@@ -117,7 +118,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 LOGIN_URL = "sign-in"
-LOGIN_REDIRECT_URL = "problems"
+LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "sign-in"
 
 LANGUAGE_CODE = "en"
@@ -193,6 +194,8 @@ POISONWEB_REQUEST_LIMIT = ENV.request_limit
 POISONWEB_ADMIN_PASSWORD = ENV.admin_password
 POISONWEB_DEMO = ENV.demo
 POISONWEB_REDIS_URL = ENV.redis_url
+POISONWEB_LAKE = ENV.lake
+POISONWEB_REPORT_HOUR = ENV.report_hour
 
 LOGGING = {
     "version": 1,

@@ -66,3 +66,25 @@ def poisons(now: datetime, number: int, **changes: object) -> list[Poison]:
     answers = capture(now, *(failure(now, **dict(changes)) for _ in range(number)))
     found = Poison.objects.in_bulk([answer.poison for answer in answers])
     return [found[answer.poison] for answer in answers if answer.poison]
+
+
+def counter(**changes: object) -> dict[str, object]:
+    """Give one member of POST /counters: ten handled and two failed in a minute."""
+    member: dict[str, object] = {
+        "reporter": str(uuid.uuid4()),
+        "sequence": 1,
+        "topic": "orders",
+        "consumer_group": "billing",
+        "client_name": "billing-1",
+        "minute": "2026-11-19T09:30:00Z",
+        "handled": 10,
+        "failed": 2,
+        "skipped": 1,
+        "retried": 3,
+        "duration_ms_hist": {"3": 7, "5": 5},
+    }
+    return {**member, **changes}
+
+
+def count_up(now: datetime, *members: dict[str, object]) -> list[Answer]:
+    return services.count(members=members, principal=GUARD, now=now)

@@ -32,6 +32,7 @@ class Action(StrEnum):
     PASSWORD_SET = "user.password_set"  # noqa: S105 - the name of an action
     TOPIC_REGISTERED = "topic.registered"
     BROKER_REGISTERED = "broker.registered"
+    REPORT_REQUESTED = "report.requested"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

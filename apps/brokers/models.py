@@ -20,6 +20,9 @@ class Broker(models.Model):
     kind = models.CharField(max_length=40)
     url = models.TextField()
     options = models.JSONField(default=dict)
+    is_sample = models.BooleanField(
+        default=False, db_default=False, help_text="what it carries is made up"
+    )
 
     class Meta:
         db_table = "brokers_broker"

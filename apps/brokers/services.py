@@ -44,17 +44,23 @@ def topics_named(*, names: Collection[str]) -> dict[str, Topic]:
 
 @transaction.atomic
 def register_broker(
-    *, name: str, kind: str, url: str, actor: Actor, now: datetime
+    *,
+    name: str,
+    kind: str,
+    url: str,
+    is_sample: bool = False,
+    actor: Actor,
+    now: datetime,
 ) -> Broker:
     """Add a broker, or change the address of a known one; idempotent."""
     if kind not in adapters.KINDS:
         raise Invalid("kind", f"use one of {', '.join(sorted(adapters.KINDS))}")
-    broker, created = Broker.objects.get_or_create(
-        name=name, defaults={"kind": kind, "url": url}
-    )
-    if not created and (broker.kind, broker.url) == (kind, url):
+    values = {"kind": kind, "url": url, "is_sample": is_sample}
+    broker, created = Broker.objects.get_or_create(name=name, defaults=values)
+    same = all(getattr(broker, field) == value for field, value in values.items())
+    if same and not created:
         return broker
-    Broker.objects.filter(pk=broker.pk).update(kind=kind, url=url)
+    Broker.objects.filter(pk=broker.pk).update(**values)
     audit.record(
         action=Action.BROKER_REGISTERED,
         subject=f"broker:{name}",

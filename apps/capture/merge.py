@@ -165,12 +165,12 @@ WHERE status = 'created'
 """
 
 _INSERT_FAILURES = """
-INSERT INTO poison_failure (day, poison_id, problem_id, report_id, redrive, bookmark,
-    cause, error_type, error_message, traceback, client_name, sub_id, host,
+INSERT INTO poison_failure (day, poison_id, problem_id, report_id, is_first, redrive,
+    bookmark, cause, error_type, error_message, traceback, client_name, sub_id, host,
     handler_version, attempts, failures, crashes, dequeue_count, first_failed_at,
     failed_at, failed_at_claimed, captured_at)
-SELECT %(day)s, poison_id, problem_id, report_id, redrive, bookmark,
-    cause, error_type, error_message, traceback, client_name, sub_id, host,
+SELECT %(day)s, poison_id, problem_id, report_id, status = 'created', redrive,
+    bookmark, cause, error_type, error_message, traceback, client_name, sub_id, host,
     handler_version, attempts, failures, crashes, dequeue_count, first_failed_at,
     failed_at, failed_at_claimed, %(now)s
 FROM incoming WHERE status <> 'duplicate' ORDER BY ord

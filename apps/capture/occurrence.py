@@ -64,7 +64,7 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
     raised = report.exception or Raised(type="", message="", traceback="")
     bookmark = ids.raw(report.bookmark)
     digest = hashlib.sha256(report.body).digest()
-    failed_at, claimed = _believed(report.failed_at, now=now)
+    failed_at, claimed = believed(report.failed_at, now=now)
     return Occurrence(
         report_id=report.report_id,
         topic_id=topic.pk,
@@ -93,7 +93,7 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
         failures=report.failures,
         crashes=report.crashes,
         dequeue_count=report.dequeue_count,
-        first_failed_at=min(_believed(report.first_failed_at, now=now)[0], failed_at),
+        first_failed_at=min(believed(report.first_failed_at, now=now)[0], failed_at),
         failed_at=failed_at,
         failed_at_claimed=claimed,
         redrive=_verified(report.redrive, topic=topic, digest=digest),
@@ -112,7 +112,7 @@ def from_dead_letter(letter: DeadLetter, *, topic: Topic, now: datetime) -> Occu
     bookmark = ids.raw(origin)
     group = storable(story.consumer_group)
     digest = hashlib.sha256(letter.body).digest()
-    failed_at, claimed = _believed(story.failed_at or now, now=now)
+    failed_at, claimed = believed(story.failed_at or now, now=now)
     content_type = vocabulary.content_type(letter.headers)
     return Occurrence(
         report_id=ids.report_id(queue=letter.queue, bookmark=letter.bookmark),
@@ -149,8 +149,11 @@ def from_dead_letter(letter: DeadLetter, *, topic: Topic, now: datetime) -> Occu
     )
 
 
-def _believed(claimed: datetime, *, now: datetime) -> tuple[datetime, datetime | None]:
-    """Take a time as it is told, or ours where the teller's clock is far off."""
+def believed(claimed: datetime, *, now: datetime) -> tuple[datetime, datetime | None]:
+    """Take a time as it is told, or ours where the teller's clock is far off.
+
+    The second is what was told, where it is not believed.
+    """
     if now - BELIEVED_BEFORE <= claimed <= now + BELIEVED_AFTER:
         return claimed, None
     return now, claimed

@@ -18,7 +18,7 @@ from psycopg.errors import DeadlockDetected
 from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.capture.merge import merge
-from apps.capture.occurrence import Occurrence, from_report
+from apps.capture.occurrence import Occurrence, believed, from_report
 from apps.poison import services as poison
 from apps.team.rights import Principal
 from poisonguard.contract import (
@@ -177,16 +177,16 @@ def _out_of_scope(topic: str) -> Answer:
 
 _INSERT_COUNTERS = """
 INSERT INTO capture_counter (day, reporter, sequence, topic_id, consumer_group,
-    client_name, minute, handled, failed, skipped, retried, duration_ms_hist,
-    captured_at)
+    client_name, minute, minute_claimed, source, handled, failed, skipped, retried,
+    duration_ms_hist, captured_at)
 SELECT DISTINCT ON (told.reporter, told.sequence)
        %(day)s, told.reporter, told.sequence, told.topic_id, told.consumer_group,
-       told.client_name, told.minute, told.handled, told.failed, told.skipped,
-       told.retried, told.duration_ms_hist, %(now)s
+       told.client_name, told.minute, told.minute_claimed, 'sdk', told.handled,
+       told.failed, told.skipped, told.retried, told.duration_ms_hist, %(now)s
 FROM jsonb_to_recordset(%(rows)s::jsonb) AS told(
     reporter uuid, sequence int8, topic_id int8, consumer_group text,
-    client_name text, minute timestamptz, handled int8, failed int8, skipped int8,
-    retried int8, duration_ms_hist jsonb)
+    client_name text, minute timestamptz, minute_claimed timestamptz, handled int8,
+    failed int8, skipped int8, retried int8, duration_ms_hist jsonb)
 WHERE NOT EXISTS (SELECT FROM capture_counter seen
                   WHERE seen.reporter = told.reporter
                     AND seen.sequence = told.sequence)
@@ -200,7 +200,7 @@ def _insert_counters(
 ) -> set[tuple[uuid.UUID, int]]:
     if not counters:
         return set()
-    rows = json.dumps([_counter_row(c, topics[c.topic].pk) for c in counters])
+    rows = json.dumps([_counter_row(c, topics[c.topic].pk, now=now) for c in counters])
     with connection.cursor() as cursor:
         # No index spans the partitions: one writer for each reporter at a time.
         for reporter in sorted({str(counter.reporter) for counter in counters}):
@@ -211,14 +211,18 @@ def _insert_counters(
         return set(cursor.fetchall())
 
 
-def _counter_row(counter: CounterReport, topic_id: int) -> dict[str, Any]:
+def _counter_row(
+    counter: CounterReport, topic_id: int, *, now: datetime
+) -> dict[str, Any]:
+    minute, claimed = believed(counter.minute, now=now)
     return {
         "reporter": str(counter.reporter),
         "sequence": counter.sequence,
         "topic_id": topic_id,
         "consumer_group": counter.consumer_group,
         "client_name": counter.client_name,
-        "minute": counter.minute.isoformat(),
+        "minute": minute.replace(second=0, microsecond=0).isoformat(),
+        "minute_claimed": claimed and claimed.isoformat(),
         "handled": counter.handled,
         "failed": counter.failed,
         "skipped": counter.skipped,

@@ -8,7 +8,7 @@ from django.db import models
 
 # Generic for the type checker only; Django's own class takes no parameter.
 if TYPE_CHECKING:
-    OpaqueField = models.Field[str, str]
+    OpaqueField = models.Field[Any, Any]
 else:
     OpaqueField = models.Field
 

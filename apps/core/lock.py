@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 from django.db import connection
-from django.db.backends.postgresql.base import DatabaseWrapper
+
+from apps.core.sessions import open_session
 
 
 def key_of(name: str) -> int:
@@ -40,7 +41,7 @@ class Lock:
 @contextmanager
 def attempt(name: str) -> Iterator[Lock | None]:
     """Take the lock if it is free; give None at once if it is not."""
-    session = _session()
+    session = open_session("lock")
     try:
         query = "SELECT pg_try_advisory_lock(%s)"
         row = session.execute(query, [key_of(name)]).fetchone()
@@ -64,20 +65,3 @@ def held(names: Iterable[str]) -> set[str]:
             """
         )
         return {keys[key] for (key,) in cursor.fetchall() if key in keys}
-
-
-def _session() -> psycopg.Connection[Any]:
-    wrapper = cast(DatabaseWrapper, connection)
-    parameters = dict(wrapper.get_connection_params())
-    wanted = {"dbname", "user", "password", "host", "port", "sslmode", "sslrootcert"}
-    chosen = {name: value for name, value in parameters.items() if name in wanted}
-    # Keepalives: a holder behind a dead network must lose its lock within seconds.
-    return psycopg.connect(
-        **chosen,
-        autocommit=True,
-        application_name="poisonweb lock",
-        connect_timeout=5,
-        keepalives_idle=5,
-        keepalives_interval=2,
-        keepalives_count=3,
-    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models import F, Q
 
@@ -232,6 +233,9 @@ class Failure(models.Model):
         Problem, on_delete=models.PROTECT, related_name="+", db_constraint=False
     )
     report_id = models.UUIDField()
+    is_first = models.BooleanField(
+        default=False, db_default=False, help_text="it made its poison"
+    )
     redrive = models.UUIDField(null=True)
     bookmark = models.BinaryField()
     cause = models.CharField(max_length=20)
@@ -251,6 +255,7 @@ class Failure(models.Model):
     # As the consumer's clock had it, where that was too far off to be believed.
     failed_at_claimed = models.DateTimeField(null=True)
     captured_at = models.DateTimeField()
+    captured_xid = TransactionIdField(db_default=CurrentTransaction())
 
     class Meta:
         db_table = "poison_failure"
@@ -280,6 +285,8 @@ class Redrive(models.Model):
     copies = models.PositiveIntegerField(default=1)
     claimed_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True)
+    # Kept when it comes back later: then it has been both.
+    confirmed_at = models.DateTimeField(null=True)
     answered_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -308,6 +315,18 @@ class Redrive(models.Model):
                     outcome__in=["confirmed", "recurred"], answered_at__isnull=False
                 )
                 | (~Q(outcome__in=["confirmed", "recurred"]) & Q(answered_at=None)),
+            ),
+            models.CheckConstraint(
+                name="poison_redrive_only_an_answered_was_confirmed",
+                condition=Q(outcome__in=["confirmed", "recurred"])
+                | Q(confirmed_at=None),
+            ),
+        ]
+        indexes = [
+            # The nightly report asks by time. Rows lie in the order of their claims.
+            BrinIndex(
+                fields=["sent_at", "confirmed_at", "answered_at"],
+                name="poison_redrive_times",
             ),
         ]
 

@@ -111,7 +111,7 @@ def _verdict(
 _CONFIRM = """
 WITH heard AS (
     UPDATE poison_redrive SET outcome = 'confirmed', answered_at = %(now)s,
-           sent_at = coalesce(sent_at, %(now)s)
+           confirmed_at = %(now)s, sent_at = coalesce(sent_at, %(now)s)
     WHERE id = ANY(%(ids)s) AND outcome = ANY(%(from)s)
     RETURNING id, poison_id, n, sent_at
 ), settled AS (

@@ -19,6 +19,8 @@ class Scope(StrEnum):
     OPERATIONS_READ = "operations:read"
     OPERATIONS_WRITE = "operations:write"
     AUDIT_READ = "audit:read"
+    REPORTS_READ = "reports:read"
+    REPORTS_WRITE = "reports:write"
 
 
 class Role(StrEnum):
@@ -34,6 +36,7 @@ _READING = frozenset(
         Scope.PROBLEMS_READ,
         Scope.OPERATIONS_READ,
         Scope.AUDIT_READ,
+        Scope.REPORTS_READ,
     }
 )
 GRANTS: dict[Role, frozenset[Scope]] = {

@@ -6,12 +6,10 @@ The word may be lost (a broker that is away, a crash): `rescue` finds the row.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from django.db import connection, transaction
-
+from apps.core.after_commit import tell
 from apps.team.rights import Principal
 from apps.triage import tasks
 from apps.triage.models import Operation
@@ -22,7 +20,7 @@ from apps.triage.services.selection import Ask
 def preview(*, ask: Ask, principal: Principal, now: datetime) -> Operation:
     operation = selection.preview(ask=ask, principal=principal, now=now)
     if not operation.taken:
-        _tell(partial(tasks.take_selection.delay, operation.pk))
+        tell(partial(tasks.take_selection.delay, operation.pk))
     return operation
 
 
@@ -32,20 +30,11 @@ def confirm(
     operation = decision.confirm(
         token=token, reason=reason, principal=principal, now=now
     )
-    _tell(partial(tasks.run_operation.delay, operation.pk))
+    tell(partial(tasks.run_operation.delay, operation.pk))
     return operation
 
 
 def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation:
     operation = decision.undo(operation_id=operation_id, principal=principal, now=now)
-    _tell(partial(tasks.run_operation.delay, operation.pk))
+    tell(partial(tasks.run_operation.delay, operation.pk))
     return operation
-
-
-def _tell(word: Callable[[], object]) -> None:
-    def tell() -> None:
-        # Holding no connection: a Celery broker that hangs would take them all.
-        connection.close()
-        word()
-
-    transaction.on_commit(tell, robust=True)

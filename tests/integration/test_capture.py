@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from apps.capture.models import Counter
 from apps.capture.services import Status
 from apps.poison.models import Alias, Body, Failure, Poison, Problem, Redrive
 from apps.poison.services import Answered, begin, confirm, mark
 from apps.poison.states import Outcome, State
 from apps.poison.tokens import sign
-from tests.reports import capture, drop, failure, poisons
+from tests.reports import capture, count_up, counter, drop, failure, poisons
 
 pytestmark = pytest.mark.django_db
 
@@ -271,3 +272,41 @@ def test_failures_gather_into_one_problem_for_a_topic_and_group(now: datetime) -
     )
 
     assert Problem.objects.count() == 3
+
+
+def test_the_first_failure_of_a_message_is_marked(now: datetime) -> None:
+    twice = failure(now, bookmark="1-0"), failure(now, bookmark="1-0")
+    capture(now, *twice, failure(now, bookmark="2-0"))
+    capture(now, failure(now, bookmark="1-0"))
+
+    marked = Failure.objects.order_by("id").values_list("is_first", flat=True)
+
+    assert list(marked) == [True, False, True, False]
+
+
+def test_a_confirmation_is_remembered_when_the_message_comes_back(
+    now: datetime,
+) -> None:
+    (poison,) = poisons(now, 1, bookmark="1-0")
+    token = redriven(poison, now)
+    confirm(tokens=[(token, "orders")], now=now + SECOND)
+
+    capture(now + 2 * SECOND, failure(now + 2 * SECOND, redrive=token))
+
+    redrive = Redrive.objects.get()
+    assert redrive.outcome == Outcome.RECURRED
+    assert redrive.confirmed_at == now + SECOND
+    assert redrive.answered_at == now + 2 * SECOND
+
+
+@pytest.mark.parametrize("claimed", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:00Z"])
+def test_counts_of_an_unbelievable_minute_are_of_the_minute_they_came(
+    now: datetime, claimed: str
+) -> None:
+    count_up(now + 7 * SECOND, counter(minute=claimed))
+
+    counted = Counter.objects.get()
+
+    assert counted.minute == now
+    assert counted.minute_claimed == datetime.fromisoformat(claimed)
+    assert counted.source == "sdk"

@@ -106,6 +106,7 @@ def _make_sample(key_file: Path) -> None:
         name="sample",
         kind="redis_streams",
         url="env:POISONWEB_REDIS_URL",
+        is_sample=True,
         actor=SET_UP,
         now=clock.now(),
     )

@@ -1,0 +1,26 @@
+"""The doors' way in: a request, and the word to the worker once it is committed."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from functools import partial
+
+from apps.core.after_commit import tell
+from apps.reports import tasks
+from apps.reports.models import Run
+from apps.reports.services import requests
+from apps.team.rights import Principal
+
+
+def request(
+    *, first_day: date, last_day: date, principal: Principal, now: datetime
+) -> Run:
+    run = requests.request(
+        first_day=first_day,
+        last_day=last_day,
+        actor=principal.actor,
+        source=principal.source,
+        now=now,
+    )
+    tell(partial(tasks.make.delay, run.pk))
+    return run

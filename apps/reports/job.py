@@ -1,0 +1,137 @@
+"""The Spark job, as a process of its own: the product itself never imports Spark.
+
+The job watches its standard input: when we are gone it ends, whatever ended us.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import IO
+from urllib.parse import quote
+
+from django.conf import settings
+from django.db import connection
+
+from apps.core.text import one_line, readable
+from apps.reports.errors import RunFailed, TakenOver
+
+MODULE = "spark.jobs.nightly_failure_rate"
+MOST_TIME = timedelta(hours=6)
+POLL_SECONDS = 0.25
+LOG_BYTES = 8_000
+GRACE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What the job is to do: which days, as which snapshot saw them, for which run."""
+
+    run: int
+    epoch: int
+    first_day: date
+    last_day: date
+    snapshot: str
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (
+            *("--run", str(self.run), "--epoch", str(self.epoch)),
+            *("--first", self.first_day.isoformat()),
+            *("--last", self.last_day.isoformat()),
+            *("--snapshot", self.snapshot, "--lake", settings.POISONWEB_LAKE),
+        )
+
+
+def carry_out(order: Order, *, may_go_on: Callable[[], bool]) -> dict[str, int]:
+    """Run the job to its end; give how many facts of each kind it says it read.
+
+    Raises RunFailed when it fails, TakenOver when it may not go on meanwhile.
+    """
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as log:
+        with _started(order, said, log) as process:
+            _watch(process, may_go_on)
+        if process.returncode:
+            raise _failure(process.returncode, log)
+        return _rows(said, log)
+
+
+@contextmanager
+def _started(
+    order: Order, said: IO[bytes], log: IO[bytes]
+) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(  # noqa: S603 - our own module, numbers and dates
+        (sys.executable, "-m", MODULE, *order.arguments),
+        cwd=settings.BASE_DIR,
+        env={**os.environ, "DATABASE_URL": database_url()},
+        stdin=subprocess.PIPE,
+        stdout=said,
+        stderr=log,
+    )
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+def database_url() -> str:
+    """Say where Django's database is: in tests it is not the one in the environment."""
+    own = connection.settings_dict
+    user, password = quote(own["USER"], safe=""), quote(own["PASSWORD"], safe="")
+    host = f"[{own['HOST']}]" if ":" in own["HOST"] else own["HOST"]
+    place = f"{host}:{own['PORT']}" if own["PORT"] else host
+    return f"postgresql://{user}:{password}@{place}/{quote(own['NAME'], safe='')}"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Let go of its standard input, so that it ends; and make sure of it."""
+    if process.stdin:
+        process.stdin.close()
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _watch(process: subprocess.Popen[bytes], may_go_on: Callable[[], bool]) -> None:
+    until = time.monotonic() + MOST_TIME.total_seconds()
+    while process.poll() is None:
+        if time.monotonic() > until:
+            raise RunFailed(f"the job took more than {MOST_TIME}")
+        if not may_go_on():
+            raise TakenOver
+        time.sleep(POLL_SECONDS)
+
+
+def _failure(code: int, log: IO[bytes]) -> RunFailed:
+    text = _tail(log)
+    lines = [line for line in text.splitlines() if line.strip()]
+    why = one_line(lines[-1]) if lines else "it said nothing"
+    ended = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+    return RunFailed(f"the job {ended}: {why}", log=text)
+
+
+def _rows(said: IO[bytes], log: IO[bytes]) -> dict[str, int]:
+    said.seek(0)
+    lines = said.read().splitlines()
+    try:
+        told = json.loads(lines[-1])["rows"]
+        return {str(kind): int(number) for kind, number in told.items()}
+    except (IndexError, KeyError, TypeError, ValueError):
+        message = "the job ended well and did not say what it read"
+        raise RunFailed(message, log=_tail(log)) from None
+
+
+def _tail(log: IO[bytes]) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - LOG_BYTES))
+    return readable(log.read())

@@ -1,0 +1,237 @@
+"""OVER TIME: what the nightly runs measured, published day by day.
+
+A day is there whole or not at all: its row and all its rates are replaced in one
+transaction. What a run has staged before that is in two unlogged tables, which no
+model and no page knows.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db import models
+from django.db.models import F, Q
+
+from apps.brokers.models import Topic
+from apps.core.fields import SnapshotField
+from apps.poison.models import Problem
+from apps.reports.querysets import ProblemDayQuerySet, RateQuerySet, RunQuerySet
+from apps.reports.states import FINISHED, Source, State
+
+
+class Run(models.Model):
+    """One making of the reports of some days; `as_of` is the moment that it saw."""
+
+    first_day = models.DateField()
+    last_day = models.DateField()
+    state = models.CharField(max_length=10, default=State.QUEUED.value)
+    asked_by = models.TextField()
+    asked_at = models.DateTimeField()
+    epoch = models.PositiveIntegerField(default=0, help_text="one more for each start")
+    started_at = models.DateTimeField(null=True)
+    snapshot = SnapshotField(null=True)
+    as_of = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    rows_in = models.BigIntegerField(default=0)
+    late_rows = models.BigIntegerField(default=0)
+    trouble = models.TextField(default="", help_text="why it failed, in a line")
+    log = models.TextField(default="", help_text="the end of the job's log, if it did")
+
+    objects = RunQuerySet.as_manager()
+
+    class Meta:
+        db_table = "reports_run"
+        # An exclusion constraint beside these (0001): unfinished runs never overlap.
+        constraints = [
+            models.CheckConstraint(
+                name="reports_run_state_is_known",
+                condition=Q(state__in=[state.value for state in State]),
+            ),
+            models.CheckConstraint(
+                name="reports_run_window_is_in_order",
+                condition=Q(first_day__lte=F("last_day")),
+            ),
+            models.CheckConstraint(
+                name="reports_run_finished_has_finished_at",
+                condition=Q(state__in=FINISHED, finished_at__isnull=False)
+                | (~Q(state__in=FINISHED) & Q(finished_at=None)),
+            ),
+            models.CheckConstraint(
+                name="reports_run_done_has_a_snapshot",
+                condition=~Q(state="done")
+                | Q(snapshot__isnull=False, as_of__isnull=False),
+            ),
+            models.CheckConstraint(
+                name="reports_run_failed_says_why",
+                condition=Q(state="failed") & ~Q(trouble="")
+                | (~Q(state="failed") & Q(trouble="")),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pk} {self.first_day} to {self.last_day} {self.state}"
+
+    @property
+    def days(self) -> int:
+        return (self.last_day - self.first_day).days + 1
+
+    @property
+    def duration(self) -> timedelta | None:
+        """Tell how long its last start took; None while it runs."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return self.finished_at - self.started_at
+
+
+class Day(models.Model):
+    """A published UTC day. A day without a row here is a gap, not a zero."""
+
+    day = models.DateField(primary_key=True)
+    run = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="published")
+    rows_in = models.BigIntegerField()
+    late_rows = models.BigIntegerField()
+
+    class Meta:
+        db_table = "reports_day"
+        constraints = [
+            models.CheckConstraint(
+                name="reports_day_is_not_negative",
+                condition=Q(rows_in__gte=0, late_rows__gte=0),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.day} by run {self.run_id}"
+
+
+class _Measured(models.Model):
+    """What is told of a topic and of a problem alike; `failed` is terminal.
+
+    `delivered` is null where nobody told it, and the rate is null without it. The
+    interval is Wilson's at 95 %.
+    """
+
+    delivered = models.BigIntegerField(null=True)
+    failed = models.BigIntegerField()
+    poisoned = models.BigIntegerField(help_text="messages that failed so at first")
+    retried = models.BigIntegerField()
+    redriven = models.BigIntegerField()
+    confirmed = models.BigIntegerField()
+    recurred = models.BigIntegerField()
+    dropped = models.BigIntegerField()
+    failure_rate = models.FloatField(null=True)
+    rate_low = models.FloatField(null=True)
+    rate_high = models.FloatField(null=True)
+
+    class Meta:
+        abstract = True
+
+
+NOT_NEGATIVE = Q(
+    delivered__gte=0,
+    failed__gte=0,
+    poisoned__gte=0,
+    retried__gte=0,
+    redriven__gte=0,
+    confirmed__gte=0,
+    recurred__gte=0,
+    dropped__gte=0,
+)
+A_RATE_IS_A_PART = Q(failure_rate=None, rate_low=None, rate_high=None) | Q(
+    delivered__gt=0,
+    rate_low__gte=0,
+    rate_low__lte=F("failure_rate"),
+    rate_high__gte=F("failure_rate"),
+    rate_high__lte=1,
+)
+
+
+class Rate(_Measured):
+    """A topic in an hour, or the whole day (`hour` null), by consumer group or in all.
+
+    `uncounted` is the part of `failed` in groups whose deliveries nobody counts; it is
+    no part of the rate. The quantiles are upper bounds of handling time.
+    """
+
+    day = models.ForeignKey(
+        Day, on_delete=models.CASCADE, related_name="rates", db_index=False
+    )
+    hour = models.PositiveSmallIntegerField(null=True)
+    topic = models.ForeignKey(
+        Topic, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    consumer_group = models.TextField(null=True)
+    source = models.CharField(max_length=10)
+    uncounted = models.BigIntegerField()
+    skipped = models.BigIntegerField()
+    p50_ms = models.BigIntegerField(null=True)
+    p95_ms = models.BigIntegerField(null=True)
+    p99_ms = models.BigIntegerField(null=True)
+
+    objects = RateQuerySet.as_manager()
+
+    class Meta:
+        db_table = "reports_rate"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["topic", "day", "hour", "consumer_group"],
+                name="reports_rate_once",
+                nulls_distinct=False,
+            ),
+            models.CheckConstraint(
+                name="reports_rate_source_is_known",
+                condition=Q(source__in=[source.value for source in Source]),
+            ),
+            models.CheckConstraint(
+                name="reports_rate_hour_is_of_a_day",
+                condition=Q(hour=None) | Q(hour__lte=23),
+            ),
+            models.CheckConstraint(
+                name="reports_rate_is_not_negative",
+                condition=NOT_NEGATIVE
+                & Q(skipped__gte=0, uncounted__gte=0, uncounted__lte=F("failed")),
+            ),
+            models.CheckConstraint(
+                name="reports_rate_is_a_part", condition=A_RATE_IS_A_PART
+            ),
+            models.CheckConstraint(
+                name="reports_rate_without_a_source_is_null",
+                condition=~Q(source="none") | Q(delivered=None),
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["day", "hour"], name="reports_rate_by_day"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.topic_id} {self.day_id} {self.hour}: {self.failure_rate}"
+
+
+class ProblemDay(_Measured):
+    """A problem on a day; `delivered` is what its whole consumer group was."""
+
+    day = models.ForeignKey(
+        Day, on_delete=models.CASCADE, related_name="problems", db_index=False
+    )
+    problem = models.ForeignKey(
+        Problem, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+
+    objects = ProblemDayQuerySet.as_manager()
+
+    class Meta:
+        db_table = "reports_problem_day"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["day", "problem"], name="reports_problem_day_once"
+            ),
+            models.CheckConstraint(
+                name="reports_problem_day_is_not_negative", condition=NOT_NEGATIVE
+            ),
+            models.CheckConstraint(
+                name="reports_problem_day_is_a_part", condition=A_RATE_IS_A_PART
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.problem_id} {self.day_id}: {self.failed}"

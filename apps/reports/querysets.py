@@ -1,0 +1,56 @@
+"""Runs and what they published, asked for in sentences."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING, Any, Self
+
+from django.db import models
+
+from apps.reports.states import UNFINISHED, State, before
+
+if TYPE_CHECKING:
+    from apps.reports.models import ProblemDay, Rate, Run
+
+
+class RunQuerySet(models.QuerySet["Run"]):
+    def unfinished(self) -> Self:
+        return self.filter(state__in=UNFINISHED)
+
+    def failed(self) -> Self:
+        return self.filter(state=State.FAILED)
+
+    def covering(self, day: date) -> Self:
+        return self.filter(first_day__lte=day, last_day__gte=day)
+
+    def overlapping(self, first: date, last: date) -> Self:
+        return self.filter(first_day__lte=last, last_day__gte=first)
+
+    def recent_first(self) -> Self:
+        return self.order_by("-id")
+
+    def transition(self, *, to: State, **values: Any) -> int:
+        """Move what may move, and say how many rows did."""
+        return self.filter(state__in=before(to)).update(state=to.value, **values)
+
+
+class RateQuerySet(models.QuerySet["Rate"]):
+    def between(self, first: date, last: date) -> Self:
+        return self.filter(day_id__gte=first, day_id__lte=last)
+
+    def whole_days(self) -> Self:
+        return self.filter(hour=None)
+
+    def by_hour(self) -> Self:
+        return self.filter(hour__isnull=False)
+
+    def of_all_groups(self) -> Self:
+        return self.filter(consumer_group=None)
+
+    def on(self, topic: str) -> Self:
+        return self.filter(topic__name=topic)
+
+
+class ProblemDayQuerySet(models.QuerySet["ProblemDay"]):
+    def between(self, first: date, last: date) -> Self:
+        return self.filter(day_id__gte=first, day_id__lte=last)

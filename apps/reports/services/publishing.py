@@ -1,0 +1,74 @@
+"""From what a run has staged to what everybody sees: all of it at once, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from django.db import connection, transaction
+
+from apps.reports.errors import TakenOver
+from apps.reports.models import Day, Run
+from apps.reports.states import State
+
+MEASURED = (
+    "delivered, failed, poisoned, retried, redriven, confirmed, recurred, dropped,"
+    " failure_rate, rate_low, rate_high"
+)
+
+_RATES = f"""
+INSERT INTO reports_rate (day_id, hour, topic_id, consumer_group, source, uncounted,
+    skipped, {MEASURED}, p50_ms, p95_ms, p99_ms)
+SELECT day, hour, topic.id, consumer_group, source, uncounted,
+    skipped, {MEASURED}, p50_ms, p95_ms, p99_ms
+FROM reports_staged_rate staged JOIN brokers_topic topic ON topic.name = staged.topic
+WHERE run_id = %(run)s AND epoch = %(epoch)s
+"""  # noqa: S608 - made of our own words
+
+_PROBLEMS = f"""
+INSERT INTO reports_problem_day (day_id, problem_id, {MEASURED})
+SELECT day, problem, {MEASURED} FROM reports_staged_problem
+WHERE run_id = %(run)s AND epoch = %(epoch)s
+"""  # noqa: S608 - made of our own words
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """How many facts a day is made of, and how many its last report had not seen."""
+
+    total: int
+    late: int
+
+
+@transaction.atomic
+def publish(*, run: Run, rows: Mapping[date, Rows], now: datetime) -> None:
+    """Replace the run's days by what it has staged; `rows` has every one of them.
+
+    Raises TakenOver when another start of the run has begun meanwhile.
+    """
+    same = Run.objects.select_for_update().filter(pk=run.pk, epoch=run.epoch)
+    done = same.transition(
+        to=State.DONE,
+        finished_at=now,
+        rows_in=sum(each.total for each in rows.values()),
+        late_rows=sum(each.late for each in rows.values()),
+    )
+    if not done:
+        raise TakenOver
+    Day.objects.filter(day__in=list(rows)).delete()
+    Day.objects.bulk_create(
+        Day(day=day, run=run, rows_in=each.total, late_rows=each.late)
+        for day, each in rows.items()
+    )
+    with connection.cursor() as cursor:
+        for statement in (_RATES, _PROBLEMS):
+            cursor.execute(statement, {"run": run.pk, "epoch": run.epoch})
+    forget_staged()
+
+
+def forget_staged() -> None:
+    """Empty the staged tables; only who holds the lock of reports may."""
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM reports_staged_rate")
+        cursor.execute("DELETE FROM reports_staged_problem")

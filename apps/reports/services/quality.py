@@ -1,0 +1,205 @@
+"""Whether what a run has staged agrees with Postgres, and with itself.
+
+Postgres is asked in the very snapshot that the job read, so the numbers are the same or
+something is wrong. What is wrong is told by name, and nothing is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, time
+from typing import Any
+
+from django.db import connection
+
+from apps.core.snapshot import Snapshot
+from apps.reports.errors import Unreconciled
+from apps.reports.models import Run
+from apps.reports.services.planning import days_of
+from apps.reports.services.publishing import Rows
+from apps.reports.services.requests import ONE_DAY
+
+Sums = dict[tuple[date, str], int]
+
+_FACTS = """
+WITH facts AS (
+    SELECT failed_at AS at, 'failures' AS kind, 1 AS failures,
+           is_first::int AS poisoned, 0 AS delivered, 0 AS skipped, captured_xid AS xid
+    FROM poison_failure
+    WHERE day >= %(captured)s AND failed_at >= %(from)s AND failed_at < %(until)s
+    UNION ALL
+    SELECT minute, source, 0, 0, handled + failed, skipped, captured_xid
+    FROM capture_counter
+    WHERE day >= %(captured)s AND minute >= %(from)s AND minute < %(until)s
+    UNION ALL
+    SELECT sent_at, 'redriven', 0, 0, 0, 0, NULL FROM poison_redrive
+    WHERE sent_at >= %(from)s AND sent_at < %(until)s
+    UNION ALL
+    SELECT confirmed_at, 'confirmed', 0, 0, 0, 0, NULL FROM poison_redrive
+    WHERE confirmed_at >= %(from)s AND confirmed_at < %(until)s
+    UNION ALL
+    SELECT answered_at, 'recurred', 0, 0, 0, 0, NULL FROM poison_redrive
+    WHERE answered_at >= %(from)s AND answered_at < %(until)s AND outcome = 'recurred'
+    UNION ALL
+    SELECT operation.finished_at, 'dropped', 0, 0, 0, 0, NULL
+    FROM triage_operation operation JOIN triage_item item
+      ON item.operation_id = operation.id AND item.state = 'dropped'
+    WHERE operation.finished_at >= %(from)s AND operation.finished_at < %(until)s
+)
+SELECT (at AT TIME ZONE 'UTC')::date, kind, count(*), sum(poisoned), sum(delivered),
+       sum(skipped),
+       count(*) FILTER (WHERE NOT pg_visible_in_snapshot(xid, run.snapshot))
+FROM facts
+LEFT JOIN reports_day published ON published.day = (at AT TIME ZONE 'UTC')::date
+LEFT JOIN reports_run run ON run.id = published.run_id
+GROUP BY 1, 2
+"""
+
+_STAGED = """
+SELECT day, sum(poisoned), sum(redriven), sum(confirmed), sum(recurred), sum(dropped),
+       coalesce(sum(delivered) FILTER (WHERE source = 'sdk'), 0),
+       coalesce(sum(skipped) FILTER (WHERE source = 'sdk'), 0)
+FROM reports_staged_rate
+WHERE run_id = %(run)s AND epoch = %(epoch)s
+  AND hour IS NOT NULL AND consumer_group IS NOT NULL
+GROUP BY day
+"""
+
+_STAGED_PROBLEMS = """
+SELECT day, sum(failed) FROM reports_staged_problem
+WHERE run_id = %(run)s AND epoch = %(epoch)s GROUP BY day
+"""
+
+# The four grains tell the same of a topic and day, each in its own detail.
+_GRAINS_DIFFER = """
+SELECT day, topic FROM (
+    SELECT day, topic, sum(failed) AS failed, sum(delivered) AS delivered,
+           sum(poisoned) AS poisoned, sum(skipped) AS skipped,
+           sum(retried) AS retried, sum(redriven) AS redriven,
+           sum(confirmed) AS confirmed, sum(recurred) AS recurred,
+           sum(dropped) AS dropped, sum(uncounted) AS uncounted
+    FROM reports_staged_rate WHERE run_id = %(run)s AND epoch = %(epoch)s
+    GROUP BY day, topic, hour IS NULL, consumer_group IS NULL
+) grains
+GROUP BY day, topic
+HAVING count(*) <> 4 OR count(DISTINCT (failed, delivered, poisoned, skipped, retried,
+    redriven, confirmed, recurred, dropped, uncounted)) <> 1
+ORDER BY day, topic LIMIT 3
+"""
+
+_IMPOSSIBLE = """
+SELECT day, topic FROM reports_staged_rate
+WHERE run_id = %(run)s AND epoch = %(epoch)s
+  AND (day < %(first)s OR day > %(last)s OR hour NOT BETWEEN 0 AND 23
+       OR least(delivered, failed, poisoned, skipped, retried, redriven, confirmed,
+                recurred, dropped, uncounted) < 0
+       OR source = 'sdk' AND consumer_group IS NOT NULL AND failed > delivered
+       OR topic NOT IN (SELECT name FROM brokers_topic))
+UNION
+SELECT day, problem::text FROM reports_staged_problem
+WHERE run_id = %(run)s AND epoch = %(epoch)s
+  AND (day < %(first)s OR day > %(last)s
+       OR least(delivered, failed, poisoned, retried, redriven, confirmed, recurred,
+                dropped) < 0
+       OR problem NOT IN (SELECT id FROM poison_problem))
+ORDER BY 1, 2 LIMIT 3
+"""
+
+
+def check(*, run: Run, snapshot: Snapshot, told: Mapping[str, int]) -> dict[date, Rows]:
+    """Give how many rows each day is made of; raise Unreconciled when numbers differ.
+
+    `told` is how many facts of each kind the job says that it read.
+    """
+    facts = snapshot.ask(_FACTS, _window(run))
+    _compare("rows read", _read(facts), {**told})
+    _compare("the day and number", _expected(facts), _staged(run))
+    _refuse("its grains differ", _GRAINS_DIFFER, run)
+    _refuse("impossible numbers", _IMPOSSIBLE, run)
+    return {day: _rows(facts, day) for day in days_of(run)}
+
+
+def _window(run: Run) -> dict[str, Any]:
+    return {
+        "first": run.first_day,
+        # A clock may be minutes ahead: what is of this day was captured the day before.
+        "captured": run.first_day - ONE_DAY,
+        "from": datetime.combine(run.first_day, time.min, UTC),
+        "until": datetime.combine(run.last_day + ONE_DAY, time.min, UTC),
+    }
+
+
+_KINDS = {"failures": "failures", "sdk": "counters", "broker": "counters"}
+
+
+def _read(facts: list[tuple[Any, ...]]) -> dict[str, int]:
+    read = dict.fromkeys(("failures", "counters", "decisions"), 0)
+    for _, kind, number, *_rest in facts:
+        read[_KINDS.get(kind, "decisions")] += number
+    return read
+
+
+def _rows(facts: list[tuple[Any, ...]], day: date) -> Rows:
+    of_day = [fact for fact in facts if fact[0] == day]
+    return Rows(
+        total=sum(fact[2] for fact in of_day), late=sum(fact[6] for fact in of_day)
+    )
+
+
+def _expected(facts: list[tuple[Any, ...]]) -> Sums:
+    expected: Sums = {}
+    for day, kind, number, poisoned, delivered, skipped, _late in facts:
+        if kind == "failures":
+            expected |= {(day, "failures"): number, (day, "poisoned"): poisoned}
+        elif kind == "sdk":
+            expected |= {(day, "delivered"): delivered, (day, "skipped"): skipped}
+        elif kind != "broker":
+            expected[day, kind] = number
+    return {key: int(value) for key, value in expected.items() if value}
+
+
+def _staged(run: Run) -> Sums:
+    named = ("poisoned", "redriven", "confirmed", "recurred", "dropped")
+    sums: Sums = {}
+    for day, *values in _asked(_STAGED, run):
+        names = (*named, "delivered", "skipped")
+        sums |= {(day, n): v for n, v in zip(names, values, strict=True)}
+    for day, failures in _asked(_STAGED_PROBLEMS, run):
+        sums[day, "failures"] = failures
+    return {key: int(value) for key, value in sums.items() if value}
+
+
+def _asked(query: str, run: Run) -> list[tuple[Any, ...]]:
+    values = {"run": run.pk, "epoch": run.epoch, **_window(run), "last": run.last_day}
+    with connection.cursor() as cursor:
+        cursor.execute(query, values)
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+        return found
+
+
+def _compare(what: str, expected: Mapping[Any, int], found: Mapping[Any, int]) -> None:
+    if expected != found:
+        raise Unreconciled(f"{what}: {'; '.join(_differences(expected, found))}")
+
+
+def _differences(
+    expected: Mapping[Any, int], found: Mapping[Any, int]
+) -> Iterator[str]:
+    """Tell the first few differences, in order."""
+    keys = sorted(
+        key for key in {*expected, *found} if _of(expected, key) != _of(found, key)
+    )
+    for key in keys[:3]:
+        name = key if isinstance(key, str) else f"{key[0]} {key[1]}"
+        yield f"{name} is {_of(found, key)}, Postgres has {_of(expected, key)}"
+
+
+def _of(sums: Mapping[Any, int], key: Any) -> int:
+    return sums.get(key, 0)
+
+
+def _refuse(why: str, query: str, run: Run) -> None:
+    found = _asked(query, run)
+    if found:
+        places = "; ".join(f"{day} {name}" for day, name in found)
+        raise Unreconciled(f"{why}: {places}")

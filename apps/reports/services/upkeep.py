@@ -1,0 +1,15 @@
+"""Find runs that nobody works on."""
+
+from __future__ import annotations
+
+from apps.core import lock
+from apps.reports.models import Run
+from apps.reports.services.running import LOCK
+
+
+def next_to_run() -> int | None:
+    """Give the oldest run that waits, or whose worker died; None while one is made."""
+    if lock.held([LOCK]):
+        return None
+    waiting = Run.objects.unfinished().order_by("id")
+    return waiting.values_list("pk", flat=True).first()

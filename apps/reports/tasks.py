@@ -1,0 +1,33 @@
+"""Celery's doors of reports; a worker of their own queue has Spark beside it."""
+
+from __future__ import annotations
+
+import logging
+
+from celery import shared_task
+from django.conf import settings
+
+from apps.core import clock
+from apps.reports.services import planning, running, upkeep
+
+log = logging.getLogger(__name__)
+
+
+@shared_task
+def make(run_id: int) -> None:
+    running.run(run_id=run_id, clock=clock.now)
+
+
+@shared_task
+def rescue() -> None:
+    """Make what waits; a run whose worker died is among it."""
+    while (run_id := upkeep.next_to_run()) is not None:
+        running.run(run_id=run_id, clock=clock.now)
+
+
+@shared_task
+def nightly() -> None:
+    """Queue what the night has to make, and make it."""
+    for run in planning.plan(hour=settings.POISONWEB_REPORT_HOUR, now=clock.now()):
+        log.info("report run %d: %s to %s", run.pk, run.first_day, run.last_day)
+    rescue()

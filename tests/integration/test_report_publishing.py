@@ -1,0 +1,304 @@
+"""From staged rows to a published day: whole, checked, and fenced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from io import BytesIO
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from apps.core import lock, snapshot
+from apps.core.actor import Actor
+from apps.core.snapshot import Snapshot
+from apps.poison.models import Problem
+from apps.reports import job
+from apps.reports.errors import RunFailed, TakenOver, Unreconciled
+from apps.reports.models import Day, ProblemDay, Rate, Run
+from apps.reports.services import publishing, quality, requests, running, upkeep
+from apps.reports.services.publishing import Rows
+from apps.reports.services.running import Ended
+from tests import reports
+
+DAY = date(2026, 11, 19)
+AT_TWO = datetime(2026, 11, 20, 2, tzinfo=UTC)
+FAILED_AT = datetime(2026, 11, 19, 9, 30, tzinfo=UTC)
+TOLD = {"failures": 1, "counters": 1, "decisions": 0}
+GRAINS = [(9, "billing"), (None, "billing"), (9, None), (None, None)]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def facts() -> None:
+    """One message failed, and a minute of twelve deliveries was counted."""
+    moment = FAILED_AT.isoformat()
+    reports.capture(
+        FAILED_AT, reports.failure(FAILED_AT, failed_at=moment, first_failed_at=moment)
+    )
+    reports.count_up(FAILED_AT, reports.counter())
+
+
+@pytest.fixture
+def run(facts: None) -> Run:
+    return begun()
+
+
+@pytest.fixture
+def seen(run: Run) -> Iterator[Snapshot]:
+    with snapshot.held() as moment:
+        Run.objects.filter(pk=run.pk).update(snapshot=moment.seen, as_of=AT_TWO)
+        yield moment
+
+
+def begun(first: date = DAY, last: date = DAY) -> Run:
+    run = requests.queue(
+        first_day=first, last_day=last, actor=Actor.user("anna"), now=AT_TWO
+    )
+    Run.objects.filter(pk=run.pk).update(state="running", epoch=1, started_at=AT_TWO)
+    return Run.objects.get(pk=run.pk)
+
+
+def stage_rate(run: Run, hour: int | None, group: str | None, **changes: Any) -> None:
+    row = {
+        "run_id": run.pk,
+        "epoch": run.epoch,
+        "day": DAY,
+        "hour": hour,
+        "topic": "orders",
+        "consumer_group": group,
+        "source": "sdk",
+        "delivered": 12,
+        "failed": 2,
+        "uncounted": 0,
+        "poisoned": 1,
+        "skipped": 1,
+        "retried": 3,
+        **dict.fromkeys(("redriven", "confirmed", "recurred", "dropped"), 0),
+        "failure_rate": 2 / 12,
+        "rate_low": 0.05,
+        "rate_high": 0.45,
+        **changes,
+    }
+    insert("reports_staged_rate", row)
+
+
+def stage_problem(run: Run, **changes: Any) -> None:
+    row = {
+        "run_id": run.pk,
+        "epoch": run.epoch,
+        "day": DAY,
+        "problem": Problem.objects.get().pk,
+        "delivered": 12,
+        "failed": 1,
+        "poisoned": 1,
+        "retried": 0,
+        **dict.fromkeys(("redriven", "confirmed", "recurred", "dropped"), 0),
+        **changes,
+    }
+    insert("reports_staged_problem", row)
+
+
+def insert(table: str, row: dict[str, Any]) -> None:
+    places = ", ".join(["%s"] * len(row))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})",
+            list(row.values()),
+        )
+
+
+def stage(run: Run, **changes: Any) -> None:
+    for hour, group in GRAINS:
+        stage_rate(run, hour, group, **changes)
+    stage_problem(run)
+
+
+def rows(total: int = 2, late: int = 0) -> dict[date, Rows]:
+    return {DAY: Rows(total=total, late=late)}
+
+
+def test_what_agrees_with_postgres_passes(run: Run, seen: Snapshot) -> None:
+    stage(run)
+
+    found = quality.check(run=run, snapshot=seen, told=TOLD)
+
+    assert found == rows()
+
+
+def test_what_came_after_the_snapshot_is_not_asked_for(
+    run: Run, seen: Snapshot
+) -> None:
+    stage(run)
+    reports.count_up(AT_TWO, reports.counter(sequence=2))
+
+    assert quality.check(run=run, snapshot=seen, told=TOLD) == rows()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"delivered": 13}, "2026-11-19 delivered is 13, Postgres has 12"),
+        ({"poisoned": 0}, "2026-11-19 poisoned is 0, Postgres has 1"),
+        ({"skipped": 0}, "2026-11-19 skipped is 0, Postgres has 1"),
+        ({"redriven": 1}, "2026-11-19 redriven is 1, Postgres has 0"),
+        ({"retried": -1}, "impossible numbers: 2026-11-19 orders"),
+        ({"failed": 13}, "impossible numbers: 2026-11-19 orders"),
+        ({"topic": "never heard of"}, "impossible numbers: 2026-11-19 never heard of"),
+    ],
+)
+def test_a_number_that_differs_is_named(
+    run: Run, seen: Snapshot, changes: dict[str, Any], complaint: str
+) -> None:
+    stage(run, **changes)
+
+    with pytest.raises(Unreconciled, match=complaint):
+        quality.check(run=run, snapshot=seen, told=TOLD)
+
+
+def test_grains_that_differ_are_named(run: Run, seen: Snapshot) -> None:
+    stage(run)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE reports_staged_rate SET retried = 4 WHERE hour IS NULL")
+
+    with pytest.raises(Unreconciled, match="its grains differ: 2026-11-19 orders"):
+        quality.check(run=run, snapshot=seen, told=TOLD)
+
+
+def test_a_day_outside_the_window_is_named(run: Run, seen: Snapshot) -> None:
+    stage(run)
+    stage_problem(run, day=date(2031, 1, 1), failed=0, poisoned=0)
+
+    with pytest.raises(Unreconciled, match="impossible numbers: 2031-01-01"):
+        quality.check(run=run, snapshot=seen, told=TOLD)
+
+
+def test_a_job_that_read_less_than_there_is_is_found_out(
+    run: Run, seen: Snapshot
+) -> None:
+    stage(run)
+
+    with pytest.raises(Unreconciled, match="rows read: counters is 0, Postgres has 1"):
+        quality.check(run=run, snapshot=seen, told={**TOLD, "counters": 0})
+
+
+def test_a_failure_told_by_a_clock_ahead_belongs_to_the_next_day(
+    seen_late: Run,
+) -> None:
+    with snapshot.held() as moment:
+        found = quality._read(moment.ask(quality._FACTS, quality._window(seen_late)))
+
+    assert found["failures"] == 1
+
+
+@pytest.fixture
+def seen_late() -> Run:
+    midnight = datetime(2026, 11, 19, tzinfo=UTC)
+    moment = (midnight + timedelta(minutes=2)).isoformat()
+    now = midnight - timedelta(minutes=1)
+    reports.capture(now, reports.failure(now, failed_at=moment, first_failed_at=moment))
+    return begun()
+
+
+def test_a_day_is_replaced_whole(run: Run, seen: Snapshot) -> None:
+    stage(run)
+    publishing.publish(run=Run.objects.get(pk=run.pk), rows=rows(), now=AT_TWO)
+    again = begun()
+    Run.objects.filter(pk=again.pk).update(snapshot=seen.seen, as_of=AT_TWO)
+    stage_rate(again, None, None, delivered=20)
+
+    publishing.publish(run=again, rows=rows(total=3, late=1), now=AT_TWO)
+
+    assert [(r.hour, r.delivered) for r in Rate.objects.all()] == [(None, 20)]
+    assert not ProblemDay.objects.exists()
+    day = Day.objects.get()
+    assert (day.run_id, day.rows_in, day.late_rows) == (again.pk, 3, 1)
+    assert Run.objects.get(pk=again.pk).late_rows == 1
+
+
+def test_nothing_is_visible_before_all_is(run: Run, seen: Snapshot) -> None:
+    stage(run, failure_rate=7.0)
+
+    with pytest.raises(Exception, match="reports_rate_is_a_part"):
+        publishing.publish(run=Run.objects.get(pk=run.pk), rows=rows(), now=AT_TWO)
+
+    assert not Day.objects.exists()
+    assert Run.objects.get(pk=run.pk).state == "running"
+
+
+def test_a_start_that_was_taken_over_publishes_nothing(
+    run: Run, seen: Snapshot
+) -> None:
+    stage(run)
+    older = Run.objects.get(pk=run.pk)
+    Run.objects.filter(pk=run.pk).update(epoch=2)
+
+    with pytest.raises(TakenOver):
+        publishing.publish(run=older, rows=rows(), now=AT_TWO)
+
+    assert not Day.objects.exists()
+
+
+def test_what_another_epoch_staged_is_not_published(run: Run, seen: Snapshot) -> None:
+    stage(run)
+    Run.objects.filter(pk=run.pk).update(epoch=2)
+
+    publishing.publish(run=Run.objects.get(pk=run.pk), rows=rows(), now=AT_TWO)
+
+    assert Day.objects.count() == 1
+    assert not Rate.objects.exists()
+
+
+def test_a_job_without_java_fails_and_says_so(
+    facts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    run = requests.queue(
+        first_day=DAY, last_day=DAY, actor=Actor.user("anna"), now=AT_TWO
+    )
+
+    ended = running.run(run_id=run.pk, clock=lambda: AT_TWO)
+
+    run.refresh_from_db()
+    assert ended is Ended.FAILED
+    assert (run.state, Day.objects.exists()) == ("failed", False)
+    assert "JAVA_HOME" in run.trouble
+    assert "JAVA_HOME" in run.log
+
+
+def test_only_one_report_is_made_at_a_time(facts: None) -> None:
+    run = requests.queue(
+        first_day=DAY, last_day=DAY, actor=Actor.user("anna"), now=AT_TWO
+    )
+
+    with lock.attempt(running.LOCK):
+        assert running.run(run_id=run.pk, clock=lambda: AT_TWO) is Ended.ELSEWHERE
+        assert upkeep.next_to_run() is None
+
+    assert upkeep.next_to_run() == run.pk
+
+
+def test_a_run_that_kills_its_worker_again_and_again_is_given_up(run: Run) -> None:
+    Run.objects.filter(pk=run.pk).update(epoch=running.MOST_STARTS)
+
+    ended = running.run(run_id=run.pk, clock=lambda: AT_TWO)
+
+    assert ended is Ended.FAILED
+    assert "worker died each time" in Run.objects.get(pk=run.pk).trouble
+    assert upkeep.next_to_run() is None
+
+
+def test_a_job_ends_when_it_may_not_go_on(run: Run) -> None:
+    order = job.Order(
+        run=run.pk, epoch=1, first_day=DAY, last_day=DAY, snapshot="0-0-1"
+    )
+
+    with pytest.raises(TakenOver):
+        job.carry_out(order, may_go_on=lambda: False)
+
+
+def test_an_unreadable_answer_of_a_job_is_a_failure() -> None:
+    with pytest.raises(RunFailed, match="did not say what it read"):
+        job._rows(BytesIO(b"nothing\n"), BytesIO(b"a warning\n"))

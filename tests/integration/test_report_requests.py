@@ -1,0 +1,232 @@
+"""Asking for reports, and what the night finds to be made."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from apps.audit.models import Entry
+from apps.core.actor import Actor
+from apps.core.errors import Invalid, Refused
+from apps.core.snapshot import held
+from apps.reports.models import Day, Run
+from apps.reports.services import planning, requests
+from apps.reports.states import State
+from tests import reports
+from tests.races import together
+
+ANNA = Actor.user("anna")
+TODAY = date(2026, 11, 20)
+YESTERDAY = TODAY - timedelta(days=1)
+AT_TWO = datetime(2026, 11, 20, 2, tzinfo=UTC)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def ask(first: date, last: date, *, now: datetime = AT_TWO) -> Run:
+    return requests.request(
+        first_day=first, last_day=last, actor=ANNA, source="ui", now=now
+    )
+
+
+def planned(now: datetime = AT_TWO, *, hour: int = 1) -> list[tuple[date, date]]:
+    return [(r.first_day, r.last_day) for r in planning.plan(hour=hour, now=now)]
+
+
+def made(run: Run, *, now: datetime = AT_TWO) -> None:
+    """Publish the days of a run as empty ones, as of this moment."""
+    with held() as snapshot:
+        Run.objects.filter(pk=run.pk).update(
+            state=State.DONE, snapshot=snapshot.seen, as_of=now, finished_at=now
+        )
+    Day.objects.filter(day__in=planning.days_of(run)).delete()
+    for day in planning.days_of(run):
+        Day.objects.create(day=day, run=run, rows_in=0, late_rows=0)
+
+
+def make_all(now: datetime = AT_TWO) -> None:
+    for run in planning.plan(hour=1, now=now):
+        made(run, now=now)
+
+
+def fail(run: Run, *, now: datetime = AT_TWO) -> None:
+    Run.objects.filter(pk=run.pk).update(
+        state=State.FAILED, finished_at=now, trouble="no Java"
+    )
+
+
+def captured(at: datetime, *, now: datetime, **changes: Any) -> None:
+    moment = at.isoformat()
+    reports.capture(
+        now, reports.failure(now, failed_at=moment, first_failed_at=moment, **changes)
+    )
+
+
+def test_a_request_is_queued_and_on_the_trail() -> None:
+    run = ask(YESTERDAY, YESTERDAY)
+
+    entry = Entry.objects.get(subject=f"report:{run.pk}")
+
+    assert (run.state, run.asked_by) == ("queued", "user:anna")
+    assert (entry.action, entry.actor) == ("report.requested", "user:anna")
+    assert entry.detail == {"from": "2026-11-19", "to": "2026-11-19"}
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "field"),
+    [
+        (TODAY, TODAY, "to"),
+        (YESTERDAY, TODAY + timedelta(days=9), "to"),
+        (YESTERDAY, YESTERDAY - timedelta(days=1), "to"),
+        (YESTERDAY - timedelta(days=366), YESTERDAY, "from"),
+    ],
+)
+def test_days_that_cannot_be_reported_are_named(
+    first: date, last: date, field: str
+) -> None:
+    with pytest.raises(Invalid) as refusal:
+        ask(first, last)
+
+    assert refusal.value.field == field
+    assert not Run.objects.exists()
+
+
+def test_a_day_is_over_when_its_stragglers_are_in() -> None:
+    midnight = datetime(2026, 11, 20, tzinfo=UTC)
+
+    assert requests.newest_over(midnight) == date(2026, 11, 18)
+    assert requests.newest_over(midnight + timedelta(minutes=5)) == YESTERDAY
+
+
+def test_two_unfinished_runs_never_share_a_day() -> None:
+    first = ask(YESTERDAY - timedelta(days=3), YESTERDAY)
+
+    with pytest.raises(Refused, match=f"run {first.pk} "):
+        ask(YESTERDAY, YESTERDAY)
+    ask(date(2026, 11, 1), date(2026, 11, 2))
+
+    assert Run.objects.count() == 2
+    assert Entry.objects.count() == 2
+
+
+def test_of_many_who_ask_at_once_one_is_heard() -> None:
+    refused: list[Refused] = []
+
+    def write(_: int) -> None:
+        try:
+            ask(YESTERDAY, YESTERDAY)
+        except Refused as refusal:
+            refused.append(refusal)
+
+    together(8, write)
+
+    assert (Run.objects.count(), len(refused)) == (1, 7)
+
+
+def test_the_night_makes_yesterday_once() -> None:
+    assert planned() == [(YESTERDAY, YESTERDAY)]
+    assert planned() == []
+
+    made(Run.objects.get())
+
+    assert planned() == []
+
+
+def test_before_its_hour_the_night_makes_nothing_of_yesterday() -> None:
+    now = datetime(2026, 11, 20, 4, 30, tzinfo=UTC)
+
+    assert planned(now, hour=5) == [(date(2026, 11, 18), date(2026, 11, 18))]
+
+
+def test_nights_that_were_missed_are_made_up_for() -> None:
+    make_all(AT_TWO - timedelta(days=4))
+
+    assert planned() == [(date(2026, 11, 16), YESTERDAY)]
+
+
+def test_the_first_night_begins_with_the_first_event() -> None:
+    captured(datetime(2026, 11, 12, 23, tzinfo=UTC), now=AT_TWO)
+
+    assert planned() == [(date(2026, 11, 12), YESTERDAY)]
+
+
+def test_a_late_event_has_exactly_its_day_made_again() -> None:
+    captured(datetime(2026, 11, 10, 9, tzinfo=UTC), now=AT_TWO - timedelta(days=9))
+    make_all(AT_TWO)
+    tomorrow = AT_TWO + timedelta(days=1)
+    captured(datetime(2026, 11, 14, 23, 59, 59, tzinfo=UTC), now=AT_TWO)
+
+    runs = planned(tomorrow)
+
+    assert runs == [(date(2026, 11, 14), date(2026, 11, 14)), (TODAY, TODAY)]
+
+
+def test_late_counters_count_as_well() -> None:
+    make_all(AT_TWO)
+    minute = "2026-11-19T22:10:00Z"
+    counter = reports.counter(minute=minute)
+    reports.count_up(AT_TWO, counter)
+
+    runs = planned(AT_TWO + timedelta(days=1))
+
+    assert runs == [(YESTERDAY, TODAY)]
+
+
+def test_what_a_run_has_seen_is_not_late() -> None:
+    captured(datetime(2026, 11, 18, 9, tzinfo=UTC), now=AT_TWO)
+    make_all(AT_TWO)
+
+    assert planned(AT_TWO + timedelta(days=1)) == [(TODAY, TODAY)]
+
+
+def test_what_was_not_committed_when_the_run_looked_is_late() -> None:
+    captured(datetime(2026, 11, 18, 9, tzinfo=UTC), now=AT_TWO)
+    runs = planning.plan(hour=1, now=AT_TWO)
+    with held() as snapshot:
+        captured(datetime(2026, 11, 18, 10, tzinfo=UTC), now=AT_TWO)
+        for run in runs:
+            made(run)
+            Run.objects.filter(pk=run.pk).update(snapshot=snapshot.seen)
+
+    assert planned(AT_TWO + timedelta(days=1)) == [
+        (date(2026, 11, 18), date(2026, 11, 18)),
+        (TODAY, TODAY),
+    ]
+
+
+def test_a_failed_night_is_tried_again_three_times_a_day() -> None:
+    for _ in range(3):
+        assert planned() == [(YESTERDAY, YESTERDAY)]
+        fail(Run.objects.unfinished().get())
+
+    assert planned() == []
+    later = AT_TWO + timedelta(hours=25)
+    assert planned(later) == [(YESTERDAY, TODAY)]
+
+
+def test_a_failed_late_day_is_not_forgotten() -> None:
+    make_all(AT_TWO)
+    captured(datetime(2026, 11, 14, 9, tzinfo=UTC), now=AT_TWO)
+    tomorrow = AT_TWO + timedelta(days=1)
+    late, night = planning.plan(hour=1, now=tomorrow)
+    fail(late, now=tomorrow)
+    made(night, now=tomorrow)
+
+    again = planned(tomorrow + timedelta(hours=1))
+
+    assert again == [(late.first_day, late.last_day)]
+
+
+def test_ranges_join_days_that_follow_one_another() -> None:
+    days = [date(2026, 11, n) for n in (3, 1, 2, 7, 9, 10)]
+
+    joined = list(planning.ranges(days))
+
+    assert joined == [
+        (date(2026, 11, 1), date(2026, 11, 3)),
+        (date(2026, 11, 7), date(2026, 11, 7)),
+        (date(2026, 11, 9), date(2026, 11, 10)),
+    ]
+    assert list(planning.ranges([])) == []
