@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from io import BytesIO
@@ -288,6 +289,19 @@ def test_a_run_that_kills_its_worker_again_and_again_is_given_up(run: Run) -> No
     assert ended is Ended.FAILED
     assert "worker died each time" in Run.objects.get(pk=run.pk).trouble
     assert upkeep.next_to_run() is None
+
+
+def test_what_nobody_foresaw_fails_the_run_and_is_raised(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+
+    with pytest.raises(FileNotFoundError):
+        running.run(run_id=run.pk, clock=lambda: AT_TWO)
+
+    run.refresh_from_db()
+    assert run.state == "failed"
+    assert run.trouble.startswith("FileNotFoundError: ")
 
 
 def test_a_job_ends_when_it_may_not_go_on(run: Run) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
 
+import psycopg
+from django.db import InterfaceError, OperationalError
 from django.db.models import F
 
 from apps.core import lock, snapshot
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 LOCK = "reports"
 # A run whose worker died so often is what kills it: out of memory, most likely.
 MOST_STARTS = 5
+
+AWAY = (OperationalError, InterfaceError, psycopg.OperationalError)
 
 Clock = Callable[[], datetime]
 
@@ -59,6 +63,12 @@ def run(*, run_id: int, clock: Clock) -> Ended:
             return Ended.ELSEWHERE
         except RunFailed as failure:
             return _fail(begun, failure, now=clock())
+        except AWAY:
+            # The run stays as it is: it is started again when Postgres is back.
+            raise
+        except Exception as error:
+            _fail(begun, RunFailed(f"{type(error).__name__}: {error}"), now=clock())
+            raise
         return Ended.DONE
 
 

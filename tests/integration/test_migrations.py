@@ -1,0 +1,36 @@
+"""What migrations make of the rows that are there."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+
+from apps.poison.models import Failure, Redrive
+from apps.poison.services import Answered, begin, confirm, mark
+from apps.poison.states import Outcome
+from apps.poison.tokens import sign
+from tests.reports import capture, failure, poisons
+
+
+@pytest.mark.django_db(transaction=True)
+def test_facts_of_before_are_filled_in(now: datetime) -> None:
+    (poison,) = poisons(now, 1, bookmark="1-0")
+    capture(now, failure(now, bookmark="1-0"), failure(now, bookmark="2-0"))
+    (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
+    sent = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    mark(poisons=[poison.pk], answers=[sent], epoch=1, now=now)
+    token = sign(redrive=redrive, topic="orders", digest=poison.digest)
+    confirm(tokens=[(token, "orders")], now=now)
+    call_command("migrate", "poison", "0003", verbosity=0)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE poison_failure SET is_first = false")
+        cursor.execute("UPDATE poison_redrive SET confirmed_at = NULL")
+
+    call_command("migrate", verbosity=0)
+
+    marked = Failure.objects.order_by("id").values_list("is_first", flat=True)
+    assert list(marked) == [True, False, True]
+    assert Redrive.objects.get().confirmed_at == now
