@@ -1,5 +1,5 @@
 # `make run` starts everything on this machine, `make test` is what CI runs.
-.PHONY: run test quick check bench soak clean lock dev chromium
+.PHONY: run test quick check bench soak clean lock dev chromium jdbc
 
 export UV_SYSTEM_CERTS = 1
 export UV_PYTHON_DOWNLOADS = never
@@ -17,11 +17,11 @@ run:
 	@$(INSTALL)
 	@exec .venv/bin/python -m poisonweb.embedded
 
-test: check chromium quick
-	$(PYTEST) -m "acceptance or browser"
+test: check chromium jdbc quick
+	$(PYTEST) -m "acceptance or browser or spark"
 
 quick: dev
-	$(PYTEST) --numprocesses auto -m "not acceptance and not browser"
+	$(PYTEST) --numprocesses auto -m "not acceptance and not browser and not spark"
 
 # No check asks a server anything; the settings only want to know where they would be.
 check: export DATABASE_URL = postgresql://nobody@127.0.0.1:1/none
@@ -33,6 +33,8 @@ check: dev
 	.venv/bin/python -m mypy
 	.venv/bin/lint-imports
 	.venv/bin/python -W ignore manage.py makemigrations --check --dry-run
+	.venv/bin/hadolint Dockerfile
+	.venv/bin/check-jsonschema --quiet --builtin-schema vendor.compose-spec compose.yaml
 
 bench: dev
 	@for file in benchmarks/[a-z]*.py; do \
@@ -40,7 +42,7 @@ bench: dev
 	done
 
 # The fault tests in their written sizes: hours.
-soak: dev chromium
+soak: dev chromium jdbc
 	SOAK=1 $(PYTEST)
 
 clean:
@@ -54,24 +56,32 @@ clean:
 COMPILE = .boot/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate
 lock: dev
 	$(COMPILE) --universal --python-version 3.11 requirements.in -o requirements.txt
-	cd poisonweb/embedded/requirements && for name in uv postgres; do \
+	cd poisonweb/embedded/requirements && for name in uv postgres build; do \
 		../../../$(COMPILE) --universal --python-version 3.11 $$name.in -o $$name.txt; \
 	done
 	cd poisonweb/embedded/requirements && \
 		../../../$(COMPILE) --no-deps --python-version 3.12 redis.in -o redis.txt
+	cd spark && ../$(COMPILE) --universal --python-version 3.11 requirements.in -o requirements.txt
 	$(COMPILE) --universal --python-version 3.11 requirements-dev.in -o requirements-dev.txt
 
 dev:
 	@$(INSTALL) dev
 
+# The package of Debian $(1), for the $(2): root gets it, others are told.
+FROM_DEBIAN = { \
+	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	echo "poisonweb: installing $(1) for the $(2) ..." >&2 && \
+	apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes \
+		--no-install-recommends $(1) >/dev/null; \
+} || { \
+	echo "poisonweb: the $(2) need $(1): install it, or make quick." >&2; \
+	exit 1; \
+}
+
 chromium:
-	@command -v chromium >/dev/null || { \
-		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-		echo "poisonweb: installing chromium for the browser tests ..." >&2 && \
-		apt-get update -qq && \
-		DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes \
-			--no-install-recommends chromium >/dev/null; \
-	} || { \
-		echo "poisonweb: the browser tests need chromium: install it, or make quick." >&2; \
-		exit 1; \
-	}
+	@command -v chromium >/dev/null || $(call FROM_DEBIAN,chromium,browser tests)
+
+jdbc:
+	@test -e /usr/share/java/postgresql.jar || \
+		$(call FROM_DEBIAN,libpostgresql-jdbc-java,Spark tests)

@@ -17,6 +17,7 @@ from apps.api import schemas
 from apps.api.errors import MEDIA_TYPE
 from apps.api.idempotency import HEADER
 from apps.api.paging import DEFAULT_LIMIT, MOST_LIMIT
+from apps.api.parameters import By
 from apps.api.views.base import View
 from apps.team.rights import Scope
 
@@ -54,6 +55,16 @@ TRAIL = (
     _text("subject", "operation:12"),
     _text("from", "a UTC day or a time; included"),
     _text("to", "a UTC day or a time; included"),
+)
+RATES = (
+    _text("topic", "the name of one; all that the key sees if left out"),
+    _text("from", "the first UTC day, 27 days before the last if left out"),
+    _text("to", "the last UTC day, included; the newest that is over if left out"),
+    OpenApiParameter("by", enum=list(By), description="day if left out"),
+    _text(
+        "consumer_group",
+        "the name of one, which may be empty; all of a topic together if left out",
+    ),
 )
 TOKEN = _text("token", "of a preview", required=True)
 IDEMPOTENCY_KEY = OpenApiParameter(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
 from typing import Self
 
 from django.http import QueryDict
@@ -14,11 +15,13 @@ from apps.api.refusals import Malformed, TooLarge
 from apps.core.errors import Invalid
 from apps.core.text import storable
 from apps.poison.query import MAX_ID, Query
+from apps.reports.services.requests import newest_over
 from apps.triage.services.selection import MOST_IDS, Ask
 from apps.triage.states import Verb
 
 MOST_MEMBERS = 1_000
 TEXT_LIMIT = 255
+REPORTED_DAYS = 28
 
 
 def members(data: object, name: str) -> list[object]:
@@ -74,6 +77,41 @@ class Trail:
             subject=_text("subject", told.get("subject")),
             since=_moment("from", told.get("from"), time.min),
             until=_moment("to", told.get("to"), time.max),
+        )
+
+
+class By(StrEnum):
+    DAY = "day"
+    HOUR = "hour"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """Which failure rates; both days are included, and are UTC days.
+
+    `consumer_group` is None for all groups of a topic together; a group without a name
+    is the empty text.
+    """
+
+    topic: str | None
+    first: date
+    last: date
+    by: By
+    consumer_group: str | None
+
+    @classmethod
+    def parse(cls, told: QueryDict, *, now: datetime) -> Self:
+        last = _day("to", told.get("to")) or newest_over(now)
+        first = _day("from", told.get("from")) or _weeks_before(last)
+        if first > last:
+            raise Invalid("from", f"send a day that is not after {last}")
+        group = told.get("consumer_group")
+        return cls(
+            topic=_text("topic", told.get("topic")),
+            first=first,
+            last=last,
+            by=_by(told.get("by")),
+            consumer_group=group and _text("consumer_group", group),
         )
 
 
@@ -145,6 +183,28 @@ def _token(value: object) -> uuid.UUID:
         return uuid.UUID(value if isinstance(value, str) else "")
     except ValueError:
         raise Invalid("token", "send the token of a preview") from None
+
+
+def _by(value: str | None) -> By:
+    if value not in {None, *By}:
+        raise Invalid("by", f"use one of {', '.join(By)}")
+    return By(value or By.DAY)
+
+
+def _day(name: str, value: str | None) -> date | None:
+    if not value:
+        return None
+    try:
+        return date.fromisoformat(value)
+    except ValueError:
+        raise Invalid(name, "send a day such as 2026-11-20") from None
+
+
+def _weeks_before(last: date) -> date:
+    try:
+        return last - timedelta(days=REPORTED_DAYS - 1)
+    except OverflowError:
+        return date.min
 
 
 def _moment(name: str, value: str | None, of_the_day: time) -> datetime | None:

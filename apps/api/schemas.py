@@ -14,12 +14,14 @@ from rest_framework import serializers
 from apps.capture.services import Status
 from apps.poison.states import Outcome, Shown
 from apps.poison.states import State as PoisonState
+from apps.reports.states import Source, State
 from apps.triage.states import CONFIRMED, COUNTED, Verb
 from poisonguard.contract import Cause
 
 Text = serializers.CharField
 Number = serializers.IntegerField
 Moment = serializers.DateTimeField
+Day = serializers.DateField
 Id = serializers.UUIDField
 AnyField = serializers.Field[Any, Any, Any, Any]
 
@@ -38,6 +40,8 @@ PoisonStateName = _choice("PoisonState", PoisonState)
 ShownState = _choice("ShownState", Shown)
 OutcomeName = _choice("RedriveOutcome", Outcome)
 VerbName = _choice("Verb", Verb)
+SourceName = _choice("Source", Source)
+RunState = _choice("RunState", State)
 OperationState = _choice("OperationState", CONFIRMED)
 
 
@@ -363,6 +367,62 @@ class Verdict(Schema):
     head = Text()
 
 
+class Interval(Schema):
+    low = serializers.FloatField()
+    high = serializers.FloatField()
+
+
+class FailureRate(Schema):
+    """A topic in an hour or on a whole day, in one consumer group or in all of them."""
+
+    day = Day()
+    hour = Number(allow_null=True, help_text="UTC; null of a whole day")
+    topic = Text()
+    sample = serializers.BooleanField(help_text="of the demonstration")
+    consumer_group = Text(allow_null=True, help_text="null of all of them together")
+    delivered = Number(allow_null=True, help_text="null where nobody counts it")
+    failed = Number()
+    uncounted = Number(help_text="of failed: no part of the rate, for want of a count")
+    poisoned = Number()
+    skipped = Number()
+    retried = Number()
+    redriven = Number()
+    confirmed = Number()
+    recurred = Number()
+    dropped = Number()
+    failure_rate = serializers.FloatField(
+        allow_null=True, help_text="null where nothing was delivered"
+    )
+    interval = Interval(allow_null=True, help_text="Wilson's, at 95 %")
+    p50_ms = Number(allow_null=True, help_text="an upper bound, as the others are")
+    p95_ms = Number(allow_null=True)
+    p99_ms = Number(allow_null=True)
+    run = Number(help_text="that published the day")
+
+    # Declared late: rest_framework's own classes have taken the name.
+    def get_fields(self) -> dict[str, AnyField]:
+        return {**super().get_fields(), "source": SourceName()}
+
+
+class ReportRun(Schema):
+    id = Number()
+    state = RunState()
+    to = Day()
+    asked_by = Text()
+    asked_at = Moment()
+    started_at = Moment(allow_null=True)
+    as_of = Moment(allow_null=True, help_text="the moment that it saw")
+    finished_at = Moment(allow_null=True)
+    seconds = serializers.FloatField(allow_null=True)
+    rows_in = Number()
+    late_rows = Number()
+    trouble = Text(allow_null=True, help_text="null for a key that is for some topics")
+
+    # Declared late: a word of Python's own.
+    def get_fields(self) -> dict[str, AnyField]:
+        return {**super().get_fields(), "from": Day()}
+
+
 class _List(Schema):
     next = Text(
         allow_null=True, help_text="the cursor of what follows; null at the end"
@@ -379,6 +439,14 @@ class PoisonProblems(_List):
 
 class Operations(_List):
     results = OperationRow(many=True)
+
+
+class FailureRates(_List):
+    results = FailureRate(many=True)
+
+
+class ReportRuns(_List):
+    results = ReportRun(many=True)
 
 
 class Entries(_List):

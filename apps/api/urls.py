@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from django.urls import path, re_path
 
-from apps.api.views import base, capture, operations, poisons, reference, trail
+from apps.api.views import (
+    base,
+    capture,
+    operations,
+    poisons,
+    reference,
+    reports,
+    trail,
+)
 
 urlpatterns = [
     path("failures", capture.Failures.as_view()),
@@ -24,6 +32,8 @@ urlpatterns = [
     path("operations/<int:operation_id>/undo", operations.Undo.as_view()),
     path("audit", trail.Entries.as_view()),
     path("audit/verify", trail.Verify.as_view()),
+    path("reports/failure-rates", reports.FailureRates.as_view()),
+    path("reports/runs", reports.Runs.as_view()),
     path("schema", reference.Schema.as_view(), name="api-schema"),
     path("docs", reference.docs, name="api-docs"),
     re_path(r"^(?P<path>.*)$", base.Unknown.as_view()),

@@ -13,11 +13,17 @@ from apps.dashboard.preferences import PREFERENCES, chosen
 from apps.dashboard.selectors import operations
 from apps.team.models import User
 from apps.team.rights import Scope
+from apps.triage.models import Operation
 
 
 def _may_act(request: HttpRequest) -> bool:
     user = request.user
     return isinstance(user, User) and user.principal.may(Scope.OPERATIONS_WRITE)
+
+
+def _running(request: HttpRequest) -> list[Operation]:
+    user = request.user
+    return operations.running(user.principal) if isinstance(user, User) else []
 
 
 def shell(request: HttpRequest) -> dict[str, Any]:
@@ -28,6 +34,6 @@ def shell(request: HttpRequest) -> dict[str, Any]:
         "preferred": preferred,
         "preferences": [(each, preferred[each.name]) for each in PREFERENCES],
         # Callables: a page without the bar must not ask the database for them.
-        "running_operations": operations.running,
+        "running_operations": partial(_running, request),
         "may_act": partial(_may_act, request),
     }

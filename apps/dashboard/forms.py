@@ -9,6 +9,7 @@ from django.http import QueryDict
 
 from apps.audit.services import Action
 from apps.dashboard.paging import MAX_ID
+from apps.dashboard.selectors.topics import TopicsWanted
 from apps.dashboard.selectors.trail import Wanted
 from apps.triage.states import Verb
 
@@ -34,6 +35,18 @@ class SelectionForm(forms.Form):
     q = forms.CharField(required=False, strip=False)
     everything = forms.BooleanField(required=False)
     ids = Ids()
+
+
+class TopicsForm(forms.Form):
+    """Part of a name, and the name that the page begins after."""
+
+    name = forms.CharField(required=False)
+    after = forms.CharField(required=False, strip=False)
+
+    @property
+    def wanted(self) -> TopicsWanted:
+        """Give the filter; one that makes no sense filters nothing."""
+        return TopicsWanted(**self.cleaned_data) if self.is_valid() else TopicsWanted()
 
 
 class TrailForm(forms.Form):

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, Self, TypeVar
 
-from django.db import OperationalError, connection, models, transaction
+from django.db import models
 from django.db.models import Q
 
 from apps.core.errors import Invalid
+from apps.dashboard.hurry import unless_slow
 
 PAGE_SIZE = 50
 MOST_COUNTED = 10_000
-COUNTING_MS = 500
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_ID = 2**63 - 1
 
@@ -107,9 +107,4 @@ class Count:
 def counted(rows: models.QuerySet[Row]) -> Count:
     """Count up to a limit and for a moment; a list must not wait for its number."""
     limited = rows.order_by().values("pk")[: MOST_COUNTED + 1]
-    try:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(f"SET LOCAL statement_timeout = {COUNTING_MS}")
-            return Count(limited.count())
-    except OperationalError:
-        return Count(None)
+    return Count(unless_slow(limited.count, instead=None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from poisonweb.embedded.supervisor import Stopped, Supervisor
 from poisonweb.env import BadEnvironment, Env
 
 START_SECONDS = 60.0
+# A new database and its log take the half of it.
+ROOM_MIB = 200
 LOG_BYTES = 1024 * 1024
 
 
@@ -48,6 +51,7 @@ def _run(env: Env, port: int) -> None:
             f"Port {port} is taken: stop what listens there, or choose another one "
             f"with `PORT={port + 1} make run`."
         )
+    _check_room(env.var)
     _log_to(env.var / "log" / "supervisor.log")
     keeper = Supervisor(root=settings.ROOT, var=env.var)
     try:
@@ -99,6 +103,15 @@ def _already(pid: str) -> str:
         f"Poisonweb is running here already (process {pid}): stop it with Ctrl-C in "
         f"its terminal, or with `kill {pid}`."
     )
+
+
+def _check_room(var: Path) -> None:
+    free = shutil.disk_usage(var).free // 2**20
+    if free < ROOM_MIB:
+        raise CannotStart(
+            f"The disk of {var} has {free} MiB left, of {ROOM_MIB} MiB needed: make "
+            "room, or choose another one with `POISONWEB_VAR=<folder> make run`."
+        )
 
 
 def _log_to(file: Path) -> None:

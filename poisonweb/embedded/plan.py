@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -19,7 +20,8 @@ from poisonweb.env import Env
 
 # A task works for ten seconds at most, so a worker that is asked ends in this time.
 WORKER_GRACE = 15.0
-WORKERS = "2"
+# What nobody waits for at a page gives way to the pages.
+AFTERWARDS = ("nice", "-n", "5")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +56,11 @@ def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
     return Plan(
         servers=tuple(servers),
         addresses=addresses,
-        prepare=_python("prepare", "manage.py", "prepare", environment=environment),
+        prepare=Program(
+            name="prepare",
+            command=_python("manage.py", "prepare"),
+            environment=environment,
+        ),
         processes=_processes(env, port=port, demo=demo, environment=environment),
     )
 
@@ -88,43 +94,66 @@ def _demo(env: Env, addresses: Servers, *, wished: bool) -> bool:
 def _processes(
     env: Env, *, port: int, demo: bool, environment: Mapping[str, str]
 ) -> tuple[Program, ...]:
-    program = partial(_python, environment=environment)
-    celery = ("-m", "celery", "-A", "poisonweb")
-    schedule = str(env.var / "run" / "beat-schedule")
-    level = ("--loglevel", env.log_level)
-    web = program(
-        *("web", "-m", "uvicorn", "poisonweb.asgi:application", "--lifespan", "off"),
+    program = partial(Program, environment=environment)
+    worker = partial(_worker, env.log_level)
+    schedule = ("--schedule", str(env.var / "run" / "beat-schedule"))
+    ours = (
+        program(name="web", command=_web(port), ready=partial(_answers, port)),
+        program(
+            name="worker",
+            command=worker("poisonweb", size=2),
+            grace=WORKER_GRACE,
+        ),
+        program(name="beat", command=_celery(env.log_level, "beat", *schedule)),
+        program(name="lanes", command=_python("manage.py", "lanes")),
+        program(
+            name="reports",
+            command=worker("reports", size=1),
+            # It may work for minutes: what is cut off here is made again later.
+            stop_signal=signal.SIGQUIT,
+            wrapper=AFTERWARDS,
+        ),
+    )
+    return (*ours, *_sample(environment)) if demo else ours
+
+
+def _sample(environment: Mapping[str, str]) -> tuple[Program, ...]:
+    program = partial(Program, environment=environment)
+    return (
+        program(name="sample", command=_python("-m", "poisonweb.sample")),
+        program(
+            name="history",
+            command=_python("manage.py", "make_history"),
+            wrapper=AFTERWARDS,
+            once=True,
+        ),
+    )
+
+
+def _web(port: int) -> tuple[str, ...]:
+    return _python(
+        *("-m", "uvicorn", "poisonweb.asgi:application", "--lifespan", "off"),
         *("--host", LOOPBACK, "--port", str(port), "--no-access-log"),
         # Without it an open stream keeps the server from ending.
         *("--timeout-graceful-shutdown", "2"),
-        ready=partial(_answers, port),
     )
-    worker = program(
-        *("worker", *celery, "worker", *level, "--concurrency", WORKERS),
-        # There is one worker: to ask others for their state would cost a second.
+
+
+def _worker(level: str, queue: str, *, size: int) -> tuple[str, ...]:
+    return _celery(
+        *(level, "worker", "--queues", queue, "--hostname", f"{queue}@%h"),
+        *("--concurrency", str(size)),
+        # Nobody else works on its queue: to ask around would cost a second.
         *("--without-gossip", "--without-mingle"),
-        grace=WORKER_GRACE,
     )
-    beat = program("beat", *celery, "beat", *level, "--schedule", schedule)
-    lanes = program("lanes", "manage.py", "lanes")
-    sample = (program("sample", "-m", "poisonweb.sample"),) if demo else ()
-    return (web, worker, beat, lanes, *sample)
 
 
-def _python(
-    name: str,
-    *arguments: str,
-    environment: Mapping[str, str],
-    grace: float = 10.0,
-    ready: Callable[[int], bool] = lambda _: True,
-) -> Program:
-    return Program(
-        name=name,
-        command=(sys.executable, *arguments),
-        environment=environment,
-        grace=grace,
-        ready=ready,
-    )
+def _celery(level: str, *arguments: str) -> tuple[str, ...]:
+    return _python("-m", "celery", "-A", "poisonweb", *arguments, "--loglevel", level)
+
+
+def _python(*arguments: str) -> tuple[str, ...]:
+    return (sys.executable, *arguments)
 
 
 def _answers(port: int, _: int) -> bool:

@@ -58,6 +58,7 @@ FOUNDATION = Template(
 def prepare(folder: Path, *, rights: str = "") -> None:
     """Make the cluster in `folder` if there is none; a half-made one starts again."""
     if (folder / "data").exists():
+        _check_version(folder / "data")
         return
     draft = folder / "draft"
     shutil.rmtree(draft, ignore_errors=True)
@@ -69,8 +70,20 @@ def prepare(folder: Path, *, rights: str = "") -> None:
     single = ("--single", "-D", str(draft), "postgres")
     said = _call(wrapper, "postgres", *single, given=statements)
     if "ERROR" in said:
-        raise CannotStart(f"Postgres refused to make its database: {said.strip()}")
+        raise CannotStart(f"Postgres refused to make its database: {_end(said)}")
     draft.rename(folder / "data")
+
+
+def _check_version(data: Path) -> None:
+    theirs = (data / "PG_VERSION").read_text(encoding="ascii").strip()
+    said = _call((), "postgres", "--version", given="")
+    ours = said.split()[-1].partition(".")[0]
+    if theirs != ours:
+        raise CannotStart(
+            f"The database in {data} is of Postgres {theirs}, and this is Postgres "
+            f"{ours}: carry it over with pg_dump and the Poisonweb that made it, or "
+            "begin anew with `POISONWEB_VAR=<another folder> make run`."
+        )
 
 
 def _initdb_options(data: Path) -> tuple[str, ...]:
@@ -200,8 +213,13 @@ def _call(wrapper: tuple[str, ...], name: str, *arguments: str, given: str) -> s
         check=False,
     )
     if done.returncode:
-        raise CannotStart(f"Postgres's {name} failed: {done.stdout.strip()[-300:]}")
+        raise CannotStart(f"Postgres's {name} failed: {_end(done.stdout)}")
     return done.stdout
+
+
+def _end(said: str) -> str:
+    """Return the last words in one line."""
+    return " ".join(said.split())[-300:]
 
 
 def _binary(name: str) -> Path:

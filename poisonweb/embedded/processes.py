@@ -20,7 +20,10 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
-    """A command that runs until `stop_signal`; `ready(pid)` tells when it serves."""
+    """A command that runs until `stop_signal`; `ready(pid)` tells when it serves.
+
+    With `once`, it has done its work when it ends with exit code 0.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -29,6 +32,7 @@ class Program:
     grace: float = 10.0
     wrapper: tuple[str, ...] = ()
     ready: Callable[[int], bool] = lambda _: True
+    once: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

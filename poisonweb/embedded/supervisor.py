@@ -19,7 +19,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -31,6 +31,9 @@ from poisonweb.embedded.processes import Identity, Program
 from poisonweb.embedded.secrets import write_private
 
 logger = logging.getLogger("poisonweb")
+
+# In the environment of every program, and so of all that it starts, to be known by.
+MARK = "SUPERVISED_IN"
 
 PR_SET_CHILD_SUBREAPER = 36
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -91,6 +94,7 @@ class Supervisor:
 
     def __init__(self, *, root: Path, var: Path) -> None:
         self._root = root
+        self._mark = {MARK: str(var)}
         self._run = var / "run"
         self._logs = var / "log"
         self._children: dict[str, Child] = {}
@@ -174,7 +178,8 @@ class Supervisor:
                     os.waitpid(pid, 0)
 
     def _stop(self, names: Sequence[str]) -> None:
-        going = [child for name in names if (child := self._children.pop(name)).running]
+        children = [self._children.pop(name, None) for name in names]
+        going = [child for child in children if child and child.running]
         for child in going:
             processes.send(child.process.pid, child.program.stop_signal)
         asked = time.monotonic()
@@ -189,7 +194,8 @@ class Supervisor:
 
     def _spawn(self, program: Program) -> subprocess.Popen[bytes]:
         log = self.log(program.name)
-        process = processes.spawn(program, folder=self._root, log=log)
+        marked = replace(program, environment={**program.environment, **self._mark})
+        process = processes.spawn(marked, folder=self._root, log=log)
         try:
             self._note(program, process.pid)
         except OSError:
@@ -224,6 +230,9 @@ class Supervisor:
 
     def _bury(self, child: Child) -> None:
         code = self._clear(child)
+        if child.program.once and code == 0:
+            del self._children[child.program.name]
+            return
         lived = time.monotonic() - child.started
         child.deaths = 1 if lived > HEALTHY_SECONDS else child.deaths + 1
         self._put_off(child, why=_describe(code))
@@ -283,18 +292,18 @@ def recover(var: Path, *, seconds: float = 5.0) -> None:
     for note in alive:
         if note.identity.alive:
             processes.kill_group(note.identity.pid)
-    for path, note in notes.items():
-        _kill_ours(note.identity.pid, var)
+    _kill_marked(var)
+    for path in notes:
         path.unlink()
 
 
-def _kill_ours(group: int, var: Path) -> None:
-    """Kill the orphans in a group whose leader is gone, if they are of this `var`."""
-    ours = f"POISONWEB_VAR={var}".encode()
-    for pid in processes.members(group):
+def _kill_marked(var: Path) -> None:
+    """Kill what is left of programs of this `var`, whatever group it went to."""
+    mark = f"{MARK}={var}".encode()
+    for pid in processes.everybody():
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             environment = (processes.PROC / str(pid) / "environ").read_bytes()
-            if ours in environment.split(b"\0"):
+            if mark in environment.split(b"\0"):
                 processes.send(pid, signal.SIGKILL)
 
 

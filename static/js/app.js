@@ -287,19 +287,51 @@ function relative(seconds) {
   return unit ? `${Math.floor(seconds / unit[1])}${unit[0]}` : "now";
 }
 
+const inWords = (age) => (age === "now" ? "just now" : `${age} ago`);
+
 function tellTimes() {
   for (const time of $$("time[datetime]")) {
     const moment = new Date(time.dateTime);
     const utc = `${time.dateTime.slice(0, 19).replace("T", " ")} UTC`;
     const local = moment.toLocaleString("sv-SE", { timeZoneName: "short" });
-    time.title = `${utc}\n${local}`;
     if (time.hasAttribute("data-relative")) {
-      time.textContent = relative((Date.now() - moment) / 1000);
-    } else if (document.documentElement.dataset.times === "local") {
-      time.textContent = local;
+      time.removeAttribute("title"); // the tip tells it, and to the keyboard, too
+      time.dataset.absolute = `${utc}\n${local}`;
+      time.tabIndex = 0;
+      const age = relative((Date.now() - moment) / 1000);
+      time.textContent = time.dataset.relative === "said" ? inWords(age) : age;
+    } else {
+      time.title = `${utc}\n${local}`;
+      if (document.documentElement.dataset.times === "local") time.textContent = local;
     }
   }
 }
+
+/** The moment behind a relative time, shown while the pointer or the focus is on it. */
+const tip = element("div", { id: "tip", className: "tip", hidden: true });
+tip.setAttribute("role", "tooltip");
+document.body.append(tip);
+
+function showTip(time) {
+  tip.textContent = time.dataset.absolute;
+  tip.hidden = false;
+  const { left, top, bottom } = time.getBoundingClientRect();
+  const room = innerWidth - tip.offsetWidth - 4;
+  tip.style.left = `${Math.max(4, Math.min(left, room))}px`;
+  tip.style.top = `${top < tip.offsetHeight ? bottom : top - tip.offsetHeight}px`;
+}
+
+function followTip(event) {
+  if (tip.contains(event.target)) return;
+  const time = event.target.closest?.("time[data-absolute]");
+  if (time) showTip(time);
+  else tip.hidden = true;
+}
+
+document.addEventListener("pointerover", followTip);
+document.addEventListener("focusin", followTip);
+document.addEventListener("focusout", () => { tip.hidden = true; });
+document.addEventListener("scroll", () => { tip.hidden = true; }, true);
 
 async function copy(button) {
   const text = button.dataset.copy ?? $(button.dataset.copyFrom).textContent;
@@ -374,6 +406,12 @@ document.addEventListener("submit", (event) => {
   }
 });
 
+function closeMenu(menu) {
+  const inside = menu.contains(document.activeElement);
+  menu.open = false;
+  if (inside) $("summary", menu).focus();
+}
+
 addEventListener("pageshow", () => {
   for (const form of $$("form[data-sent]")) delete form.dataset.sent;
   selection.show();
@@ -435,7 +473,8 @@ function extendTo(step) {
 
 function escape() {
   const menu = $("details.menu[open]");
-  if (menu) menu.open = false;
+  if (!tip.hidden) tip.hidden = true;
+  else if (menu) closeMenu(menu);
   else if (!selection.empty) selection.clear();
 }
 

@@ -19,6 +19,8 @@ from poisonweb.embedded.ports import free_port
 from poisonweb.embedded.supervisor import Note
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ".venv/bin/python"
+START = (PYTHON, "-m", "poisonweb.embedded")
 
 
 def copy_of_tree(target: Path) -> Path:
@@ -30,6 +32,13 @@ def copy_of_tree(target: Path) -> Path:
         if (ROOT / name).exists():
             shutil.copy2(ROOT / name, target / name)
     return target
+
+
+def clone(target: Path) -> Path:
+    """Copy the tree and lend it our packages, so that it can start at once."""
+    tree = copy_of_tree(target)
+    (tree / ".venv").symlink_to(ROOT / ".venv")
+    return tree
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -93,6 +102,30 @@ def started(
         yield product
     finally:
         end(product)
+
+
+def refused(tree: Path, *command: str, changes: Mapping[str, str] | None = None) -> str:
+    """Start the product where it cannot start; give the one line that it says."""
+    done = subprocess.run(
+        command,
+        cwd=tree,
+        env=environment(**(changes or {})),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    said = [line for line in done.stderr.splitlines() if not line.startswith("make: ")]
+    assert (bool(done.returncode), done.stdout, len(said)) == (True, "", 1), done.stderr
+    return said[0]
+
+
+def on_small_disk(folder: Path, *command: str) -> tuple[str, ...]:
+    """Give `command` with 64 MiB mounted at `folder`, seen by it alone."""
+    folder.mkdir()
+    anybody = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    mount = 'mount -t tmpfs -o size=64m,mode=700 none "$0" && exec "$@"'
+    return ("unshare", "--mount", *anybody, "sh", "-c", mount, str(folder), *command)
 
 
 def end(product: Product) -> None:

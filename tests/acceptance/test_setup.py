@@ -1,18 +1,24 @@
+"""From nothing to a running product, on each machine that the README promises."""
+
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from poisonweb.embedded.install import VENV_MIB
 from tests.acceptance.product import (
     copy_of_tree,
     end,
     environment,
+    on_small_disk,
     processes_of,
+    refused,
     started,
 )
 
@@ -25,6 +31,10 @@ OFFLINE = {
     "PIP_NO_INDEX": "1",
     "HTTPS_PROXY": "http://127.0.0.1:9",
 }
+
+CAN_SET_UP = "import sys, ensurepip, venv; print('%d.%d' % sys.version_info[:2])"
+# Nobody special: what is the caller's looks like theirs, and they have no other rights.
+ORDINARY = ("unshare", "--user", "--map-user=65534", "--map-group=65534", "--")
 
 
 @pytest.fixture
@@ -51,25 +61,87 @@ def pretend(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
+def python(version: str) -> str:
+    """Find a Python of that version on this machine which can set up."""
+    installed = Path.home().glob(f".pyenv/versions/{version}.*/bin/python3")
+    places = [shutil.which(f"python{version}"), *installed, f"/usr/bin/python{version}"]
+    for place in filter(None, map(str, places)):
+        if says(place, "-c", CAN_SET_UP) == version:
+            return place
+    raise AssertionError(
+        f"Poisonweb is promised for Python {version}, and there is none on this "
+        f"machine that has venv: install it, for example by `pyenv install {version}`."
+    )
+
+
+def says(*command: str) -> str:
+    with suppress(FileNotFoundError):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+    return ""
+
+
 def test_one_command_runs_a_fresh_clone_and_leaves_nothing(tree: Path) -> None:
-    with started(tree, MAKE, "run", seconds=180) as product:
+    command = (MAKE, "run", f"PYTHON={python('3.11')}")
+
+    with started(tree, *command, seconds=180) as product:
         assert product.is_ready()
         end(product)
         assert processes_of(product.var) == set()
 
-    with started(tree, MAKE, "run", seconds=30, changes=OFFLINE) as product:
+    with started(tree, *command, seconds=30, changes=OFFLINE) as product:
         assert product.is_ready()
         product.process.terminate()
         product.process.wait(30)
         assert processes_of(product.var) == set()
 
 
-def test_a_second_set_up_has_nothing_to_say(tree: Path) -> None:
+@pytest.mark.parametrize(("version", "user"), [("3.12", ORDINARY), ("3.13", ())])
+def test_runs_on_later_pythons_and_for_an_ordinary_user(
+    tree: Path, version: str, user: tuple[str, ...]
+) -> None:
+    command = (*user, MAKE, "run", f"PYTHON={python(version)}")
+    changes = {"POISONWEB_DEMO": "0"}
+
+    with started(tree, *command, seconds=180, changes=changes) as product:
+        assert product.is_ready()
+
+
+def test_a_disk_without_room_for_packages_is_told_in_one_line(
+    tree: Path, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    there = ("sh", "-c", 'cp -r "$0" "$1" && cd "$1" && shift && exec "$@"')
+
+    said = refused(
+        tree, *on_small_disk(disk, *there, str(tree), f"{disk}/clone", MAKE, "run")
+    )
+
+    assert said.startswith(f"poisonweb: The disk of {disk}/clone has ")
+    assert "MiB left, and the set-up needs 100 MiB there: make room" in said
+
+
+def test_a_half_done_set_up_is_done_again_and_then_is_done(tree: Path) -> None:
+    (tree / ".venv" / "bin").mkdir(parents=True)
+    (tree / ".boot").mkdir()
+
     first, _ = make(tree, "dev")
     second = make(tree, "dev", **OFFLINE)
 
     assert first == 0
     assert second == (0, "")
+    assert os.access(tree / ".venv" / "bin" / "pytest", os.X_OK)
+    assert mebibytes(tree / ".venv") < VENV_MIB["dev"]
+
+
+def mebibytes(folder: Path) -> int:
+    told = subprocess.run(
+        ("du", "--summarize", "--block-size=M", str(folder)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(told.stdout.partition("M")[0])
 
 
 def test_an_unfit_python_is_told_in_one_line(tree: Path, tmp_path: Path) -> None:
@@ -105,13 +177,3 @@ def test_a_missing_venv_module_is_told_in_one_line(tree: Path, tmp_path: Path) -
     line = f"Python has no venv module here: `apt-get install python{version}-venv`."
     assert code == 2
     assert said.splitlines()[0] == f"poisonweb: {line}"
-
-
-def test_a_half_done_set_up_is_done_again(tree: Path) -> None:
-    (tree / ".venv" / "bin").mkdir(parents=True)
-    (tree / ".boot").mkdir()
-
-    code, _ = make(tree, "dev")
-
-    assert code == 0
-    assert os.access(tree / ".venv" / "bin" / "pytest", os.X_OK)

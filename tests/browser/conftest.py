@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    expect,
+    sync_playwright,
+)
 
 from tests.acceptance.product import ROOT, Product, copy_of_tree, started
 
@@ -40,18 +47,21 @@ def browser() -> Iterator[Browser]:
 def open_page(browser: Browser, product: Product) -> Iterator[Open]:
     """Open a page as the signed-in admin; in the end nothing may have complained.
 
-    A violated Content-Security-Policy is an error on the console, too.
+    A violated Content-Security-Policy is an error on the console, too. Pages that tell
+    of an error complain by being one: `refused` says that they may.
     """
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
 
-    def opened(path: str = "/problems", **wanted: Any) -> Page:
+    def opened(
+        path: str = "/problems", *, refused: bool = False, **wanted: Any
+    ) -> Page:
         context = browser.new_context(
             base_url=product.url, **({"viewport": DESK} | wanted)
         )
         contexts.append(context)
         page = context.new_page()
-        listen(page, complaints)
+        listen(page, complaints, refused=refused)
         sign_in(page)
         page.goto(path)
         return page
@@ -62,16 +72,14 @@ def open_page(browser: Browser, product: Product) -> Iterator[Open]:
     assert complaints == []
 
 
-def listen(page: Page, complaints: list[str]) -> None:
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "console",
-        lambda said: (
+def listen(page: Page, complaints: list[str], *, refused: bool) -> None:
+    def heard(said: ConsoleMessage) -> None:
+        is_of_status = said.text.startswith("Failed to load resource")
+        if said.type in {"error", "warning"} and not (refused and is_of_status):
             complaints.append(f"{page.url}: {said.text}")
-            if said.type in {"error", "warning"}
-            else None
-        ),
-    )
+
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", heard)
 
 
 def sign_in(page: Page) -> None:
@@ -79,4 +87,4 @@ def sign_in(page: Page) -> None:
     page.get_by_label("User name").fill("admin")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url("**/problems")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()

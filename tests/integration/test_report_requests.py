@@ -64,6 +64,13 @@ def captured(at: datetime, *, now: datetime, **changes: Any) -> None:
     )
 
 
+@pytest.fixture
+def something() -> None:
+    """Let something have happened yesterday."""
+    at = AT_TWO - timedelta(hours=3)
+    captured(at, now=at)
+
+
 def test_a_request_is_queued_and_on_the_trail() -> None:
     run = ask(YESTERDAY, YESTERDAY)
 
@@ -125,7 +132,14 @@ def test_of_many_who_ask_at_once_one_is_heard() -> None:
     assert (Run.objects.count(), len(refused)) == (1, 7)
 
 
-def test_the_night_makes_yesterday_once() -> None:
+def test_before_anything_ever_happened_there_is_nothing_to_be_made() -> None:
+    captured(AT_TWO, now=AT_TWO)
+
+    assert planned() == []
+    assert planned(AT_TWO + timedelta(days=1)) == [(TODAY, TODAY)]
+
+
+def test_the_night_makes_yesterday_once(something: None) -> None:
     assert planned() == [(YESTERDAY, YESTERDAY)]
     assert planned() == []
 
@@ -134,14 +148,17 @@ def test_the_night_makes_yesterday_once() -> None:
     assert planned() == []
 
 
-def test_before_its_hour_the_night_makes_nothing_of_yesterday() -> None:
+def test_before_its_hour_the_night_makes_nothing_of_yesterday(
+    something: None,
+) -> None:
     now = datetime(2026, 11, 20, 4, 30, tzinfo=UTC)
 
-    assert planned(now, hour=5) == [(date(2026, 11, 18), date(2026, 11, 18))]
+    assert planned(now, hour=5) == []
+    assert planned(now, hour=4) == [(YESTERDAY, YESTERDAY)]
 
 
 def test_nights_that_were_missed_are_made_up_for() -> None:
-    make_all(AT_TWO - timedelta(days=4))
+    made(ask(date(2026, 11, 15), date(2026, 11, 15)))
 
     assert planned() == [(date(2026, 11, 16), YESTERDAY)]
 
@@ -163,7 +180,7 @@ def test_a_late_event_has_exactly_its_day_made_again() -> None:
     assert runs == [(date(2026, 11, 14), date(2026, 11, 14)), (TODAY, TODAY)]
 
 
-def test_late_counters_count_as_well() -> None:
+def test_late_counters_count_as_well(something: None) -> None:
     make_all(AT_TWO)
     minute = "2026-11-19T22:10:00Z"
     counter = reports.counter(minute=minute)
@@ -196,7 +213,7 @@ def test_what_was_not_committed_when_the_run_looked_is_late() -> None:
     ]
 
 
-def test_a_failed_night_is_tried_again_three_times_a_day() -> None:
+def test_a_failed_night_is_tried_again_three_times_a_day(something: None) -> None:
     for _ in range(3):
         assert planned() == [(YESTERDAY, YESTERDAY)]
         fail(Run.objects.unfinished().get())
@@ -207,6 +224,7 @@ def test_a_failed_night_is_tried_again_three_times_a_day() -> None:
 
 
 def test_a_failed_late_day_is_not_forgotten() -> None:
+    captured(datetime(2026, 11, 13, 9, tzinfo=UTC), now=AT_TWO)
     make_all(AT_TWO)
     captured(datetime(2026, 11, 14, 9, tzinfo=UTC), now=AT_TWO)
     tomorrow = AT_TWO + timedelta(days=1)

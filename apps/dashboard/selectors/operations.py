@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Case, Count, Q, Value, When
+from django.db.models.functions import Coalesce
 
 from apps.brokers.models import Topic
 from apps.core.errors import Absent
+from apps.dashboard.paging import Cursor, Page, page
 from apps.poison.query import Query, Term
 from apps.poison.states import SHOWN, SILENT_AFTER_SECONDS, Outcome, State
 from apps.team.rights import Principal
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
-from apps.triage.querysets import ItemQuerySet
+from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.services import selection, upkeep
 from apps.triage.services.selection import Ask, Seen
-from apps.triage.states import UNFINISHED, ItemState, Verb
+from apps.triage.states import COUNTED, UNFINISHED, ItemState, Verb
 
 MOST_LISTED = 200
 MOST_COPIED = 50
+# A list counts the items of its operations up to so many in all; a page counts its own.
+MOST_ITEMS = 100_000
 # A drop of more than this needs its number typed.
 MANY = 1_000
 AGES = (
@@ -74,14 +79,11 @@ class PreviewDetail:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class Standing:
+    """How far an operation has come, by what became of its items."""
+
     operation: Operation
     counts: dict[str, int]
-    silent: int
-    undoable: int
-    exceptions: list[Item]
-    worker_missing_for: timedelta | None
-    now: datetime
 
     @property
     def done(self) -> int:
@@ -101,6 +103,38 @@ class Progress:
         ]
 
     @property
+    def told_counts(self) -> list[tuple[str, int]]:
+        return [(word, number) for word, number in self.counts.items() if number]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationRow:
+    """One of many: without its standing where there are too many items to count."""
+
+    operation: Operation
+    standing: Standing | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationList:
+    running: list[OperationRow]
+    finished: list[OperationRow]
+    page: Page[Operation]
+
+    @property
+    def rows(self) -> list[OperationRow]:
+        return [*self.running, *self.finished]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress(Standing):
+    silent: int
+    undoable: int
+    exceptions: list[Item]
+    worker_missing_for: timedelta | None
+    now: datetime
+
+    @property
     def exceptional(self) -> int:
         return self.counts[Outcome.REFUSED] + self.counts[ItemState.SKIPPED]
 
@@ -114,8 +148,70 @@ class Progress:
         return round(elapsed / self.done * (self.operation.total - self.done))
 
 
-def running() -> list[Operation]:
-    return list(Operation.objects.unfinished().recent_first()[:MOST_LISTED])
+def running(principal: Principal) -> list[Operation]:
+    unfinished = _visible(principal).unfinished()
+    return list(unfinished.select_related("target_topic").recent_first()[:MOST_LISTED])
+
+
+def find(cursor: Cursor | None, principal: Principal) -> OperationList:
+    """List the finished ones by page, the newest first; before them all that run."""
+    finished = _visible(principal).exclude(state__in=UNFINISHED)
+    shown = page(
+        finished.select_related("target_topic"), field="confirmed_at", cursor=cursor
+    )
+    now_running = running(principal) if cursor is None else []
+    rows = _rows([*now_running, *shown.rows])
+    return OperationList(
+        running=rows[: len(now_running)], finished=rows[len(now_running) :], page=shown
+    )
+
+
+def latest(principal: Principal, *, most: int) -> list[OperationRow]:
+    """Give what runs, and what was decided last, for a page that is not about them."""
+    newest = _visible(principal).select_related("target_topic").recent_first()[:most]
+    ours = {operation.pk: operation for operation in [*running(principal), *newest]}
+    return _rows(list(ours.values())[:most])
+
+
+def _visible(principal: Principal) -> OperationQuerySet:
+    """Keep what was decided under this principal's own topics, or fewer of them."""
+    confirmed = Operation.objects.confirmed()
+    if principal.sees_every_topic:
+        return confirmed
+    return confirmed.filter(topics__contained_by=list(principal.topics))
+
+
+def _rows(operations: list[Operation]) -> list[OperationRow]:
+    counts = _counts(_countable(operations))
+    return [
+        OperationRow(
+            operation=operation,
+            standing=Standing(operation=operation, counts=counts[operation.pk])
+            if operation.pk in counts
+            else None,
+        )
+        for operation in operations
+    ]
+
+
+def _countable(operations: Iterable[Operation]) -> Iterator[int]:
+    """Give as many as a list has time to count; the first ones come first."""
+    left = MOST_ITEMS
+    for operation in operations:
+        if operation.total <= left:
+            left -= operation.total
+            yield operation.pk
+
+
+def _counts(operations: Iterable[int]) -> dict[int, dict[str, int]]:
+    counts = {pk: dict.fromkeys(COUNTED, 0) for pk in operations}
+    items = Item.objects.filter(operation__in=counts).order_by()
+    # One that is claimed, and no other, has a redrive; its outcome is what it is.
+    standing = items.annotate(word=Coalesce("redrive__outcome", "state"))
+    found = standing.values_list("operation", "word").annotate(number=Count("pk"))
+    for operation, word, number in found:
+        counts[operation][word] = number
+    return counts
 
 
 def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail:
@@ -180,8 +276,8 @@ def _by_age(operation: Operation, *, now: datetime) -> list[tuple[str, int]]:
 
 def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
     """Find a confirmed operation; raises Absent when there is none."""
-    confirmed = Operation.objects.confirmed().select_related("target_topic")
-    operation = confirmed.filter(pk=operation_id).first()
+    visible = _visible(principal).select_related("target_topic")
+    operation = visible.filter(pk=operation_id).first()
     if operation is None:
         raise Absent(f"There is no operation {operation_id} here.")
     items = Item.objects.filter(operation=operation)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import QuerySet
+
 from apps.bookmarks.models import Mark
 from apps.brokers.models import LANE_LIVES, Topic
 from apps.team.rights import Principal
@@ -35,27 +37,33 @@ class Positions:
 
 
 def find(principal: Principal, *, now: datetime) -> Positions:
-    marks = Mark.objects.select_related("position__topic").order_by(
+    marks = Mark.objects.order_by(
         "position__topic__name", "position__consumer_group", "publisher"
     )
     drained = Topic.objects.drained().prefetch_related("held").order_by("name")
     return Positions(
         rows=[
-            PositionRow(
-                mark=mark, is_fresh=now - mark.position.observed_at <= LANE_LIVES
-            )
-            for mark in marks
-            if principal.sees(mark.position.topic.name)
+            row
+            for row in rows(marks, now=now)
+            if principal.sees(row.mark.position.topic.name)
         ],
         lanes=[
-            LaneRow(topic=topic, state=_state(topic, now=now))
+            LaneRow(topic=topic, state=lane_state(topic, now=now))
             for topic in drained
             if principal.sees(topic.name)
         ],
     )
 
 
-def _state(topic: Topic, *, now: datetime) -> str:
+def rows(marks: QuerySet[Mark], *, now: datetime) -> list[PositionRow]:
+    """Tell of each mark whether it is what its broker says by now."""
+    return [
+        PositionRow(mark=mark, is_fresh=now - mark.position.observed_at <= LANE_LIVES)
+        for mark in marks.select_related("position__topic")
+    ]
+
+
+def lane_state(topic: Topic, *, now: datetime) -> str:
     if topic.lane_state != "off" and not topic.lane_is_heard(now):
         return "silent"
     return topic.lane_state

@@ -14,6 +14,7 @@ from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
 from apps.core import clock
+from apps.dashboard import figures
 from apps.dashboard.paging import Count
 from apps.dashboard.stack import app_frames
 from apps.poison.models import Poison
@@ -21,6 +22,7 @@ from apps.poison.query import Query, Term
 
 register = template.Library()
 register.filter(app_frames)
+register.filter(figures.percent)
 
 # State = word + glyph + colour, so that none of the three has to be seen.
 PILLS = {
@@ -44,6 +46,12 @@ PILLS |= {
     "off": ("Off", "○", ""),
     "away": ("Broker away", "!", "danger"),
     "silent": ("Silent", "◌", "warn"),
+    # Of what does the work, and of the nightly report.
+    "up": ("Up", "✓", "ok"),
+    "late": ("Late", "◐", "warn"),
+    "failed": ("Failed", "!", "danger"),
+    "never": ("Not yet", "○", ""),
+    "none": ("None", "○", ""),
     # Of redrives and items.
     "waiting": ("Waiting", "○", ""),
     "sending": ("Sending", "→", "info"),
@@ -72,14 +80,17 @@ def pill(word: str) -> SafeString:
 
 
 @register.simple_tag
-def ago(moment: datetime | None) -> SafeString:
+def ago(moment: datetime | None, *, said: bool = False) -> SafeString:
+    """Tell how old something is: 3h in a table, or, said in a sentence, 3h ago."""
     if moment is None:
         return format_html("{}", "—")
+    age = relative(clock.now() - moment)
     return format_html(
-        '<time datetime="{}" title="{}" data-relative>{}</time>',
+        '<time datetime="{}" title="{}" data-relative="{}">{}</time>',
         stamp(moment),
         utc(moment),
-        relative(clock.now() - moment),
+        "said" if said else "",
+        in_words(age) if said else age,
     )
 
 
@@ -104,6 +115,10 @@ def relative(age: timedelta) -> str:
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"
     return "now"
+
+
+def in_words(age: str) -> str:
+    return "just now" if age == "now" else f"{age} ago"
 
 
 @register.filter

@@ -1,4 +1,4 @@
-"""A decision: look at what it would do, confirm it, watch it, undo it."""
+"""Decisions: look at what one would do, confirm it, watch it, undo it; all of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,24 @@ from apps.core import clock
 from apps.core.errors import Invalid
 from apps.dashboard import asks, curl
 from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.paging import Cursor
 from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
 from apps.team.rights import Scope
 from apps.triage import dispatch
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
+
+
+@require_safe
+@needs(Scope.OPERATIONS_READ)
+def index(request: SignedIn) -> HttpResponse:
+    cursor = Cursor.parse(request.GET.get("cursor", ""))
+    context = {
+        "found": operations.find(cursor, request.user.principal),
+        "curl": curl.get(request, "/api/v1/operations"),
+    }
+    return show(request, "operations/list.html", context, live="operations/_rows.html")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

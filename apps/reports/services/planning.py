@@ -89,7 +89,8 @@ def _missing_and_changed(newest: date) -> set[date]:
         cursor.execute(_CHANGED, values)
         changed = {day for (day,) in cursor.fetchall()}
     published = set(Day.objects.filter(day__gte=oldest).values_list("day", flat=True))
-    first = min(published | changed | {newest})
+    # Before anything ever happened there is nothing to be missed.
+    first = min(published | changed, default=newest + ONE_DAY)
     every = {first + timedelta(days=n) for n in range((newest - first).days + 1)}
     # A day on which nothing happened is reported, too: only then it is no gap.
     return changed | (every - published)

@@ -58,6 +58,8 @@ NEEDED = {
     "POST operations/1/undo": Scope.OPERATIONS_WRITE,
     "GET audit": Scope.AUDIT_READ,
     "GET audit/verify": Scope.AUDIT_READ,
+    "GET reports/failure-rates": Scope.REPORTS_READ,
+    "GET reports/runs": Scope.REPORTS_READ,
 }
 each_call = pytest.mark.parametrize("call", NEEDED)
 

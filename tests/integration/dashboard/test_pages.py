@@ -22,7 +22,10 @@ from tests.reports import drop, poisons
 
 pytestmark = pytest.mark.django_db
 
-PAGES = ("/problems", "/messages", "/positions", "/audit")
+PAGES = (
+    *("/", "/problems", "/messages", "/topics", "/positions", "/operations"),
+    *("/audit", "/help"),
+)
 HOSTILE_BODIES = (
     b"",
     b"\x00",
@@ -49,7 +52,7 @@ def get(client: Client, path: str, status: int = 200) -> str:
 
 
 @pytest.mark.parametrize(
-    "path", [*PAGES, "/messages/1", "/problems/1", "/operations/1"]
+    "path", [*PAGES, "/messages/1", "/problems/1", "/topics/1", "/operations/1"]
 )
 def test_a_stranger_is_asked_to_sign_in(path: str) -> None:
     response = Client().get(path)
@@ -77,9 +80,21 @@ def test_a_wrong_password_is_told_without_saying_which_part_is_wrong(
     assert "do not belong together" in page.content.decode()
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_an_empty_installation_says_what_will_fill_it(anna: Client, path: str) -> None:
-    assert "<h1>" in get(anna, path)
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/", "No message yet"),
+        ("/problems", "No problem yet"),
+        ("/messages", "No message yet"),
+        ("/topics", "No topic yet"),
+        ("/positions", "No position yet"),
+        ("/operations", "No operation yet"),
+    ],
+)
+def test_an_empty_installation_says_what_will_fill_it(
+    anna: Client, path: str, told: str
+) -> None:
+    assert told in get(anna, path)
 
 
 def test_a_list_without_open_messages_is_all_clear(anna: Client, now: datetime) -> None:
@@ -88,13 +103,25 @@ def test_a_list_without_open_messages_is_all_clear(anna: Client, now: datetime) 
     assert "All clear" in get(anna, "/problems")
 
 
-def test_a_search_without_a_match_shows_the_search(anna: Client, now: datetime) -> None:
+@pytest.mark.parametrize(
+    ("path", "told", "asked"),
+    [
+        ("/problems?q=error:nowhere", "No problem matches", "error:nowhere"),
+        ("/messages?q=error:nowhere", "No message matches", "error:nowhere"),
+        ("/topics?name=nowhere", "No topic matches", "nowhere"),
+        ("/audit?actor=nobody", "No entry matches", "actor nobody"),
+    ],
+)
+def test_a_search_without_a_match_shows_the_search(
+    anna: Client, now: datetime, path: str, told: str, asked: str
+) -> None:
     poisons(now, 1)
 
-    page = get(anna, "/messages?q=error:nowhere")
+    page = get(anna, path)
 
-    assert "No message matches" in page
-    assert "error:nowhere" in page
+    assert told in page
+    assert f"<code>{asked}</code>" in page
+    assert "Clear the search" in page
 
 
 def test_a_search_that_makes_no_sense_names_the_word_and_keeps_the_list(
@@ -251,6 +278,7 @@ def test_a_body_needs_a_right_of_its_own(
         "/messages/99",
         "/problems/99",
         "/operations/99",
+        "/topics/99",
         "/messages/99999999999999999999999999",
         "/nowhere",
     ],

@@ -42,6 +42,11 @@ def test_tells_an_age_in_its_largest_unit(seconds: float, told: str) -> None:
     assert pw.relative(timedelta(seconds=seconds)) == told
 
 
+@pytest.mark.parametrize(("age", "told"), [("now", "just now"), ("3h", "3h ago")])
+def test_an_age_in_a_sentence_is_said_in_words(age: str, told: str) -> None:
+    assert pw.in_words(age) == told
+
+
 @pytest.mark.parametrize(
     ("count", "told"),
     [

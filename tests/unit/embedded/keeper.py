@@ -1,7 +1,7 @@
 """A supervisor of its own process for the tests: `keeper.py <var> <shell command>...`.
 
 The programs are named a, b, c ...; it says `up` when they run. None is ready while
-there is a file `hold`.
+there is a file `hold`. A command that begins with `: once;` is a one-shot.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def main(folder: str, *commands: str) -> None:
     logging.basicConfig(format="%(message)s")
     var = Path(folder)
     keeper = Supervisor(root=var, var=var)
-    environment = {**os.environ, "POISONWEB_VAR": folder}
     programs = [
         Program(
             name=name,
             command=("sh", "-c", command),
-            environment=environment,
+            environment=os.environ,
             grace=1,
+            once=command.startswith(": once;"),
             ready=lambda _: not (var / "hold").exists(),
         )
         for name, command in zip(ascii_lowercase, commands, strict=False)

@@ -7,11 +7,11 @@ import pytest
 from poisonweb.embedded import install
 
 
-def test_tells_how_much_room_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(install.MEBIBYTES, "run", 10**9)
+def test_tells_how_much_room_is_missing_and_where(tmp_path: Path) -> None:
+    missing = rf"disk of {tmp_path} has \d+ MiB left, .* needs 1000000000 MiB there: "
 
-    with pytest.raises(install.Unable, match=r"has \d+ MiB left; .* 1000000000 MiB"):
-        install._check_room("run")
+    with pytest.raises(install.Unable, match=missing):
+        install._check_room(tmp_path, 10**9)
 
 
 def test_a_machine_that_can_run_the_servers_passes() -> None:
@@ -28,7 +28,7 @@ def test_another_content_of_a_file_is_another_digest(tmp_path: Path) -> None:
     assert install._digest(pins) != before
 
 
-@pytest.mark.parametrize("file", [*install.FILES["dev"], install.PINS / "redis.txt"])
+@pytest.mark.parametrize("file", [*install.FILES["dev"], *install.ALWAYS])
 def test_pins_name_hashes_and_no_place(file: Path) -> None:
     text = file.read_text()
     pins = [line for line in text.splitlines() if line and not line.startswith(" ")]

@@ -11,6 +11,7 @@ from poisonweb.embedded.plan import Plan
 
 DATABASE = {"DATABASE_URL": "postgresql://p@db.example/p"}
 BROKER = {"CELERY_BROKER_URL": "amqp://broker.example"}
+OURS = ["web", "worker", "beat", "lanes", "reports"]
 MESSAGES = {"POISONWEB_REDIS_URL": "redis://messages.example/0"}
 
 
@@ -28,24 +29,27 @@ def names(made: Plan) -> list[str]:
 def test_starts_everything_when_nothing_is_given(tmp_path: Path) -> None:
     made = planned(tmp_path)
 
-    servers, ours = ["postgres", "redis"], ["web", "worker", "beat", "lanes", "sample"]
-    assert names(made) == servers + ours
+    servers, sample = ["postgres", "redis"], ["sample", "history"]
+    assert names(made) == [*servers, *OURS, *sample]
     assert made.addresses.redis_url != made.addresses.celery_broker_url
 
 
 def test_starts_no_server_that_is_given(tmp_path: Path) -> None:
     made = planned(tmp_path, DATABASE, BROKER)
 
-    assert names(made) == ["web", "worker", "beat", "lanes"]
+    assert names(made) == OURS
     assert made.addresses.environment() == DATABASE | BROKER
 
 
 def test_runs_no_sample_on_a_database_of_yours_unasked(tmp_path: Path) -> None:
     asked = {"POISONWEB_DEMO": "1"}
 
-    assert "sample" not in names(planned(tmp_path, DATABASE))
-    assert "sample" in names(planned(tmp_path, DATABASE, asked))
-    assert "sample" in names(planned(tmp_path, DATABASE, BROKER, MESSAGES, asked))
+    unasked = planned(tmp_path, DATABASE)
+    wished = planned(tmp_path, DATABASE, asked)
+    beside_yours = planned(tmp_path, DATABASE, BROKER, MESSAGES, asked)
+
+    assert {"sample", "history"}.isdisjoint(names(unasked))
+    assert {"sample", "history"} <= set(names(wished)) & set(names(beside_yours))
 
 
 def test_tells_every_process_whether_the_sample_runs(tmp_path: Path) -> None:
@@ -58,6 +62,22 @@ def test_tells_every_process_whether_the_sample_runs(tmp_path: Path) -> None:
 def test_a_sample_without_a_message_broker_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="POISONWEB_REDIS_URL"):
         planned(tmp_path, DATABASE, BROKER, {"POISONWEB_DEMO": "1"})
+
+
+def test_only_the_history_has_an_end(tmp_path: Path) -> None:
+    made = planned(tmp_path)
+
+    assert [program.name for program in made.processes if program.once] == ["history"]
+
+
+def test_each_worker_has_a_queue_and_a_name_of_its_own(tmp_path: Path) -> None:
+    programs = {program.name: program for program in planned(tmp_path).processes}
+    worker, reports = (
+        " ".join(programs[name].command) for name in ("worker", "reports")
+    )
+
+    assert "--queues poisonweb --hostname poisonweb@%h --concurrency 2" in worker
+    assert "--queues reports --hostname reports@%h --concurrency 1" in reports
 
 
 def test_the_web_server_listens_on_the_loopback_interface(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from poisonweb.embedded import postgres, processes
+from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.ports import free_port
 
 
@@ -100,3 +101,16 @@ def test_root_becomes_nobody_where_it_may_not_make_a_namespace(
     with postgres.temporary(tmp_path / "closed") as url:
         (tmp_path / "closed").chmod(0o700)
         assert column(url, "SELECT 1") == [1]
+
+
+def test_data_of_another_postgres_are_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "PG_VERSION").write_text("9\n")
+
+    with pytest.raises(
+        CannotStart, match=r"is of Postgres 9, .* is Postgres 18: "
+    ) as told:
+        postgres.prepare(tmp_path)
+
+    assert "POISONWEB_VAR=" in str(told.value)
+    assert "\n" not in str(told.value)

@@ -115,6 +115,30 @@ def test_starts_a_program_again_that_ended_by_itself(tmp_path: Path) -> None:
         eventually(lambda: starts.exists() and len(starts.read_text().split()) >= 3)
 
 
+def test_a_one_shot_that_has_done_its_work_is_not_started_again(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    with keeping(tmp_path, "exec sleep 300", f": once; echo x >> {starts}") as keeper:
+        eventually(lambda: not (tmp_path / "run" / "b.pid").exists())
+        time.sleep(1)
+        keeper.terminate()
+        said = keeper.communicate(timeout=10)[1]
+
+    assert (starts.read_text(), said, keeper.returncode) == ("x\n", "", 0)
+
+
+def test_a_one_shot_that_failed_is_started_again(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    twice = f": once; sleep 0.3; echo x >> {starts}; test $(wc -l < {starts}) = 2"
+    with keeping(tmp_path, twice) as keeper:
+        eventually(lambda: starts.exists() and starts.read_text() == "x\nx\n")
+        time.sleep(1)
+        keeper.terminate()
+        said = keeper.communicate(timeout=10)[1]
+
+    assert starts.read_text() == "x\nx\n"
+    assert said == "a ended (exit code 1); it starts again in 0.2 s\n"
+
+
 def test_kills_the_orphans_of_a_dead_program(tmp_path: Path) -> None:
     with keeping(tmp_path, f"sleep 300 & echo $! > {tmp_path}/orphan; wait"):
         orphan = number_in(tmp_path / "orphan")
@@ -168,6 +192,26 @@ def test_recovers_orphans_whose_leader_is_gone(tmp_path: Path) -> None:
     recover(tmp_path)
 
     eventually(lambda: not is_alive(orphan))
+
+
+def test_recovers_what_went_to_a_session_of_its_own(tmp_path: Path) -> None:
+    away = f"setsid sh -c 'echo $$ > {tmp_path}/away; exec sleep 300' & exec sleep 300"
+    with keeping(tmp_path, away) as keeper:
+        hidden = number_in(tmp_path / "away")
+        keeper.kill()
+
+    recover(tmp_path)
+
+    eventually(lambda: not is_alive(hidden))
+
+
+def test_recovery_spares_what_only_works_on_the_same_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    folder = f"POISONWEB_VAR={tmp_path}"
+    with bystander("env", folder, "sh", "-c", "echo; exec sleep 300") as terminal:
+        recover(tmp_path)
+
+        assert is_alive(terminal.pid)
 
 
 def test_recovery_kills_a_server_that_does_not_stop(tmp_path: Path) -> None:

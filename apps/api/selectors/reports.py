@@ -1,0 +1,52 @@
+"""What was published, and the runs that did, newest first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, time
+
+from django.db.models import Q
+
+from apps.api.paging import Page, Place, Window
+from apps.api.parameters import By, Rates
+from apps.brokers.models import Topic
+from apps.reports.models import Rate, Run
+from apps.reports.querysets import RateQuerySet
+from apps.team.rights import Principal
+
+
+def rates(wanted: Rates, window: Window, principal: Principal) -> Page[Rate]:
+    """List rates by day, hour and topic: of one consumer group, or of all together."""
+    rows = Rate.objects.between(wanted.first, wanted.last)
+    rows = rows.filter(consumer_group=wanted.consumer_group)
+    rows = rows.whole_days() if wanted.by is By.DAY else rows.by_hour()
+    if wanted.topic:
+        rows = rows.on(wanted.topic)
+    if not principal.sees_every_topic:
+        rows = rows.filter(topic__in=Topic.objects.matching(principal.topics))
+    if window.after and window.after.at:
+        rows = _after(rows, window.after.at, window.after.pk)
+    ordered = rows.select_related("day", "topic__broker").order_by(
+        "-day", "-hour", "topic_id"
+    )
+    return window.cut(ordered, _place)
+
+
+def runs(window: Window) -> Page[Run]:
+    rows = Run.objects.recent_first()
+    if window.after:
+        rows = rows.filter(pk__lt=window.after.pk)
+    return window.cut(rows, lambda row: Place(pk=row.pk))
+
+
+def _place(row: Rate) -> Place:
+    # Not the row's own number: a day that is published anew has other rows.
+    at = datetime.combine(row.day_id, time(row.hour or 0), UTC)
+    return Place(at=at, pk=row.topic_id)
+
+
+def _after(rows: RateQuerySet, at: datetime, topic: int) -> RateQuerySet:
+    same_hour = Q(hour=at.hour) | Q(hour=None)
+    later_topic = same_hour & Q(topic__gt=topic)
+    return rows.filter(day__lte=at.date()).filter(
+        Q(day__lt=at.date()) | Q(hour__lt=at.hour) | later_topic
+    )

@@ -1,0 +1,52 @@
+"""OVER TIME: what the nights measured, and the runs that did."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api import schemas, shapes
+from apps.api.openapi import PAGING, RATES, described
+from apps.api.paging import Window
+from apps.api.parameters import Rates
+from apps.api.selectors import reports
+from apps.api.views.base import View, listed
+from apps.core import clock
+from apps.team.rights import Scope
+
+
+class FailureRates(View):
+    scopes: ClassVar = {"GET": Scope.REPORTS_READ}
+
+    @described(
+        "listFailureRates",
+        "List failure rates by day or hour, newest first",
+        answer=schemas.FailureRates,
+        parameters=[*RATES, *PAGING],
+        refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> Response:
+        """A day that is missing was not reported, or nothing happened on it."""
+        window = Window.parse(request.query_params, name="failure-rates")
+        wanted = Rates.parse(request.query_params, now=clock.now())
+        page = reports.rates(wanted, window, self.principal)
+        return listed(page, [shapes.rate(row) for row in page.rows])
+
+
+class Runs(View):
+    scopes: ClassVar = {"GET": Scope.REPORTS_READ}
+
+    @described(
+        "listReportRuns",
+        "List the runs that make the reports, newest first",
+        answer=schemas.ReportRuns,
+        parameters=PAGING,
+        refusals=[HTTPStatus.BAD_REQUEST],
+    )
+    def get(self, request: Request) -> Response:
+        window = Window.parse(request.query_params, name="report-runs")
+        page, all_topics = reports.runs(window), self.principal.sees_every_topic
+        return listed(page, [shapes.run(row, trouble=all_topics) for row in page.rows])

@@ -1,0 +1,189 @@
+"""Charts as geometry: numbers in, attributes of SVG out. The style sheet colours them.
+
+A chart is stretched to the width of its place, so it holds no text. What is there and
+what is not differ in shape: a bar, a line for zero, a cross where nothing was measured,
+an empty frame for a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil, floor, log10, sqrt
+
+HEIGHT = 100
+SLOT = 10
+# A bar leaves room to the next one; what is above zero is never too flat to be seen.
+BAR = 7
+FLATTEST = 2.0
+LEVELS = 4
+
+
+class Kind(StrEnum):
+    BAR = "bar"
+    ZERO = "zero"
+    NOTHING = "nothing"
+    GAP = "gap"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One place on the axis; without a value there was nothing to measure.
+
+    A gap is a place about which nobody knows anything.
+    """
+
+    label: str
+    href: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    is_gap: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        if self.is_gap:
+            return Kind.GAP
+        if self.value is None:
+            return Kind.NOTHING
+        return Kind.BAR if self.value else Kind.ZERO
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slot:
+    """The place of a point, as wide as all the others and as high as the chart."""
+
+    x: int
+    label: str
+    href: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """Slots from left to right; `top` is the value at the upper edge.
+
+    What is drawn are outlines, all of one kind in one.
+    """
+
+    slots: Sequence[Slot]
+    top: float
+    outlines: Mapping[Kind, str]
+    whiskers: str
+
+    @property
+    def width(self) -> int:
+        return SLOT * len(self.slots)
+
+
+def chart(points: Sequence[Point], *, least: float, most: float | None = None) -> Chart:
+    """Draw the points up to a round number that is not below `least`."""
+    top = ceiling(max(least, *(point.value or 0 for point in points)))
+    top = top if most is None else min(top, most)
+    placed = [(SLOT * at, point) for at, point in enumerate(points)]
+    return Chart(
+        slots=[Slot(x=x, label=p.label, href=p.href) for x, p in placed],
+        top=top,
+        outlines={
+            kind: "".join(_outline(x, p, top) for x, p in placed if p.kind is kind)
+            for kind in Kind
+        },
+        whiskers="".join(_whisker(x, p, top) for x, p in placed),
+    )
+
+
+def ceiling(value: float) -> float:
+    """Round up to 1, 2 or 5 times a power of ten, which reads well at an axis."""
+    power = 10.0 ** floor(log10(value))
+    steps = (step * power for step in (1, 2, 5))
+    return next((step for step in steps if step >= value * (1 - 1e-9)), 10 * power)
+
+
+def _outline(x: int, point: Point, top: float) -> str:
+    left = x + (SLOT - BAR) / 2
+    match point.kind:
+        case Kind.BAR:
+            height = max(_height(point.value or 0, top), FLATTEST)
+            return f"M{left} {HEIGHT}v-{height:.1f}h{BAR}V{HEIGHT}z"
+        case Kind.ZERO:
+            return f"M{left} {HEIGHT}v-{FLATTEST}h{BAR}v{FLATTEST}z"
+        case Kind.NOTHING:
+            return f"M{left} {HEIGHT - 10}l{BAR} 10m0-10l-{BAR} 10"
+        case Kind.GAP:
+            return f"M{x} 0h{SLOT}v{HEIGHT}h-{SLOT}z"
+
+
+def _whisker(x: int, point: Point, top: float) -> str:
+    """Draw from where to where the value may lie, as far as the chart goes."""
+    # Of a few messages none of which failed it would be all that is seen.
+    if not point.value or point.low is None or point.high is None:
+        return ""
+    low, high = (HEIGHT - _height(end, top) for end in (point.low, point.high))
+    return f"M{x + SLOT // 2} {low:.1f}V{high:.1f}"
+
+
+def _height(value: float, top: float) -> float:
+    return HEIGHT * min(value / top, 1)
+
+
+def _text(number: float) -> str:
+    return f"{number:.1f}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """A square that grows with its level, so that no colour is needed to see it."""
+
+    level: int
+    label: str
+    x: str
+    y: str
+    side: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heat:
+    """Columns of cells; `bounds` are the highest value of each level above zero."""
+
+    cells: Sequence[Cell]
+    gaps: Sequence[int]
+    bounds: Sequence[float]
+    width: int
+    height: int
+
+
+def heat(columns: Sequence[Sequence[Point] | None]) -> Heat:
+    """Draw a column of points for each place; one that is None is a gap."""
+    highest = max((p.value or 0 for column in columns for p in column or ()), default=0)
+    return Heat(
+        cells=list(_cells(columns, highest)),
+        gaps=[SLOT * at for at, column in enumerate(columns) if column is None],
+        bounds=[highest * (level / LEVELS) ** 2 for level in _levels(highest)],
+        width=SLOT * len(columns),
+        height=SLOT * max((len(column or ()) for column in columns), default=0),
+    )
+
+
+def _cells(columns: Sequence[Sequence[Point] | None], highest: float) -> Iterator[Cell]:
+    for at, column in enumerate(columns):
+        for row, point in enumerate(column or ()):
+            if point.value is None:
+                continue
+            level = _level(point.value, highest)
+            side = 2 * (level + 1)
+            yield Cell(
+                level=level,
+                label=point.label,
+                x=_text(at * SLOT + (SLOT - side) / 2),
+                y=_text(row * SLOT + (SLOT - side) / 2),
+                side=side,
+            )
+
+
+def _levels(highest: float) -> range:
+    return range(1, LEVELS + 1) if highest else range(0)
+
+
+def _level(value: float, highest: float) -> int:
+    # The root lets an ordinary hour be seen beside the worst one.
+    return ceil(LEVELS * sqrt(value / highest) - 1e-9) if value else 0

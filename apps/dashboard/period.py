@@ -1,0 +1,113 @@
+"""The days that a report is asked for, parsed once from its address."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Self
+
+from django.http import QueryDict
+
+from apps.core.errors import Invalid
+from apps.core.text import storable
+from apps.reports.services.requests import MOST_DAYS, newest_over
+
+DEFAULT_DAYS = 28
+CHOICES = (7, DEFAULT_DAYS, 90)
+OLDEST = date(1970, 1, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Period:
+    """UTC days, the first and the last included, none of which is still going on."""
+
+    first: date
+    last: date
+
+    @classmethod
+    def parse(cls, sent: QueryDict, *, now: datetime) -> Self:
+        """Read `from` and `to`, or `days` up to `to`; raises Invalid naming one."""
+        newest = newest_over(now)
+        last = min(day("to", sent.get("to")) or newest, newest)
+        first = day("from", sent.get("from")) or _so_far_back(sent.get("days"), last)
+        if first > last:
+            raise Invalid("from", f"send a day that is not after {last}")
+        if (last - first).days >= MOST_DAYS:
+            raise Invalid("from", f"a page shows at most {MOST_DAYS} days")
+        return cls(first=first, last=last)
+
+    @property
+    def length(self) -> int:
+        return (self.last - self.first).days + 1
+
+    @property
+    def days(self) -> list[date]:
+        return [self.first + timedelta(days=number) for number in range(self.length)]
+
+    @property
+    def before(self) -> date:
+        """Give the last day of the period before this one."""
+        return self.first - timedelta(days=1)
+
+    @property
+    def after(self) -> date:
+        """Give the last day of the period after this one."""
+        return self.last + timedelta(days=self.length)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What a report page shows; what made no sense is `wrong`, and left out."""
+
+    period: Period
+    topic: str
+    newest: date
+    wrong: Invalid | None
+
+    @classmethod
+    def of(cls, sent: QueryDict, *, now: datetime) -> Self:
+        topic, wrong = sent.get("topic", ""), None
+        try:
+            period = Period.parse(sent, now=now)
+        except Invalid as reason:
+            period, wrong = Period.parse(QueryDict(), now=now), reason
+        if topic != storable(topic):
+            remedy = "it holds a character that no stored text has"
+            topic, wrong = "", Invalid("topic", remedy)
+        newest = newest_over(now)
+        return cls(period=period, topic=topic, newest=newest, wrong=wrong)
+
+    @property
+    def status(self) -> int:
+        return 422 if self.wrong else 200
+
+    @property
+    def is_latest(self) -> bool:
+        return self.period.last == self.newest
+
+    @property
+    def as_query(self) -> dict[str, str]:
+        """Spell it as the API's parameters, and as those of the CSV."""
+        days = {"from": str(self.period.first), "to": str(self.period.last)}
+        return {"topic": self.topic, **days} if self.topic else days
+
+
+def day(name: str, value: str | None) -> date | None:
+    """Read a day; raises Invalid for what is none."""
+    if not value:
+        return None
+    try:
+        found = date.fromisoformat(value)
+    except ValueError:
+        raise Invalid(name, "send a day such as 2026-11-20") from None
+    if found < OLDEST:
+        raise Invalid(name, f"send a day that is not before {OLDEST}")
+    return found
+
+
+def _so_far_back(value: str | None, last: date) -> date:
+    told = (value or str(DEFAULT_DAYS))[:4]
+    number = int(told) if told.isascii() and told.isdigit() else 0
+    if not 1 <= number <= MOST_DAYS:
+        raise Invalid("days", f"send a number from 1 to {MOST_DAYS}")
+    return last - timedelta(days=number - 1)

@@ -1,0 +1,94 @@
+"""Whether what does the work is there, in the words of people: one sign for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import groupby
+
+from apps.brokers.models import Topic
+from apps.dashboard.selectors.positions import lane_state
+from apps.reports.models import Day, Run
+from apps.reports.states import State
+from apps.triage.models import WorkerBeat
+from apps.triage.services import upkeep
+
+# A night's report may be late by two hours; then somebody should look.
+REPORT_LIVES = timedelta(hours=26)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sign:
+    what: str
+    state: str
+    told: str = ""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Night:
+    """The newest report there is, and what became of the last run."""
+
+    day: Day | None
+    run: Run | None
+    now: datetime
+
+    @property
+    def made_at(self) -> datetime | None:
+        return self.day.run.finished_at if self.day else None
+
+    @property
+    def is_late(self) -> bool:
+        return self.made_at is not None and self.now - self.made_at > REPORT_LIVES
+
+    @property
+    def state(self) -> str:
+        """Say it in one word, the worst first."""
+        if self.run and self.run.state == State.FAILED:
+            return "failed"
+        if self.is_late:
+            return "late"
+        if self.day:
+            return "done"
+        return self.run.state if self.run else "never"
+
+
+def night(*, now: datetime) -> Night:
+    newest = Day.objects.select_related("run").order_by("-day").first()
+    return Night(day=newest, run=Run.objects.recent_first().first(), now=now)
+
+
+def signs(*, now: datetime) -> list[Sign]:
+    drained = Topic.objects.drained().select_related("broker")
+    lanes = list(drained.order_by("broker__name", "name"))
+    by_broker = groupby(lanes, key=lambda topic: str(topic.broker))
+    return [
+        _lanes(lanes, now=now),
+        _worker(now=now),
+        *(_broker(name, list(topics), now=now) for name, topics in by_broker),
+    ]
+
+
+def _lanes(lanes: list[Topic], *, now: datetime) -> Sign:
+    running = sum(lane_state(topic, now=now) == "running" for topic in lanes)
+    if not lanes:
+        return Sign(what="Lanes", state="none", told="no dead-letter queue yet")
+    state = "up" if running == len(lanes) else "behind"
+    return Sign(what="Lanes", state=state, told=f"{running} of {len(lanes)} drain")
+
+
+def _worker(*, now: datetime) -> Sign:
+    last = WorkerBeat.objects.values_list("at", flat=True).first()
+    if last is None:
+        return Sign(what="Worker", state="none", told="none has answered yet")
+    missing = upkeep.worker_missing_for(now=now)
+    return Sign(what="Worker", state="silent" if missing else "up", at=last)
+
+
+def _broker(name: str, topics: list[Topic], *, now: datetime) -> Sign:
+    """Say of a broker what its lanes say; the worst of them counts."""
+    heard = [topic for topic in topics if topic.lane_is_heard(now)]
+    away = [topic for topic in heard if topic.lane_state == "away"]
+    state = "away" if away else "up" if heard else "unknown"
+    told = away[0].lane_detail if away else ""
+    return Sign(what=f"Broker {name}", state=state, told=told)

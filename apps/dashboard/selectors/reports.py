@@ -1,0 +1,253 @@
+"""What the nights measured, as the reports pages show it. Nothing here is live."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+
+from django.db.models import Case, Q, Sum, Value, When
+
+from apps.brokers.models import Topic
+from apps.core.errors import Absent
+from apps.dashboard.charts import Heat
+from apps.dashboard.paging import Cursor, Page, page
+from apps.dashboard.period import Asked, Period
+from apps.dashboard.selectors.risers import Risers, of_topics, risers
+from apps.dashboard.selectors.series import (
+    HourRow,
+    Series,
+    Total,
+    by_hour,
+    heat,
+    series,
+)
+from apps.reports.models import Day, Rate, Run
+from apps.reports.querysets import RateQuerySet
+from apps.team.rights import Principal
+
+# A day that has been over for so long should have been reported.
+STALE_AFTER = timedelta(hours=26)
+MOST_TOPICS = 60
+MOST_GROUPS = 20
+ALL_GROUPS = When(consumer_group=None, then=Value("topic"))
+# Of a file: the name of each column, and what is in it.
+COLUMNS = {
+    "day": "day_id",
+    "topic": "topic__name",
+    "of": "of",
+    "consumer_group": "consumer_group",
+    "source": "source",
+    "delivered": "delivered",
+    "failed": "failed",
+    "uncounted": "uncounted",
+    "poisoned": "poisoned",
+    "skipped": "skipped",
+    "retried": "retried",
+    "redriven": "redriven",
+    "confirmed": "confirmed",
+    "recurred": "recurred",
+    "dropped": "dropped",
+    "failure_rate": "failure_rate",
+    "rate_low": "rate_low",
+    "rate_high": "rate_high",
+    "p50_ms": "p50_ms",
+    "p95_ms": "p95_ms",
+    "p99_ms": "p99_ms",
+    "run": "day__run_id",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Freshness:
+    """The newest published day, the run that ended last, and one that has not yet."""
+
+    newest: Day | None
+    last: Run | None
+    unfinished: Run | None
+    now: datetime
+
+    @property
+    def is_stale(self) -> bool:
+        if self.newest is None:
+            return False
+        over = datetime.combine(self.newest.day, time.max, UTC)
+        return self.now - over > STALE_AFTER
+
+    @property
+    def failed(self) -> Run | None:
+        return self.last if self.last and self.last.trouble else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Some topics or one; `gaps` are days of the period that no run published."""
+
+    freshness: Freshness
+    names: Sequence[str]
+    total: Total
+    series: Sequence[Series]
+    gaps: int
+
+    @property
+    def left_out(self) -> int:
+        return len(self.names) - len(self.series)
+
+    @property
+    def has_sample(self) -> bool:
+        return any(each.is_sample for each in self.series)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EveryTopic(Report):
+    """Where most failed comes first; no more topics than a page can bear."""
+
+    risers: Risers | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OneTopic(Report):
+    groups: Sequence[Series]
+    groups_in_all: int
+    hours: Sequence[HourRow]
+    heat: Heat
+
+    @property
+    def whole(self) -> Series:
+        return self.series[0]
+
+
+def find(asked: Asked, principal: Principal, *, now: datetime) -> EveryTopic | OneTopic:
+    """Report on the topic that was asked for, or on all that this principal sees."""
+    if asked.topic:
+        return _one(asked, principal, now=now)
+    return _every(asked, principal, now=now)
+
+
+def freshness(*, now: datetime) -> Freshness:
+    ended = Run.objects.exclude(finished_at=None)
+    return Freshness(
+        newest=Day.objects.select_related("run").order_by("-day").first(),
+        last=ended.order_by("-finished_at", "-id").first(),
+        unfinished=Run.objects.unfinished().order_by("id").first(),
+        now=now,
+    )
+
+
+def runs(cursor: Cursor | None) -> Page[Run]:
+    return page(Run.objects.all(), field="asked_at", cursor=cursor)
+
+
+def spread(asked: Asked, principal: Principal) -> Iterator[tuple[object, ...]]:
+    """List the days of every topic and group in a fixed order, for a file."""
+    found = _seen(asked.period, principal).whole_days()
+    if asked.topic:
+        found = found.on(asked.topic)
+    ordered = found.order_by("day", "topic__name", "consumer_group")
+    # An empty cell is a group without a name, or none at all: `of` tells.
+    told = ordered.annotate(of=Case(ALL_GROUPS, default=Value("consumer_group")))
+    return told.values_list(*COLUMNS.values()).iterator()
+
+
+def _every(asked: Asked, principal: Principal, *, now: datetime) -> EveryTopic:
+    period, published = asked.period, _published(asked.period)
+    found = _seen(period, principal).whole_days().of_all_groups()
+    totals = _totals(found)
+    shown = list(totals)[:MOST_TOPICS]
+    topics = Topic.objects.select_related("broker").in_bulk(shown)
+    by_topic = _by_topic(found.filter(topic__in=shown))
+    return EveryTopic(
+        freshness=freshness(now=now),
+        names=sorted(name for name, _ in totals.values()),
+        total=_sum(total for _, total in totals.values()),
+        series=[
+            series(topics[pk], by_topic[pk], period=period, published=published)
+            for pk in shown
+        ],
+        gaps=period.length - len(published),
+        risers=risers(max(published), principal) if published else None,
+    )
+
+
+def _one(asked: Asked, principal: Principal, *, now: datetime) -> OneTopic:
+    """Raises Absent where this principal sees no such topic."""
+    topic = Topic.objects.select_related("broker").filter(name=asked.topic).first()
+    if topic is None or not principal.sees(topic.name):
+        raise Absent("There is no such topic here.")
+    period, published = asked.period, _published(asked.period)
+    seen = _seen(period, principal)
+    names = {topic.name, *(name for name, _ in _totals(seen.whole_days()).values())}
+    here = seen.filter(topic=topic)
+    groups = _groups(here)
+    by_group = _by_group(here.whole_days(), groups[:MOST_GROUPS])
+    whole = series(topic, by_group[None], period=period, published=published)
+    hours = by_hour(whole, here.by_hour().of_all_groups())
+    return OneTopic(
+        freshness=freshness(now=now),
+        names=sorted(names),
+        total=whole.total,
+        series=[whole],
+        gaps=period.length - len(published),
+        groups=[
+            series(topic, by_group[g], period=period, published=published, group=g)
+            for g in groups[:MOST_GROUPS]
+        ],
+        groups_in_all=len(groups),
+        hours=hours,
+        heat=heat(whole, hours),
+    )
+
+
+def _published(period: Period) -> set[date]:
+    days = Day.objects.filter(day__gte=period.first, day__lte=period.last)
+    return set(days.values_list("day", flat=True))
+
+
+def _seen(period: Period, principal: Principal) -> RateQuerySet:
+    within = Rate.objects.between(period.first, period.last)
+    return within.filter(of_topics(principal))
+
+
+def _totals(found: RateQuerySet) -> dict[int, tuple[str, Total]]:
+    """Sum up each topic: its name and total by its number, most failures first."""
+    summed = found.order_by().values_list("topic", "topic__name")
+    columns = summed.annotate(
+        Sum("delivered"), total=Sum("failed"), un=Sum("uncounted")
+    )
+    return {
+        topic: (name, Total(delivered=delivered, failed=failed, uncounted=uncounted))
+        for topic, name, delivered, failed, uncounted in columns.order_by(
+            "-total", "topic__name"
+        )
+    }
+
+
+def _sum(totals: Iterable[Total]) -> Total:
+    found = list(totals)
+    return Total(
+        delivered=sum(total.delivered or 0 for total in found) or None,
+        failed=sum(total.failed for total in found),
+        uncounted=sum(total.uncounted for total in found),
+    )
+
+
+def _groups(here: RateQuerySet) -> list[str]:
+    """Name the consumer groups of a topic, those with the most failures first."""
+    summed = here.whole_days().values_list("consumer_group")
+    ordered = summed.annotate(total=Sum("failed")).order_by("-total", "consumer_group")
+    return [group for group, _ in ordered if group is not None]
+
+
+def _by_topic(found: RateQuerySet) -> dict[int, list[Rate]]:
+    rates = defaultdict[int, list[Rate]](list)
+    for rate in found:
+        rates[rate.topic_id].append(rate)
+    return rates
+
+
+def _by_group(here: RateQuerySet, groups: list[str]) -> dict[str | None, list[Rate]]:
+    rates = defaultdict[str | None, list[Rate]](list)
+    for rate in here.filter(Q(consumer_group=None) | Q(consumer_group__in=groups)):
+        rates[rate.consumer_group].append(rate)
+    return rates

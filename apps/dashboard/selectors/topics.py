@@ -1,0 +1,302 @@
+"""Topics as their pages show them: what goes through, what is open, who reads on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from functools import partial
+from typing import Self
+
+from django.db import connection
+from django.db.models import Sum
+
+from apps.bookmarks.models import Mark
+from apps.brokers.models import LANE_LIVES, Topic
+from apps.brokers.querysets import TopicQuerySet
+from apps.capture.models import HeldDeadLetter
+from apps.core.errors import Absent
+from apps.core.patterns import like
+from apps.dashboard.hurry import unless_slow
+from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, counted
+from apps.dashboard.selectors import positions
+from apps.dashboard.selectors.positions import PositionRow
+from apps.poison.models import Poison, Problem
+from apps.poison.states import Shown, shown_as
+from apps.team.rights import Principal
+
+HOURS = 24
+DAY = timedelta(hours=HOURS)
+# Consumers tell of a minute when it is over, so the pace is that of the ten before.
+LATE = timedelta(minutes=1)
+PACE_MINUTES = 10
+MOST_HELD = 50
+# How many of the newest problems are looked through for the topics that fail now.
+MOST_PROBLEMS = 500
+
+Asked = dict[str, list[int] | datetime | date]
+
+
+@dataclass(kw_only=True, slots=True)
+class Traffic:
+    """What went through a topic in the last 24 hours, as far as anybody counted it.
+
+    `source` is who counted: `sdk` its consumers, `broker`, or `none`. Where no consumer
+    did, `failed` is what was captured.
+    """
+
+    source: str = "none"
+    delivered: int | None = None
+    failed: int = 0
+    hours: list[int] = field(default_factory=lambda: [0] * HOURS)
+    lately: int = 0
+
+    @property
+    def share(self) -> float | None:
+        return min(1.0, self.failed / self.delivered) if self.delivered else None
+
+    @property
+    def a_minute(self) -> float | None:
+        return None if self.delivered is None else self.lately / PACE_MINUTES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backlog:
+    """What is open on a topic, and when the oldest of it failed last."""
+
+    open: Count
+    oldest: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicRow:
+    """What is not known, because asking took too long, is None."""
+
+    topic: Topic
+    traffic: Traffic | None
+    backlog: Backlog | None
+    lag: int | None
+    lane: str
+
+    @property
+    def is_sample(self) -> bool:
+        return self.topic.broker is not None and self.topic.broker.is_sample
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicList:
+    rows: list[TopicRow]
+    next: str  # the name that the next page comes after; "" on the last page
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicDetail:
+    row: TopicRow
+    counts: dict[Shown, Count]
+    positions: list[PositionRow]
+    held: list[HeldDeadLetter]
+    held_number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicsWanted:
+    """Which topics: those whose name holds this text, after that name."""
+
+    name: str = ""
+    after: str = ""
+
+    def of(self, topics: TopicQuerySet) -> TopicQuerySet:
+        if self.name:
+            topics = topics.filter(name__ilike=f"%{like(self.name)}%")
+        return topics.filter(name__gt=self.after)
+
+
+def find(wanted: TopicsWanted, principal: Principal, *, now: datetime) -> TopicList:
+    topics = wanted.of(_visible(principal)).order_by("name")
+    found = list(topics[: PAGE_SIZE + 1])
+    shown = found[:PAGE_SIZE]
+    return TopicList(
+        rows=_rows(shown, now=now),
+        next=shown[-1].name if len(found) > PAGE_SIZE else "",
+    )
+
+
+def failing_lately(
+    principal: Principal, *, most: int, now: datetime
+) -> tuple[list[TopicRow], bool]:
+    """Give the topics that failed last, by name, and whether there are others."""
+    allowed = _visible(principal)
+    newest = Problem.objects.filter(topic__in=allowed).recent_first()
+    failed = newest.values_list("topic_id", flat=True)[:MOST_PROBLEMS]
+    others = allowed.order_by("name").values_list("pk", flat=True)[: most + 1]
+    chosen = list(dict.fromkeys([*failed, *others]))
+    topics = allowed.filter(pk__in=chosen[:most]).order_by("name")
+    return _rows(list(topics), now=now), len(chosen) > most
+
+
+def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
+    """Find a topic that this principal may see; raises Absent otherwise."""
+    topic = _visible(principal).filter(pk=topic_id).first()
+    if topic is None:
+        raise Absent(f"There is no topic {topic_id} here.")
+    marks = Mark.objects.filter(position__topic=topic)
+    held = HeldDeadLetter.objects.filter(topic=topic)
+    return TopicDetail(
+        row=_rows([topic], now=now)[0],
+        counts={word: _counted(topic, word) for word in Shown},
+        positions=positions.rows(
+            marks.order_by("position__consumer_group", "publisher"), now=now
+        ),
+        held=list(held.order_by("-seen_at")[:MOST_HELD]),
+        held_number=held.count(),
+    )
+
+
+def _visible(principal: Principal) -> TopicQuerySet:
+    return Topic.objects.matching(principal.topics).select_related("broker")
+
+
+def _counted(topic: Topic, word: Shown) -> Count:
+    # Through its problems: their index knows the state, and the topic's does not.
+    return counted(
+        Poison.objects.filter(problem__topic=topic, state__in=shown_as(word))
+    )
+
+
+def _rows(topics: Sequence[Topic], *, now: datetime) -> list[TopicRow]:
+    ids = [topic.pk for topic in topics]
+    traffic = unless_slow(partial(_traffic, ids, now=now), instead={})
+    backlogs = unless_slow(partial(_backlogs, ids), instead={})
+    lags = _lags(ids, now=now)
+    return [
+        TopicRow(
+            topic=topic,
+            traffic=traffic.get(topic.pk),
+            backlog=backlogs.get(topic.pk),
+            lag=lags.get(topic.pk),
+            lane=positions.lane_state(topic, now=now),
+        )
+        for topic in topics
+    ]
+
+
+_COUNTED = """
+SELECT topic_id, source, extract(epoch FROM %(now)s - minute)::int / 3600,
+       sum(handled)::bigint, sum(failed)::bigint,
+       sum((handled + failed) * (minute >= %(lately)s AND minute < %(late)s)::int
+       )::bigint
+FROM capture_counter
+WHERE topic_id = ANY(%(ids)s) AND minute > %(since)s AND minute <= %(now)s
+  AND day >= %(day)s
+GROUP BY 1, 2, 3
+"""
+_CAPTURED = """
+SELECT topic_id, extract(epoch FROM %(now)s - last_failed_at)::int / 3600, count(*)
+FROM poison_poison
+WHERE topic_id = ANY(%(ids)s) AND last_failed_at > %(since)s
+  AND last_failed_at <= %(now)s
+GROUP BY 1, 2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What one source counted on one topic in one hour; the newest hour is 0."""
+
+    topic: int
+    source: str
+    age: int
+    handled: int
+    failed: int
+    lately: int
+
+    @classmethod
+    def all(cls, ids: list[int], *, now: datetime) -> list[Self]:
+        late = now.replace(second=0, microsecond=0) - LATE
+        asked: Asked = {
+            "ids": ids,
+            "now": now,
+            "since": now - DAY,
+            # Captured after it happened: older partitions cannot hold any of it.
+            "day": (now - DAY).date(),
+            "lately": late - timedelta(minutes=PACE_MINUTES),
+            "late": late,
+        }
+        with connection.cursor() as cursor:
+            cursor.execute(_COUNTED, asked)
+            return [cls(*row) for row in cursor.fetchall()]
+
+
+def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
+    traffic = {pk: Traffic() for pk in ids}
+    told = _Told.all(ids, now=now)
+    by_sdk = {each.topic for each in told if each.source == "sdk"}
+    for each in told:
+        if each.source == "sdk" or each.topic not in by_sdk:
+            _add(traffic[each.topic], each)
+    silent = [pk for pk in ids if pk not in by_sdk]
+    for topic, age, number in _captured(silent, now=now):
+        traffic[topic].failed += number
+        traffic[topic].hours[_place(age)] += number
+    return traffic
+
+
+def _add(traffic: Traffic, told: _Told) -> None:
+    """Add what a consumer counted, or what a broker handed out, good or bad."""
+    traffic.source = told.source
+    traffic.delivered = (traffic.delivered or 0) + told.handled + told.failed
+    traffic.failed += told.failed
+    traffic.lately += told.lately
+    traffic.hours[_place(told.age)] += told.failed
+
+
+def _captured(ids: list[int], *, now: datetime) -> list[tuple[int, int, int]]:
+    with connection.cursor() as cursor:
+        cursor.execute(_CAPTURED, {"ids": ids, "now": now, "since": now - DAY})
+        found: list[tuple[int, int, int]] = cursor.fetchall()
+        return found
+
+
+def _place(age: int) -> int:
+    return HOURS - 1 - min(age, HOURS - 1)
+
+
+# Topic by topic and problem by problem, so that each step is one look at an index.
+_BACKLOGS = """
+SELECT topic.id, opened.number, oldest.at
+FROM unnest(%(ids)s::bigint[]) AS topic(id),
+LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM poison_problem problem
+        JOIN poison_poison poison
+          ON poison.problem_id = problem.id AND poison.state = 'open'
+        WHERE problem.topic_id = topic.id LIMIT %(most)s
+    ) few
+) opened,
+LATERAL (
+    SELECT min(first.last_failed_at) AS at FROM poison_problem problem, LATERAL (
+        SELECT last_failed_at FROM poison_poison
+        WHERE problem_id = problem.id AND state = 'open'
+        ORDER BY last_failed_at, id LIMIT 1
+    ) first
+    WHERE problem.topic_id = topic.id
+) oldest
+"""
+
+
+def _backlogs(ids: list[int]) -> dict[int, Backlog]:
+    with connection.cursor() as cursor:
+        cursor.execute(_BACKLOGS, {"ids": ids, "most": MOST_COUNTED + 1})
+        return {
+            topic: Backlog(open=Count(number), oldest=oldest)
+            for topic, number, oldest in cursor.fetchall()
+        }
+
+
+def _lags(ids: list[int], *, now: datetime) -> dict[int, int]:
+    """Add up how far the readers of each topic are behind, where that is known."""
+    fresh = Mark.objects.filter(
+        position__topic__in=ids, position__observed_at__gte=now - LANE_LIVES
+    )
+    lags = fresh.order_by().values_list("position__topic").annotate(lag=Sum("lag"))
+    return {topic: lag for topic, lag in lags if lag is not None}

@@ -1,0 +1,59 @@
+"""The small pieces of the reports pages."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+
+from django import template
+
+from apps.dashboard import figures
+
+register = template.Library()
+register.filter(figures.milliseconds)
+
+# Who counts what was delivered, in words.
+COUNTED_BY = {
+    "sdk": "counted by the consumers",
+    "broker": "counted by the broker",
+    "none": "deliveries not counted",
+}
+
+
+@register.simple_tag
+def interval(low: float | None, high: float | None) -> str:
+    return figures.interval(low, high)
+
+
+@register.simple_tag
+def sources() -> list[tuple[str, str]]:
+    return list(COUNTED_BY.items())
+
+
+@register.filter
+def counted_by(source: str) -> str:
+    return COUNTED_BY[source]
+
+
+@register.filter
+def edge(top: float) -> str:
+    """Say the round number at the upper edge of a chart of rates."""
+    return f"{100 * top:g}\u00a0%"
+
+
+@register.filter
+def weekday(day: date) -> str:
+    return f"{day:%A}"
+
+
+@register.filter
+def times(ratio: float | None) -> str:
+    """Say how many times as much it is; of nothing before, nothing is a multiple."""
+    return "new" if ratio is None else f"{ratio:,.1f}×"  # noqa: RUF001 - a sign
+
+
+@register.filter
+def duration(span: timedelta | None) -> str:
+    if span is None:
+        return figures.NOTHING
+    minutes, seconds = divmod(round(span.total_seconds()), 60)
+    return f"{minutes}\u00a0min {seconds}\u00a0s" if minutes else f"{seconds}\u00a0s"

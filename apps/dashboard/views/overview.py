@@ -1,0 +1,27 @@
+"""What somebody sees first."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+from django.views.decorators.http import require_safe
+
+from apps.core import clock
+from apps.dashboard import visits
+from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.selectors import overview
+from apps.team.rights import Scope
+
+
+@require_safe
+@needs(Scope.PROBLEMS_READ)
+def index(request: SignedIn) -> HttpResponse:
+    now = clock.now()
+    # A page that refreshes itself is nobody who looks.
+    before = (
+        visits.before(request.session)
+        if request.htmx
+        else visits.enter(request.session, now=now)
+    )
+    found = overview.find(before, request.user.principal, now=now)
+    context: dict[str, object] = {"found": found, "before": before}
+    return show(request, "overview/page.html", context, live="overview/_live.html")

@@ -1,0 +1,125 @@
+"""What the nights measured: the report, the same as a file, and the runs."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from django.conf import settings
+from django.http import HttpResponse, StreamingHttpResponse
+from django.shortcuts import redirect
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods, require_safe
+
+from apps.core import clock
+from apps.core.errors import Invalid, Refused
+from apps.core.streams import flowing
+from apps.dashboard import curl, spreadsheet
+from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.paging import Cursor
+from apps.dashboard.period import CHOICES, Asked, day
+from apps.dashboard.selectors import reports
+from apps.reports import dispatch
+from apps.reports.services.requests import newest_over
+from apps.team.rights import Scope
+
+API = "/api/v1/reports/"
+
+
+@require_safe
+@needs(Scope.REPORTS_READ)
+def index(request: SignedIn) -> HttpResponse:
+    now = clock.now()
+    asked = Asked.of(request.GET, now=now)
+    rates = f"{API}failure-rates"
+    context = {
+        "asked": asked,
+        "report": reports.find(asked, request.user.principal, now=now),
+        "choices": CHOICES,
+        "query": urlencode(asked.as_query),
+        "rates": rates,
+        "curl": curl.get(request, rates, **asked.as_query),
+        **_asking(request),
+    }
+    live = "reports/_report.html"
+    return show(request, "reports/index.html", context, live=live, status=asked.status)
+
+
+@require_safe
+@needs(Scope.REPORTS_READ)
+def download(request: SignedIn) -> StreamingHttpResponse:
+    """Give the report as CSV; raises Invalid for a period that makes no sense."""
+    asked = Asked.of(request.GET, now=clock.now())
+    if asked.wrong:
+        raise asked.wrong
+    rows = reports.spread(asked, request.user.principal)
+    name = f"failure-rates-{asked.period.first}-to-{asked.period.last}.csv"
+    return StreamingHttpResponse(
+        flowing(request, spreadsheet.lines(reports.COLUMNS, rows)),
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
+
+
+@require_safe
+@needs(Scope.REPORTS_READ)
+def runs(request: SignedIn) -> HttpResponse:
+    return _runs(request)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.REPORTS_WRITE)
+def run(request: SignedIn) -> HttpResponse:
+    if request.method != "POST":
+        return redirect("report-runs")  # somebody reloads the page of a refusal
+    try:
+        dispatch.request(
+            first_day=_sent(request, "from"),
+            last_day=_sent(request, "to"),
+            principal=request.user.principal,
+            now=clock.now(),
+        )
+    except Invalid as wrong:
+        return _runs(request, wrong=wrong, status=422)
+    except Refused as refused:
+        return _runs(request, refused=str(refused), status=409)
+    return redirect("report-runs")
+
+
+def _sent(request: SignedIn, name: str) -> date:
+    found = day(name, request.POST.get(name))
+    if found is None:
+        raise Invalid(name, "choose a day")
+    return found
+
+
+def _runs(
+    request: SignedIn,
+    *,
+    wrong: Invalid | None = None,
+    refused: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    found = reports.runs(Cursor.parse(request.GET.get("cursor", "")))
+    context = {
+        "page": found,
+        "working": any(run.finished_at is None for run in found.rows),
+        "wrong": wrong,
+        "refused": refused,
+        "curl": curl.get(request, f"{API}runs"),
+        **_asking(request),
+    }
+    live = "reports/_runs.html"
+    return show(request, "reports/runs.html", context, live=live, status=status)
+
+
+def _asking(request: SignedIn) -> dict[str, object]:
+    """Give what the form needs that asks for a run; it keeps what was sent."""
+    newest = newest_over(clock.now()).isoformat()
+    sent = request.POST if request.method == "POST" else request.GET
+    return {
+        "may_ask": request.user.principal.may(Scope.REPORTS_WRITE),
+        "first": sent.get("from", newest),
+        "last": sent.get("to", newest),
+        "newest": newest,
+        "hour": settings.POISONWEB_REPORT_HOUR,
+    }

@@ -1,0 +1,113 @@
+"""`manage.py make_history`: give the sample four weeks of a past, once.
+
+Killed at any moment and started again it goes on; when all is made, it makes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import OperationalError
+
+from apps.brokers import services as brokers
+from apps.brokers.models import Broker
+from apps.core import clock, lock
+from apps.core.errors import Invalid, Refused
+from apps.core.text import one_line
+from apps.reports import dispatch
+from apps.reports.models import Run
+from apps.reports.services import requests
+from poisonweb.sample.history import writer
+from poisonweb.sample.history.ledger import Ledger
+from poisonweb.sample.history.plan import plan
+from poisonweb.sample.history.streams import SHIPMENTS
+from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
+from poisonweb.sample.history.writer import SAMPLE
+
+log = logging.getLogger(__name__)
+
+LEDGER = "sample-history.jsonl"
+PATIENCE = timedelta(minutes=15)
+POLL_SECONDS = 0.5
+
+
+class Command(BaseCommand):
+    help = "Make the four weeks before the sample's first start; idempotent."
+    requires_system_checks = ()
+
+    def handle(self, *_: Any, **__: Any) -> None:
+        try:
+            with lock.attempt("sample history") as alone:
+                if alone is None:
+                    raise CommandError("another process is making the history")
+                weeks = make(today=clock.now().date(), ledger=_ledger())
+                ask_for_report(weeks)
+        except OperationalError as trouble:
+            raise CommandError(f"the database: {one_line(str(trouble))}") from trouble
+
+
+def _ledger() -> Path:
+    return Path(settings.POISONWEB_VAR) / LEDGER
+
+
+def make(*, today: date, ledger: Path) -> Weeks:
+    """Make the days that are not there yet; the first of them all is kept."""
+    made = writer.made()
+    weeks = Weeks(first=min(made, default=today - DAYS * DAY))
+    if made >= set(weeks) and ledger.exists():
+        return weeks
+    _register_topic()
+    days = [plan(weeks, day) for day in weeks]
+    Ledger(days).write(ledger)
+    for number, day in enumerate(days):
+        if day.day not in made:
+            writer.write(day, number=number)
+    log.info("the sample's history from %s to %s is made", weeks.first, weeks.last)
+    return weeks
+
+
+def _register_topic() -> None:
+    broker = Broker.objects.filter(name="sample", is_sample=True).first()
+    if broker is None:
+        raise CommandError("there is no sample here: start with POISONWEB_DEMO=1")
+    brokers.register_topic(
+        name=SHIPMENTS,
+        broker=broker,
+        dead_letter_queue="",
+        policy={},
+        actor=SAMPLE.actor,
+        now=clock.now(),
+    )
+
+
+def ask_for_report(weeks: Weeks, *, patience: timedelta = PATIENCE) -> None:
+    """Ask for the report of those days, once; wait for others that make some of them.
+
+    Right after midnight it waits for the last of the days to be over, too.
+    """
+    if Run.objects.filter(asked_by=str(SAMPLE.actor)).exists():
+        return
+    until = clock.now() + patience
+    while not _may_ask(weeks) and clock.now() < until:
+        time.sleep(POLL_SECONDS)
+    try:
+        dispatch.request(
+            first_day=weeks.first,
+            last_day=weeks.last,
+            principal=SAMPLE,
+            now=clock.now(),
+        )
+    except (Refused, Invalid) as obstacle:
+        raise CommandError(f"no report of the history yet: {obstacle}") from obstacle
+
+
+def _may_ask(weeks: Weeks) -> bool:
+    others = Run.objects.unfinished().overlapping(weeks.first, weeks.last)
+    is_over = weeks.last <= requests.newest_over(clock.now())
+    return is_over and not others.exists()

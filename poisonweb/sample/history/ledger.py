@@ -1,0 +1,110 @@
+"""What the reports must say of the history, counted from its plan alone.
+
+There is a line for each hour of a topic and consumer group in which anything happened,
+and one for each day of a problem. What nobody counted is null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from pathlib import Path
+
+from poisonweb.sample.history.plan import Count, Day, Poisoned, Step, What
+from poisonweb.sample.history.streams import Source, Stream
+
+TOLD = ("delivered", "handled")
+SEEN_OF_A_PROBLEM = ("failed", "poisoned", "retried", *(what.value for what in What))
+SEEN = ("skipped", *SEEN_OF_A_PROBLEM)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tally:
+    numbers: Counter[str] = field(default_factory=Counter)
+    durations: Counter[int] = field(default_factory=Counter)
+
+
+class Ledger:
+    """Add up the days; `failed` is every failure, a message's first or not."""
+
+    def __init__(self, days: Iterable[Day]) -> None:
+        self._hours: dict[tuple[date, int, Stream], Tally] = {}
+        self._problems: dict[tuple[date, Stream, str], Tally] = {}
+        for day in days:
+            self._add(day)
+
+    def write(self, path: Path) -> None:
+        """Put the whole ledger in the place of an older one."""
+        draft = path.with_suffix(".draft")
+        with draft.open("w", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(line)}\n" for line in self.lines())
+        draft.replace(path)
+
+    def lines(self) -> Iterator[dict[str, object]]:
+        for (day, hour, stream), tally in self._hours.items():
+            told = stream.source is not Source.NONE
+            yield {
+                **_place(day, stream),
+                "hour": hour,
+                "source": stream.source.value,
+                **{name: tally.numbers[name] if told else None for name in TOLD},
+                **{name: tally.numbers[name] for name in SEEN},
+                "durations": dict(sorted(tally.durations.items())),
+            }
+        for (day, stream, title), tally in self._problems.items():
+            seen = {name: tally.numbers[name] for name in SEEN_OF_A_PROBLEM}
+            yield {**_place(day, stream), "problem": title, **seen}
+
+    def _add(self, day: Day) -> None:
+        for count in day.counts:
+            self._add_count(count)
+        for poisoned in day.poisons:
+            for tally in self._add_failure(poisoned, poisoned.failed_at):
+                tally.numbers["poisoned"] += 1
+        for step in day.steps:
+            for poisoned in step.poisons:
+                self._add_step(step, poisoned)
+
+    def _add_count(self, count: Count) -> None:
+        tally = self._hour(count.minute, count.stream)
+        tally.numbers["delivered"] += count.handled + count.failed
+        tally.numbers["handled"] += count.handled
+        # A broker hands messages out, and knows nothing of what comes then.
+        if count.stream.source is Source.SDK:
+            tally.numbers["skipped"] += count.skipped
+            tally.numbers["retried"] += count.retried
+            tally.durations.update(dict(count.durations))
+
+    def _add_failure(self, poisoned: Poisoned, at: datetime) -> tuple[Tally, Tally]:
+        hour, problem = self._both(poisoned, at)
+        hour.numbers["failed"] += 1
+        problem.numbers["failed"] += 1
+        problem.numbers["retried"] += poisoned.fault.attempts - 1
+        return hour, problem
+
+    def _add_step(self, step: Step, poisoned: Poisoned) -> None:
+        for tally in self._both(poisoned, step.at):
+            tally.numbers[step.what.value] += 1
+        if step.what is What.RECURRED:
+            self._add_failure(poisoned, step.at)
+
+    def _both(self, poisoned: Poisoned, at: datetime) -> tuple[Tally, Tally]:
+        problem = (at.date(), poisoned.stream, poisoned.fault.title)
+        return (
+            self._hour(at, poisoned.stream),
+            self._problems.setdefault(problem, Tally()),
+        )
+
+    def _hour(self, at: datetime, stream: Stream) -> Tally:
+        return self._hours.setdefault((at.date(), at.hour, stream), Tally())
+
+
+def _place(day: date, stream: Stream) -> dict[str, object]:
+    return {
+        "day": day.isoformat(),
+        "topic": stream.topic,
+        "consumer_group": stream.consumer_group,
+    }

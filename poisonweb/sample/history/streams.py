@@ -1,0 +1,293 @@
+"""Which consumers there were, what they read, and how it failed.
+
+What billing and the superstitious one raise is what those of today raise, from the same
+places in their code: it is the same problem, then and now.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, StrEnum
+
+from poisonguard.contract import Cause
+from poisonweb.sample import messages
+from poisonweb.sample.history.weeks import DAYS, Weeks
+from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS
+from poisonweb.sample.subscriptions import BILLING, CONTENT
+
+SHIPMENTS = "shipments"
+VERSION, RELEASED_VERSION = "1.8", "1.9"
+
+
+class Source(StrEnum):
+    """Who counted the deliveries."""
+
+    SDK = "sdk"
+    BROKER = "broker"
+    NONE = "none"
+
+
+class Answer(Enum):
+    """How a redriven message ended."""
+
+    HANDLED = "handled"
+    FAILED = "failed"
+    # Delivered twice, as it may happen: the second time it failed.
+    BOTH = "both"
+
+    @property
+    def confirms(self) -> bool:
+        return self is not Answer.FAILED
+
+    @property
+    def recurs(self) -> bool:
+        return self is not Answer.HANDLED
+
+
+class Fate(Enum):
+    """What became of a poison: how each of its redrives ended, and if it is dropped."""
+
+    HANDLED = (Answer.HANDLED,), False
+    HANDLED_AT_LAST = (Answer.FAILED, Answer.HANDLED), False
+    GIVEN_UP = (Answer.FAILED,), True
+    CAME_BACK = (Answer.BOTH,), True
+    DROPPED = (), True
+    OPEN = (), False
+
+    def __init__(self, answers: tuple[Answer, ...], dropped: bool) -> None:  # noqa: FBT001 - of an Enum
+        self.answers = answers
+        self.dropped = dropped
+
+
+Fates = Mapping[Fate, float]
+Likely = Callable[[Weeks, datetime], float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Fault:
+    """One way to fail: `likely` is which part of all messages fails so at a time.
+
+    `frames` begin with the outermost; a message may hold {n}. `body` makes the n-th
+    body that fails so. What is left to the newcomer stays open on the last day.
+    """
+
+    title: str
+    message: str
+    frames: tuple[str, ...]
+    body: Callable[[int], bytes]
+    fates: Fates
+    likely: Likely
+    cause: Cause = Cause.FATAL
+    attempts: int = 1
+    is_left_to_the_newcomer: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Stream:
+    """What one consumer group reads, and how many messages it gets on a working day.
+
+    `durations` tells how likely each log2 bucket of milliseconds is.
+    """
+
+    topic: str
+    consumer_group: str
+    clients: tuple[str, ...]
+    source: Source
+    daily: int
+    faults: tuple[Fault, ...]
+    durations: Mapping[int, float]
+    producer: str
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.consumer_group}"
+
+    def version(self, weeks: Weeks, at: datetime) -> str:
+        is_released = RELEASE in self.faults and weeks.is_released(at)
+        return RELEASED_VERSION if is_released else VERSION
+
+
+def always(part: float) -> Likely:
+    return lambda _weeks, _at: part
+
+
+def creeping(part: float, *, times: float) -> Likely:
+    """Grow slowly, then faster, to so many times as much on the last day."""
+
+    def likely(weeks: Weeks, at: datetime) -> float:
+        gone = weeks.number_of(at.date()) / (DAYS - 1)
+        return part * (1 + (times - 1) * gone**3)
+
+    return likely
+
+
+def while_released(part: float) -> Likely:
+    return lambda weeks, at: part if weeks.is_released(at) else 0.0
+
+
+def _order(fault: int) -> Callable[[int], bytes]:
+    """Make orders with a fault of `messages`, or with none."""
+    return lambda n: messages.order(40 * n + fault).body
+
+
+def _content(n: int) -> bytes:
+    return messages.content(13 * n).body
+
+
+def _shipment(to: str) -> Callable[[int], bytes]:
+    return lambda n: json.dumps({"shipment": f"S-{n}", "to": to}).encode()
+
+
+def _frame(file: str, line: int, function: str) -> str:
+    return f'  File "/srv/{file}", line {line}, in {function}'
+
+
+_TRIED = _frame("sample/consumer.py", 158, "_attempt")
+_SUPERSTITIOUS = _frame("sample/handlers.py", 33, "handle")
+_BILLED = _frame("sample/handlers.py", 65, "handle")
+_READ = _frame("sample/billing.py", 46, "read")
+_TOTALS = (
+    _frame("sample/billing.py", 55, "invoice"),
+    _frame("sample/billing.py", 68, "_totals"),
+)
+_ANNOUNCED = _frame("dispatch/dispatch.py", 21, "announce")
+
+SUPERSTITION = Fault(
+    title="ValueError",
+    message="I'm superstitious...",
+    frames=(_TRIED, _SUPERSTITIOUS),
+    body=_content,
+    fates={Fate.DROPPED: 4, Fate.GIVEN_UP: 1},
+    likely=always(1 / 13),
+)
+PAYMENTS_AWAY = Fault(
+    title="TimeoutError",
+    message="payments did not answer within 0.2 s for C-{n}",
+    frames=(_TRIED, _BILLED, _frame("sample/handlers.py", 45, "charge")),
+    body=_order(5),
+    fates={Fate.HANDLED: 7, Fate.HANDLED_AT_LAST: 1},
+    likely=creeping(0.003, times=6),
+    cause=Cause.EXHAUSTED,
+    attempts=3,
+)
+RELEASE = Fault(
+    title="TypeError",
+    message="unsupported operand type(s) for *: 'NoneType' and 'int'",
+    frames=(_TRIED, _BILLED, *_TOTALS),
+    body=_order(1),
+    fates={Fate.HANDLED: 1},
+    likely=while_released(0.8),
+)
+ORDER_FAULTS = (
+    Fault(
+        title="KeyError",
+        message="'customer_id'",
+        frames=(_TRIED, _BILLED, _READ),
+        body=_order(3),
+        fates={Fate.DROPPED: 1},
+        likely=always(0.003),
+    ),
+    Fault(
+        title="ValueError",
+        message="Invalid isoformat string: '{n}.07.2026'",
+        frames=(_TRIED, _BILLED, _READ),
+        body=_order(11),
+        fates={Fate.DROPPED: 3, Fate.GIVEN_UP: 1},
+        likely=always(0.003),
+    ),
+    Fault(
+        title="UnicodeDecodeError",
+        message="'utf-8' codec can't decode byte 0xfc in position {n}:"
+        " invalid start byte",
+        frames=(_TRIED, _BILLED, _READ),
+        body=_order(19),
+        fates={Fate.DROPPED: 1},
+        likely=always(0.002),
+        cause=Cause.UNDECODABLE,
+    ),
+    Fault(
+        title="ZeroDivisionError",
+        message="float division by zero",
+        frames=(
+            *(_TRIED, _BILLED, *_TOTALS),
+            _frame("sample/billing.py", 75, "_mean_price"),
+        ),
+        body=_order(27),
+        fates={Fate.GIVEN_UP: 1, Fate.DROPPED: 1},
+        likely=always(0.003),
+    ),
+    PAYMENTS_AWAY,
+    RELEASE,
+)
+DISK_FULL = Fault(
+    title="OSError",
+    message="[Errno 28] No space left on device: '/archive/{n}.json'",
+    frames=(_frame("archive/archive.py", 17, "store"),),
+    body=_order(1),
+    fates={Fate.HANDLED: 5, Fate.CAME_BACK: 1},
+    likely=always(0.02),
+)
+CARRIER_AWAY = Fault(
+    title="ConnectionError",
+    message="the carrier answered 503 to S-{n}",
+    frames=(_ANNOUNCED, _frame("dispatch/carrier.py", 30, "call")),
+    body=_shipment("Musterweg 1"),
+    fates={Fate.HANDLED: 8, Fate.HANDLED_AT_LAST: 1, Fate.CAME_BACK: 1},
+    likely=always(0.012),
+    cause=Cause.EXHAUSTED,
+    attempts=5,
+)
+NO_ADDRESS = Fault(
+    title="LookupError",
+    message="no such address: '?' of S-{n}",
+    frames=(_ANNOUNCED, _frame("dispatch/addresses.py", 12, "find")),
+    body=_shipment("?"),
+    fates={Fate.DROPPED: 1},
+    likely=always(0.003),
+    is_left_to_the_newcomer=True,
+)
+
+STREAMS = (
+    Stream(
+        topic=CONTENT_TOPIC,
+        consumer_group=CONTENT.consumer_group,
+        clients=(f"{CONTENT.client_name} (sample history)",),
+        source=Source.SDK,
+        daily=520,
+        faults=(SUPERSTITION,),
+        durations={0: 6, 1: 3, 2: 1},
+        producer="content-feed",
+    ),
+    Stream(
+        topic=ORDERS,
+        consumer_group=BILLING.consumer_group,
+        clients=("billing-1 (sample history)", "billing-2 (sample history)"),
+        source=Source.SDK,
+        daily=3000,
+        faults=ORDER_FAULTS,
+        durations={3: 10, 4: 35, 5: 35, 6: 15, 7: 4, 9: 1},
+        producer="web-shop",
+    ),
+    Stream(
+        topic=ORDERS,
+        consumer_group="archive",
+        clients=("archive-1 (sample history)",),
+        source=Source.NONE,
+        daily=300,
+        faults=(DISK_FULL,),
+        durations={5: 1},
+        producer="web-shop",
+    ),
+    Stream(
+        topic=SHIPMENTS,
+        consumer_group="dispatch",
+        clients=("dispatch-1 (sample history)",),
+        source=Source.BROKER,
+        daily=1500,
+        faults=(CARRIER_AWAY, NO_ADDRESS),
+        durations={6: 1},
+        producer="warehouse",
+    ),
+)

@@ -1,0 +1,82 @@
+"""What consumers would have told of the history, had there been any. All is marked."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+
+from poisonguard.contract import CounterReport, FailureReport, Raised
+from poisonweb.sample.history.plan import Count, Poisoned
+
+NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "poisonweb:sample-history")
+HOST = "sample-history"
+MARK = (b"x-sample", b"history")
+
+
+def failure(poisoned: Poisoned, *, at: datetime, redrive: str | None) -> FailureReport:
+    """Report a failure as the consumer's guard would have."""
+    stream, fault = poisoned.stream, poisoned.fault
+    bookmark = poisoned.bookmark(at)
+    return FailureReport(
+        report_id=uuid.uuid5(NAMESPACE, f"{stream} {bookmark}"),
+        topic=stream.topic,
+        consumer_group=stream.consumer_group,
+        client_name=poisoned.client,
+        bookmark=bookmark,
+        body=fault.body(poisoned.number),
+        headers=headers(poisoned),
+        content_type="application/json",
+        cause=fault.cause,
+        exception=raised(poisoned),
+        attempts=fault.attempts,
+        failures=1,
+        crashes=0,
+        first_failed_at=at - timedelta(seconds=fault.attempts - 1),
+        failed_at=at,
+        handler_version=poisoned.version,
+        host=HOST,
+        redrive=redrive,
+    )
+
+
+def headers(poisoned: Poisoned) -> tuple[tuple[bytes, bytes], ...]:
+    trace = uuid.uuid5(NAMESPACE, f"trace {poisoned.stream} {poisoned.number}")
+    return (
+        (b"content-type", b"application/json"),
+        (b"x-producer", poisoned.stream.producer.encode()),
+        (b"x-trace-id", trace.hex.encode()),
+        MARK,
+    )
+
+
+def raised(poisoned: Poisoned) -> Raised:
+    fault = poisoned.fault
+    message = fault.message.format(n=poisoned.number)
+    lines = (
+        "Traceback (most recent call last):",
+        *fault.frames,
+        f"{fault.title}: {message}",
+    )
+    return Raised(
+        type=fault.title, message=message, traceback="".join(f"{x}\n" for x in lines)
+    )
+
+
+def counter(count: Count, sequence: int) -> CounterReport:
+    return CounterReport(
+        reporter=reporter(count),
+        sequence=sequence,
+        topic=count.stream.topic,
+        consumer_group=count.stream.consumer_group,
+        client_name=count.client,
+        minute=count.minute,
+        handled=count.handled,
+        failed=count.failed,
+        skipped=count.skipped,
+        retried=count.retried,
+        duration_ms_hist=count.durations,
+    )
+
+
+def reporter(count: Count) -> uuid.UUID:
+    return uuid.uuid5(NAMESPACE, f"{count.stream} {count.client}")

@@ -1,0 +1,206 @@
+"""The list of decisions: what runs, then the newest, and what became of each."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import datetime, timedelta
+
+import pytest
+from django.test import Client
+
+from apps.core.actor import Actor
+from apps.core.errors import Absent
+from apps.dashboard.paging import PAGE_SIZE
+from apps.dashboard.selectors import operations
+from apps.poison.models import Poison, Redrive
+from apps.team.rights import Principal, Role, Scope
+from apps.triage.models import Item, Operation
+from tests.integration.dashboard.conftest import SignIn
+from tests.reports import poisons
+
+pytestmark = pytest.mark.django_db
+
+EVERYONE = Principal(actor=Actor.user("anna"), scopes=frozenset(Scope))
+EU = Principal(actor=Actor.key("eu"), scopes=frozenset(Scope), topics=("orders.eu",))
+
+
+def get(client: Client, path: str = "/operations", status: int = 200) -> str:
+    response = client.get(path)
+    assert response.status_code == status
+    return response.content.decode()
+
+
+def decided(now: datetime, **changes: object) -> Operation:
+    made: dict[str, object] = {
+        "verb": "redrive",
+        "state": "done",
+        "actor": "user:anna",
+        "source": "ui",
+        "query": "is:open topic:orders",
+        "topics": ["*"],
+        "scope": b"",
+        "taken": True,
+        "created_at": now,
+        "expires_at": now,
+        "confirmed_at": now,
+        "finished_at": now,
+        **changes,
+    }
+    if made["state"] != "done":
+        made["finished_at"] = None
+    return Operation.objects.create(**made)
+
+
+def item(operation: Operation, poison: Poison, outcome: str, now: datetime) -> Item:
+    sent = {"sent_at": now} if outcome in {"sent", "confirmed", "recurred"} else {}
+    answered = {"answered_at": now} if outcome in {"confirmed", "recurred"} else {}
+    redrive = Redrive.objects.create(
+        id=uuid.uuid4(),
+        poison=poison,
+        n=1,
+        topic=poison.topic,
+        outcome=outcome,
+        epoch=1,
+        claimed_at=now,
+        **sent,
+        **answered,
+    )
+    return Item.objects.create(
+        operation=operation, poison=poison, state="claimed", redrive=redrive
+    )
+
+
+def numbers(page: str) -> list[int]:
+    return [int(pk) for pk in re.findall(r'what"><a href="/operations/(\d+)"', page)]
+
+
+def test_without_a_decision_it_says_how_one_is_made(anna: Client) -> None:
+    page = get(anna)
+
+    assert "No operation yet" in page
+    assert "choose Requeue or Drop" in page
+
+
+def test_what_runs_comes_before_what_is_newer_and_done(
+    anna: Client, now: datetime
+) -> None:
+    runs = decided(now - timedelta(hours=1), state="running", total=3)
+    old = decided(now - timedelta(minutes=9))
+    new = decided(now)
+    decided(now, state="preview", confirmed_at=None)
+
+    page = get(anna)
+
+    assert numbers(page) == [runs.pk, new.pk, old.pk]
+    assert "<title>(1) Operations" in page
+    assert '<progress max="3" value="3"' in page
+
+
+def test_a_row_tells_who_what_why_and_what_became_of_it(
+    anna: Client, now: datetime
+) -> None:
+    first, second, third = poisons(now, 3)
+    operation = decided(now, total=3, reason="fixed in 2.1")
+    item(operation, first, "confirmed", now)
+    item(operation, second, "recurred", now)
+    Item.objects.create(
+        operation=operation, poison=third, state="skipped", reason="held elsewhere"
+    )
+
+    page = get(anna)
+    (row,) = operations.find(None, EVERYONE).rows
+
+    assert row.standing
+    assert row.standing.told_counts == [
+        ("confirmed", 1),
+        ("recurred", 1),
+        ("skipped", 1),
+    ]
+    told = ("Requeue 3 messages", "is:open topic:orders", "“fixed in 2.1”", "user:anna")
+    assert [part for part in told if part not in page] == []
+
+
+def test_the_pages_hold_every_operation_once_and_what_runs_only_on_the_first(
+    anna: Client, now: datetime
+) -> None:
+    runs = decided(now, state="queued")
+    made = [decided(now - timedelta(seconds=number)) for number in range(PAGE_SIZE + 5)]
+
+    first = get(anna)
+    following = re.search(r'rel="next" href="([^"]+)"', first)
+    assert following
+    second = get(anna, f"/operations{following[1]}")
+
+    assert numbers(first)[0] == runs.pk
+    assert numbers(first)[1:] + numbers(second) == [each.pk for each in made]
+
+
+def test_more_items_than_a_list_has_time_for_are_counted_on_their_own_page(
+    anna: Client, now: datetime
+) -> None:
+    small = decided(now, total=10)
+    huge = decided(now - timedelta(hours=1), total=operations.MOST_ITEMS)
+
+    rows = operations.find(None, EVERYONE).rows
+
+    assert [(row.operation.pk, row.standing is None) for row in rows] == [
+        (small.pk, False),
+        (huge.pk, True),
+    ]
+    assert "on its page" in get(anna)
+
+
+def test_decisions_over_other_topics_are_not_there(now: datetime) -> None:
+    ours = decided(now, topics=["orders.eu"], state="running")
+    theirs = decided(now, topics=["orders.eu", "orders.us"])
+    everyones = decided(now)
+
+    seen = operations.find(None, EU).rows
+
+    assert [row.operation.pk for row in seen] == [ours.pk]
+    assert operations.progress(ours.pk, EU, now=now).operation == ours
+    for other in (theirs, everyones):
+        with pytest.raises(Absent):
+            operations.progress(other.pk, EU, now=now)
+
+
+def test_whoever_reads_may_look(sign_in: SignIn, now: datetime) -> None:
+    operation = decided(now)
+
+    assert numbers(get(sign_in(Role.VIEWER))) == [operation.pk]
+
+
+def test_a_cursor_of_somebody_elses_making_is_refused(anna: Client) -> None:
+    assert "no such place" in get(anna, "/operations?cursor=newer.1", 422)
+
+
+def test_no_text_of_a_decision_breaks_the_list(anna: Client, now: datetime) -> None:
+    hostile = "</td><script>alert(1)</script>\u202e"
+    decided(now, query=hostile, reason=hostile, actor=hostile)
+
+    page = get(anna)
+
+    assert "<script>alert" not in page
+    assert "\u202e" not in page
+
+
+def test_many_operations_are_counted_at_once(
+    anna: Client, now: datetime, django_assert_max_num_queries: object
+) -> None:
+    for poison in poisons(now, 40):
+        item(decided(now, total=1), poison, "sent", now)
+
+    with django_assert_max_num_queries(8):  # type: ignore[operator]
+        page = get(anna)
+
+    assert page.count("</span>Sent</span> 1") == 40
+
+
+def test_a_poll_gets_the_rows_alone(anna: Client, now: datetime) -> None:
+    operation = decided(now)
+
+    part = anna.get("/operations", headers={"hx-request": "true"}).content.decode()
+
+    assert "<html" not in part
+    assert numbers(part) == [operation.pk]

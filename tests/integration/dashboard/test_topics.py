@@ -1,0 +1,246 @@
+"""A topic's page tells what goes through it, what is open on it, and who reads it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import datetime, timedelta
+
+import pytest
+from django.test import Client
+
+from apps.bookmarks import services as bookmarks
+from apps.brokers.models import Broker, Topic
+from apps.brokers.ports import ConsumerPosition
+from apps.capture.models import Counter, HeldDeadLetter
+from apps.core.actor import Actor
+from apps.core.errors import Absent
+from apps.dashboard.paging import PAGE_SIZE
+from apps.dashboard.selectors import topics
+from apps.dashboard.selectors.topics import TopicsWanted, Traffic
+from apps.poison.models import Poison
+from apps.poison.states import Shown
+from apps.team.rights import Principal, Scope
+from tests.reports import drop, poisons
+
+pytestmark = pytest.mark.django_db
+
+EVERYONE = Principal(actor=Actor.user("anna"), scopes=frozenset(Scope))
+EU = Principal(actor=Actor.key("eu"), scopes=frozenset(Scope), topics=("orders.eu",))
+
+
+def get(client: Client, path: str) -> str:
+    response = client.get(path)
+    assert response.status_code == 200, path
+    return response.content.decode()
+
+
+def counted(topic: Topic, minute: datetime, **numbers: object) -> None:
+    told = {"handled": 0, "failed": 0, "skipped": 0, "retried": 0, **numbers}
+    Counter.objects.create(
+        id=uuid.uuid4().int % 2**62,
+        day=minute.date(),
+        reporter=uuid.uuid4(),
+        sequence=1,
+        topic=topic,
+        consumer_group="billing",
+        client_name="billing-1",
+        minute=minute.replace(second=0, microsecond=0),
+        captured_at=minute,
+        **told,
+    )
+
+
+def traffic_of(topic: Topic, now: datetime) -> Traffic:
+    found = topics.one(topic.pk, EVERYONE, now=now).row.traffic
+    assert found is not None
+    return found
+
+
+def reader(group: str) -> ConsumerPosition:
+    return ConsumerPosition(
+        consumer_group=group,
+        clients=2,
+        bookmark="17-0",
+        seq=17 << 20,
+        head_bookmark="19-0",
+        head_seq=19 << 20,
+        lag=2,
+        pending=1,
+        oldest_pending_seconds=3.0,
+    )
+
+
+def topic_named(name: str) -> Topic:
+    return Topic.objects.create(name=name, native_name=name)
+
+
+def test_consumers_say_what_was_delivered_and_failed(now: datetime) -> None:
+    topic = topic_named("orders")
+    counted(topic, now - timedelta(hours=3), handled=90, failed=10)
+    counted(topic, now - timedelta(hours=25), handled=1000, failed=1000)
+
+    told = traffic_of(topic, now)
+
+    assert (told.source, told.delivered, told.failed) == ("sdk", 100, 10)
+    assert told.share == pytest.approx(0.1)
+    assert (told.hours[-4], sum(told.hours)) == (10, 10)
+
+
+def test_where_the_broker_counts_the_failures_are_those_captured(now: datetime) -> None:
+    topic = topic_named("orders")
+    counted(topic, now - timedelta(hours=3), handled=50, source="broker")
+    poisons(now - timedelta(hours=1, minutes=30), 5)
+
+    told = traffic_of(topic, now)
+
+    assert (told.source, told.delivered, told.failed) == ("broker", 50, 5)
+    assert told.hours[-2] == 5
+
+
+def test_what_consumers_count_goes_before_what_the_broker_counts(now: datetime) -> None:
+    topic = topic_named("orders")
+    counted(topic, now - timedelta(hours=3), handled=50, source="broker")
+    counted(topic, now - timedelta(hours=3), handled=45, failed=4)
+
+    told = traffic_of(topic, now)
+
+    assert (told.source, told.delivered, told.failed) == ("sdk", 49, 4)
+
+
+def test_where_nobody_counts_there_is_no_share(now: datetime) -> None:
+    poisons(now - timedelta(minutes=1), 2)
+
+    told = traffic_of(Topic.objects.get(), now)
+
+    assert (told.delivered, told.share, told.failed) == (None, None, 2)
+
+
+def test_the_pace_is_that_of_the_ten_minutes_that_are_over(now: datetime) -> None:
+    topic = topic_named("orders")
+    for minute in range(30):
+        counted(topic, now - timedelta(minutes=minute), handled=6)
+
+    assert traffic_of(topic, now).a_minute == pytest.approx(6)
+
+
+def test_its_messages_are_counted_by_state(anna: Client, now: datetime) -> None:
+    made = poisons(now - timedelta(hours=2), 4)
+    poisons(now, 1, topic="other")
+    drop(now, made[0])
+
+    found = topics.one(made[0].topic_id, EVERYONE, now=now)
+    page = get(anna, f"/topics/{made[0].topic_id}")
+
+    numbers = {word: count.number for word, count in found.counts.items()}
+    assert numbers == {
+        Shown.OPEN: 3,
+        Shown.SENT: 0,
+        Shown.HANDLED: 0,
+        Shown.DROPPED: 1,
+    }
+    assert found.row.backlog
+    assert found.row.backlog.open.number == 3
+    assert found.row.backlog.oldest == made[0].last_failed_at
+    assert 'href="/messages?q=is%3Aopen+topic%3Aorders">3</a>' in page
+
+
+def test_its_consumers_lane_letters_and_policy_are_told(
+    anna: Client, orders: Topic, now: datetime
+) -> None:
+    bookmarks.observe(topic=orders, consumers=[reader("billing")], now=now)
+    HeldDeadLetter.objects.create(
+        topic=orders, bookmark="9-9", reason="too large", size=10**9, seen_at=now
+    )
+    Topic.objects.update(lane_state="running", lane_seen_at=now)
+
+    page = get(anna, f"/topics/{orders.pk}")
+
+    told = ("billing", "Behind", "orders-poison", "Running", "too large", "0.2 s")
+    assert [part for part in told if part not in page] == []
+    assert topics.one(orders.pk, EVERYONE, now=now).row.lag == 2
+
+
+def test_a_topic_known_by_report_says_so(anna: Client, now: datetime) -> None:
+    (poison,) = poisons(now, 1)
+
+    page = get(anna, f"/topics/{poison.topic_id}")
+
+    assert "known by report only" in page
+    assert "come by the API alone" in page
+
+
+def test_only_ones_own_topics_are_there(now: datetime) -> None:
+    ours, theirs = topic_named("orders.eu"), topic_named("orders.us")
+
+    found = topics.find(TopicsWanted(), EU, now=now)
+
+    assert [row.topic for row in found.rows] == [ours]
+    assert topics.one(ours.pk, EU, now=now).row.topic == ours
+    with pytest.raises(Absent):
+        topics.one(theirs.pk, EU, now=now)
+
+
+def test_the_pages_of_the_list_hold_every_topic_once(anna: Client) -> None:
+    names = sorted(f"topic {number:03}" for number in range(PAGE_SIZE + 7))
+    for name in names:
+        topic_named(name)
+
+    first = get(anna, "/topics")
+    following = re.search(r'rel="next" href="([^"]+)"', first)
+    assert following
+    second = get(anna, f"/topics{following[1]}")
+
+    assert re.findall(r">(topic \d+)</a>", first + second) == names
+    assert 'rel="next"' not in second
+
+
+def test_a_part_of_a_name_finds_it_and_nothing_says_what_was_asked(
+    anna: Client,
+) -> None:
+    topic_named("orders.eu")
+    topic_named("100%")
+
+    found = get(anna, "/topics?name=ERS.E")
+    exact = get(anna, "/topics?name=%25")
+    none = get(anna, "/topics?name=nowhere")
+
+    assert "orders.eu" in found
+    assert "orders.eu" not in exact
+    assert "No topic matches" in none
+    assert "<code>nowhere</code>" in none
+
+
+@pytest.mark.parametrize("query", ["name=%00", "after=%00", "name=%ED%A0%80"])
+def test_a_name_that_no_topic_can_have_breaks_nothing(anna: Client, query: str) -> None:
+    get(anna, f"/topics?{query}")
+
+
+def test_no_name_breaks_its_pages(anna: Client, now: datetime) -> None:
+    topic = topic_named("</a><script>alert(1)</script>\u202e/ % &?#" + "A" * 300)
+    bookmarks.observe(topic=topic, consumers=[reader(topic.name)], now=now)
+
+    pages = [get(anna, path) for path in ("/topics", f"/topics/{topic.pk}")]
+
+    assert all("<script>alert" not in page for page in pages)
+    assert all("\u202e" not in page for page in pages)
+
+
+def test_the_sample_is_marked(anna: Client, orders: Topic) -> None:
+    Broker.objects.update(is_sample=True)
+
+    pages = [get(anna, path) for path in ("/topics", f"/topics/{orders.pk}")]
+
+    assert all('<span class="badge">sample</span>' in page for page in pages)
+
+
+def test_many_topics_are_asked_for_at_once(
+    anna: Client, now: datetime, django_assert_max_num_queries: object
+) -> None:
+    for number in range(30):
+        poisons(now, 1, topic=f"topic {number}")
+
+    with django_assert_max_num_queries(20):  # type: ignore[operator]
+        get(anna, "/topics")
+
+    assert Poison.objects.count() == 30

@@ -1,0 +1,300 @@
+"""The sample's past as it stands in Postgres, after a kill in the middle of it.
+
+The story is told once; each test looks at one thing that it left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from pytest_django import DjangoDbBlocker
+
+from apps.audit import services as audit
+from apps.audit.services import Verdict
+from apps.brokers import services as brokers
+from apps.core import clock, lock
+from apps.core.actor import Actor
+from apps.reports import job
+from apps.reports.models import Run
+from poisonweb.management.commands import make_history
+from poisonweb.sample.history import writer
+from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
+from tests.conftest import NOON, wipe
+
+MANAGE = (sys.executable, "manage.py", "make_history")
+SUMMED = (
+    *("delivered", "failed", "poisoned", "skipped", "retried"),
+    *("redriven", "confirmed", "recurred", "dropped"),
+)
+Place = tuple[str, int, str, str]
+
+Numbers = dict[Place, dict[str, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """What stood there: after the kill, when all was made, and after another start."""
+
+    killed_after: set[date]
+    weeks: Weeks
+    contents: dict[str, tuple[int, str]]
+    contents_later: dict[str, tuple[int, str]]
+    ledger: Numbers
+    record: Numbers
+    states: dict[tuple[str, str], int]
+    unfinished: int
+    decided_by: set[tuple[str, str]]
+    requested: list[tuple[date, date]]
+    verdict: Verdict
+
+
+@pytest.fixture(scope="module")
+def story(
+    django_db_setup: None,
+    django_db_blocker: DjangoDbBlocker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Story]:
+    var = tmp_path_factory.mktemp("var")
+    with django_db_blocker.unblock():
+        register_sample()
+        yield tell(var)
+        wipe()
+
+
+def register_sample() -> None:
+    brokers.register_broker(
+        name="sample",
+        kind="redis_streams",
+        url="env:POISONWEB_REDIS_URL",
+        is_sample=True,
+        actor=Actor.system("test"),
+        now=NOON,
+    )
+
+
+def tell(var: Path) -> Story:
+    killed_after = kill_in_the_middle(var)
+    run_to_the_end(var)
+    weeks = Weeks(first=min(writer.made()))
+    made = contents()
+    make_history.make(today=weeks.last + 9 * DAY, ledger=var / "sample-history.jsonl")
+    run_to_the_end(var)
+    return Story(
+        killed_after=killed_after,
+        weeks=weeks,
+        contents=made,
+        contents_later=contents(),
+        ledger=ledger(var / "sample-history.jsonl"),
+        record=record(),
+        states=states(),
+        unfinished=count("SELECT count(*) FROM triage_item WHERE held"),
+        decided_by=set(rows("SELECT actor, source FROM triage_operation")),
+        requested=list(Run.objects.values_list("first_day", "last_day")),
+        verdict=audit.verify(),
+    )
+
+
+def started(var: Path) -> subprocess.Popen[bytes]:
+    changes = {"DATABASE_URL": job.database_url(), "POISONWEB_VAR": str(var)}
+    return subprocess.Popen(MANAGE, env={**os.environ, **changes})
+
+
+def kill_in_the_middle(var: Path) -> set[date]:
+    with started(var) as process:
+        while len(made := writer.made()) < 4:
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.kill()
+    return made
+
+
+def run_to_the_end(var: Path) -> None:
+    with started(var) as process:
+        assert process.wait(120) == 0
+
+
+def rows(query: str) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        return list(cursor.fetchall())
+
+
+def count(query: str) -> int:
+    return int(rows(query)[0][0])
+
+
+def contents() -> dict[str, tuple[int, str]]:
+    """Give the number of rows of each table, and a digest of them."""
+    query = "SELECT count(*), md5(string_agg(t::text, '' ORDER BY t::text)) FROM {} t"
+    tables = connection.introspection.table_names()
+    return {name: rows(query.format(name))[0] for name in tables}
+
+
+def states() -> dict[tuple[str, str], int]:
+    found = rows(
+        "SELECT topic.name, state, count(*) FROM poison_poison poison"
+        " JOIN brokers_topic topic ON topic.id = topic_id GROUP BY 1, 2"
+    )
+    return {(topic, state): number for topic, state, number in found}
+
+
+def ledger(path: Path) -> Numbers:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {
+        (line["day"], line["hour"], line["topic"], line["consumer_group"]): {
+            name: line[name] for name in SUMMED if line[name]
+        }
+        for line in lines
+        if "hour" in line
+    }
+
+
+# Each gives (moment, topic, consumer group, what, number); the day is that of UTC.
+FACTS = (
+    "SELECT minute, topic_id, consumer_group, 'delivered', handled + failed"
+    " FROM capture_counter",
+    "SELECT minute, topic_id, consumer_group, 'skipped', skipped FROM capture_counter",
+    "SELECT minute, topic_id, consumer_group, 'retried', retried FROM capture_counter",
+    "SELECT f.failed_at, topic_id, consumer_group, 'failed', 1"
+    " FROM poison_failure f JOIN poison_poison p ON p.id = f.poison_id",
+    "SELECT f.failed_at, topic_id, consumer_group, 'poisoned', f.is_first::int"
+    " FROM poison_failure f JOIN poison_poison p ON p.id = f.poison_id",
+    "SELECT r.sent_at, p.topic_id, consumer_group, 'redriven', 1"
+    " FROM poison_redrive r JOIN poison_poison p ON p.id = r.poison_id",
+    "SELECT r.confirmed_at, p.topic_id, consumer_group, 'confirmed', 1"
+    " FROM poison_redrive r JOIN poison_poison p ON p.id = r.poison_id",
+    "SELECT r.answered_at, p.topic_id, consumer_group, 'recurred', 1"
+    " FROM poison_redrive r JOIN poison_poison p ON p.id = r.poison_id"
+    " WHERE outcome = 'recurred'",
+    "SELECT p.dropped_at, topic_id, consumer_group, 'dropped', 1 FROM poison_poison p",
+)
+
+
+def record() -> Numbers:
+    """Add up by the hour what stands in Postgres."""
+    found = rows(
+        "SELECT (at AT TIME ZONE 'UTC')::date::text,"
+        " extract(hour FROM at AT TIME ZONE 'UTC')::int,"
+        " topic.name, consumer_group, what, sum(number)::int"
+        f" FROM ({' UNION ALL '.join(FACTS)}) AS"
+        " fact(at, topic_id, consumer_group, what, number)"
+        " JOIN brokers_topic topic ON topic.id = topic_id"
+        " WHERE at IS NOT NULL AND number > 0 GROUP BY 1, 2, 3, 4, 5"
+    )
+    numbers: Numbers = {}
+    for day, hour, topic, consumer_group, what, number in found:
+        numbers.setdefault((day, hour, topic, consumer_group), {})[what] = number
+    return numbers
+
+
+def test_a_kill_leaves_whole_days_and_the_next_start_goes_on(story: Story) -> None:
+    weeks = sorted(story.weeks)
+
+    assert 4 <= len(story.killed_after) < DAYS
+    assert sorted(story.killed_after) == weeks[: len(story.killed_after)]
+    assert story.weeks.last == clock.now().date() - DAY
+
+
+def test_another_start_changes_nothing_whatever_the_day(story: Story) -> None:
+    assert story.contents_later == story.contents
+
+
+def test_the_record_says_hour_by_hour_what_the_ledger_says(story: Story) -> None:
+    assert len(story.record) > 1_500
+    assert story.record == {place: told for place, told in story.ledger.items() if told}
+
+
+def test_nearly_nothing_is_open(story: Story) -> None:
+    total: Counter[str] = Counter()
+    for (_, state), number in story.states.items():
+        total[state] += number
+
+    assert set(total) <= {"open", "confirmed", "dropped"}
+    assert total["open"] <= 15
+    assert {topic for topic, state in story.states if state == "open"} <= {"shipments"}
+    assert min(total["confirmed"], total["dropped"]) > 1_000
+    assert story.unfinished == 0
+
+
+def test_decisions_are_on_the_trail_as_the_samples(story: Story) -> None:
+    assert story.decided_by == {("system:sample", "system")}
+    assert story.verdict.ok
+    operations, _ = story.contents["triage_operation"]
+    # The broker, the topic, the report; each operation confirmed and finished.
+    assert story.verdict.entries == 3 + 2 * operations
+
+
+def test_it_asks_for_the_report_of_its_days_once(story: Story) -> None:
+    assert story.requested == [(story.weeks.first, story.weeks.last)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_a_sample_there_is_no_history(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="POISONWEB_DEMO=1"):
+        make_history.make(today=NOON.date(), ledger=tmp_path / "ledger")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_at_a_time_makes_it(tmp_path: Path) -> None:
+    register_sample()
+
+    with (
+        lock.attempt("sample history"),
+        pytest.raises(CommandError, match="another process"),
+    ):
+        call_command("make_history")
+
+    assert writer.made() == set()
+
+
+def making(day: date) -> Run:
+    return Run.objects.create(
+        first_day=day, last_day=day, asked_by="user:anna", asked_at=NOON
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_waits_for_another_run_over_its_days() -> None:
+    weeks = Weeks(first=clock.now().date() - 2 * DAYS * DAY)
+    other = Run.objects.filter(pk=making(weeks.last).pk)
+
+    with ThreadPoolExecutor() as pool:
+        asking = pool.submit(ask_and_disconnect, weeks)
+        time.sleep(0.2)
+        assert not asking.done()
+        other.update(state="failed", trouble="no Java", finished_at=NOON)
+        asking.result(10)
+
+    assert Run.objects.unfinished().get().asked_by == "system:sample"
+
+
+def ask_and_disconnect(weeks: Weeks) -> None:
+    make_history.ask_for_report(weeks)
+    connection.close()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_its_patience_ends() -> None:
+    weeks = Weeks(first=clock.now().date() - 2 * DAYS * DAY)
+    making(weeks.last)
+
+    with pytest.raises(CommandError, match="no report of the history yet"):
+        make_history.ask_for_report(weeks, patience=timedelta(0))
+
+    assert Run.objects.count() == 1

@@ -1,0 +1,83 @@
+"""Published reports without the night that makes them."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+
+from apps.brokers.models import Topic
+from apps.poison.models import Problem
+from apps.reports.models import Day, ProblemDay, Rate, Run
+
+ONE_DAY = timedelta(days=1)
+
+
+def run(first: date, last: date | None = None, **changes: object) -> Run:
+    """Give a run of these days that was done an hour after midnight."""
+    over = datetime.combine(last or first, time(1), UTC) + ONE_DAY
+    whole = {
+        "first_day": first,
+        "last_day": last or first,
+        "state": "done",
+        "asked_by": "system:nightly",
+        "asked_at": over,
+        "started_at": over,
+        "as_of": over,
+        "finished_at": over + timedelta(seconds=9),
+        "snapshot": "1:1:",
+        "rows_in": 100,
+        "late_rows": 2,
+    }
+    return Run.objects.create(**{**whole, **changes})
+
+
+def failed_run(day: date, **changes: object) -> Run:
+    changes.setdefault("trouble", "The job broke.")
+    return run(day, None, state="failed", **changes)
+
+
+def publish(*days: date) -> list[Day]:
+    made = run(min(days), max(days))
+    return Day.objects.bulk_create(
+        Day(day=day, run=made, rows_in=100, late_rows=2) for day in days
+    )
+
+
+def rate(
+    day: date,
+    delivered: int | None,
+    failed: int,
+    *,
+    topic: str = "orders",
+    **rest: object,
+) -> Rate:
+    """Publish a rate of a published day; the topic is made where there is none."""
+    found, _ = Topic.objects.get_or_create(name=topic, native_name=topic)
+    uncounted = failed if delivered is None else int(str(rest.pop("uncounted", 0)))
+    share = (failed - uncounted) / delivered if delivered else None
+    whole: dict[str, object] = {
+        "source": "none" if delivered is None else "sdk",
+        "uncounted": uncounted,
+        "failure_rate": share,
+        "rate_low": None if share is None else share / 2,
+        "rate_high": None if share is None else min(1.0, share * 2),
+        **dict.fromkeys(("poisoned", "skipped", "retried", "redriven"), 0),
+        **dict.fromkeys(("confirmed", "recurred", "dropped"), 0),
+        "p50_ms": 16,
+    }
+    return Rate.objects.create(
+        day_id=day,
+        topic=found,
+        delivered=delivered,
+        failed=failed,
+        **{**whole, **rest},
+    )
+
+
+def problem_day(day: date, problem: Problem, failed: int) -> ProblemDay:
+    return ProblemDay.objects.create(
+        day_id=day,
+        problem=problem,
+        failed=failed,
+        **dict.fromkeys(("poisoned", "retried", "redriven"), 0),
+        **dict.fromkeys(("confirmed", "recurred", "dropped"), 0),
+    )

@@ -1,0 +1,31 @@
+"""A visit ends when somebody has been away for half an hour."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from apps.dashboard import visits
+from tests.conftest import NOON
+
+
+def test_a_visit_ends_after_half_an_hour() -> None:
+    session: dict[str, Any] = {}
+    minutes = (0, 20, 40, 71, 72)
+
+    told = [
+        visits.enter(session, now=NOON + timedelta(minutes=minute))
+        for minute in minutes
+    ]
+
+    forty = NOON + timedelta(minutes=40)
+    assert told == [None, None, None, forty, forty]
+
+
+def test_asking_when_somebody_was_here_is_no_visit() -> None:
+    session: dict[str, Any] = {}
+    visits.enter(session, now=NOON)
+    kept = dict(session)
+
+    assert visits.before(session) is None
+    assert session == kept
