@@ -78,14 +78,19 @@ _DECIDED = """
     count(*) FILTER (what = 'dropped') AS dropped
 """
 _RATED = """
-    least((failed - uncounted) / nullif(delivered, 0), 1.0) AS rate,
+    (failed - uncounted) / nullif(delivered, 0) AS part,
+    CASE WHEN part > 1 THEN 1.0::double ELSE part END AS rate,
     1.959964 * sqrt((rate * (1 - rate) + 0.960364720324 / delivered) / delivered)
         AS reach,
     rate + 1.920729440648 / delivered AS middle,
     1 + 3.841458881296 / delivered AS scale
 """
-_MEASURED = """
-    delivered, failed, poisoned, retried, redriven, confirmed, recurred, dropped,
+_COUNTED = (
+    *("delivered", "failed", "poisoned", "retried"),
+    *("redriven", "confirmed", "recurred", "dropped"),
+)
+_MEASURED = f"""
+    {", ".join(f"{name}::bigint AS {name}" for name in _COUNTED)},
     rate AS failure_rate,
     CASE WHEN rate IS NOT NULL
          THEN greatest(least((middle - reach) / scale, rate), 0) END AS rate_low,
@@ -139,9 +144,9 @@ WITH entries AS (
     FROM rolled_up
 )
 SELECT day, topic, consumer_group, hour,
-       2 ** (1 + min(bucket) FILTER (seen * 100 >= total * 50)) AS p50_ms,
-       2 ** (1 + min(bucket) FILTER (seen * 100 >= total * 95)) AS p95_ms,
-       2 ** (1 + min(bucket) FILTER (seen * 100 >= total * 99)) AS p99_ms
+       (2 ** (1 + min(bucket) FILTER (seen * 100 >= total * 50)))::bigint AS p50_ms,
+       (2 ** (1 + min(bucket) FILTER (seen * 100 >= total * 95)))::bigint AS p95_ms,
+       (2 ** (1 + min(bucket) FILTER (seen * 100 >= total * 99)))::bigint AS p99_ms
 FROM running WHERE number > 0 GROUP BY ALL;
 
 CREATE OR REPLACE TEMP TABLE rates AS
@@ -169,8 +174,8 @@ WITH facts AS (
     SELECT day, topic, consumer_group, hour, max(best) AS best, {_SUMS}
     FROM settled GROUP BY {_GRAINS}
 ), rated AS (SELECT *, {_RATED} FROM rolled_up)
-SELECT day, hour, topic, consumer_group,
-       ['none', 'broker', 'sdk'][best + 1] AS source, uncounted, skipped, {_MEASURED},
+SELECT rated.day, rated.hour, rated.topic, rated.consumer_group,
+       ['none', 'broker', 'sdk'][best + 1] AS source, uncounted::bigint AS uncounted, skipped::bigint AS skipped, {_MEASURED},
        p50_ms, p95_ms, p99_ms
 FROM rated LEFT JOIN timed ON timed.day = rated.day AND timed.topic = rated.topic
     AND timed.consumer_group IS NOT DISTINCT FROM rated.consumer_group
@@ -179,21 +184,21 @@ FROM rated LEFT JOIN timed ON timed.day = rated.day AND timed.topic = rated.topi
 COPY rates TO '$made/rates.parquet';
 
 COPY (
-    WITH days AS (
-        SELECT day, problem, topic, consumer_group, sum(failed) AS failed,
-               sum(poisoned) AS poisoned, sum(retried) AS retried,
-               sum(redriven) AS redriven, sum(confirmed) AS confirmed,
-               sum(recurred) AS recurred, sum(dropped) AS dropped
+    WITH groups AS (
+        SELECT day, topic, consumer_group, delivered FROM rates
+        WHERE hour IS NULL AND consumer_group IS NOT NULL
+    ), days AS (
+        SELECT day, problem, topic, consumer_group,
+               coalesce(sum(failed), 0) AS failed, 0 AS uncounted,
+               coalesce(sum(poisoned), 0) AS poisoned,
+               coalesce(sum(retried), 0) AS retried,
+               coalesce(sum(redriven), 0) AS redriven,
+               coalesce(sum(confirmed), 0) AS confirmed,
+               coalesce(sum(recurred), 0) AS recurred,
+               coalesce(sum(dropped), 0) AS dropped
         FROM (FROM failed UNION ALL BY NAME FROM decided) GROUP BY ALL
     ), placed AS (
-        SELECT days.* REPLACE (
-                   coalesce(failed, 0) AS failed, coalesce(poisoned, 0) AS poisoned,
-                   coalesce(retried, 0) AS retried, coalesce(redriven, 0) AS redriven,
-                   coalesce(confirmed, 0) AS confirmed,
-                   coalesce(recurred, 0) AS recurred, coalesce(dropped, 0) AS dropped
-               ), 0 AS uncounted, rates.delivered
-        FROM days LEFT JOIN rates USING (day, topic, consumer_group)
-        WHERE rates.hour IS NULL
+        FROM days LEFT JOIN groups USING (day, topic, consumer_group)
     ), rated AS (SELECT *, {_RATED} FROM placed)
     SELECT day, problem, {_MEASURED} FROM rated
 ) TO '$made/problems.parquet';

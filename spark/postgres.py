@@ -1,0 +1,124 @@
+"""Postgres for Spark: facts out in one snapshot, measures in, in one transaction.
+
+DATABASE_URL is taken from the environment wherever a connection is made, so that no
+secret is on a command line, in a plan or in a log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date
+from typing import TYPE_CHECKING
+
+from adbc_driver_postgresql import dbapi
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark import facts, jdbc
+from spark.facts import BLOCKS, Window
+from spark.lake import Attempt
+from spark.schemas import Kind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SOURCE = "poisonweb"
+
+
+def read(
+    spark: SparkSession, kind: Kind, window: Window, *, blocks: int = BLOCKS
+) -> DataFrame:
+    """Read one kind of facts, in parallel, as they were in the window's snapshot."""
+    with _in_snapshot(window.snapshot) as cursor:
+        asked = facts.statements(kind, window, _query(cursor), blocks=blocks)
+    door = jdbc.read if jdbc.is_configured() else _over_adbc
+    rows = door(spark, asked, facts.COLUMNS[kind], window.snapshot)
+    if kind is Kind.COUNTERS:
+        histogram = F.from_json("duration_ms_hist", "map<string, bigint>")
+        return rows.withColumn("duration_ms_hist", histogram)
+    return rows
+
+
+def _over_adbc(
+    spark: SparkSession, statements: Sequence[str], columns: str, snapshot: str
+) -> DataFrame:
+    spark.dataSource.register(FactSource)
+    asked = {"statements": json.dumps(statements), "snapshot": snapshot}
+    return spark.read.format(SOURCE).schema(columns).options(**asked).load()
+
+
+def append(tables: Mapping[str, pa.Table]) -> None:
+    """Append to these tables of Postgres, to all of them or to none."""
+    with _connect() as connection, connection.cursor() as cursor:
+        for name, rows in tables.items():
+            cursor.adbc_ingest(name, rows, mode="append")
+        connection.commit()
+
+
+def published(first: date, last: date) -> dict[date, Attempt]:
+    """Tell of each published day of a window which attempt its numbers came from."""
+    with _connect() as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT day, run_id, epoch FROM reports_day"
+            " JOIN reports_run ON reports_run.id = run_id WHERE day BETWEEN $1 AND $2",
+            (first, last),
+        )
+        return {
+            day: Attempt(run=run, epoch=epoch) for day, run, epoch in cursor.fetchall()
+        }
+
+
+class FactSource(DataSource):
+    """Statements as a Spark data source: a partition for each, and Arrow inside."""
+
+    @classmethod
+    def name(cls) -> str:
+        return SOURCE
+
+    def reader(self, schema: StructType) -> FactReader:  # noqa: ARG002 - Spark's
+        return FactReader(
+            json.loads(self.options["statements"]), self.options["snapshot"]
+        )
+
+
+class FactReader(DataSourceReader):
+    """Reads in Spark's Python workers, each of which has a connection of its own."""
+
+    def __init__(self, statements: Sequence[str], snapshot: str) -> None:
+        self._statements = statements
+        self._snapshot = snapshot
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(statement) for statement in self._statements]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:  # Spark's own, where there is nothing to read
+            return
+        with _in_snapshot(self._snapshot) as cursor:
+            cursor.execute(partition.value)
+            yield from cursor.fetch_record_batch()
+
+
+@contextmanager
+def _in_snapshot(snapshot: str) -> Iterator[dbapi.Cursor]:
+    with _connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        cursor.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+        yield cursor
+
+
+def _connect(*, autocommit: bool = False) -> dbapi.Connection:
+    return dbapi.connect(os.environ["DATABASE_URL"], autocommit=autocommit)
+
+
+def _query(cursor: dbapi.Cursor) -> facts.Query:
+    def query(statement: str) -> list[tuple[object, ...]]:
+        cursor.execute(statement)
+        return cursor.fetchall()
+
+    return query

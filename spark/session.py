@@ -1,0 +1,72 @@
+"""The Spark session: on loopback, in UTC, quiet, and the same wherever it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from spark import java
+
+LOOPBACK = "127.0.0.1"
+LOCAL = "local[2]"
+ROOT = Path(__file__).parents[1]
+
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # The names of runs are text, even where they look like numbers or dates.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    # What every other reader of Parquet understands.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Days come in any order: their files are written side by side instead of sorted.
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
+    # Dates pass through the Java that JDBC lives in.
+    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
+    "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+ON_THIS_MACHINE = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+def start(name: str) -> SparkSession:
+    """Start the session that the environment asks for; raise `NoJava` without a Java.
+
+    SPARK_MASTER says where (default: two threads of this machine), JAVA_HOME on what,
+    and POISONWEB_JDBC_JAR which driver reads Postgres instead of ours.
+    """
+    master = os.environ.get("SPARK_MASTER", LOCAL)
+    os.environ.update(_environment(local=master.startswith("local")))
+    builder = SparkSession.builder.appName(name).master(master)
+    for setting, value in _settings(local=master.startswith("local")).items():
+        builder = builder.config(setting, value)
+    return builder.getOrCreate()
+
+
+def _environment(*, local: bool) -> dict[str, str]:
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {
+        **java.find(os.environ),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # Spark's Python workers read our data source, whatever folder they start in.
+        "PYTHONPATH": os.pathsep.join(path),
+    }
+    return variables | ({"SPARK_LOCAL_IP": LOOPBACK} if local else {})
+
+
+def _settings(*, local: bool) -> dict[str, str]:
+    jar = os.environ.get("POISONWEB_JDBC_JAR")
+    return {
+        **SETTINGS,
+        **(ON_THIS_MACHINE if local else {}),
+        **({"spark.jars": jar} if jar else {}),
+    }

@@ -1,0 +1,54 @@
+"""How often it failed, and how sure that is: Wilson's score interval at 95 %.
+
+Wilson (1927), "Probable inference, the law of succession, and statistical inference".
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+Z = 1.959964
+
+
+def with_rate(measured: DataFrame, *, failed: Column) -> DataFrame:
+    """Add the rate of those that failed among `delivered`, with its bounds."""
+    delivered = F.col("delivered")
+    rated = measured.withColumn("failure_rate", rate(failed, delivered))
+    low = rate_low(F.col("failure_rate"), delivered)
+    high = rate_high(F.col("failure_rate"), delivered)
+    return rated.withColumns({"rate_low": low, "rate_high": high})
+
+
+def rate(failed: Column, delivered: Column) -> Column:
+    """Give the part of the delivered that failed; null where nothing was delivered.
+
+    What consumers tell may be more than what their broker counted: that is 1.
+    """
+    # least() would pass a null over.
+    part = F.try_divide(failed, delivered)
+    return F.when(part > 1, F.lit(1.0)).otherwise(part)
+
+
+def rate_low(rate: Column, delivered: Column) -> Column:
+    bound = (_centre(rate, delivered) - _reach(rate, delivered)) / _scale(delivered)
+    # Where nothing failed, rounding must not lift the bound above the rate.
+    return F.when(rate.isNotNull(), F.greatest(F.least(bound, rate), F.lit(0.0)))
+
+
+def rate_high(rate: Column, delivered: Column) -> Column:
+    bound = (_centre(rate, delivered) + _reach(rate, delivered)) / _scale(delivered)
+    return F.when(rate.isNotNull(), F.least(F.greatest(bound, rate), F.lit(1.0)))
+
+
+def _centre(rate: Column, delivered: Column) -> Column:
+    return rate + F.lit(Z * Z / 2) / delivered
+
+
+def _reach(rate: Column, delivered: Column) -> Column:
+    spread = rate * (1 - rate) + F.lit(Z * Z / 4) / delivered
+    return F.lit(Z) * F.sqrt(spread / delivered)
+
+
+def _scale(delivered: Column) -> Column:
+    return 1 + F.lit(Z * Z) / delivered

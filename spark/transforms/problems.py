@@ -1,0 +1,45 @@
+"""Problems by day: how often each failed, and what was done about it."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from spark.schemas import MEASURES
+from spark.transforms import intervals
+from spark.transforms.partials import DECISIONS
+
+SUMS = ("failed", "poisoned", "retried", *DECISIONS)
+
+
+def problems(failures: DataFrame, decisions: DataFrame, rates: DataFrame) -> DataFrame:
+    """Make the days of problems out of facts by hour, and of the rates of their groups.
+
+    A problem's rate is what part of all that its consumer group was delivered on that
+    day it made fail.
+    """
+    delivered = _delivered_by_group_and_day(rates)
+    days = _by_day(failures, decisions)
+    joined = days.join(delivered, on=["day", "topic", "consumer_group"], how="left")
+    rated = intervals.with_rate(joined, failed=F.col("failed"))
+    return rated.select("day", "problem", *MEASURES)
+
+
+def _by_day(failures: DataFrame, decisions: DataFrame) -> DataFrame:
+    """Count by problem; its place is where it fails, before where it was requeued."""
+    place = F.struct("topic", "consumer_group")
+    failed = failures.withColumn("failed_at", place)
+    decided = decisions.withColumn("decided_at", place)
+    facts = failed.unionByName(decided, allowMissingColumns=True)
+    days = facts.groupBy("day", "problem").agg(
+        F.coalesce(F.min("failed_at"), F.min("decided_at")).alias("place"),
+        *[F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in SUMS],
+    )
+    return days.select("day", "problem", "place.*", *SUMS)
+
+
+def _delivered_by_group_and_day(rates: DataFrame) -> DataFrame:
+    is_of_a_day = F.col("hour").isNull()
+    is_of_a_group = F.col("consumer_group").isNotNull()
+    chosen = rates.where(is_of_a_day & is_of_a_group)
+    return chosen.select("day", "topic", "consumer_group", "delivered")

@@ -1,0 +1,68 @@
+"""One Spark session for all tests, on the database of the tests."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from django.db import connection
+from pyspark.sql import SparkSession
+
+from spark import session
+from tests.spark.doors import DOORS, JDBC_JAR, Export
+
+
+def _database_url() -> str:
+    name = connection.settings_dict["NAME"]
+    return urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
+
+
+@pytest.fixture(scope="session")
+def spark(django_db_setup: None) -> Iterator[SparkSession]:
+    """Start Spark once; its Python workers keep the environment of this moment."""
+    # It says good-bye when the streams are closed that Django lets it write to.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DATABASE_URL", _database_url())
+        if JDBC_JAR.exists():
+            patch.setenv("POISONWEB_JDBC_JAR", str(JDBC_JAR))
+        started = session.start("tests")
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def database_url(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Give the URL of the tests' database, and put it where the job looks."""
+    url = _database_url()
+    monkeypatch.setenv("DATABASE_URL", url)
+    return url
+
+
+@pytest.fixture
+def export(database_url: str) -> Iterator[Export]:
+    """Give what exports a snapshot of now, and holds it to the end of the test."""
+    with ExitStack() as held:
+        yield partial(_export, database_url, held)
+
+
+def _export(database_url: str, held: ExitStack) -> str:
+    session = held.enter_context(psycopg.connect(database_url))
+    session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    row = session.execute("SELECT pg_export_snapshot()").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+@pytest.fixture(params=DOORS)
+def door(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let facts be read in each way there is."""
+    if request.param == "jdbc":
+        monkeypatch.setenv("POISONWEB_JDBC_JAR", str(JDBC_JAR))
+    return str(request.param)

@@ -1,0 +1,33 @@
+"""What everybody sees of the reports, as text that two nights can be compared by."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from django.db import connection
+
+RATES = """
+SELECT day_id, hour, topic_id, consumer_group, source, delivered, failed, uncounted,
+       poisoned, skipped, retried, redriven, confirmed, recurred, dropped,
+       failure_rate, rate_low, rate_high, p50_ms, p95_ms, p99_ms
+FROM reports_rate WHERE day_id = coalesce(%(day)s::date, day_id) ORDER BY 1, 2, 3, 4
+"""
+PROBLEMS = """
+SELECT day_id, problem_id, delivered, failed, poisoned, retried, redriven, confirmed,
+       recurred, dropped, failure_rate, rate_low, rate_high
+FROM reports_problem_day WHERE day_id = coalesce(%(day)s::date, day_id) ORDER BY 1, 2
+"""
+DAYS = """
+SELECT day, rows_in FROM reports_day WHERE day = coalesce(%(day)s::date, day) ORDER BY 1
+"""
+
+
+def published(day: date | None = None) -> str:
+    """Give what is published of a day, or of all, in key order, as CSV."""
+    parts: list[str] = []
+    with connection.cursor() as cursor:
+        for query in (RATES, PROBLEMS, DAYS):
+            copy = f"COPY ({query}) TO STDOUT (FORMAT csv)"
+            with cursor.copy(copy, {"day": day}) as rows:
+                parts += [bytes(row).decode() for row in rows]
+    return "".join(parts)

@@ -1,0 +1,68 @@
+"""Literal facts for the transforms: what a test does not say of a row is plain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import cast
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
+
+from spark.schemas import SCHEMAS, Kind
+from spark.transforms import partials
+from spark.transforms.problems import problems
+from spark.transforms.rates import rates
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+PLACE = {"at": NOON, "topic": "orders", "consumer_group": "billing"}
+PLAIN: dict[Kind, dict[str, object]] = {
+    Kind.FAILURES: PLACE
+    | {"problem": 1, "poison": 1, "cause": "fatal", "is_first": True, "attempts": 1},
+    Kind.COUNTERS: PLACE
+    | {"client_name": "billing-1", "source": "sdk", "duration_ms_hist": {}}
+    | dict.fromkeys(("handled", "failed", "skipped", "retried"), 0),
+    Kind.DECISIONS: PLACE | {"problem": 1, "what": "redriven"},
+}
+
+
+def facts(
+    spark: SparkSession, kind: Kind, rows: list[Mapping[str, object]]
+) -> DataFrame:
+    schema = StructType.fromDDL(SCHEMAS[kind])
+    full = [_full(kind, row) for row in rows]
+    values = [tuple(row[name] for name in schema.names) for row in full]
+    return spark.createDataFrame(values, schema)
+
+
+def _full(kind: Kind, row: Mapping[str, object]) -> dict[str, object]:
+    full = {**PLAIN[kind], **row}
+    return {**full, "day": cast(datetime, full["at"]).date()}
+
+
+def by_hour(
+    spark: SparkSession,
+    *,
+    failures: list[Mapping[str, object]] | None = None,
+    counters: list[Mapping[str, object]] | None = None,
+    decisions: list[Mapping[str, object]] | None = None,
+) -> tuple[DataFrame, DataFrame, DataFrame]:
+    """Give the facts counted by hour, as the job makes them."""
+    return (
+        partials.failures_by_hour(facts(spark, Kind.FAILURES, failures or [])),
+        partials.counters_by_hour(facts(spark, Kind.COUNTERS, counters or [])),
+        partials.decisions_by_hour(facts(spark, Kind.DECISIONS, decisions or [])),
+    )
+
+
+def rated(spark: SparkSession, **told: list[Mapping[str, object]]) -> list[Row]:
+    made = rates(*by_hour(spark, **told))
+    assert made.schema.names == StructType.fromDDL(SCHEMAS[Kind.RATES]).names
+    return made.collect()
+
+
+def of_problems(spark: SparkSession, **told: list[Mapping[str, object]]) -> list[Row]:
+    failed, counted, decided = by_hour(spark, **told)
+    made = problems(failed, decided, rates(failed, counted, decided))
+    assert made.schema.names == StructType.fromDDL(SCHEMAS[Kind.PROBLEMS]).names
+    return made.collect()

@@ -1,0 +1,218 @@
+"""Every number that a night publishes of the sample's history is in its own ledger.
+
+What the ledger counted while the history was drawn is rolled up here in plain Python,
+by the definitions of the reports; neither Postgres nor Spark has a part in that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from apps.brokers import services as brokers
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.reports.models import Day, ProblemDay, Rate, Run
+from apps.reports.services import requests, running
+from poisonweb.management.commands import make_history
+from poisonweb.sample.history.weeks import DAYS, Weeks
+from tests.spark.published import published
+
+pytestmark = [pytest.mark.spark, pytest.mark.django_db(transaction=True)]
+
+Z = 1.959964
+RANKS = ("none", "broker", "sdk")
+BOTH = (
+    *("failed", "poisoned", "retried"),
+    *("redriven", "confirmed", "recurred", "dropped"),
+)
+RATED = ("failure_rate", "rate_low", "rate_high")
+QUANTILES = {"p50_ms": 50, "p95_ms": 95, "p99_ms": 99}
+
+Line = dict[str, Any]
+Told = dict[tuple[object, ...], Line]
+
+
+@pytest.fixture
+def ledger(settings: Settings, tmp_path: Path) -> Path:
+    settings.POISONWEB_VAR = tmp_path
+    settings.POISONWEB_LAKE = str(tmp_path / "lake")
+    return tmp_path / "sample-history.jsonl"
+
+
+def make(ledger: Path) -> Weeks:
+    now = clock.now()
+    brokers.register_broker(
+        name="sample",
+        kind="redis_streams",
+        url="env:POISONWEB_REDIS_URL",
+        is_sample=True,
+        actor=Actor.system("test"),
+        now=now,
+    )
+    return make_history.make(today=now.date(), ledger=ledger)
+
+
+def night(weeks: Weeks) -> Run:
+    """Make the report of the weeks as a worker does."""
+    run = requests.queue(
+        first_day=weeks.first,
+        last_day=weeks.last,
+        actor=Actor.system("test"),
+        now=clock.now(),
+    )
+    running.run(run_id=run.pk, clock=clock.now)
+    return Run.objects.get(pk=run.pk)
+
+
+def read(ledger: Path) -> tuple[list[Line], list[Line]]:
+    """Read the lines of hours, and those of problems."""
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    hours = [line for line in lines if "hour" in line]
+    return hours, [line for line in lines if "hour" not in line]
+
+
+# What the reports must say, out of the ledger alone.
+
+
+def rates(hours: Iterable[Line]) -> Told:
+    """Roll the hours up to all four grains."""
+    told: Told = {}
+    for by_hour in (True, False):
+        for by_consumer in (True, False):
+
+            def place(
+                line: Line, by_hour: bool = by_hour, by_consumer: bool = by_consumer
+            ) -> tuple[object, ...]:
+                hour = line["hour"] if by_hour else None
+                consumer_group = line["consumer_group"] if by_consumer else None
+                return line["day"], hour, line["topic"], consumer_group
+
+            ordered = sorted(hours, key=lambda line: str(place(line)))
+            for key, lines in groupby(ordered, key=place):
+                told[key] = summed(list(lines))
+    return told
+
+
+def summed(lines: list[Line]) -> Line:
+    durations: Counter[int] = Counter()
+    for line in lines:
+        durations.update({int(b): n for b, n in line["durations"].items()})
+    counted = [line for line in lines if line["source"] != "none"]
+    delivered = sum(line["delivered"] for line in counted) if counted else None
+    failed = sum(line["failed"] for line in counted)
+    return {
+        "source": max((line["source"] for line in lines), key=RANKS.index),
+        "delivered": delivered,
+        "uncounted": sum(line["failed"] for line in lines if line not in counted),
+        "skipped": sum(line["skipped"] for line in lines),
+        **{name: sum(line[name] for line in lines) for name in BOTH},
+        **rated(failed, delivered),
+        **{name: quantile(durations, q) for name, q in QUANTILES.items()},
+    }
+
+
+def problems(days: Iterable[Line], whole: Told) -> Told:
+    told: Told = {}
+    for line in days:
+        day, topic, group = line["day"], line["topic"], line["consumer_group"]
+        delivered = whole[day, None, topic, group]["delivered"]
+        told[day, topic, group, line["problem"]] = {
+            "delivered": delivered,
+            **{name: line[name] for name in BOTH},
+            **rated(line["failed"], delivered),
+        }
+    return told
+
+
+def rated(failed: int, delivered: int | None) -> Line:
+    """Give the rate with Wilson's score interval, as in his paper of 1927."""
+    if not delivered:
+        return dict.fromkeys(RATED)
+    part = failed / delivered
+    middle = failed + Z**2 / 2
+    spread = Z * sqrt(failed * (delivered - failed) / delivered + Z**2 / 4)
+    low = (middle - spread) / (delivered + Z**2)
+    high = (middle + spread) / (delivered + Z**2)
+    return {name: round(x, 9) for name, x in zip(RATED, (part, low, high), strict=True)}
+
+
+def quantile(durations: Mapping[int, int], percent: int) -> int | None:
+    """Go through the durations one by one to the one that is asked for."""
+    every = sorted(Counter(durations).elements())
+    place = -(-len(every) * percent // 100)
+    return int(2 ** (every[place - 1] + 1)) if every else None
+
+
+# What they say.
+
+
+def told_of(row: Line) -> Line:
+    return {
+        k: round(v, 9) + 0.0 if k in RATED and v is not None else v
+        for k, v in row.items()
+    }
+
+
+def published_rates() -> Told:
+    fields = ("source", "delivered", "uncounted", "skipped", *BOTH, *RATED, *QUANTILES)
+    rows = Rate.objects.values(
+        "day_id", "hour", "topic__name", "consumer_group", *fields
+    )
+    return {
+        (
+            row["day_id"].isoformat(),
+            row["hour"],
+            row["topic__name"],
+            row["consumer_group"],
+        ): told_of({name: row[name] for name in fields})
+        for row in rows
+    }
+
+
+def published_problems() -> Told:
+    fields = ("delivered", *BOTH, *RATED)
+    keys = ("problem__topic__name", "problem__consumer_group", "problem__title")
+    return {
+        (row["day_id"].isoformat(), *(row[key] for key in keys)): told_of(
+            {name: row[name] for name in fields}
+        )
+        for row in ProblemDay.objects.values("day_id", *keys, *fields)
+    }
+
+
+def differences(published: Told, wanted: Told) -> Iterator[tuple[object, ...]]:
+    for place in sorted({*published, *wanted}, key=str):
+        is_, ought = published.get(place, {}), wanted.get(place, {})
+        yield from (
+            (place, name, is_.get(name), ought.get(name))
+            for name in sorted({*is_, *ought})
+            if name not in is_ or name not in ought or is_[name] != ought[name]
+        )
+
+
+def test_every_number_of_the_reports_is_that_of_the_ledger_and_stays_it(
+    ledger: Path,
+) -> None:
+    weeks = make(ledger)
+
+    first = night(weeks)
+    once = published()
+    again = night(weeks)
+
+    hours, days = read(ledger)
+    wanted = rates(hours)
+    assert [(run.state, run.trouble) for run in (first, again)] == [("done", "")] * 2
+    assert sorted(Day.objects.values_list("day", flat=True)) == list(weeks)
+    assert len(wanted) > 3 * 24 * DAYS
+    assert list(differences(published_rates(), wanted))[:20] == []
+    assert list(differences(published_problems(), problems(days, wanted)))[:20] == []
+    assert published() == once

@@ -1,0 +1,80 @@
+"""Which Java: told, on the path, from the package; and one clear line without any."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from spark import java
+
+PATH = "/usr/bin:/bin"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def make(folder: Path, version: str) -> None:
+    program = folder / "bin/java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+
+
+def test_takes_the_java_that_it_is_told(folder: Path) -> None:
+    make(folder, "21.0.1")
+
+    assert java.find({"JAVA_HOME": str(folder)}) == {"JAVA_HOME": str(folder)}
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "1.8.0_392"])
+def test_refuses_to_be_told_a_java_that_is_too_old(folder: Path, version: str) -> None:
+    make(folder, version)
+
+    with pytest.raises(java.NoJava, match=r"JAVA_HOME is .* install Java 17 or newer"):
+        java.find({"JAVA_HOME": str(folder), "PATH": PATH})
+
+
+def test_says_so_when_there_is_none_where_it_is_told(folder: Path) -> None:
+    with pytest.raises(java.NoJava, match="no bin/java works there"):
+        java.find({"JAVA_HOME": str(folder)})
+
+
+def test_leaves_a_java_on_the_path_to_spark(folder: Path) -> None:
+    make(folder, "17")
+
+    assert java.find({"PATH": str(folder / "bin")}) == {}
+
+
+@pytest.mark.parametrize("on_the_path", ["11.0.2", None])
+def test_takes_that_of_the_package_before_an_old_one_on_the_path(
+    folder: Path, on_the_path: str | None
+) -> None:
+    if on_the_path:
+        make(folder, on_the_path)
+
+    found = java.find({"PATH": str(folder / "bin")})
+
+    command = [f"{found['JAVA_HOME']}/bin/java", *ASKED_BY_SPARK, "-version"]
+    done = subprocess.run(
+        command, env={"PATH": PATH, **found}, capture_output=True, text=True, check=True
+    )
+    assert "openjdk version" in done.stderr
+
+
+# The first is a module that this Java lacks; the second must come through whole.
+ASKED_BY_SPARK = ("--add-modules=jdk.incubator.vector", "-Dsome=a 'b' $c *")
+
+
+def test_says_what_to_do_in_one_line_when_there_is_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java, "find_spec", lambda _: None)
+
+    with pytest.raises(java.NoJava) as raised:
+        java.find({"PATH": str(folder)})
+
+    assert str(raised.value) == f"there is no Java: {java.REMEDY}"

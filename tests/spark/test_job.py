@@ -1,0 +1,223 @@
+"""The job: facts from a real Postgres, a lake, staged tables, and a pipe to live by."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+from pyspark.sql import SparkSession
+
+from apps.reports.models import Day, Run
+from spark.facts import Window
+from spark.jobs import nightly_failure_rate as job
+from spark.lake import Attempt, Lake
+from spark.schemas import Kind
+from tests.reports import capture, count_up, counter, failure
+from tests.spark.doors import Export
+
+pytestmark = pytest.mark.spark
+
+HOSTILE = "a/b c% '\"\\`$1 \u202e\u2028 e\u0301"
+
+
+def report(lake: Path, snapshot: str, day: date, *, epoch: int = 1) -> job.Report:
+    return job.Report(
+        attempt=Attempt(run=12, epoch=epoch),
+        window=Window(first=day - timedelta(days=1), last=day, snapshot=snapshot),
+        lake=str(lake),
+    )
+
+
+def tell(now: datetime) -> None:
+    """Have two poisons and a counter of a topic, and a failure that nobody counted."""
+    capture(now, *(failure(now, topic=HOSTILE, attempts=3) for _ in range(2)))
+    capture(now, failure(now, topic="payments"))
+    count_up(now, counter(topic=HOSTILE, minute=now.isoformat()))
+
+
+def staged(database_url: str, table: str) -> list[dict[str, Any]]:
+    with psycopg.connect(database_url, row_factory=dict_row) as session:
+        return session.execute(f"SELECT * FROM {table}").fetchall()
+
+
+def test_stages_what_was_captured(
+    spark: SparkSession,
+    database_url: str,
+    export: Export,
+    tmp_path: Path,
+    now: datetime,
+) -> None:
+    tell(now)
+
+    rows = job.make(spark, report(tmp_path, export(), now.date()))
+
+    assert rows == {"failures": 3, "counters": 1, "decisions": 0}
+    rates = staged(database_url, "reports_staged_rate")
+    assert len(rates) == 8
+    (hour,) = (
+        rate
+        for rate in rates
+        if (rate["topic"], rate["hour"], rate["consumer_group"])
+        == (HOSTILE, 12, "billing")
+    )
+    assert (hour["run_id"], hour["epoch"], hour["day"]) == (12, 1, now.date())
+    assert (hour["source"], hour["delivered"], hour["failed"]) == ("sdk", 12, 2)
+    assert (hour["poisoned"], hour["failure_rate"]) == (2, 2 / 12)
+    assert (hour["p50_ms"], hour["p99_ms"]) == (16, 64)
+    problems = staged(database_url, "reports_staged_problem")
+    told = sorted((p["failed"], p["retried"], p["delivered"]) for p in problems)
+    assert told == [(1, 0, None), (2, 4, 12)]
+
+
+def test_makes_the_same_again(
+    spark: SparkSession,
+    database_url: str,
+    export: Export,
+    tmp_path: Path,
+    now: datetime,
+) -> None:
+    tell(now)
+
+    for epoch in (1, 2):
+        job.make(spark, report(tmp_path, export(), now.date(), epoch=epoch))
+
+    for table in ("reports_staged_rate", "reports_staged_problem"):
+        made: dict[int, list[str]] = {1: [], 2: []}
+        for row in staged(database_url, table):
+            made[row.pop("epoch")].append(repr(row))
+        assert made[1]
+        assert sorted(made[1]) == sorted(made[2])
+
+
+def test_leaves_in_the_lake_what_is_published_and_what_is_about_to_be(
+    spark: SparkSession,
+    database_url: str,
+    export: Export,
+    tmp_path: Path,
+    now: datetime,
+) -> None:
+    tell(now)
+    published = Run.objects.create(
+        id=12,
+        epoch=1,
+        state="done",
+        asked_by="user:anna",
+        **dict.fromkeys(("first_day", "last_day"), now.date()),
+        **dict.fromkeys(("asked_at", "started_at", "finished_at", "as_of"), now),
+        snapshot="1:1:",
+    )
+    Day.objects.create(day=now.date(), run=published, rows_in=4, late_rows=0)
+
+    for epoch in (1, 2, 3):
+        job.make(spark, report(tmp_path, export(), now.date(), epoch=epoch))
+
+    for kind in (Kind.FAILURES, Kind.RATES):
+        folders = (tmp_path / kind / f"day={now.date()}").iterdir()
+        assert sorted(folder.name for folder in folders) == ["run=12-1", "run=12-3"]
+
+
+def test_stages_nothing_of_days_on_which_nothing_happened(
+    spark: SparkSession,
+    database_url: str,
+    export: Export,
+    tmp_path: Path,
+    now: datetime,
+) -> None:
+    rows = job.make(spark, report(tmp_path, export(), now.date()))
+
+    assert rows == {"failures": 0, "counters": 0, "decisions": 0}
+    assert staged(database_url, "reports_staged_rate") == []
+    assert (
+        Lake(spark, str(tmp_path))
+        .read(Kind.RATES, Attempt(run=12, epoch=1), [now.date()])
+        .collect()
+        == []
+    )
+
+
+@contextmanager
+def started(lake: Path, snapshot: str, day: date) -> Iterator[subprocess.Popen[str]]:
+    told = (
+        *("--run", "12", "--epoch", "1", "--first", str(day), "--last", str(day)),
+        *("--snapshot", snapshot, "--lake", str(lake)),
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spark.jobs.nightly_failure_rate", *told],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        yield process
+        process.kill()
+
+
+def test_answers_with_one_line(export: Export, tmp_path: Path, now: datetime) -> None:
+    tell(now)
+
+    with started(tmp_path, export(), now.date()) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said, complained = process.stdout.read(), process.stderr.read()
+        status = process.wait()
+
+    assert status == 0, complained
+    assert json.loads(said) == {"rows": {"failures": 3, "counters": 1, "decisions": 0}}
+
+
+def test_says_in_its_last_line_what_is_the_matter(
+    database_url: str, tmp_path: Path, now: datetime
+) -> None:
+    with started(tmp_path, "0000FFFF-0000FFFF-1", now.date()) as process:
+        assert process.stderr is not None
+        complained = process.stderr.read()
+        status = process.wait()
+
+    assert status == 1
+    last = complained.splitlines()[-1]
+    assert last.startswith("nightly_failure_rate: ")
+    assert 'snapshot "0000FFFF-0000FFFF-1" does not exist' in last
+
+
+def test_ends_with_all_that_it_started_when_its_caller_is_gone(
+    export: Export, tmp_path: Path, now: datetime
+) -> None:
+    with started(tmp_path, export(), now.date()) as process:
+        assert process.stdin is not None
+        until(lambda: "java" in commands(process.pid))
+
+        process.stdin.close()
+
+        assert process.wait(timeout=10) == 1
+        until(lambda: not commands(process.pid))
+
+
+def commands(group: int) -> set[str]:
+    """Name the programs that run in a process group."""
+    listed = subprocess.run(
+        ["ps", "-e", "-o", "pgid=,stat=,comm="],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = (line.split(maxsplit=2) for line in listed.stdout.splitlines())
+    return {name for pgid, stat, name in rows if int(pgid) == group and stat[0] != "Z"}
+
+
+def until(met: Callable[[], bool], *, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

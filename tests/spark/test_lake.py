@@ -1,0 +1,108 @@
+"""The lake: by kind, by day and by attempt, and nothing of it ever overwritten."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from spark.lake import Attempt, Lake, days
+from spark.schemas import SCHEMAS, Kind
+from tests.spark.rows import NOON, facts
+
+pytestmark = pytest.mark.spark
+
+FIRST, SECOND = Attempt(run=1, epoch=1), Attempt(run=2, epoch=1)
+TODAY = NOON.date()
+YESTERDAY, BEFORE = TODAY - timedelta(days=1), TODAY - timedelta(days=2)
+
+
+def test_reads_back_what_was_written_whatever_its_kind(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, str(tmp_path))
+    told = facts(
+        spark,
+        Kind.COUNTERS,
+        [
+            {"topic": "a/b=c%20\u202e", "duration_ms_hist": {"3": 7}},
+            {"at": NOON - timedelta(days=2), "consumer_group": ""},
+        ],
+    )
+
+    lake.write(Kind.COUNTERS, told, FIRST)
+
+    found = lake.read(Kind.COUNTERS, FIRST, days(BEFORE, TODAY))
+    assert sorted(found.collect()) == sorted(told.collect())
+    assert found.schema == StructType.fromDDL(SCHEMAS[Kind.COUNTERS])
+    assert sorted(folder.name for folder in (tmp_path / "counters").glob("day=*")) == [
+        f"day={BEFORE}",
+        f"day={TODAY}",
+    ]
+    assert (tmp_path / f"counters/day={TODAY}/run=1-1").is_dir()
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_reads_days_without_rows_as_no_rows(
+    spark: SparkSession, tmp_path: Path, kind: Kind
+) -> None:
+    found = Lake(spark, str(tmp_path)).read(kind, FIRST, [TODAY])
+
+    assert found.schema == StructType.fromDDL(SCHEMAS[kind])
+    assert found.collect() == []
+
+
+def test_keeps_the_attempts_of_a_day_apart(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, f"{tmp_path}/")
+    for attempt, topic in ((FIRST, "old"), (SECOND, "new")):
+        told = facts(spark, Kind.DECISIONS, [{"topic": topic}])
+        lake.write(Kind.DECISIONS, told, attempt)
+
+    found = {
+        attempt.run: [
+            row.topic for row in lake.read(Kind.DECISIONS, attempt, [TODAY]).collect()
+        ]
+        for attempt in (FIRST, SECOND)
+    }
+
+    assert found == {1: ["old"], 2: ["new"]}
+
+
+def test_forgets_of_the_named_days_all_but_what_it_is_to_keep(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, str(tmp_path))
+    third = Attempt(run=2, epoch=10)
+    moments = [NOON, NOON - timedelta(days=1)]
+    told = facts(spark, Kind.DECISIONS, [{"at": moment} for moment in moments])
+    for attempt in (FIRST, SECOND, third):
+        lake.write(Kind.DECISIONS, told, attempt)
+
+    lake.forget({TODAY: {FIRST, third}, BEFORE: {third}})
+
+    kept = {
+        day: sorted(
+            folder.name for folder in (tmp_path / f"decisions/day={day}").iterdir()
+        )
+        for day in (TODAY, YESTERDAY)
+    }
+    assert kept == {
+        TODAY: ["run=1-1", "run=2-10"],
+        YESTERDAY: ["run=1-1", "run=2-1", "run=2-10"],
+    }
+
+
+def test_writes_times_that_every_reader_of_parquet_knows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path.as_uri())
+
+    lake.write(Kind.DECISIONS, facts(spark, Kind.DECISIONS, [{}]), FIRST)
+
+    (file,) = (tmp_path / "decisions").rglob("*.parquet")
+    (row,) = pq.ParquetFile(file).read().to_pylist()
+    assert (row["at"], row["what"]) == (NOON, "redriven")

@@ -1,0 +1,100 @@
+"""Intervals and quantiles, against plain Python."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark.transforms import durations, intervals
+
+pytestmark = pytest.mark.spark
+
+Z = 1.959964
+COUNTS = st.integers(0, 2**50) | st.integers(0, 20)
+HISTOGRAMS = st.dictionaries(st.integers(0, 63), st.integers(0, 2**31 - 1), max_size=6)
+# Each example is a table, since what takes Spark its time is not the number of rows.
+patient = settings(
+    max_examples=4,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def wilson(failed: int, delivered: int) -> tuple[float, float, float]:
+    """Wilson (1927), as the textbooks have it."""
+    n, p = delivered, min(failed / delivered, 1.0)
+    middle, scale = p + Z**2 / (2 * n), 1 + Z**2 / n
+    reach = Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
+    return p, (middle - reach) / scale, (middle + reach) / scale
+
+
+@patient
+@given(told=st.lists(st.tuples(COUNTS, COUNTS), min_size=50, max_size=200))
+def test_bounds_a_rate_as_wilson_does(
+    spark: SparkSession, told: list[tuple[int, int]]
+) -> None:
+    table = spark.createDataFrame(told, "failed bigint, delivered bigint")
+
+    rows = intervals.with_rate(table, failed=F.col("failed")).collect()
+
+    for row in rows:
+        found = (row.failure_rate, row.rate_low, row.rate_high)
+        if not row.delivered:
+            assert found == (None, None, None)
+            continue
+        assert found == pytest.approx(wilson(row.failed, row.delivered), abs=1e-9)
+        rate, low, high = found
+        assert 0 <= low <= rate <= high <= 1
+
+
+def test_has_no_rate_without_a_number_of_deliveries(spark: SparkSession) -> None:
+    table = spark.createDataFrame([(3, None)], "failed bigint, delivered bigint")
+
+    (row,) = intervals.with_rate(table, failed=F.col("failed")).collect()
+
+    assert (row.failure_rate, row.rate_low, row.rate_high) == (None, None, None)
+
+
+def bound(histogram: dict[int, int], percent: int) -> int | None:
+    """Find the bucket of the duration of that rank, by the definition."""
+    number = sum(histogram.values())
+    rank = math.ceil(Fraction(percent, 100) * number)
+    for bucket, count in sorted(histogram.items()):
+        rank -= count
+        if rank <= 0 and number:
+            return int(min(2 ** (bucket + 1), 2**63 - 1))
+    return None
+
+
+@patient
+@given(told=st.lists(HISTOGRAMS, min_size=20, max_size=60))
+def test_reads_quantiles_off_a_histogram(
+    spark: SparkSession, told: list[dict[int, int]]
+) -> None:
+    maps = [(n, {str(b): c for b, c in each.items()}) for n, each in enumerate(told)]
+    table = spark.createDataFrame(maps, "n int, told map<string, bigint>")
+    totals = table.groupBy("n").agg(durations.total_of_maps("told").alias("total"))
+
+    quantiles = totals.select("n", durations.quantiles("total").alias("q"))
+    found = {row.n: tuple(row.q) for row in quantiles.collect()}
+
+    for n, histogram in enumerate(told):
+        expected = tuple(bound(histogram, percent) for percent in (50, 95, 99))
+        assert found[n] == expected
+
+
+def test_adds_totals_up_and_passes_over_rows_without_one(spark: SparkSession) -> None:
+    one, two = [0] * 64, [0] * 64
+    one[3], two[3], two[63] = 4, 5, 6
+    table = spark.createDataFrame([(one,), (None,), (two,)], "told array<bigint>")
+
+    (row,) = table.agg(durations.total("told")).collect()
+
+    assert {b: count for b, count in enumerate(row[0]) if count} == {3: 9, 63: 6}
+    assert len(row[0]) == 64

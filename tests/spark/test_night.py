@@ -1,0 +1,81 @@
+"""Whole nights, with the real job: what they publish, and what a late event changes."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pytest_django import Settings
+
+from apps.reports.models import Day, Rate, Run
+from apps.reports.services import planning, running, upkeep
+from tests import reports
+from tests.spark.published import published
+
+pytestmark = [pytest.mark.spark, pytest.mark.django_db(transaction=True)]
+
+NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)
+AT_TWO = datetime(2026, 11, 20, 2, tzinfo=UTC)
+ONE_DAY = timedelta(days=1)
+
+
+@pytest.fixture(autouse=True)
+def lake(settings: Settings, tmp_path: Path) -> Path:
+    settings.POISONWEB_LAKE = str(tmp_path / "lake")
+    return tmp_path / "lake"
+
+
+def night(now: datetime) -> list[Run]:
+    """Make all that this night finds to be made."""
+    planned = planning.plan(hour=1, now=now)
+    while (run_id := upkeep.next_to_run()) is not None:
+        running.run(run_id=run_id, clock=lambda: now)
+    runs = [Run.objects.get(pk=run.pk) for run in planned]
+    assert [run.trouble for run in runs] == [""] * len(runs)
+    return runs
+
+
+def failed(at: datetime, *, now: datetime) -> None:
+    moment = at.isoformat()
+    reports.capture(now, reports.failure(now, failed_at=moment, first_failed_at=moment))
+
+
+def by_day(day: date) -> str:
+    """Give what is published of a day, and by which run."""
+    return f"{Day.objects.get(day=day).run_id}\n{published(day)}"
+
+
+def test_a_late_event_changes_exactly_its_day() -> None:
+    for days in range(3):
+        failed(NOON + days * ONE_DAY, now=NOON + days * ONE_DAY)
+        minute = (NOON + days * ONE_DAY).isoformat()
+        reports.count_up(NOON + days * ONE_DAY, reports.counter(minute=minute))
+    (run,) = night(AT_TWO)
+    wednesday, others = date(2026, 11, 18), (date(2026, 11, 17), date(2026, 11, 19))
+    before = {day: by_day(day) for day in others}
+    failed(NOON + ONE_DAY + timedelta(hours=3), now=AT_TWO)
+
+    late, tonight = night(AT_TWO + ONE_DAY)
+
+    assert (run.rows_in, run.late_rows) == (6, 0)
+    assert (late.first_day, late.last_day) == (wednesday, wednesday)
+    assert (late.rows_in, late.late_rows) == (3, 1)
+    assert (tonight.first_day, tonight.rows_in) == (date(2026, 11, 20), 0)
+    assert {day: by_day(day) for day in others} == before
+    hours = Rate.objects.filter(day=wednesday).by_hour().of_all_groups()
+    assert sorted(hours.values_list("hour", "poisoned", "delivered")) == [
+        (12, 1, 12),
+        (15, 1, 0),
+    ]
+
+
+def test_a_day_on_which_nothing_happened_is_no_gap() -> None:
+    failed(NOON, now=NOON)
+
+    (run,) = night(AT_TWO)
+
+    assert run.state == "done"
+    rows = Day.objects.order_by("day").values_list("rows_in", flat=True)
+    assert list(rows) == [1, 0, 0]
+    assert set(Rate.objects.values_list("day", flat=True)) == {date(2026, 11, 17)}

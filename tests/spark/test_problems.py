@@ -1,0 +1,67 @@
+"""Problems by day: what failed, what came of it, and of how many deliveries."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.rows import NOON, of_problems
+
+pytestmark = pytest.mark.spark
+
+
+def test_measures_a_problem_against_what_its_group_was_delivered(
+    spark: SparkSession,
+) -> None:
+    failures = [
+        {"problem": 1, "attempts": 5},
+        {"problem": 1, "attempts": 0, "is_first": False},
+        {"problem": 2, "at": NOON + timedelta(hours=3)},
+        {"problem": 3, "consumer_group": "mail"},
+    ]
+    counters = [{"handled": 30, "failed": 10, "retried": 99}]
+
+    rows = of_problems(spark, failures=failures, counters=counters)
+
+    first, second, third = sorted(rows, key=lambda row: row.problem)
+    assert (first.delivered, first.failed, first.poisoned) == (40, 2, 1)
+    assert (first.retried, first.failure_rate) == (4, 2 / 40)
+    assert (second.delivered, second.failed, second.retried) == (40, 1, 0)
+    assert (third.delivered, third.failed, third.failure_rate) == (None, 1, None)
+
+
+def test_counts_decisions_on_days_on_which_nothing_failed(spark: SparkSession) -> None:
+    tomorrow = NOON + timedelta(days=1)
+    decisions = [
+        {"at": tomorrow, "what": what}
+        for what in ("redriven", "confirmed", "confirmed", "recurred", "dropped")
+    ]
+
+    rows = of_problems(
+        spark, failures=[{}], decisions=decisions, counters=[{"at": tomorrow}]
+    )
+
+    today, after = sorted(rows, key=lambda row: row.day)
+    assert (today.failed, today.redriven, today.delivered) == (1, 0, None)
+    assert (after.failed, after.redriven, after.confirmed) == (0, 1, 2)
+    assert (after.recurred, after.dropped) == (1, 1)
+    assert (after.delivered, after.failure_rate) == (0, None)
+
+
+def test_places_a_problem_where_it_fails_and_not_where_it_came_from(
+    spark: SparkSession,
+) -> None:
+    failures = [{"topic": "repaired"}]
+    decisions = [{"topic": "orders"}]
+    counters = [
+        {"topic": "repaired", "handled": 4},
+        {"topic": "orders", "handled": 1000},
+    ]
+
+    (row,) = of_problems(
+        spark, failures=failures, decisions=decisions, counters=counters
+    )
+
+    assert (row.delivered, row.failed, row.redriven) == (4, 1, 1)
