@@ -17,11 +17,16 @@ run:
 	@$(INSTALL)
 	@exec .venv/bin/python -m poisonweb.embedded
 
+# They measure seconds, so nothing runs beside them.
+TIMED = $(addprefix tests/acceptance/test_,hung_redis.py kills.py sample.py)
+SLOW = acceptance or browser or spark
+
 test: check chromium jdbc quick
-	$(PYTEST) -m "acceptance or browser or spark"
+	$(PYTEST) --numprocesses 2 --dist loadfile -m "$(SLOW)" $(TIMED:%=--ignore=%)
+	$(PYTEST) $(TIMED)
 
 quick: dev
-	$(PYTEST) --numprocesses auto -m "not acceptance and not browser and not spark"
+	$(PYTEST) --numprocesses auto -m "not ($(SLOW))"
 
 # No check asks a server anything; the settings only want to know where they would be.
 check: export DATABASE_URL = postgresql://nobody@127.0.0.1:1/none

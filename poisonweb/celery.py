@@ -64,6 +64,6 @@ app.autodiscover_tasks()
 
 @worker_ready.connect
 def rescue_at_once(sender: Any, **_: object) -> None:
-    """Ask for a rescue as soon as a worker can answer."""
+    """Ask for a rescue as soon as a worker of each queue can answer."""
     sender.app.send_task("apps.triage.tasks.rescue")
-    sender.app.send_task("apps.reports.tasks.nightly")
+    sender.app.send_task("apps.reports.tasks.rescue")

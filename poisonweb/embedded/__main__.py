@@ -22,7 +22,7 @@ from poisonweb.embedded.supervisor import Stopped, Supervisor
 from poisonweb.env import BadEnvironment, Env
 
 START_SECONDS = 60.0
-# A new database and its log take the half of it.
+# A new database takes most of it, with its log and the past of the sample.
 ROOM_MIB = 200
 LOG_BYTES = 1024 * 1024
 

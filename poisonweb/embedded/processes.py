@@ -79,16 +79,9 @@ def everybody() -> Iterator[int]:
 
 
 def children() -> list[int]:
-    return _where(field=1, value=os.getpid())
-
-
-def members(group: int) -> list[int]:
-    return _where(field=2, value=group)
-
-
-def _where(*, field: int, value: int) -> list[int]:
     found = ((pid, stat(pid)) for pid in everybody())
-    return [pid for pid, fields in found if fields and fields[field] == str(value)]
+    ours = str(os.getpid())
+    return [pid for pid, fields in found if fields and fields[1] == ours]
 
 
 def send(pid: int, number: signal.Signals) -> None:

@@ -81,10 +81,15 @@ class Celery:
     def kill(self) -> None:
         processes.kill_group(self.process.pid)
         self.process.wait()
-        eventually(lambda: not processes.members(self.process.pid))
+        eventually(lambda: not members_of_group(self.process.pid))
 
     def _said(self) -> str:
         return self._log.read_bytes()[self._from :].decode("utf-8", "replace")
+
+
+def members_of_group(group: int) -> list[int]:
+    found = ((pid, processes.stat(pid)) for pid in processes.everybody())
+    return [pid for pid, fields in found if fields and fields[2] == str(group)]
 
 
 def url_of_this_database() -> str:

@@ -17,6 +17,7 @@ from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError, connection
+from django.db.migrations.loader import MigrationLoader
 
 from apps.brokers import services as brokers
 from apps.capture import partitions
@@ -42,6 +43,7 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **__: Any) -> None:
         try:
             with _taking_turns():
+                _refuse_newer()
                 call_command("migrate", interactive=False, verbosity=0)
                 partitions.make(today=clock.now().date())
                 _collect_static(settings.STATIC_ROOT)
@@ -61,6 +63,17 @@ def _taking_turns() -> Iterator[None]:
         yield
     finally:
         connection.close()
+
+
+def _refuse_newer() -> None:
+    """Keep an older Poisonweb from a database whose columns it does not know."""
+    loader = MigrationLoader(connection)
+    unknown = sorted(loader.applied_migrations.keys() - loader.disk_migrations.keys())
+    if unknown:
+        raise CommandError(
+            f"the database was used by a newer Poisonweb ({'.'.join(unknown[-1])} is "
+            "unknown here): bring this one up to date, or choose another database."
+        )
 
 
 def _collect_static(root: Path) -> None:
