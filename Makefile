@@ -1,5 +1,5 @@
 # `make run` starts everything on this machine, `make test` is what CI runs.
-.PHONY: run test quick check bench soak clean lock dev chromium jdbc
+.PHONY: run test quick check bench soak screenshot clean lock dev chromium jdbc
 
 export UV_SYSTEM_CERTS = 1
 export UV_PYTHON_DOWNLOADS = never
@@ -49,6 +49,11 @@ bench: dev
 # The fault tests in their written sizes: hours.
 soak: dev chromium jdbc
 	SOAK=1 $(PYTEST)
+
+# The README's picture, of the sample as everybody sees it.
+screenshot: export SCREENSHOT = $(CURDIR)/docs/reports.png
+screenshot: dev chromium
+	$(PYTEST) tests/browser/test_first_hour.py
 
 clean:
 	@if [ -e var/run/lock ] && ! flock --nonblock var/run/lock true; then \
