@@ -21,6 +21,9 @@ run:
 TIMED = $(addprefix tests/acceptance/test_,hung_redis.py kills.py sample.py)
 SLOW = acceptance or browser or spark
 
+# Tests start Java often and for seconds: what it would compile best is never worth it.
+test soak: export JDK_JAVA_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+
 test: check chromium jdbc quick
 	$(PYTEST) --numprocesses 2 --dist loadfile -m "$(SLOW)" $(TIMED:%=--ignore=%)
 	$(PYTEST) $(TIMED)

@@ -175,7 +175,8 @@ WITH facts AS (
     FROM settled GROUP BY {_GRAINS}
 ), rated AS (SELECT *, {_RATED} FROM rolled_up)
 SELECT rated.day, rated.hour, rated.topic, rated.consumer_group,
-       ['none', 'broker', 'sdk'][best + 1] AS source, uncounted::bigint AS uncounted, skipped::bigint AS skipped, {_MEASURED},
+       ['none', 'broker', 'sdk'][best + 1] AS source, uncounted::bigint AS uncounted,
+       skipped::bigint AS skipped, {_MEASURED},
        p50_ms, p95_ms, p99_ms
 FROM rated LEFT JOIN timed ON timed.day = rated.day AND timed.topic = rated.topic
     AND timed.consumer_group IS NOT DISTINCT FROM rated.consumer_group

@@ -15,9 +15,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
-from spark.schemas import SCHEMAS, Kind
+from spark.schemas import Kind, schema
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,14 +49,14 @@ class Lake:
 
     def read(self, kind: Kind, attempt: Attempt, when: Iterable[date]) -> DataFrame:
         """Read what an attempt wrote of these days; a day may well have no rows."""
-        schema = StructType.fromDDL(SCHEMAS[kind])
+        looks = schema(kind)
         wanted = [self._folder(kind, day, str(attempt)) for day in when]
         there = [folder for folder in wanted if self._path(folder).exists]
         if not there:
-            return self._spark.createDataFrame([], schema)
-        reader = self._spark.read.schema(schema)
+            return self._spark.createDataFrame([], looks)
+        reader = self._spark.read.schema(looks)
         reader = reader.option("basePath", f"{self._root}/{kind}")
-        return reader.parquet(*there).select(*schema.names)
+        return reader.parquet(*there).select(*looks.names)
 
     def forget(self, keep: Mapping[date, Iterable[Attempt]]) -> None:
         """Delete what the days named here hold of any attempt but those to keep."""

@@ -119,6 +119,7 @@ def _connect(*, autocommit: bool = False) -> dbapi.Connection:
 def _query(cursor: dbapi.Cursor) -> facts.Query:
     def query(statement: str) -> list[tuple[object, ...]]:
         cursor.execute(statement)
-        return cursor.fetchall()
+        found: list[tuple[object, ...]] = cursor.fetchall()
+        return found
 
     return query

@@ -7,6 +7,9 @@ of `at`, and the partition; it leads every kind.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import cast
+
+from pyspark.sql.types import StructType
 
 # log2 buckets of handling time: bucket b counts 2^b up to 2^(b+1) milliseconds.
 BUCKETS = 64
@@ -55,3 +58,8 @@ SCHEMAS = {
     """,
     Kind.PROBLEMS: f"day date, problem bigint, {_MEASURES}",
 }
+
+
+def schema(kind: Kind) -> StructType:
+    """Give what a kind looks like; Spark reads it, so a session must have started."""
+    return cast(StructType, StructType.fromDDL(SCHEMAS[kind]))

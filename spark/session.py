@@ -14,6 +14,10 @@ LOOPBACK = "127.0.0.1"
 LOCAL = "local[2]"
 ROOT = Path(__file__).parents[1]
 
+# JDBC takes its dates from Java. And what Spark makes of many sums is one huge method,
+# which Java would not compile.
+JAVA_OPTIONS = "-Duser.timezone=UTC -XX:-DontCompileHugeMethods"
+
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -23,9 +27,8 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Days come in any order: their files are written side by side instead of sorted.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
-    # Dates pass through the Java that JDBC lives in.
-    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
-    "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",

@@ -109,6 +109,8 @@ def measure(lake: Lake, report: Report) -> None:
     lake.write(Kind.RATES, rates(failed, counted, decided), report.attempt)
     rated = _read(lake, Kind.RATES, report)
     lake.write(Kind.PROBLEMS, problems(failed, decided, rated), report.attempt)
+    failed.unpersist()
+    decided.unpersist()
 
 
 def _stage(lake: Lake, report: Report) -> None:
@@ -149,7 +151,7 @@ def _end_with(stream: int) -> None:
     os._exit(1)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """Say in a line what is the matter; in a worker's failure it is among many."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if _CAUSE.match(line)]
@@ -165,7 +167,7 @@ def _run() -> None:
         rows = main(sys.argv[1:])
     except Exception as error:  # noqa: BLE001 - told in full, and by the status
         traceback.print_exc()
-        sys.exit(f"{NAME}: {_reason(error)}")
+        sys.exit(f"{NAME}: {reason(error)}")
     with answer:
         answer.write(json.dumps({"rows": rows}) + "\n")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from spark.schemas import BUCKETS
@@ -29,17 +29,21 @@ def total(name: str) -> Column:
     return _totals(f"get({name}, {bucket})" for bucket in range(BUCKETS))
 
 
-def quantiles(name: str) -> Column:
-    """Give, as a struct, the milliseconds below which so many per cent stayed.
+def with_quantiles(measured: DataFrame, name: str) -> DataFrame:
+    """Add, for a column of such arrays, the milliseconds that so many stayed below.
 
-    That is the exclusive bound of the bucket in which the last of them lies, and null
-    without durations.
+    That is the exclusive bound of the bucket in which the last of so many per cent
+    lies, and null without durations.
     """
-    number = F.expr(" + ".join(f"get({name}, {bucket})" for bucket in range(BUCKETS)))
-    nothing = F.lit(None).cast("bigint")
+    # Apart and used twice, so that Spark compiles it instead of inlining it below.
+    filled = measured.withColumn(name, _filled(name))
+    none, nothing = F.lit(0).cast("bigint"), F.lit(None).cast("bigint")
+    number = F.aggregate(name, none, lambda sum_, bucket: sum_ + bucket["count"])
     # In the state, as a lambda works out anew each time what it takes from outside.
-    start = _state(number, F.lit(0).cast("bigint"), dict.fromkeys(PERCENTS, nothing))
-    return F.aggregate(_filled(name), start, _look, _found)
+    start = _state(number, none, dict.fromkeys(PERCENTS, nothing))
+    found = F.aggregate(name, start, _look)
+    looked = filled.withColumn("found", found)
+    return looked.select("*", *[F.col("found")[each].alias(each) for each in PERCENTS])
 
 
 def _totals(counts: Iterable[str]) -> Column:
@@ -73,7 +77,3 @@ def _look(before: Column, bucket: Column) -> Column:
         for name, percent in PERCENTS.items()
     }
     return _state(number, seen, found)
-
-
-def _found(state: Column) -> Column:
-    return F.struct(*[state[name].alias(name) for name in PERCENTS])

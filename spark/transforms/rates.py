@@ -92,7 +92,7 @@ def _measured(sums: DataFrame) -> DataFrame:
     source = F.get(F.array(*[F.lit(name) for name in SOURCES]), F.col("best"))
     counted = F.col("failed") - F.col("uncounted")
     rated = intervals.with_rate(sums, failed=counted)
-    timed = rated.withColumn("quantiles", durations.quantiles("durations"))
+    timed = durations.with_quantiles(rated, "durations")
     return timed.select(
         "day",
         F.col("hour").cast("smallint").alias("hour"),
@@ -102,5 +102,5 @@ def _measured(sums: DataFrame) -> DataFrame:
         "uncounted",
         "skipped",
         *MEASURES,
-        "quantiles.*",
+        *durations.PERCENTS,
     )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import cast
 
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.types import StructType
 
-from spark.schemas import SCHEMAS, Kind
+from spark.schemas import Kind, schema
 from spark.transforms import partials
 from spark.transforms.problems import problems
 from spark.transforms.rates import rates
+
+Facts = Sequence[Mapping[str, object]]
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PLACE = {"at": NOON, "topic": "orders", "consumer_group": "billing"}
@@ -26,13 +27,11 @@ PLAIN: dict[Kind, dict[str, object]] = {
 }
 
 
-def facts(
-    spark: SparkSession, kind: Kind, rows: list[Mapping[str, object]]
-) -> DataFrame:
-    schema = StructType.fromDDL(SCHEMAS[kind])
+def facts(spark: SparkSession, kind: Kind, rows: Facts) -> DataFrame:
+    looks = schema(kind)
     full = [_full(kind, row) for row in rows]
-    values = [tuple(row[name] for name in schema.names) for row in full]
-    return spark.createDataFrame(values, schema)
+    values = [tuple(row[name] for name in looks.names) for row in full]
+    return spark.createDataFrame(values, looks)
 
 
 def _full(kind: Kind, row: Mapping[str, object]) -> dict[str, object]:
@@ -43,9 +42,9 @@ def _full(kind: Kind, row: Mapping[str, object]) -> dict[str, object]:
 def by_hour(
     spark: SparkSession,
     *,
-    failures: list[Mapping[str, object]] | None = None,
-    counters: list[Mapping[str, object]] | None = None,
-    decisions: list[Mapping[str, object]] | None = None,
+    failures: Facts | None = None,
+    counters: Facts | None = None,
+    decisions: Facts | None = None,
 ) -> tuple[DataFrame, DataFrame, DataFrame]:
     """Give the facts counted by hour, as the job makes them."""
     return (
@@ -55,14 +54,14 @@ def by_hour(
     )
 
 
-def rated(spark: SparkSession, **told: list[Mapping[str, object]]) -> list[Row]:
+def rated(spark: SparkSession, **told: Facts) -> list[Row]:
     made = rates(*by_hour(spark, **told))
-    assert made.schema.names == StructType.fromDDL(SCHEMAS[Kind.RATES]).names
+    assert made.schema.names == schema(Kind.RATES).names
     return made.collect()
 
 
-def of_problems(spark: SparkSession, **told: list[Mapping[str, object]]) -> list[Row]:
+def of_problems(spark: SparkSession, **told: Facts) -> list[Row]:
     failed, counted, decided = by_hour(spark, **told)
     made = problems(failed, decided, rates(failed, counted, decided))
-    assert made.schema.names == StructType.fromDDL(SCHEMAS[Kind.PROBLEMS]).names
+    assert made.schema.names == schema(Kind.PROBLEMS).names
     return made.collect()

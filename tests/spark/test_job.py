@@ -18,12 +18,15 @@ from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
 from apps.reports.models import Day, Run
+from spark import facts as facts_of_postgres
+from spark import java, postgres
 from spark.facts import Window
 from spark.jobs import nightly_failure_rate as job
 from spark.lake import Attempt, Lake
 from spark.schemas import Kind
 from tests.reports import capture, count_up, counter, failure
 from tests.spark.doors import Export
+from tests.spark.rows import facts
 
 pytestmark = pytest.mark.spark
 
@@ -106,24 +109,29 @@ def test_leaves_in_the_lake_what_is_published_and_what_is_about_to_be(
     tmp_path: Path,
     now: datetime,
 ) -> None:
-    tell(now)
-    published = Run.objects.create(
-        id=12,
+    publish(now.date(), run=11, now=now)
+    lake, told = Lake(spark, str(tmp_path)), facts(spark, Kind.FAILURES, [{"at": now}])
+    for run in (10, 11):
+        lake.write(Kind.FAILURES, told, Attempt(run=run, epoch=1))
+    capture(now, failure(now))
+
+    job.make(spark, report(tmp_path, export(), now.date()))
+
+    folders = (tmp_path / "failures" / f"day={now.date()}").iterdir()
+    assert sorted(folder.name for folder in folders) == ["run=11-1", "run=12-1"]
+
+
+def publish(day: date, *, run: int, now: datetime) -> None:
+    done = Run.objects.create(
+        id=run,
         epoch=1,
         state="done",
         asked_by="user:anna",
-        **dict.fromkeys(("first_day", "last_day"), now.date()),
-        **dict.fromkeys(("asked_at", "started_at", "finished_at", "as_of"), now),
         snapshot="1:1:",
+        **dict.fromkeys(("first_day", "last_day"), day),
+        **dict.fromkeys(("asked_at", "started_at", "finished_at", "as_of"), now),
     )
-    Day.objects.create(day=now.date(), run=published, rows_in=4, late_rows=0)
-
-    for epoch in (1, 2, 3):
-        job.make(spark, report(tmp_path, export(), now.date(), epoch=epoch))
-
-    for kind in (Kind.FAILURES, Kind.RATES):
-        folders = (tmp_path / kind / f"day={now.date()}").iterdir()
-        assert sorted(folder.name for folder in folders) == ["run=12-1", "run=12-3"]
+    Day.objects.create(day=day, run=done, rows_in=4, late_rows=0)
 
 
 def test_stages_nothing_of_days_on_which_nothing_happened(
@@ -178,17 +186,35 @@ def test_answers_with_one_line(export: Export, tmp_path: Path, now: datetime) ->
 
 
 def test_says_in_its_last_line_what_is_the_matter(
-    database_url: str, tmp_path: Path, now: datetime
+    tmp_path: Path, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with started(tmp_path, "0000FFFF-0000FFFF-1", now.date()) as process:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+
+    with started(tmp_path, "0-0-0", now.date()) as process:
         assert process.stderr is not None
         complained = process.stderr.read()
         status = process.wait()
 
     assert status == 1
-    last = complained.splitlines()[-1]
-    assert last.startswith("nightly_failure_rate: ")
-    assert 'snapshot "0000FFFF-0000FFFF-1" does not exist' in last
+    assert complained.splitlines()[-1] == (
+        "nightly_failure_rate: JAVA_HOME is /nowhere, but no bin/java works there: "
+        + java.REMEDY
+    )
+
+
+def test_finds_in_what_spark_tells_what_failed_in_a_worker(
+    spark: SparkSession, export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        facts_of_postgres, "statements", lambda *_, **__: ["SELECT 1/0"]
+    )
+    window = Window(first=date.min, last=date.min, snapshot=export())
+
+    with pytest.raises(Exception, match="Traceback") as raised:
+        postgres.read(spark, Kind.FAILURES, window).collect()
+
+    assert job.reason(raised.value).startswith("adbc_driver_manager.")
+    assert job.reason(raised.value).endswith("ERROR:  division by zero")
 
 
 def test_ends_with_all_that_it_started_when_its_caller_is_gone(

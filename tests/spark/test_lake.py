@@ -8,10 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from spark.lake import Attempt, Lake, days
-from spark.schemas import SCHEMAS, Kind
+from spark.schemas import Kind, schema
 from tests.spark.rows import NOON, facts
 
 pytestmark = pytest.mark.spark
@@ -38,7 +37,7 @@ def test_reads_back_what_was_written_whatever_its_kind(
 
     found = lake.read(Kind.COUNTERS, FIRST, days(BEFORE, TODAY))
     assert sorted(found.collect()) == sorted(told.collect())
-    assert found.schema == StructType.fromDDL(SCHEMAS[Kind.COUNTERS])
+    assert found.schema == schema(Kind.COUNTERS)
     assert sorted(folder.name for folder in (tmp_path / "counters").glob("day=*")) == [
         f"day={BEFORE}",
         f"day={TODAY}",
@@ -52,7 +51,7 @@ def test_reads_days_without_rows_as_no_rows(
 ) -> None:
     found = Lake(spark, str(tmp_path)).read(kind, FIRST, [TODAY])
 
-    assert found.schema == StructType.fromDDL(SCHEMAS[kind])
+    assert found.schema == schema(kind)
     assert found.collect() == []
 
 

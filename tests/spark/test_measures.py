@@ -81,8 +81,8 @@ def test_reads_quantiles_off_a_histogram(
     table = spark.createDataFrame(maps, "n int, told map<string, bigint>")
     totals = table.groupBy("n").agg(durations.total_of_maps("told").alias("total"))
 
-    quantiles = totals.select("n", durations.quantiles("total").alias("q"))
-    found = {row.n: tuple(row.q) for row in quantiles.collect()}
+    quantiles = durations.with_quantiles(totals, "total")
+    found = {row.n: (row.p50_ms, row.p95_ms, row.p99_ms) for row in quantiles.collect()}
 
     for n, histogram in enumerate(told):
         expected = tuple(bound(histogram, percent) for percent in (50, 95, 99))

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.rows import NOON, of_problems
+from tests.spark.rows import NOON, Facts, of_problems
 
 pytestmark = pytest.mark.spark
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.spark
 def test_measures_a_problem_against_what_its_group_was_delivered(
     spark: SparkSession,
 ) -> None:
-    failures = [
+    failures: Facts = [
         {"problem": 1, "attempts": 5},
         {"problem": 1, "attempts": 0, "is_first": False},
         {"problem": 2, "at": NOON + timedelta(hours=3)},

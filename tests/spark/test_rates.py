@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from tests.spark.rows import NOON, rated
+from tests.spark.rows import NOON, Facts, rated
 
 pytestmark = pytest.mark.spark
 
@@ -26,7 +26,7 @@ def test_measures_an_hour_of_a_group_a_day_and_both_over_all_groups(
     spark: SparkSession,
 ) -> None:
     later = NOON + timedelta(hours=1)
-    told = [
+    told: Facts = [
         {"handled": 90, "failed": 10, "skipped": 4, "retried": 3},
         {"at": later, "handled": 50},
         {"consumer_group": "mail", "handled": 20, "failed": 5},
@@ -47,7 +47,7 @@ def test_takes_consumers_before_the_broker_and_the_broker_before_nobody(
     spark: SparkSession,
 ) -> None:
     groups = ("both", "broker", "nobody")
-    counters = [
+    counters: Facts = [
         {"consumer_group": "both", "source": "broker", "handled": 999, "skipped": 1},
         {"consumer_group": "both", "source": "sdk", "handled": 8, "failed": 2},
         {"consumer_group": "broker", "source": "broker", "handled": 10, "failed": 7},
@@ -71,7 +71,7 @@ def test_leaves_out_the_hours_that_only_a_lesser_source_told_of(
     spark: SparkSession,
 ) -> None:
     later = NOON + timedelta(hours=1)
-    told = [{"handled": 5}, {"at": later, "source": "broker", "handled": 9}]
+    told: Facts = [{"handled": 5}, {"at": later, "source": "broker", "handled": 9}]
 
     rows = rated(spark, counters=told)
 
@@ -118,7 +118,7 @@ def test_calls_more_failures_than_deliveries_a_rate_of_one(spark: SparkSession) 
 def test_adds_up_the_histograms_of_clients_groups_and_hours(
     spark: SparkSession,
 ) -> None:
-    told = [
+    told: Facts = [
         {"duration_ms_hist": {"0": 50}},
         {"client_name": "billing-2", "duration_ms_hist": {"3": 45, "0": 0}},
         {"at": NOON + timedelta(hours=1), "duration_ms_hist": {"63": 5}},
