@@ -25,7 +25,7 @@ SLOW = acceptance or browser or spark
 test soak: export JDK_JAVA_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 test: check chromium jdbc quick
-	$(PYTEST) --numprocesses 2 --dist loadfile -m "$(SLOW)" $(TIMED:%=--ignore=%)
+	$(PYTEST) --numprocesses 2 --dist loadfile --durations 15 -m "$(SLOW)" $(TIMED:%=--ignore=%)
 	$(PYTEST) $(TIMED)
 
 quick: dev

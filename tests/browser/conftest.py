@@ -38,7 +38,10 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
+    # Playwright keeps an event loop in this thread; Django would take the tests that
+    # follow in this process for asynchronous code, and refuse them the database.
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         chromium = shutil.which("chromium")
         yield playwright.chromium.launch(executable_path=chromium, args=CHROMIUM)
 

@@ -107,7 +107,7 @@ def test_the_keys_of_the_page_are_listed(open_page: Open) -> None:
 def test_the_first_tab_skips_to_the_content_and_every_focus_is_seen(
     open_page: Open,
 ) -> None:
-    page = open_page("/")
+    page = open_page("/help")
 
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
