@@ -10,9 +10,10 @@ from django.http import QueryDict
 
 from apps.core.errors import Invalid
 from apps.core.text import storable
-from apps.reports.services.requests import MOST_DAYS, newest_over
+from apps.reports.services.requests import newest_over
 
 DEFAULT_DAYS = 28
+MOST_DAYS = 366
 CHOICES = (7, DEFAULT_DAYS, 90)
 OLDEST = date(1970, 1, 1)
 

@@ -122,6 +122,16 @@ def rows(total: int = 2, late: int = 0) -> dict[date, Rows]:
     return {DAY: Rows(total=total, late=late)}
 
 
+def publish(run: Run, *, rows: dict[date, Rows] | None = None) -> None:
+    staged = publishing.staged(run)
+    publishing.publish(
+        run=run,
+        rows=rows or {DAY: Rows(total=2, late=0)},
+        staged=staged,
+        now=AT_TWO,
+    )
+
+
 def test_what_agrees_with_postgres_passes(run: Run, seen: Snapshot) -> None:
     stage(run)
 
@@ -206,12 +216,12 @@ def seen_late() -> Run:
 
 def test_a_day_is_replaced_whole(run: Run, seen: Snapshot) -> None:
     stage(run)
-    publishing.publish(run=Run.objects.get(pk=run.pk), rows=rows(), now=AT_TWO)
+    publish(Run.objects.get(pk=run.pk))
     again = begun()
     Run.objects.filter(pk=again.pk).update(snapshot=seen.seen, as_of=AT_TWO)
     stage_rate(again, None, None, delivered=20)
 
-    publishing.publish(run=again, rows=rows(total=3, late=1), now=AT_TWO)
+    publish(again, rows=rows(total=3, late=1))
 
     assert [(r.hour, r.delivered) for r in Rate.objects.all()] == [(None, 20)]
     assert not ProblemDay.objects.exists()
@@ -224,7 +234,7 @@ def test_nothing_is_visible_before_all_is(run: Run, seen: Snapshot) -> None:
     stage(run, failure_rate=7.0)
 
     with pytest.raises(Exception, match="reports_rate_is_a_part"):
-        publishing.publish(run=Run.objects.get(pk=run.pk), rows=rows(), now=AT_TWO)
+        publish(Run.objects.get(pk=run.pk))
 
     assert not Day.objects.exists()
     assert Run.objects.get(pk=run.pk).state == "running"
@@ -238,7 +248,7 @@ def test_a_start_that_was_taken_over_publishes_nothing(
     Run.objects.filter(pk=run.pk).update(epoch=2)
 
     with pytest.raises(TakenOver):
-        publishing.publish(run=older, rows=rows(), now=AT_TWO)
+        publish(older)
 
     assert not Day.objects.exists()
 
@@ -247,10 +257,37 @@ def test_what_another_epoch_staged_is_not_published(run: Run, seen: Snapshot) ->
     stage(run)
     Run.objects.filter(pk=run.pk).update(epoch=2)
 
-    publishing.publish(run=Run.objects.get(pk=run.pk), rows=rows(), now=AT_TWO)
+    publish(Run.objects.get(pk=run.pk))
 
     assert Day.objects.count() == 1
     assert not Rate.objects.exists()
+
+
+def test_a_run_whose_staged_rows_another_one_deleted_publishes_nothing(
+    run: Run, seen: Snapshot
+) -> None:
+    stage(run)
+    this = Run.objects.get(pk=run.pk)
+    staged = publishing.staged(this)
+    publishing.forget_staged()
+
+    with pytest.raises(TakenOver):
+        publishing.publish(run=this, rows=rows(), staged=staged, now=AT_TWO)
+
+    assert not Day.objects.exists()
+    assert Run.objects.get(pk=run.pk).state == "running"
+
+
+def test_publishing_deletes_only_what_its_own_run_has_staged(
+    run: Run, seen: Snapshot
+) -> None:
+    stage(run)
+    other = begun(date(2026, 11, 1), date(2026, 11, 1))
+    stage(other)
+
+    publish(Run.objects.get(pk=run.pk))
+
+    assert (publishing.staged(run), publishing.staged(other)) == (0, 5)
 
 
 def test_a_job_without_java_fails_and_says_so(

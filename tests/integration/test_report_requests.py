@@ -21,6 +21,7 @@ ANNA = Actor.user("anna")
 TODAY = date(2026, 11, 20)
 YESTERDAY = TODAY - timedelta(days=1)
 AT_TWO = datetime(2026, 11, 20, 2, tzinfo=UTC)
+HOUR = timedelta(hours=1)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -235,6 +236,67 @@ def test_a_failed_late_day_is_not_forgotten() -> None:
     again = planned(tomorrow + timedelta(hours=1))
 
     assert again == [(late.first_day, late.last_day)]
+
+
+def test_a_night_looks_though_somebody_published_yesterday_by_hand() -> None:
+    captured(datetime(2026, 11, 14, 9, tzinfo=UTC), now=AT_TWO - timedelta(days=5))
+    make_all(AT_TWO - timedelta(days=1))
+    captured(datetime(2026, 11, 14, 10, tzinfo=UTC), now=AT_TWO - timedelta(hours=9))
+    made(ask(YESTERDAY, YESTERDAY))
+
+    assert planned() == [
+        (date(2026, 11, 14), date(2026, 11, 14)),
+        (YESTERDAY, YESTERDAY),
+    ]
+
+
+def test_what_came_after_a_restore_is_late_by_its_time(something: None) -> None:
+    make_all(AT_TWO)
+    # As if Postgres counted its transactions anew, far below those of before.
+    Run.objects.update(snapshot="9000000000:9000000000:")
+    captured(datetime(2026, 11, 19, 23, 50, tzinfo=UTC), now=AT_TWO + HOUR)
+
+    assert planned(AT_TWO + timedelta(days=1)) == [(YESTERDAY, TODAY)]
+
+
+def test_after_forty_days_away_no_day_is_missing() -> None:
+    first = AT_TWO - timedelta(days=41)
+    captured(first - timedelta(hours=9), now=first)
+    make_all(first)
+
+    runs = planned()
+
+    assert runs[0][0] == first.date()
+    assert runs[-1][1] == YESTERDAY
+    assert [(last - day).days for day, last in runs] == [30, 9]
+
+
+def test_a_day_that_fails_holds_back_no_other() -> None:
+    captured(datetime(2026, 11, 18, 9, tzinfo=UTC), now=AT_TWO)
+    captured(datetime(2026, 11, 19, 9, tzinfo=UTC), now=AT_TWO)
+    assert planned() == [(date(2026, 11, 18), YESTERDAY)]
+    fail(Run.objects.unfinished().get())
+
+    again = planned()
+
+    assert again == [
+        (date(2026, 11, 18), date(2026, 11, 18)),
+        (YESTERDAY, YESTERDAY),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("newest", "now", "overdue"),
+    [
+        (YESTERDAY, datetime(2026, 11, 21, 21, 4, tzinfo=UTC), False),
+        (YESTERDAY, datetime(2026, 11, 21, 21, 5, tzinfo=UTC), True),
+        (TODAY, datetime(2026, 11, 21, 21, 5, tzinfo=UTC), False),
+    ],
+)
+def test_a_report_is_overdue_an_hour_after_its_hour(
+    newest: date, now: datetime, *, overdue: bool
+) -> None:
+    assert planning.is_overdue(newest, hour=20, now=now) is overdue
 
 
 def test_ranges_join_days_that_follow_one_another() -> None:

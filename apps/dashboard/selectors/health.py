@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import groupby
+
+from django.conf import settings
 
 from apps.brokers.models import Topic
 from apps.dashboard.selectors.positions import lane_state
 from apps.reports.models import Day, Run
+from apps.reports.services.planning import is_overdue
 from apps.reports.states import State
 from apps.triage.models import WorkerBeat
 from apps.triage.services import upkeep
-
-# A night's report may be late by two hours; then somebody should look.
-REPORT_LIVES = timedelta(hours=26)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,10 @@ class Night:
 
     @property
     def is_late(self) -> bool:
-        return self.made_at is not None and self.now - self.made_at > REPORT_LIVES
+        hour = settings.POISONWEB_REPORT_HOUR
+        return self.day is not None and is_overdue(
+            self.day.day, hour=hour, now=self.now
+        )
 
     @property
     def state(self) -> str:

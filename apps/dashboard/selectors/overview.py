@@ -136,6 +136,7 @@ SELECT problem_id, count(*) FILTER (WHERE failed_at > %(hour)s),
        count(*) FILTER (WHERE failed_at <= %(hour)s) / 24.0
 FROM poison_failure
 WHERE problem_id = ANY(%(ids)s) AND failed_at > %(day)s AND failed_at <= %(now)s
+  AND day >= %(captured)s
 GROUP BY 1
 """
 
@@ -149,7 +150,14 @@ def _growing(principal: Principal, *, now: datetime) -> list[Changed]:
     active = Problem.objects.filter(last_seen__gt=now - HOUR, first_seen__lt=now - HOUR)
     newest = active.with_poisons(poisons).recent_first()[:MOST_PROBLEMS]
     ids = list(newest.values_list("pk", flat=True))
-    asked: Asked = {"ids": ids, "now": now, "hour": now - HOUR, "day": now - HOUR - DAY}
+    asked: Asked = {
+        "ids": ids,
+        "now": now,
+        "hour": now - HOUR,
+        "day": now - HOUR - DAY,
+        # A clock may be minutes ahead of the day of capture.
+        "captured": (now - HOUR - 2 * DAY).date(),
+    }
     with connection.cursor() as cursor:
         cursor.execute(_GROWTH, asked)
         told = [(pk, number, float(usual)) for pk, number, usual in cursor.fetchall()]

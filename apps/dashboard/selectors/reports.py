@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime
 
+from django.conf import settings
 from django.db.models import Case, Q, Sum, Value, When
 
 from apps.brokers.models import Topic
@@ -25,10 +26,9 @@ from apps.dashboard.selectors.series import (
 )
 from apps.reports.models import Day, Rate, Run
 from apps.reports.querysets import RateQuerySet
+from apps.reports.services.planning import is_overdue
 from apps.team.rights import Principal
 
-# A day that has been over for so long should have been reported.
-STALE_AFTER = timedelta(hours=26)
 MOST_TOPICS = 60
 MOST_GROUPS = 20
 ALL_GROUPS = When(consumer_group=None, then=Value("topic"))
@@ -70,10 +70,10 @@ class Freshness:
 
     @property
     def is_stale(self) -> bool:
-        if self.newest is None:
-            return False
-        over = datetime.combine(self.newest.day, time.max, UTC)
-        return self.now - over > STALE_AFTER
+        hour = settings.POISONWEB_REPORT_HOUR
+        return self.newest is not None and is_overdue(
+            self.newest.day, hour=hour, now=self.now
+        )
 
     @property
     def failed(self) -> Run | None:

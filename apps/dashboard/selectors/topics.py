@@ -217,8 +217,8 @@ class _Told:
             "ids": ids,
             "now": now,
             "since": now - DAY,
-            # Captured after it happened: older partitions cannot hold any of it.
-            "day": (now - DAY).date(),
+            # Older partitions cannot hold any of it: no clock is a day ahead.
+            "day": (now - 2 * DAY).date(),
             "lately": late - timedelta(minutes=PACE_MINUTES),
             "late": late,
         }

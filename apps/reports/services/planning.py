@@ -8,52 +8,87 @@ what was captured before the last night's look needs no second one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import date, datetime, timedelta
-from itertools import pairwise
 
 from django.db import connection
 
 from apps.reports.models import Day, Run
+from apps.reports.querysets import RunQuerySet
 from apps.reports.services.requests import NIGHTLY, ONE_DAY, newest_over, queue
 from apps.reports.states import State
 
 OLDEST_EVENT = timedelta(days=31)
+# A range that is made at once: more would only cost more to make again.
+MOST_AT_ONCE = 31
 MOST_FAILURES = 3
 FAILURES_COUNT_FOR = timedelta(hours=24)
+# So long after its hour a night's report should be there.
+OVERDUE_AFTER = timedelta(hours=1)
+
+
+def is_overdue(newest: date, *, hour: int, now: datetime) -> bool:
+    """Tell whether a night has passed since this day without publishing a newer one."""
+    return newest < newest_over(now - timedelta(hours=hour) - OVERDUE_AFTER)
 
 
 def plan(*, hour: int, now: datetime) -> list[Run]:
     """Queue what the night has to make, if its hour has come; idempotent."""
     newest = newest_over(now - timedelta(hours=hour))
-    if Day.objects.filter(day=newest).exists() and not _unmade():
-        return []
-    wanted = _missing_and_changed(newest) | _unmade()
-    free = sorted(day for day in wanted if _may_be_made(day, now=now))
+    wanted = _unmade(now=now)
+    # One look for each night; what another run of that day published is no look.
+    looked = _nights().covering(newest).filter(state=State.DONE).exists()
+    if not looked and _may_be_made(newest, now=now):
+        wanted |= _missing_and_changed(newest)
+    free = {day for day in wanted if _may_be_made(day, now=now)}
     return [
         queue(first_day=first, last_day=last, actor=NIGHTLY, now=now)
-        for first, last in ranges(free)
+        for first, last in ranges(free, alone=_failed_lately(free, now=now))
     ]
 
 
-def ranges(days: Iterable[date]) -> Iterator[tuple[date, date]]:
-    """Join days that follow one another: (first, last) of each range, in order."""
-    ordered = sorted(set(days))
-    breaks = [b for a, b in pairwise(ordered) if b - a > ONE_DAY]
-    starts = [*ordered[:1], *breaks]
-    ends = [*(a for a, b in pairwise(ordered) if b - a > ONE_DAY), *ordered[-1:]]
-    return zip(starts, ends, strict=True)
+def ranges(
+    days: Iterable[date], *, alone: Collection[date] = ()
+) -> Iterator[tuple[date, date]]:
+    """Join days that follow one another: (first, last) of each range, in order.
+
+    Days that are to be `alone` are joined with none, and no range is longer than a run
+    should be.
+    """
+    first = last = None
+    for day in sorted(set(days)):
+        joins = (
+            last is not None and day - last == ONE_DAY and not {day, last} & {*alone}
+        )
+        if first is None or last is None:
+            first = day
+        elif not joins or (day - first).days >= MOST_AT_ONCE:
+            yield first, last
+            first = day
+        last = day
+    if first is not None and last is not None:
+        yield first, last
 
 
-def _unmade() -> set[date]:
+def _nights() -> RunQuerySet:
+    return Run.objects.filter(asked_by=str(NIGHTLY))
+
+
+def _unmade(*, now: datetime) -> set[date]:
     """List the days of failed nights that nobody has made since."""
-    failed = Run.objects.failed().filter(asked_by=str(NIGHTLY))
+    failed = _nights().failed().filter(finished_at__gt=now - OLDEST_EVENT)
     return {
         day
-        for run in failed.recent_first()[:MOST_FAILURES]
+        for run in failed
         for day in days_of(run)
         if not Day.objects.filter(day=day, run__gt=run.pk).exists()
     }
+
+
+def _failed_lately(days: Collection[date], *, now: datetime) -> set[date]:
+    """Keep the days that failed: one of them must not hold back its neighbours."""
+    failed = Run.objects.failed().filter(finished_at__gt=now - FAILURES_COUNT_FOR)
+    return {day for run in failed for day in days_of(run)} & {*days}
 
 
 def days_of(run: Run) -> list[date]:
@@ -66,39 +101,46 @@ def _may_be_made(day: date, *, now: datetime) -> bool:
     return not runs.unfinished().exists() and lately.count() < MOST_FAILURES
 
 
+# After a restore Postgres counts its transactions anew, and only the time tells.
 _CHANGED = """
 WITH captured AS (
-    SELECT (failed_at AT TIME ZONE 'UTC')::date AS day, captured_xid
+    SELECT (failed_at AT TIME ZONE 'UTC')::date AS day, captured_xid, captured_at
     FROM poison_failure WHERE day >= %(since)s
     UNION ALL
-    SELECT (minute AT TIME ZONE 'UTC')::date, captured_xid
+    SELECT (minute AT TIME ZONE 'UTC')::date, captured_xid, captured_at
     FROM capture_counter WHERE day >= %(since)s
 )
 SELECT DISTINCT captured.day FROM captured
 LEFT JOIN reports_day published ON published.day = captured.day
 LEFT JOIN reports_run run ON run.id = published.run_id
 WHERE captured.day BETWEEN %(oldest)s AND %(newest)s
-  AND (run.id IS NULL OR NOT pg_visible_in_snapshot(captured_xid, run.snapshot))
+  AND (run.id IS NULL OR captured_at > run.as_of
+       OR NOT pg_visible_in_snapshot(captured_xid, run.snapshot))
 """
 
 
 def _missing_and_changed(newest: date) -> set[date]:
-    oldest = newest - OLDEST_EVENT
-    values = {"since": _since(oldest), "oldest": oldest, "newest": newest}
+    looked = _last_look()
+    oldest = min(looked or newest, newest) - OLDEST_EVENT
+    since = looked - ONE_DAY if looked else oldest
+    values = {"since": since, "oldest": oldest}
     with connection.cursor() as cursor:
-        cursor.execute(_CHANGED, values)
+        cursor.execute(_CHANGED, {**values, "newest": newest})
         changed = {day for (day,) in cursor.fetchall()}
     published = set(Day.objects.filter(day__gte=oldest).values_list("day", flat=True))
     # Before anything ever happened there is nothing to be missed.
     first = min(published | changed, default=newest + ONE_DAY)
     every = {first + timedelta(days=n) for n in range((newest - first).days + 1)}
-    # A day on which nothing happened is reported, too: only then it is no gap.
-    return changed | (every - published)
+    # A day on which nothing happened is reported, too: only then it is no gap. And the
+    # newest is, whoever published it before: that this night looked is known by it.
+    return changed | (every - published) | ({newest} & every)
 
 
-def _since(oldest: date) -> date:
-    """Give the first day of capture that the last good night has not looked at."""
-    nights = Run.objects.filter(asked_by=str(NIGHTLY), state=State.DONE)
-    last = nights.recent_first().values_list("asked_at", flat=True).first()
-    # A transaction may take its time from before midnight and end after it.
-    return max(oldest, last.date() - ONE_DAY) if last else oldest
+def _last_look() -> date | None:
+    """Give the day of the last good night: what it saw needs no second look.
+
+    A transaction may take its time from before midnight and end after it.
+    """
+    done = _nights().filter(state=State.DONE).recent_first()
+    asked_at = done.values_list("asked_at", flat=True).first()
+    return asked_at.date() if asked_at else None

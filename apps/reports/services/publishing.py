@@ -17,6 +17,8 @@ MEASURED = (
     " failure_rate, rate_low, rate_high"
 )
 
+STAGED = ("reports_staged_rate", "reports_staged_problem")
+
 _RATES = f"""
 INSERT INTO reports_rate (day_id, hour, topic_id, consumer_group, source, uncounted,
     skipped, {MEASURED}, p50_ms, p95_ms, p99_ms)
@@ -42,10 +44,11 @@ class Rows:
 
 
 @transaction.atomic
-def publish(*, run: Run, rows: Mapping[date, Rows], now: datetime) -> None:
+def publish(*, run: Run, rows: Mapping[date, Rows], staged: int, now: datetime) -> None:
     """Replace the run's days by what it has staged; `rows` has every one of them.
 
-    Raises TakenOver when another start of the run has begun meanwhile.
+    Raises TakenOver when another start of the run has begun meanwhile, or when some of
+    the staged rows that were checked are there no more.
     """
     same = Run.objects.select_for_update().filter(pk=run.pk, epoch=run.epoch)
     done = same.transition(
@@ -61,14 +64,42 @@ def publish(*, run: Run, rows: Mapping[date, Rows], now: datetime) -> None:
         Day(day=day, run=run, rows_in=each.total, late_rows=each.late)
         for day, each in rows.items()
     )
+    if _copied(run) != staged:
+        raise TakenOver
+    forget_staged(run)
+
+
+def _copied(run: Run) -> int:
+    values, number = {"run": run.pk, "epoch": run.epoch}, 0
     with connection.cursor() as cursor:
         for statement in (_RATES, _PROBLEMS):
-            cursor.execute(statement, {"run": run.pk, "epoch": run.epoch})
-    forget_staged()
+            cursor.execute(statement, values)
+            number += cursor.rowcount
+    return number
 
 
-def forget_staged() -> None:
-    """Empty the staged tables; only who holds the lock of reports may."""
+def forget_staged(run: Run | None = None) -> None:
+    """Delete what a run has staged; or all there is, which a new start need not keep.
+
+    A run that lost its lock finds its rows gone, and publishes nothing.
+    """
+    values = {"run": run.pk if run else None}
     with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM reports_staged_rate")
-        cursor.execute("DELETE FROM reports_staged_problem")
+        for table in STAGED:
+            cursor.execute(
+                f"DELETE FROM {table} WHERE run_id = coalesce(%(run)s, run_id)",  # noqa: S608 - ours
+                values,
+            )
+
+
+def staged(run: Run) -> int:
+    """Count what this start of a run has staged."""
+    number = 0
+    with connection.cursor() as cursor:
+        for table in STAGED:
+            cursor.execute(
+                f"SELECT count(*) FROM {table} WHERE run_id = %s AND epoch = %s",  # noqa: S608 - ours
+                [run.pk, run.epoch],
+            )
+            number += cursor.fetchone()[0]
+    return number

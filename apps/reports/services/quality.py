@@ -15,7 +15,7 @@ from django.db import connection
 from apps.core.snapshot import Snapshot
 from apps.reports.errors import Unreconciled
 from apps.reports.models import Run
-from apps.reports.services.planning import days_of
+from apps.reports.services.planning import OLDEST_EVENT, days_of
 from apps.reports.services.publishing import Rows
 from apps.reports.services.requests import ONE_DAY
 
@@ -24,31 +24,36 @@ Sums = dict[tuple[date, str], int]
 _FACTS = """
 WITH facts AS (
     SELECT failed_at AS at, 'failures' AS kind, 1 AS failures,
-           is_first::int AS poisoned, 0 AS delivered, 0 AS skipped, captured_xid AS xid
+           is_first::int AS poisoned, 0 AS delivered, 0 AS skipped,
+           captured_xid AS xid, captured_at
     FROM poison_failure
-    WHERE day >= %(captured)s AND failed_at >= %(from)s AND failed_at < %(until)s
+    WHERE day BETWEEN %(captured)s AND %(captured_until)s
+      AND failed_at >= %(from)s AND failed_at < %(until)s
     UNION ALL
-    SELECT minute, source, 0, 0, handled + failed, skipped, captured_xid
+    SELECT minute, source, 0, 0, handled + failed, skipped, captured_xid,
+           captured_at
     FROM capture_counter
-    WHERE day >= %(captured)s AND minute >= %(from)s AND minute < %(until)s
+    WHERE day BETWEEN %(captured)s AND %(captured_until)s
+      AND minute >= %(from)s AND minute < %(until)s
     UNION ALL
-    SELECT sent_at, 'redriven', 0, 0, 0, 0, NULL FROM poison_redrive
+    SELECT sent_at, 'redriven', 0, 0, 0, 0, NULL, NULL FROM poison_redrive
     WHERE sent_at >= %(from)s AND sent_at < %(until)s
     UNION ALL
-    SELECT confirmed_at, 'confirmed', 0, 0, 0, 0, NULL FROM poison_redrive
+    SELECT confirmed_at, 'confirmed', 0, 0, 0, 0, NULL, NULL FROM poison_redrive
     WHERE confirmed_at >= %(from)s AND confirmed_at < %(until)s
     UNION ALL
-    SELECT answered_at, 'recurred', 0, 0, 0, 0, NULL FROM poison_redrive
+    SELECT answered_at, 'recurred', 0, 0, 0, 0, NULL, NULL FROM poison_redrive
     WHERE answered_at >= %(from)s AND answered_at < %(until)s AND outcome = 'recurred'
     UNION ALL
-    SELECT operation.finished_at, 'dropped', 0, 0, 0, 0, NULL
+    SELECT operation.finished_at, 'dropped', 0, 0, 0, 0, NULL, NULL
     FROM triage_operation operation JOIN triage_item item
       ON item.operation_id = operation.id AND item.state = 'dropped'
     WHERE operation.finished_at >= %(from)s AND operation.finished_at < %(until)s
 )
 SELECT (at AT TIME ZONE 'UTC')::date, kind, count(*), sum(poisoned), sum(delivered),
        sum(skipped),
-       count(*) FILTER (WHERE NOT pg_visible_in_snapshot(xid, run.snapshot))
+       count(*) FILTER (WHERE captured_at > run.as_of
+                        OR NOT pg_visible_in_snapshot(xid, run.snapshot))
 FROM facts
 LEFT JOIN reports_day published ON published.day = (at AT TIME ZONE 'UTC')::date
 LEFT JOIN reports_run run ON run.id = published.run_id
@@ -124,6 +129,7 @@ def _window(run: Run) -> dict[str, Any]:
         "first": run.first_day,
         # A clock may be minutes ahead: what is of this day was captured the day before.
         "captured": run.first_day - ONE_DAY,
+        "captured_until": run.last_day + OLDEST_EVENT,
         "from": datetime.combine(run.first_day, time.min, UTC),
         "until": datetime.combine(run.last_day + ONE_DAY, time.min, UTC),
     }

@@ -14,7 +14,8 @@ from apps.reports.models import Run
 
 # What a consumer whose clock is ahead says of a day still belongs to it (see capture).
 SETTLES = timedelta(minutes=5)
-MOST_DAYS = 366
+# As many as the job's driver holds of the busiest installation, and a quarter.
+MOST_DAYS = 92
 ONE_DAY = timedelta(days=1)
 NIGHTLY = Actor.system("nightly")
 

@@ -97,8 +97,9 @@ def _make(run: Run, held: Lock, clock: Clock) -> None:
             snapshot=seen.name,
         )
         told = job.carry_out(order, may_go_on=lambda: not held.lost())
+        staged = publishing.staged(run)
         rows = quality.check(run=run, snapshot=seen, told=told)
-    publishing.publish(run=run, rows=rows, now=clock())
+    publishing.publish(run=run, rows=rows, staged=staged, now=clock())
 
 
 def _fail(run: Run, failure: RunFailed, *, now: datetime) -> Ended:

@@ -186,12 +186,12 @@ def test_a_night_that_is_missing_or_failed_is_said_at_the_top(
 ) -> None:
     poisons(now, 1)
     never = get(anna)
-    reported(now, made=now - timedelta(hours=27))
+    reported(now - timedelta(days=2), made=now - timedelta(days=2))
     late = get(anna)
+    reported(now, made=now - timedelta(hours=9))
     failed = asked(now, state="failed", finished_at=now, trouble="Spark died")
     said = get(anna)
     failed.delete()
-    Run.objects.update(finished_at=now - timedelta(hours=9))
     well = get(anna)
 
     assert "No nightly report has been made yet" in never

@@ -344,7 +344,7 @@ def test_a_late_report_has_a_banner(anna: Client, now: datetime) -> None:
 
     page = get(anna, "/reports")
 
-    assert "more than 26 hours" in page
+    assert "the night after it has made no newer one" in page
     assert 'role="alert"' in page
 
 

@@ -13,7 +13,7 @@ from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
 from apps.reports.models import Run
 from apps.reports.services import requests, running
-from apps.reports.services.running import Ended
+from apps.reports.states import State
 
 HERE = Actor.system("command line")
 
@@ -45,12 +45,12 @@ class Command(BaseCommand):
         self._make(run)
 
     def _make(self, run: Run) -> None:
-        ended = running.run(run_id=run.pk, clock=clock.now)
+        running.run(run_id=run.pk, clock=clock.now)
         run.refresh_from_db()
-        if ended is Ended.ELSEWHERE:
-            raise CommandError(f"run {run.pk} waits: another report is being made")
-        if ended is Ended.FAILED:
+        if run.state == State.FAILED:
             raise CommandError(f"run {run.pk} failed: {run.trouble}\n{run.log}")
+        if run.state != State.DONE:
+            raise CommandError(f"run {run.pk} waits: another worker makes reports now")
         self.stdout.write(
             f"run {run.pk}: {run.first_day} to {run.last_day}, {run.rows_in} rows,"
             f" {run.late_rows} of them late"
