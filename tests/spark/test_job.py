@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -170,19 +169,6 @@ def started(lake: Path, snapshot: str, day: date) -> Iterator[subprocess.Popen[s
     with process:
         yield process
         process.kill()
-
-
-def test_answers_with_one_line(export: Export, tmp_path: Path, now: datetime) -> None:
-    tell(now)
-
-    with started(tmp_path, export(), now.date()) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        said, complained = process.stdout.read(), process.stderr.read()
-        status = process.wait()
-
-    assert status == 0, complained
-    assert json.loads(said) == {"rows": {"failures": 3, "counters": 1, "decisions": 0}}
 
 
 def test_says_in_its_last_line_what_is_the_matter(

@@ -30,9 +30,9 @@ from tests.spark.published import published
 pytestmark = [pytest.mark.spark, pytest.mark.django_db(transaction=True)]
 
 SOAK = bool(os.environ.get("SOAK"))
-# Spark takes its time to start, so few nights are killed here, and fifty in a soak.
-NIGHTS = 50 if SOAK else 4
-LAST_STEPS = 200 if SOAK else 20
+# Twenty kills. Spark takes its time to start: only a soak kills many whole nights.
+NIGHTS = 50 if SOAK else 3
+LAST_STEPS = 200 if SOAK else 17
 FIRST, LAST = date(2026, 11, 17), date(2026, 11, 19)
 NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)
 ANNA = Actor.user("anna")
