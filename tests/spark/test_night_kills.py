@@ -59,8 +59,9 @@ run = Run.objects.get(pk={run})
 print("begun", flush=True)
 with snapshot.held() as seen:
     Run.objects.filter(pk=run.pk).update(snapshot=seen.seen, as_of=clock.now())
+    staged = publishing.staged(run)
     rows = quality.check(run=run, snapshot=seen, told={told})
-publishing.publish(run=run, rows=rows, now=clock.now())
+publishing.publish(run=run, rows=rows, staged=staged, now=clock.now())
 """
 
 
