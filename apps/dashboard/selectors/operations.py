@@ -155,11 +155,13 @@ def running(principal: Principal) -> list[Operation]:
 
 def find(cursor: Cursor | None, principal: Principal) -> OperationList:
     """List the finished ones by page, the newest first; before them all that run."""
-    finished = _visible(principal).exclude(state__in=UNFINISHED)
+    # In this order: one that ends between the two questions is still in the list.
+    now_running = running(principal) if cursor is None else []
+    seen = [operation.pk for operation in now_running]
+    finished = _visible(principal).exclude(state__in=UNFINISHED).exclude(pk__in=seen)
     shown = page(
         finished.select_related("target_topic"), field="confirmed_at", cursor=cursor
     )
-    now_running = running(principal) if cursor is None else []
     rows = _rows([*now_running, *shown.rows])
     return OperationList(
         running=rows[: len(now_running)], finished=rows[len(now_running) :], page=shown
