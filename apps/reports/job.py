@@ -122,11 +122,12 @@ def _failure(code: int, log: IO[bytes]) -> RunFailed:
 
 def _rows(said: IO[bytes], log: IO[bytes]) -> dict[str, int]:
     said.seek(0)
-    lines = said.read().splitlines()
     try:
-        told = json.loads(lines[-1])["rows"]
+        # One line and nothing else: whatever Java prints goes to the log.
+        (line,) = said.read().splitlines()
+        told = json.loads(line)["rows"]
         return {str(kind): int(number) for kind, number in told.items()}
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         message = "the job ended well and did not say what it read"
         raise RunFailed(message, log=_tail(log)) from None
 

@@ -352,6 +352,16 @@ def test_a_job_ends_when_it_may_not_go_on(run: Run) -> None:
         job.carry_out(order, may_go_on=lambda: False)
 
 
-def test_an_unreadable_answer_of_a_job_is_a_failure() -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"nothing\n",
+        b'{"rows": [1]}\n',
+        b'{"rows": {"failures": null}}\n',
+        b'a warning of Java\n{"rows": {"failures": 1}}\n',
+    ],
+)
+def test_an_unreadable_answer_of_a_job_is_a_failure(said: bytes) -> None:
     with pytest.raises(RunFailed, match="did not say what it read"):
-        job._rows(BytesIO(b"nothing\n"), BytesIO(b"a warning\n"))
+        job._rows(BytesIO(said), BytesIO(b"a warning\n"))
