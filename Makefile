@@ -1,8 +1,10 @@
 # `make run` starts everything on this machine, `make test` is what CI runs.
-.PHONY: run test quick check bench soak screenshot clean lock dev chromium jdbc
+.PHONY: run test quick check checked bench soak screenshot clean lock dev needs
 
 export UV_SYSTEM_CERTS = 1
 export UV_PYTHON_DOWNLOADS = never
+# Programs start here by the dozen: none of them shall be compiled each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 FITS = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 MISFIT = Poisonweb needs Python 3.11, 3.12 or 3.13; here is: $(shell python3 -V 2>&1)
@@ -13,23 +15,50 @@ PYTHON = $(or $(shell \
 INSTALL = $(PYTHON) -P poisonweb/embedded/install.py
 PYTEST = .venv/bin/python -m pytest
 
+# With BROKERS="rabbitmq sqs" also for these, now and at each later `make run`.
 run:
-	@$(INSTALL)
+	@$(INSTALL) $(BROKERS)
 	@exec .venv/bin/python -m poisonweb.embedded
 
-# They measure seconds, so nothing runs beside them.
+# They measure seconds: beside them nothing may run that takes a processor for itself.
 TIMED = $(addprefix tests/acceptance/test_,hung_redis.py kills.py sample.py)
 SLOW = acceptance or browser or spark
+BY_GROUP = --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
-# Tests start Java often and for seconds: what it would compile best is never worth it.
+# Tests start Java often and for seconds: what it would compile best is never worth it,
+# and the classes that Spark loads are mapped instead of read each time.
+CLASSES = .venv/spark.jsa
 test soak: export JDK_JAVA_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+test soak: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile="$(CURDIR)/$(CLASSES)"
 
-test: check chromium jdbc quick
-	$(PYTEST) --numprocesses 2 --dist loadfile --durations 15 -m "$(SLOW)" $(TIMED:%=--ignore=%)
-	$(PYTEST) $(TIMED)
+# They often wait for processes of their own: more run than there are processors.
+QUICK = $(PYTEST) --numprocesses $$((2 * $$(nproc))) --dist loadgroup \
+	--no-loadscope-reorder -m "not ($(SLOW))"
+SLOWLY = $(PYTEST) $(BY_GROUP) --durations 15 -m "$(SLOW)" $(TIMED:%=--ignore=%)
+# pytest's exit code where tests could not run for want of a server: it lists them.
+UNMET = 33
+
+# Goes on where the machine lacks something, and tells so by its own exit code, 3.
+test: checked needs
+	@unmet=0; \
+	run() { "$$@" || { code=$$?; [ $$code = $(UNMET) ] || exit $$code; unmet=3; }; }; \
+	run $(QUICK); run $(SLOWLY); run $(PYTEST) $(BY_GROUP) $(TIMED); \
+	exit $$unmet
 
 quick: dev
-	$(PYTEST) --numprocesses auto -m "not ($(SLOW))"
+	$(QUICK) || [ $$? = $(UNMET) ]
+
+# What tests need of this machine: root gets it, others are told.
+needs: dev
+	@.venv/bin/python -m tests.needs
+
+# Both take one processor: side by side they cost half the time.
+checked: dev
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check $(CLASSES)
+
+$(CLASSES): tests/spark/class_data.py spark/requirements.txt | dev
+	@PYTHONPATH=. .venv/bin/python $< "$(CURDIR)/$@" >$@.log 2>&1 || \
+		{ tail $@.log >&2; exit 1; }
 
 # No check asks a server anything; the settings only want to know where they would be.
 check: export DATABASE_URL = postgresql://nobody@127.0.0.1:1/none
@@ -50,12 +79,12 @@ bench: dev
 	done
 
 # The fault tests in their written sizes: hours.
-soak: dev chromium jdbc
+soak: needs $(CLASSES)
 	SOAK=1 $(PYTEST)
 
 # The README's picture, of the sample as everybody sees it.
 screenshot: export SCREENSHOT = $(CURDIR)/docs/reports.png
-screenshot: dev chromium
+screenshot: needs
 	$(PYTEST) tests/browser/test_first_hour.py
 
 clean:
@@ -75,26 +104,10 @@ lock: dev
 	cd poisonweb/embedded/requirements && \
 		../../../$(COMPILE) --no-deps --python-version 3.12 redis.in -o redis.txt
 	cd spark && ../$(COMPILE) --universal --python-version 3.11 requirements.in -o requirements.txt
+	cd apps/brokers/requirements && for name in rabbitmq sqs; do \
+		../../../$(COMPILE) --universal --python-version 3.11 $$name.in -o $$name.txt; \
+	done
 	$(COMPILE) --universal --python-version 3.11 requirements-dev.in -o requirements-dev.txt
 
 dev:
 	@$(INSTALL) dev
-
-# The package of Debian $(1), for the $(2): root gets it, others are told.
-FROM_DEBIAN = { \
-	[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-	echo "poisonweb: installing $(1) for the $(2) ..." >&2 && \
-	apt-get update -qq && \
-	DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes \
-		--no-install-recommends $(1) >/dev/null; \
-} || { \
-	echo "poisonweb: the $(2) need $(1): install it, or make quick." >&2; \
-	exit 1; \
-}
-
-chromium:
-	@command -v chromium >/dev/null || $(call FROM_DEBIAN,chromium,browser tests)
-
-jdbc:
-	@test -e /usr/share/java/postgresql.jar || \
-		$(call FROM_DEBIAN,libpostgresql-jdbc-java,Spark tests)

@@ -10,11 +10,13 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from poisonweb.embedded import postgres, redis
+from poisonweb import env
+from poisonweb.embedded import plan, postgres, processes, redis
+from poisonweb.embedded.ports import LOOPBACK, free_port
 
 ROUNDS = 5
 
@@ -46,10 +48,46 @@ def product() -> Iterator[None]:
         connection.close()
 
 
-def seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
+@contextmanager
+def web() -> Iterator[str]:
+    """Run the web server of an installation on the servers of `product`; give its url.
+
+    It is a process of its own, so what a client costs is not taken from it.
+    """
+    port = free_port()
+    environ = {**os.environ, "PYTHONPATH": str(env.ROOT)}
+    programs = plan.make(env.load(environ), port=port, environ=environ).processes
+    server = next(program for program in programs if program.name == "web")
+    with processes.running(server, folder=Path(os.environ["POISONWEB_VAR"])):
+        yield f"http://{LOOPBACK}:{port}"
+
+
+def api_key() -> str:
+    """Make a key for a consumer that follows skips and keeps positions."""
+    from apps.core import clock
+    from apps.core.actor import Actor
+    from apps.team import services as team
+    from apps.team.rights import Scope
+
+    made = team.create_api_key(
+        name="bench",
+        scopes=[Scope.SKIPS_READ, Scope.POSITIONS_READ, Scope.POSITIONS_WRITE],
+        actor=Actor.system("bench"),
+        now=clock.now(),
+    )
+    return made.secret
+
+
+def seconds(
+    work: Callable[[], object], *, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    began = clock()
     work()
-    return time.perf_counter() - began
+    return clock() - began
+
+
+def p99(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=100)[-1]
 
 
 def compare(
@@ -59,10 +97,18 @@ def compare(
     ours: Callable[[], object],
     baseline: Callable[[], object],
     named: str,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Run both in turn, print both rates, and give ours as a part of the baseline's."""
+    """Run both in turn, print both rates, and give ours as a part of the baseline's.
+
+    What only computes is timed by `time.thread_time`: a busy machine slows it no less,
+    but does not count.
+    """
     ours(), baseline()  # once each to warm up
-    pairs = [(seconds(ours), seconds(baseline)) for _ in range(ROUNDS)]
+    pairs = [
+        (seconds(ours, clock=clock), seconds(baseline, clock=clock))
+        for _ in range(ROUNDS)
+    ]
     mine = number / statistics.median(a for a, _ in pairs)
     theirs = number / statistics.median(b for _, b in pairs)
     print(f"{title}: {mine:,.0f}/s, {named}: {theirs:,.0f}/s", end=", ")

@@ -7,12 +7,13 @@ import warnings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "poisonweb.settings")
 
+import django
 from django.conf import settings
-from django.core.asgi import get_asgi_application
 
 from apps.core import celery_limits
 from poisonweb.celery import app
-from poisonweb.limits import limited
+from poisonweb.handler import OneHop
+from poisonweb.limits import in_turn, limited
 
 # WhiteNoise streams our few small files from plain iterators; no reader waits for that.
 warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronous")
@@ -35,7 +36,10 @@ app.conf.update(
     task_publish_retry=False,
 )
 
-# A little more than the API takes, so that its own answer names the limit.
+django.setup(set_prefix=False)
+# A little more than the API takes, so that its own answer names the limit. Thousands of
+# consumers come back together: in turns, within the connections that there are.
 application = limited(
-    get_asgi_application(), most=settings.POISONWEB_REQUEST_LIMIT + 1024 * 1024
+    in_turn(OneHop(), below="/api/v1/skips", most=8),
+    most=settings.POISONWEB_REQUEST_LIMIT + 1024 * 1024,
 )

@@ -46,6 +46,27 @@ app.conf.update(
             "schedule": 3600.0,
             "options": {"expires": 3600},
         },
+        "guards": {
+            "task": "apps.capture.tasks.forget_guards",
+            "schedule": 600.0,
+            "options": {"expires": 600},
+        },
+        # Consumers look at the time themselves: this is for the list, and the page.
+        "end-skips": {
+            "task": "apps.capture.tasks.end_skips",
+            "schedule": 10.0,
+            "options": {"expires": 10},
+        },
+        "forget-skips": {
+            "task": "apps.capture.tasks.forget_skips",
+            "schedule": 3600.0,
+            "options": {"expires": 3600},
+        },
+        "positions": {
+            "task": "apps.bookmarks.tasks.sample",
+            "schedule": 60.0,
+            "options": {"expires": 60},
+        },
         "reports-rescue": {
             "task": "apps.reports.tasks.rescue",
             "schedule": REPORTS_SECONDS,

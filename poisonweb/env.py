@@ -17,6 +17,7 @@ KNOWN = frozenset(
         "ADMIN_PASSWORD",
         "ALLOWED_HOSTS",
         "BODY_LIMIT",
+        "BROKER_HOSTS",
         "DEMO",
         "ENVIRONMENT",
         "JDBC_JAR",
@@ -49,6 +50,7 @@ class Env:
     secure: bool
     body_limit: int
     request_limit: int
+    broker_hosts: tuple[str, ...]
     admin_password: str | None
     demo: bool
     log_level: str
@@ -73,6 +75,7 @@ def load(environ: Mapping[str, str]) -> Env:
         # Above the largest message that a supported broker carries (Redis: 512 MiB).
         body_limit=_size(environ, "POISONWEB_BODY_LIMIT", default=512 * MIB),
         request_limit=_size(environ, "POISONWEB_REQUEST_LIMIT", default=96 * MIB),
+        broker_hosts=_words(environ.get("POISONWEB_BROKER_HOSTS", "")),
         admin_password=environ.get("POISONWEB_ADMIN_PASSWORD") or None,
         demo=_flag(environ, "POISONWEB_DEMO", default=True),
         log_level=_level(environ.get("POISONWEB_LOG_LEVEL") or "INFO"),

@@ -1,4 +1,4 @@
-"""What a request may weigh, before anybody has said who sends it.
+"""What a request may weigh before anybody says who sends it, and when it has its turn.
 
 Django spools a request to disk, whole, before a view can refuse it: a stranger could
 fill the disk. So its bytes are counted on the way in.
@@ -6,6 +6,7 @@ fill the disk. So its bytes are counted on the way in.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -47,6 +48,46 @@ def limited(application: Application, *, most: int) -> Application:
             await _refuse(send, most)
 
     return counting
+
+
+def in_turn(application: Application, *, below: str, most: int) -> Application:
+    """Work on no more than `most` requests below a path at once; the others wait.
+
+    Consumers that all come back together would all wait for a connection, in vain, and
+    come again. A request has its turn from when it is read to when its answer begins:
+    neither one that is sent slowly nor a stream keeps others from theirs.
+    """
+    turns = asyncio.Semaphore(most)
+
+    async def taking_turns(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(below):
+            await application(scope, receive, send)
+            return
+        has_turn = False
+
+        async def until_read() -> Message:
+            nonlocal has_turn
+            message = await receive()
+            is_read = message["type"] == "http.request" and not message.get("more_body")
+            if is_read and not has_turn:
+                await turns.acquire()
+                has_turn = True
+            return message
+
+        async def until_answered(message: Message) -> None:
+            nonlocal has_turn
+            if has_turn:
+                turns.release()
+                has_turn = False
+            await send(message)
+
+        try:
+            await application(scope, until_read, until_answered)
+        finally:
+            if has_turn:
+                turns.release()
+
+    return taking_turns
 
 
 def _declared(scope: Scope) -> int:

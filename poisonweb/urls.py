@@ -5,10 +5,12 @@ from __future__ import annotations
 from django.urls import include, path
 
 from apps.api import health
+from apps.api.metrics import Metrics
 
 urlpatterns = [
     path("healthz", health.alive, name="healthz"),
     path("readyz", health.ready, name="readyz"),
+    path("metrics", Metrics.as_view(), name="metrics"),
     path("api/v1/", include("apps.api.urls")),
     path("", include("apps.dashboard.urls")),
 ]

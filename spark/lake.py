@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark.schemas import Kind, schema
 
@@ -53,7 +54,7 @@ class Lake:
         wanted = [self._folder(kind, day, str(attempt)) for day in when]
         there = [folder for folder in wanted if self._path(folder).exists]
         if not there:
-            return self._spark.createDataFrame([], looks)
+            return self._nothing(looks)
         reader = self._spark.read.schema(looks)
         reader = reader.option("basePath", f"{self._root}/{kind}")
         return reader.parquet(*there).select(*looks.names)
@@ -66,6 +67,11 @@ class Lake:
                 for path in self._path(f"{self._root}/{kind}/day={day}").children():
                     if path.name not in kept:
                         path.delete()
+
+    def _nothing(self, looks: StructType) -> DataFrame:
+        """Give no rows; createDataFrame would start Python workers to tell them."""
+        columns = (F.lit(None).cast(each.dataType).alias(each.name) for each in looks)
+        return self._spark.range(0).select(*columns)
 
     def _folder(self, kind: Kind, day: date, run: str) -> str:
         return f"{self._root}/{kind}/day={day}/run={run}"

@@ -13,6 +13,8 @@ from spark import java
 LOOPBACK = "127.0.0.1"
 LOCAL = "local[2]"
 ROOT = Path(__file__).parents[1]
+# Python runs the sitecustomize.py of this folder as it starts.
+WORKERS = ROOT / "spark/workers"
 
 # JDBC takes its dates from Java. And what Spark makes of many sums is one huge method,
 # which Java would not compile.
@@ -37,6 +39,8 @@ ON_THIS_MACHINE = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.sql.shuffle.partitions": "4",
+    # Hadoop gives its files permissions of its own: what var holds is nobody else's.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
 }
 
 
@@ -55,7 +59,8 @@ def start(name: str) -> SparkSession:
 
 
 def _environment(*, local: bool) -> dict[str, str]:
-    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    told = os.environ.get("PYTHONPATH")
+    path = [str(WORKERS), str(ROOT), *([told] if told else [])]
     variables = {
         **java.find(os.environ),
         "PYSPARK_PYTHON": sys.executable,

@@ -7,6 +7,7 @@ that the environment names already are used as they are.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,6 +33,10 @@ def _start() -> None:
 
 if "DATABASE_URL" not in os.environ:
     _start()
+
+# Else each of our many processes would compile anew all that it imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.hookimpl(trylast=True)

@@ -24,7 +24,7 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from apps.brokers.models import Topic
+from apps.capture.models import Lane
 from apps.core import celery_limits, clock
 from apps.triage.services import upkeep
 
@@ -121,11 +121,11 @@ def _migrations() -> frozenset[tuple[str, str]]:
 
 
 def _lanes(now: datetime) -> States:
-    """Tell whether each drained topic's lane is alive, and what they say of brokers."""
+    """Tell whether each topic's lane is alive, and what they say of brokers."""
     lanes, brokers = UP, dict[str, str]()
-    for topic in Topic.objects.drained().select_related("broker"):
-        is_alive, name = topic.lane_is_heard(now), str(topic.broker)
-        told = UNKNOWN if not is_alive else AWAY if topic.lane_state == "away" else UP
+    for lane in Lane.objects.select_related("topic__broker"):
+        is_alive, name = lane.is_heard(now), str(lane.topic.broker)
+        told = UNKNOWN if not is_alive else AWAY if lane.state == "away" else UP
         lanes = lanes if is_alive else AWAY
         brokers[name] = max(told, brokers.get(name, UP), key=WORSE.index)
     return {"lanes": lanes, "brokers": brokers}

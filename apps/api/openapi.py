@@ -30,6 +30,7 @@ WITH_A_BODY = (
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 )
+EVENT_STREAM = "text/event-stream"
 # What an Idempotency-Key can be refused for, and a decision too.
 REFUSED_KEY = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
@@ -66,6 +67,29 @@ RATES = (
         "the name of one, which may be empty; all of a topic together if left out",
     ),
 )
+POSITIONS = (
+    _text("topic", "the name of one; all that the key sees if left out"),
+    _text("client_name", "of the consumer"),
+)
+TOPICS = (
+    _text("topic", "the name of one; all that the key sees if left out"),
+    _text("broker", "the name of one"),
+)
+SKIPS = (
+    _text("topic", "the name of one", required=True),
+    _text("consumer_group", "its own, and those for all; those of every group if not"),
+)
+FOLLOWED = (
+    OpenApiParameter("topic", str, required=True, many=True, description="their names"),
+    SKIPS[1],
+    _text("after", "<epoch>.<revision>, of several topics <epoch>.<r1>,<r2>"),
+    OpenApiParameter(
+        "Last-Event-ID",
+        str,
+        OpenApiParameter.HEADER,
+        description="the id of the last event; it goes before `after`",
+    ),
+)
 TOKEN = _text("token", "of a preview", required=True)
 IDEMPOTENCY_KEY = OpenApiParameter(
     HEADER,
@@ -73,6 +97,18 @@ IDEMPOTENCY_KEY = OpenApiParameter(
     OpenApiParameter.HEADER,
     description="for 24 h, the same request under the same key acts only once",
 )
+
+
+STATUS: dict[Shape | OpenApiTypes, HTTPStatus] = {
+    schemas.Accepted: HTTPStatus.ACCEPTED,
+    schemas.AddedSkip: HTTPStatus.CREATED,
+    schemas.AddedBroker: HTTPStatus.CREATED,
+    schemas.RegisteredTopic: HTTPStatus.CREATED,
+}
+MEDIA_TYPES: dict[Shape | OpenApiTypes, str] = {
+    OpenApiTypes.BINARY: "application/octet-stream",
+    OpenApiTypes.STR: EVENT_STREAM,
+}
 
 
 class Described(AutoSchema):
@@ -104,10 +140,8 @@ def described(
         (refusal.value, MEDIA_TYPE): OpenApiResponse(_problem(refusal), refusal.phrase)
         for refusal in sorted(expected)
     }
-    accepted = answer is schemas.Accepted
-    status = HTTPStatus.ACCEPTED if accepted else HTTPStatus.OK
-    is_bytes = answer is OpenApiTypes.BINARY
-    media_type = "application/octet-stream" if is_bytes else "application/json"
+    status = STATUS.get(answer, HTTPStatus.OK)
+    media_type = MEDIA_TYPES.get(answer, "application/json")
     expected_answer = OpenApiResponse(answer, status.phrase)
     responses = {(status.value, media_type): expected_answer, **responses}
 

@@ -17,21 +17,26 @@ from apps.core.text import storable
 from apps.poison.query import MAX_ID, Query
 from apps.reports.services.requests import newest_over
 from apps.triage.services.selection import MOST_IDS, Ask
-from apps.triage.states import Verb
+from apps.triage.states import ASKED, Verb
 
 MOST_MEMBERS = 1_000
 TEXT_LIMIT = 255
 REPORTED_DAYS = 28
 
 
-def members(data: object, name: str) -> list[object]:
+def members(data: object, name: str, *, most: int = MOST_MEMBERS) -> list[object]:
     """Take the list out of `{name: [...]}`; raises Malformed where there is none."""
     found = _object(data).get(name)
     if not isinstance(found, list):
         raise Malformed(name, f'send an object with a list: {{"{name}": [...]}}')
-    if len(found) > MOST_MEMBERS:
-        raise TooLarge(f"{name}: send at most {MOST_MEMBERS} in one request.")
+    if len(found) > most:
+        raise TooLarge(f"{name}: send at most {most} in one request.")
     return found
+
+
+def members_of(data: object) -> Mapping[str, object]:
+    """Take the members of an object; raises Malformed for anything else."""
+    return _object(data)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,12 +55,13 @@ class Decision:
 def ask(data: object) -> Ask:
     """Read what shall be done, and to which poisons."""
     told = _object(data)
-    _refuse_unknown(told, {"verb", "q", "ids", "target_topic"})
+    refuse_unknown(told, {"verb", "q", "ids", "target_topic", "ordered"})
     return Ask(
         verb=_verb(told.get("verb")),
         query=_query(told.get("q")),
         ids=_ids(told.get("ids")),
-        target_topic=_text("target_topic", told.get("target_topic")),
+        target_topic=text("target_topic", told.get("target_topic")),
+        ordered=_flag("ordered", told.get("ordered")),
     )
 
 
@@ -72,9 +78,9 @@ class Trail:
     @classmethod
     def parse(cls, told: QueryDict) -> Self:
         return cls(
-            actor=_text("actor", told.get("actor")),
-            action=_text("action", told.get("action")),
-            subject=_text("subject", told.get("subject")),
+            actor=text("actor", told.get("actor")),
+            action=text("action", told.get("action")),
+            subject=text("subject", told.get("subject")),
             since=_moment("from", told.get("from"), time.min),
             until=_moment("to", told.get("to"), time.max),
         )
@@ -107,11 +113,26 @@ class Rates:
             raise Invalid("from", f"send a day that is not after {last}")
         group = told.get("consumer_group")
         return cls(
-            topic=_text("topic", told.get("topic")),
+            topic=text("topic", told.get("topic")),
             first=first,
             last=last,
             by=_by(told.get("by")),
-            consumer_group=group and _text("consumer_group", group),
+            consumer_group=group and text("consumer_group", group),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reader:
+    """Whose positions; None is everybody's."""
+
+    topic: str | None
+    client_name: str | None
+
+    @classmethod
+    def parse(cls, told: QueryDict) -> Self:
+        return cls(
+            topic=text("topic", told.get("topic")),
+            client_name=text("client_name", told.get("client_name")),
         )
 
 
@@ -125,7 +146,7 @@ def _object(data: object) -> Mapping[str, object]:
     return data
 
 
-def _refuse_unknown(told: Mapping[str, object], known: set[str]) -> None:
+def refuse_unknown(told: Mapping[str, object], known: set[str]) -> None:
     """Raise Invalid for a member nobody reads: it might have narrowed a selection."""
     for name in told:
         if name not in known:
@@ -133,7 +154,7 @@ def _refuse_unknown(told: Mapping[str, object], known: set[str]) -> None:
             raise Invalid(storable(str(name), limit=TEXT_LIMIT), remedy)
 
 
-def _text(name: str, value: object) -> str | None:
+def text(name: str, value: object) -> str | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str) or len(value) > TEXT_LIMIT:
@@ -143,6 +164,12 @@ def _text(name: str, value: object) -> str | None:
     return value
 
 
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool | None):
+        raise Invalid(name, "send true or false")
+    return value is True
+
+
 def _reason(value: object) -> str:
     if not isinstance(value, str | None):
         raise Invalid("reason", "send text")
@@ -150,8 +177,8 @@ def _reason(value: object) -> str:
 
 
 def _verb(value: object) -> Verb:
-    if value not in list(Verb):
-        raise Invalid("verb", f"use one of {', '.join(Verb)}")
+    if value not in ASKED:
+        raise Invalid("verb", f"use one of {', '.join(ASKED)}")
     return Verb(str(value))
 
 

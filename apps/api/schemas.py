@@ -11,12 +11,19 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from apps.bookmarks.runs import LAST
+from apps.bookmarks.services import settling
+from apps.bookmarks.states import Source as KeptBy
+from apps.bookmarks.wire import MOST_RUNS
+from apps.brokers import ports
+from apps.brokers.adapters import KINDS
+from apps.capture.models import GuardState, LaneState, Mode
 from apps.capture.services import Status
 from apps.poison.states import Outcome, Shown
 from apps.poison.states import State as PoisonState
 from apps.reports.states import Source, State
 from apps.triage.states import CONFIRMED, COUNTED, Verb
-from poisonguard.contract import Cause
+from poisonguard.contract import Cause, MatcherKind
 
 Text = serializers.CharField
 Number = serializers.IntegerField
@@ -39,9 +46,21 @@ CauseName = _choice("Cause", Cause)
 PoisonStateName = _choice("PoisonState", PoisonState)
 ShownState = _choice("ShownState", Shown)
 OutcomeName = _choice("RedriveOutcome", Outcome)
+GuardStateName = _choice("GuardState", GuardState)
 VerbName = _choice("Verb", Verb)
 SourceName = _choice("Source", Source)
 RunState = _choice("RunState", State)
+SettledStatus = _choice("SettledStatus", settling.Status)
+PositionSource = _choice("PositionSource", KeptBy)
+MatcherKindName = _choice("MatcherKind", MatcherKind)
+AppliedStatus = _choice("AppliedStatus", ("ok", "rejected"))
+KindName = _choice("BrokerKind", KINDS)
+HeadersName = _choice("Headers", ports.Headers)
+OrderingName = _choice("Ordering", ports.Ordering)
+DurabilityName = _choice("Durability", ports.Durability)
+CountingName = _choice("Counting", ports.Counting)
+ModeName = _choice("LaneMode", Mode)
+LaneStateName = _choice("LaneState", LaneState)
 OperationState = _choice("OperationState", CONFIRMED)
 
 
@@ -106,6 +125,14 @@ class FailureReport(Schema):
     handler_version = Text(required=False)
     host = Text(required=False)
     redrive = Text(required=False, help_text="value of the header x-poisonweb-redrive")
+    replays = serializers.BooleanField(
+        required=False, help_text="who reads the topic anew is handed it again"
+    )
+    suspected = serializers.BooleanField(
+        required=False,
+        help_text="the consumer itself may be what is sick: not shared as a skip until"
+        " the same report comes without it",
+    )
 
 
 class FailureReports(Schema):
@@ -140,8 +167,110 @@ class CounterReport(Schema):
     )
 
 
+class GuardReport(Schema):
+    """How one guard is by now; its newest word is the one that counts."""
+
+    reporter = Id(help_text="of the process")
+    topic = Text()
+    consumer_group = Text()
+    client_name = Text()
+    host = Text(required=False)
+    version = Text(required=False, help_text="of the SDK")
+    handler_version = Text(required=False)
+    state = GuardStateName()
+    detail = Text(required=False, allow_blank=True, help_text="why it is so")
+    skips_age_s = serializers.FloatField(
+        required=False,
+        allow_null=True,
+        min_value=0,
+        help_text="since its skip list was known to be current; null: it has none",
+    )
+    spooled = Number(min_value=0, help_text="reports that wait on its disk")
+    suspected = Number(min_value=0, help_text="messages that it withholds")
+    journal = serializers.BooleanField(help_text="it can tell a crash from a stop")
+    at = Moment()
+
+
 class CounterReports(Schema):
     counters = CounterReport(many=True)
+    guards = GuardReport(many=True, required=False)
+
+
+class Matcher(Schema):
+    kind = MatcherKindName()
+
+    def get_fields(self) -> dict[str, AnyField]:
+        value = serializers.JSONField(
+            help_text="a bookmark, a message id or a SHA-256 in hexadecimal; of a rule"
+            " an object of header or pointer (RFC 6901), and equals"
+        )
+        return {**super().get_fields(), "value": value}
+
+
+class NewSkip(Schema):
+    topic = Text()
+    consumer_group = Text(required=False, help_text="all groups if left out")
+    matcher = Matcher()
+    handler_version = Text(required=False, help_text="all versions if left out")
+    expires_at = Moment(required=False)
+    reason = Text(required=False)
+    poison = Number(required=False, help_text="the message that it is made for")
+    everything = serializers.BooleanField(
+        required=False, help_text="also a rule that matches every recent message"
+    )
+
+
+class Skip(Schema):
+    id = Number()
+    topic = Text()
+    matcher = Matcher()
+    consumer_group = Text(allow_null=True, help_text="null: all groups")
+    handler_version = Text(allow_null=True, help_text="null: all versions")
+    redrive = Id(
+        allow_null=True,
+        help_text="the redrive whose failing made it: that one does not pass it",
+    )
+    expires_at = Moment(allow_null=True)
+    reason = Text()
+    by = Text()
+    at = Moment()
+    poison = Number(allow_null=True)
+
+
+class AddedSkip(Skip): ...
+
+
+class Skips(Schema):
+    epoch = Text(help_text="names this store; another one has other revisions")
+    revision = Number(help_text="follow the stream after <epoch>.<revision>")
+    skips = Skip(many=True)
+
+
+class Unskip(Schema):
+    reason = Text(required=False)
+
+
+class Applied(Schema):
+    skip = Number()
+    consumer_group = Text()
+    client_name = Text()
+    count = Number(min_value=0)
+    last_at = Moment()
+    report = Id(required=False, help_text="names this word, so that it counts once")
+
+
+class AppliedReports(Schema):
+    applied = Applied(many=True)
+
+
+class AppliedAnswer(Schema):
+    status = AppliedStatus()
+    detail = Text(required=False)
+    pointer = Text(required=False)
+
+
+class AppliedAnswers(Schema):
+    results = AppliedAnswer(many=True, help_text="one for each member, in order")
 
 
 class Answer(Schema):
@@ -153,6 +282,12 @@ class Answer(Schema):
 
 class Answers(Schema):
     results = Answer(many=True, help_text="one for each member, in order")
+
+
+class CounterAnswers(Answers):
+    guards = Answer(
+        many=True, required=False, help_text="one for each of `guards`, if any came"
+    )
 
 
 class PoisonCounts(Schema):
@@ -172,6 +307,7 @@ class Poison(Schema):
     state = PoisonStateName()
     shown = ShownState(help_text="the word that pages and is: use")
     silent = serializers.BooleanField(help_text="sent, and nobody heard of for 10 min")
+    suspected = serializers.BooleanField(help_text="its consumer may be what is sick")
     moved_to = Text(allow_null=True)
     cause = CauseName()
     error_type = Text()
@@ -191,6 +327,7 @@ class Failure(Schema):
     report_id = Id()
     problem = Number()
     redrive = Id(allow_null=True)
+    suspected = serializers.BooleanField(help_text="as its consumer told it")
     cause = CauseName()
     error_type = Text()
     error_message = Text()
@@ -242,6 +379,7 @@ class OperationRow(_Sourced):
     actor = Text()
     q = Text(allow_null=True, help_text="null when chosen one by one")
     target_topic = Text(allow_null=True)
+    ordered = serializers.BooleanField(help_text="one after the other")
     undo_of = Number(allow_null=True)
     reason = Text()
     total = Number()
@@ -289,6 +427,9 @@ class Ask(Schema):
     q = Text(required=False, help_text="all that match; empty is everything")
     ids = serializers.ListField(child=Number(min_value=1), required=False)
     target_topic = Text(required=False, help_text="redrive elsewhere")
+    ordered = serializers.BooleanField(
+        required=False, help_text="redrive one after the other, where an order is kept"
+    )
 
 
 class Reason(Schema):
@@ -311,6 +452,7 @@ class Preview(Schema):
     verb = VerbName()
     q = Text(allow_null=True)
     target_topic = Text(allow_null=True)
+    ordered = serializers.BooleanField(help_text="one after the other")
     as_of = Moment()
     expires_at = Moment()
     taken = serializers.BooleanField(
@@ -423,6 +565,291 @@ class ReportRun(Schema):
         return {**super().get_fields(), "from": Day()}
 
 
+class Holder(Schema):
+    """Without a sub id, or a topic, all that the client has."""
+
+    client_name = Text()
+    sub_id = Text(required=False)
+    topic = Text(required=False)
+    replays = serializers.BooleanField(
+        required=False,
+        help_text="a reader that starts anew is handed old messages again; true if"
+        " left out",
+    )
+
+
+class SettledRun(serializers.ListField):
+    """The first and the last number of a run, both settled."""
+
+    def __init__(self, **_: object) -> None:
+        number = Number(min_value=0, max_value=LAST)
+        super().__init__(child=number, min_length=2, max_length=2)
+
+
+class OpenedPosition(Schema):
+    """One publisher's mark; -1 is the place before its first message."""
+
+    position = Number(help_text="its id")
+    sub_id = Text()
+    topic = Text()
+    publisher = Text(allow_blank=True)
+    processed = Number(help_text="the watermark: all up to it is settled")
+    persisted = Number(allow_null=True, help_text="null where nobody tracks it")
+    received = Number(allow_null=True, help_text="the highest that was handed out")
+    settled = serializers.ListField(
+        child=SettledRun(), help_text="what is settled above the watermark"
+    )
+    resume = Number(help_text="begin after it: the lesser of processed and persisted")
+    bookmark = Text(
+        allow_blank=True, help_text="of the watermark, or of a place before it"
+    )
+
+
+class Opened(Schema):
+    epoch = Number(help_text="to settle under")
+    positions = OpenedPosition(
+        many=True, help_text="one for each publisher heard of so far"
+    )
+
+
+class PositionUpdate(Schema):
+    client_name = Text()
+    sub_id = Text()
+    topic = Text()
+    epoch = Number(min_value=1, help_text="that opening the position gave")
+    publisher = Text(required=False, allow_blank=True)
+    received = Number(required=False, min_value=0, max_value=LAST)
+    settled = serializers.ListField(
+        child=SettledRun(), required=False, max_length=MOST_RUNS
+    )
+    persisted = Number(required=False, min_value=0, max_value=LAST)
+    bookmark = Text(required=False, help_text="of the highest number in `settled`")
+
+
+class PositionUpdates(Schema):
+    updates = PositionUpdate(many=True)
+
+
+class PositionAnswer(Schema):
+    status = SettledStatus()
+    detail = Text(required=False, help_text="what to do, unless it is ok")
+    pointer = Text(required=False, help_text="JSON Pointer into the member")
+    pressure = serializers.FloatField(
+        required=False,
+        help_text="from 0.75 on: how much of what a position can hold is holes",
+    )
+
+
+class PositionAnswers(Schema):
+    results = PositionAnswer(many=True, help_text="one for each member, in order")
+
+
+class Mark(Schema):
+    publisher = Text(allow_blank=True)
+    processed = Number(help_text="-1 before anything is settled")
+    bookmark = Text(allow_blank=True)
+    received = Number(allow_null=True)
+    persisted = Number(allow_null=True)
+    ahead = Number(help_text="runs that are settled above the watermark")
+    head = Number(allow_null=True, help_text="null where no broker tells it")
+    lag = Number(allow_null=True, help_text="messages; null where nobody can count")
+    pending = Number(allow_null=True)
+    settled_at = Moment(allow_null=True)
+
+
+class _PositionRow(Schema):
+    id = Number()
+    topic = Text()
+    consumer_group = Text(allow_blank=True)
+    client_name = Text(allow_blank=True)
+    sub_id = Text(allow_blank=True)
+    epoch = Number(help_text="0 where the broker keeps it")
+    observed_at = Moment()
+    moved_at = Moment()
+    marks = Mark(many=True)
+
+
+class Position(_PositionRow):
+    # Declared late: rest_framework's own classes have taken the name.
+    def get_fields(self) -> dict[str, AnyField]:
+        return {**super().get_fields(), "source": PositionSource()}
+
+
+class MoveAsk(Schema):
+    """One of `to`, `at`, `by`, `other` and `move` says where to."""
+
+    to = serializers.DictField(
+        child=Number(min_value=-1, max_value=LAST),
+        required=False,
+        help_text="publisher to number; -1 is the place before the first",
+    )
+    at = Moment(required=False, help_text="where it stood then, with the zone")
+    by = Number(required=False, help_text="so many numbers on; back if negative")
+    other = Number(required=False, help_text="the id of the position to copy")
+    move = Number(required=False, help_text="restore what was before this move")
+    reason = Text(required=False, help_text="needed unless it is a dry run")
+    fence = serializers.BooleanField(
+        required=False, help_text="even if the holder settled within 2 minutes"
+    )
+    dry_run = serializers.BooleanField(required=False)
+
+
+class MoveStep(Schema):
+    publisher = Text(allow_blank=True)
+    before = Number()
+    after = Number()
+    replayed = Number(help_text="numbers that were settled and come again")
+    passed_over = Number(help_text="numbers that were not settled and never come")
+    beyond = serializers.BooleanField(help_text="further than anybody has seen")
+    poison_replayed = serializers.ListField(child=Number())
+    poison_passed_over = serializers.ListField(child=Number())
+
+
+class MoveDone(Schema):
+    id = Number(allow_null=True, help_text="of the move; null of a dry run")
+    position = Number()
+    epoch = Number(help_text="of the position, by now")
+    held = serializers.BooleanField(help_text="its holder settled within 2 minutes")
+    whole = serializers.BooleanField(
+        help_text="false: there are more open poisons than were looked at"
+    )
+    steps = MoveStep(many=True, help_text="one for each publisher")
+
+
+class Capabilities(Schema):
+    """What one kind of broker can do; sizes in bytes, times in seconds."""
+
+    max_message = Number()
+    counts_headers = serializers.BooleanField(
+        help_text="max_message bounds body and headers together"
+    )
+    headers = HeadersName()
+    most_headers = Number(allow_null=True)
+    ordering = OrderingName()
+    dedupe_window = serializers.FloatField(help_text="0: there is none")
+    durability = DurabilityName(help_text="what a confirmation is worth")
+    delay = serializers.FloatField(help_text="the longest; 0: there is none")
+    peeks = serializers.BooleanField(help_text="looking at dead letters is harmless")
+    extends = serializers.BooleanField()
+    counting = CountingName(help_text="who knows a dead letter's dequeue count")
+    dead_letters_itself = serializers.BooleanField()
+    delivered = serializers.BooleanField(help_text="it counts deliveries")
+
+
+class Broker(Schema):
+    id = Number()
+    name = Text()
+    kind = KindName()
+    address = Text(help_text="env:NAME, or that it is kept sealed; never the address")
+    options = serializers.DictField(help_text="what only its kind knows")
+    sample = serializers.BooleanField(help_text="of the demonstration")
+    topics = Number(help_text="that it carries, as far as they are known here")
+    capabilities = Capabilities(
+        allow_null=True, help_text="null where its client is not installed"
+    )
+
+
+class AddedBroker(Broker): ...
+
+
+class NewBroker(Schema):
+    name = Text(max_length=100)
+    kind = KindName()
+    url = Text(
+        write_only=True, help_text="the address with its secret, or env:NAME for one"
+    )
+    options = serializers.DictField(required=False)
+
+
+class BrokerChange(Schema):
+    name = Text(required=False, max_length=100)
+    url = Text(required=False, write_only=True, help_text="as of a new broker")
+    options = serializers.DictField(required=False, help_text="all of them")
+
+
+class Reached(Schema):
+    ok = serializers.BooleanField()
+    detail = Text(help_text="what the broker said, or what is wrong; no secret")
+    milliseconds = Number()
+
+
+class FoundTopic(Schema):
+    native_name = Text(help_text="the broker's own")
+    depth = Number(allow_null=True, help_text="null where the broker does not count")
+    dead_letter_queue = Text(allow_blank=True, help_text="empty: it has none")
+    dead_letters = Number(allow_null=True)
+    name = Text(allow_null=True, help_text="what it is known by here; null: not yet")
+
+
+class FoundTopics(Schema):
+    results = FoundTopic(many=True)
+
+
+class Lane(Schema):
+    """What is done with a topic's dead letters, and how that goes."""
+
+    mode = ModeName()
+    tee_queue = Text(allow_blank=True)
+    paused = serializers.BooleanField()
+    state = LaneStateName()
+    heard = serializers.BooleanField(help_text="within 20 s; else the state is old")
+    detail = Text(allow_blank=True)
+    seen_at = Moment(allow_null=True)
+    depth = Number(allow_null=True, help_text="of the dead-letter queue")
+    oldest_at = Moment(allow_null=True)
+    captured = Number(help_text="ever")
+    rate = serializers.FloatField(help_text="dead letters a minute, of late")
+    held = Number(help_text="dead letters that cannot be taken, and stay")
+    error = Text(allow_blank=True, help_text="the last one, also when it is over")
+    error_at = Moment(allow_null=True)
+
+
+class _Policies(Schema):
+    dead_letter_queue = Text(required=False, allow_blank=True)
+    max_dequeue_count = Number(required=False, min_value=1)
+    visibility_timeout = serializers.FloatField(
+        required=False, help_text="seconds; hh:mm:ss is taken, too"
+    )
+    retention_days = Number(required=False, allow_null=True, min_value=1)
+    owner = Text(required=False, allow_blank=True, max_length=200)
+    runbook = Text(
+        required=False, allow_blank=True, help_text="a link: https:// or http://"
+    )
+    options = serializers.DictField(required=False, help_text="all of them")
+    mode = ModeName(required=False)
+    tee_queue = Text(required=False, help_text="where copies go in mode tee")
+    paused = serializers.BooleanField(required=False)
+    reason = Text(required=False, help_text="it stands in the audit trail")
+
+
+class NewTopic(_Policies):
+    name = Text(help_text="as it is to be known here")
+    broker = Text(help_text="by its name")
+    native_name = Text(required=False, help_text="the broker's own, if another")
+
+
+class TopicChange(_Policies):
+    name = Text(help_text="which topic")
+
+
+class Topic(Schema):
+    id = Number()
+    name = Text()
+    broker = Text(allow_null=True, help_text="null: it is only known by report")
+    native_name = Text(help_text="what its broker calls it")
+    dead_letter_queue = Text(allow_blank=True)
+    max_dequeue_count = Number()
+    visibility_timeout = serializers.FloatField(help_text="seconds")
+    retention_days = Number(allow_null=True)
+    owner = Text(allow_blank=True)
+    runbook = Text(allow_blank=True)
+    options = serializers.DictField()
+    lane = Lane(allow_null=True, help_text="null: nobody looks at its dead letters")
+
+
+class RegisteredTopic(Topic): ...
+
+
 class _List(Schema):
     next = Text(
         allow_null=True, help_text="the cursor of what follows; null at the end"
@@ -451,3 +878,15 @@ class ReportRuns(_List):
 
 class Entries(_List):
     results = Entry(many=True)
+
+
+class Brokers(_List):
+    results = Broker(many=True)
+
+
+class Topics(_List):
+    results = Topic(many=True)
+
+
+class Positions(_List):
+    results = Position(many=True)

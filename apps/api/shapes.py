@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from apps.api.selectors.brokers import BrokerSeen, Found, TopicSeen
 from apps.api.selectors.operations import Progress
 from apps.api.selectors.poisons import PoisonSeen
+from apps.api.selectors.positions import PositionSeen
 from apps.audit.models import Entry
 from apps.audit.services import Verdict
+from apps.bookmarks.models import Move
+from apps.bookmarks.runs import size
+from apps.bookmarks.services.opening import Opened
+from apps.bookmarks.services.settling import Answer as SettledAnswer
+from apps.brokers import secrets
 from apps.brokers.models import Topic
+from apps.brokers.ports import Capabilities
+from apps.brokers.reaching import Reached
+from apps.capture.models import Lane
 from apps.capture.services import Answer
+from apps.core.text import storable
 from apps.poison.models import Poison, Problem, Redrive
 from apps.poison.reading import FailureSeen
+from apps.poison.skip_list import Snapshot, Told
 from apps.poison.states import Shown
 from apps.reports.models import Rate, Run
 from apps.triage.models import Item, Operation
+from apps.triage.services.moves import Review
 from apps.triage.services.selection import Seen
 
 Shape = dict[str, object]
@@ -41,6 +54,7 @@ def poison(row: Poison, *, now: datetime) -> Shape:
         "state": row.state,
         "shown": row.shown.value,
         "silent": row.silent(now),
+        "suspected": row.suspected,
         "moved_to": _name(row.moved_to),
         "cause": row.cause,
         "error_type": row.error_type,
@@ -82,6 +96,7 @@ def failure(seen: FailureSeen) -> Shape:
         "report_id": row.report_id,
         "problem": row.problem_id,
         "redrive": row.redrive,
+        "suspected": row.suspected,
         "cause": row.cause,
         "error_type": row.error_type,
         "error_message": seen.message,
@@ -141,6 +156,7 @@ def preview(row: Operation, seen: Seen, *, now: datetime) -> Shape:
         "verb": row.verb,
         "q": row.query,
         "target_topic": _name(row.target_topic),
+        "ordered": row.ordered,
         "as_of": row.created_at,
         "expires_at": row.expires_at,
         "taken": row.taken,
@@ -165,6 +181,7 @@ def operation(row: Operation) -> Shape:
         "source": row.source,
         "q": row.query,
         "target_topic": _name(row.target_topic),
+        "ordered": row.ordered,
         "undo_of": row.undo_of_id,
         "reason": row.reason,
         "total": row.total,
@@ -206,12 +223,221 @@ def entry(row: Entry) -> Shape:
     }
 
 
+def skip(told: Told) -> Shape:
+    """Tell of a skip; its matcher is exact, whatever characters its message bears."""
+    return {
+        "id": told.id,
+        "topic": told.topic,
+        "matcher": {"kind": told.kind, "value": told.matcher.wire_value},
+        "consumer_group": told.consumer_group,
+        "handler_version": told.handler_version,
+        "redrive": told.redrive,
+        "expires_at": told.expires_at,
+        "reason": told.reason,
+        "by": told.by,
+        "at": told.at,
+        "poison": told.poison,
+    }
+
+
+def skip_at(told: Told) -> Shape:
+    return {**skip(told), "revision": told.revision}
+
+
+def unskip(told: Told) -> Shape:
+    return {
+        "id": told.id,
+        "topic": told.topic,
+        "revision": told.revision,
+        "because": told.because,
+    }
+
+
+def skips(taken: Snapshot) -> Shape:
+    return {
+        "epoch": taken.epoch,
+        "revision": taken.revision,
+        "skips": [skip(told) for told in taken.skips],
+    }
+
+
 def verdict(told: Verdict) -> Shape:
     return {
         "entries": told.entries,
         "ok": told.ok,
         "first_bad": told.first_bad,
         "head": told.head,
+    }
+
+
+def position(seen: PositionSeen) -> Shape:
+    row = seen.position
+    return {
+        "id": row.pk,
+        "source": row.source,
+        "topic": row.topic.name,
+        "consumer_group": row.consumer_group,
+        "client_name": row.client_name,
+        "sub_id": row.sub_id,
+        "epoch": row.epoch,
+        "observed_at": row.observed_at,
+        "moved_at": row.moved_at,
+        "marks": [
+            {
+                "publisher": mark.publisher,
+                "processed": mark.processed,
+                "bookmark": mark.bookmark,
+                "received": mark.received,
+                "persisted": mark.persisted,
+                "ahead": len(mark.ahead),
+                "head": head,
+                "lag": mark.lag,
+                "pending": mark.pending,
+                "settled_at": mark.settled_at,
+            }
+            for mark, head in seen.marks
+        ],
+    }
+
+
+def opened(told: Opened) -> Shape:
+    return {
+        "epoch": told.epoch,
+        "positions": [
+            {
+                "position": row.pk,
+                "sub_id": row.sub_id,
+                "topic": row.topic.name,
+                "publisher": mark.publisher,
+                "processed": mark.processed,
+                "persisted": mark.persisted,
+                "received": mark.received,
+                "settled": mark.ahead,
+                "resume": mark.resume,
+                "bookmark": mark.bookmark,
+            }
+            for row in told.positions
+            for mark in row.marks.all()
+        ],
+    }
+
+
+def settled(told: SettledAnswer) -> Shape:
+    whole: Shape = {
+        "status": told.status.value,
+        "detail": told.detail,
+        "pointer": told.pointer,
+        "pressure": told.pressure,
+    }
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def moved(review: Review, done: Move | None, *, now: datetime) -> Shape:
+    """Tell what a move did, or would do where there is none."""
+    return {
+        "id": done and done.pk,
+        "position": review.position.pk,
+        "epoch": done.epoch if done else review.position.epoch,
+        "held": review.is_held(now),
+        "whole": review.whole,
+        "steps": [
+            {
+                "publisher": step.change.publisher,
+                "before": step.change.old,
+                "after": step.change.new,
+                "replayed": size(step.change.replayed),
+                "passed_over": size(step.change.passed_over),
+                "beyond": step.beyond,
+                "poison_replayed": [poison.id for poison in step.replayed],
+                "poison_passed_over": [poison.id for poison in step.passed_over],
+            }
+            for step in review.steps
+        ],
+    }
+
+
+def broker(seen: BrokerSeen) -> Shape:
+    row = seen.broker
+    return {
+        "id": row.pk,
+        "name": row.name,
+        "kind": row.kind,
+        "address": secrets.described(row.url),
+        "options": row.options,
+        "sample": row.is_sample,
+        "topics": seen.topics,
+        "capabilities": seen.capabilities and capabilities(seen.capabilities),
+    }
+
+
+def capabilities(can: Capabilities) -> Shape:
+    return {
+        "max_message": can.max_message,
+        "counts_headers": can.counts_headers,
+        "headers": can.headers.value,
+        "most_headers": can.most_headers,
+        "ordering": can.ordering.value,
+        "dedupe_window": can.dedupe_window,
+        "durability": can.durability.value,
+        "delay": can.delay,
+        "peeks": can.peeks,
+        "extends": can.extends,
+        "counting": can.counting.value,
+        "dead_letters_itself": can.dead_letters_itself,
+        "delivered": can.delivered,
+    }
+
+
+def reached(told: Reached) -> Shape:
+    return {"ok": told.ok, "detail": told.told, "milliseconds": told.milliseconds}
+
+
+def found_topic(seen: Found) -> Shape:
+    """Tell of a topic as its broker does; what is no text in its name is replaced."""
+    found = seen.found
+    return {
+        "native_name": storable(found.name),
+        "depth": found.depth,
+        "dead_letter_queue": storable(found.dead_letter_queue),
+        "dead_letters": found.dead_letters,
+        "name": seen.name,
+    }
+
+
+def topic(seen: TopicSeen, *, now: datetime) -> Shape:
+    row = seen.topic
+    return {
+        "id": row.pk,
+        "name": row.name,
+        "broker": row.broker and row.broker.name,
+        "native_name": row.native_name,
+        "dead_letter_queue": row.dead_letter_queue,
+        "max_dequeue_count": row.max_dequeue_count,
+        "visibility_timeout": row.visibility_timeout,
+        "retention_days": row.retention_days,
+        "owner": row.owner,
+        "runbook": row.runbook,
+        "options": row.options,
+        "lane": seen.lane and lane(seen.lane, held=seen.held, now=now),
+    }
+
+
+def lane(row: Lane, *, held: int, now: datetime) -> Shape:
+    return {
+        "mode": row.mode,
+        "tee_queue": row.tee_queue,
+        "paused": row.paused,
+        "state": row.state,
+        "heard": row.is_heard(now),
+        "detail": row.detail,
+        "seen_at": row.seen_at,
+        "depth": row.depth,
+        "oldest_at": row.oldest_at,
+        "captured": row.captured,
+        "rate": row.rate,
+        "held": held,
+        "error": row.error,
+        "error_at": row.error_at,
     }
 
 

@@ -31,8 +31,17 @@ class Action(StrEnum):
     USER_CREATED = "user.created"
     PASSWORD_SET = "user.password_set"  # noqa: S105 - the name of an action
     TOPIC_REGISTERED = "topic.registered"
+    TOPIC_ALTERED = "topic.altered"
     BROKER_REGISTERED = "broker.registered"
+    BROKER_ALTERED = "broker.altered"
+    BROKER_REMOVED = "broker.removed"
+    LANE_SET = "lane.set"
+    LANE_PAUSED = "lane.paused"
+    LANE_RESUMED = "lane.resumed"
     REPORT_REQUESTED = "report.requested"
+    SKIP_ADDED = "skip.added"
+    SKIP_REMOVED = "skip.removed"
+    POSITION_MOVED = "position.moved"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-
 from django.db import models
 from django.db.models import Q
 
 from apps.brokers.querysets import TopicQuerySet
 
-# A lane tells how it is every few seconds; this long without a word is too long.
-LANE_LIVES = timedelta(seconds=20)
-
 
 class Broker(models.Model):
-    """One message broker; its URL may be `env:NAME`, so that no password is stored."""
+    """One message broker; `url` is as `secrets` keeps it, never in the clear."""
 
     name = models.CharField(max_length=100, unique=True)
     kind = models.CharField(max_length=40)
@@ -32,10 +27,7 @@ class Broker(models.Model):
 
 
 class Topic(models.Model):
-    """Where messages are read. Without a broker it is only known by report.
-
-    `lane_*` is what the lane that drains its dead-letter queue last said of itself.
-    """
+    """Where messages are read. Without a broker it is only known by report."""
 
     name = models.TextField(unique=True)
     broker = models.ForeignKey(
@@ -45,9 +37,19 @@ class Topic(models.Model):
     dead_letter_queue = models.TextField(default="")
     max_dequeue_count = models.PositiveIntegerField(default=5)
     visibility_timeout = models.FloatField(default=60.0, help_text="seconds")
-    lane_state = models.CharField(max_length=10, default="off")
-    lane_detail = models.TextField(default="")
-    lane_seen_at = models.DateTimeField(null=True)
+    replays = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="a reader that starts anew is handed old messages again",
+    )
+    options = models.JSONField(
+        default=dict, db_default={}, help_text="what only its kind of broker knows"
+    )
+    owner = models.TextField(default="", db_default="", help_text="whom to ask")
+    runbook = models.TextField(default="", db_default="", help_text="a link")
+    retention_days = models.PositiveIntegerField(
+        null=True, help_text="how long what is handled or dropped is kept"
+    )
 
     objects = TopicQuerySet.as_manager()
 
@@ -70,14 +72,10 @@ class Topic(models.Model):
                 condition=Q(broker__isnull=False) | Q(dead_letter_queue=""),
             ),
             models.CheckConstraint(
-                name="brokers_topic_lane_state_is_known",
-                condition=Q(lane_state__in=["off", "running", "away"]),
+                name="brokers_topic_retention_is_positive",
+                condition=Q(retention_days=None) | Q(retention_days__gte=1),
             ),
         ]
 
     def __str__(self) -> str:
         return self.name
-
-    def lane_is_heard(self, now: datetime) -> bool:
-        """Tell whether its lane has said anything lately, good or bad."""
-        return self.lane_seen_at is not None and now - self.lane_seen_at <= LANE_LIVES

@@ -1,14 +1,16 @@
 """What an adapter must do: the ports, with their contract in the docstrings.
 
-Every adapter passes the same suite, `tests/contracts`. A port belongs to one thread.
-All of them raise `Unavailable` when the broker is away and `Refused` when it will
-never do what was asked; neither text holds a password.
+Every adapter passes the same suite, `tests/contracts`; where they differ, their
+`Capabilities` say so, and each entry of these is tested, too. A port belongs to one
+thread. All of them raise `Unavailable` when the broker is away and `Refused` when it
+will never do what was asked; neither text holds a password.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -18,21 +20,94 @@ Header = tuple[bytes, bytes]
 BATCH_BYTES = 64 * 2**20
 
 
+class Headers(StrEnum):
+    """What a broker carries beside a body: nothing, text, or any bytes."""
+
+    NONE = "none"
+    TEXT = "text"
+    BYTES = "bytes"
+
+
+class Ordering(StrEnum):
+    """What stays in order: nothing, the messages of one key, or all of a topic."""
+
+    NONE = "none"
+    KEY = "key"
+    TOPIC = "topic"
+
+
+class Durability(StrEnum):
+    """What a confirmation is worth: where the message is when it comes."""
+
+    FSYNCED = "fsynced"
+    REPLICATED = "replicated"
+    PAGE_CACHE = "page cache"
+
+
+class Counting(StrEnum):
+    """Who knows how often a dead letter was handed out before it became one.
+
+    The broker tells it; or nobody does, but only the topic's `max_dequeue_count` leads
+    into the queue; or nobody does at all.
+    """
+
+    BROKER = "broker"
+    POLICY = "policy"
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capabilities:
+    """What one kind of broker can do; sizes in bytes, times in seconds.
+
+    `max_message` bounds body and headers together where `counts_headers`, else the
+    body alone. `peeks` tells that looking at dead letters changes nothing, not even a
+    count. `dedupe_window` and `delay` are 0 where there is none. `polls` tells that
+    each look for dead letters costs a request: where there are none, it is made less
+    and less often.
+    """
+
+    max_message: int
+    counts_headers: bool
+    headers: Headers
+    most_headers: int | None
+    ordering: Ordering
+    dedupe_window: float
+    durability: Durability
+    delay: float
+    peeks: bool
+    extends: bool
+    counting: Counting
+    dead_letters_itself: bool
+    delivered: bool
+    polls: bool = False
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outbound:
-    """One message on its way to a topic, which goes by the broker's own name."""
+    """One message on its way to a topic, which goes by the broker's own name.
+
+    `dedupe` is the same whenever this very send is tried again, and no other's. `key`
+    is what it shares with the messages among which it has an order.
+    """
 
     topic: str
     body: bytes
     headers: tuple[Header, ...]
+    dedupe: str = ""
+    key: str = ""
 
 
 class OutcomeKind(StrEnum):
-    """Sent: the broker has it. Refused: it never will. Unknown: nobody can tell."""
+    """Sent: the broker has it. Refused: it never will. Unknown: nobody can tell.
+
+    Duplicate: the broker says that it had this very send before.
+    """
 
     SENT = "sent"
     REFUSED = "refused"
     UNKNOWN = "unknown"
+    DUPLICATE = "duplicate"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +123,11 @@ class Outcome:
 class DeadLetter:
     """One message in a dead-letter queue, verbatim; `bookmark` is its place there.
 
-    `size` counts body, header names and header values. `dequeue_count` is None where
-    the broker does not tell it.
+    `bookmark` is "" where the broker gives a message no name that lasts: then
+    `receipt` alone names this delivery, and `redelivered` tells that it was handed to
+    us before. `size` counts body, header names and header values. `dequeue_count` is
+    None where the broker does not tell it. `enqueued_at` is when it came into this
+    queue, where that is known.
     """
 
     queue: str
@@ -58,6 +136,14 @@ class DeadLetter:
     headers: tuple[Header, ...]
     size: int
     dequeue_count: int | None = None
+    receipt: str = ""
+    redelivered: bool = False
+    enqueued_at: datetime | None = None
+
+    @property
+    def handle(self) -> str:
+        """What to acknowledge, extend or release it by."""
+        return self.receipt or self.bookmark
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +165,33 @@ class ConsumerPosition:
     clients: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundTopic:
+    """A topic that the broker has, by its own name, with its dead-letter queue.
+
+    `dead_letter_queue` is "" where it has none; the depths are None where the broker
+    does not count.
+    """
+
+    name: str
+    depth: int | None
+    dead_letter_queue: str
+    dead_letters: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delivered:
+    """How many messages of a topic the broker ever delivered, as of a moment.
+
+    The number only grows, but begins again with the broker or with its queue; `since`
+    names the beginning, where the broker tells it.
+    """
+
+    total: int
+    at: datetime
+    since: str = ""
+
+
 class Publisher(Protocol):
     """Puts messages on their topics."""
 
@@ -86,7 +199,8 @@ class Publisher(Protocol):
         """Send the messages pipelined and return one outcome for each, in order.
 
         A message leaves byte for byte as it is given. One that the broker refuses
-        never keeps another from being sent. `sent` is claimed only on the broker's
+        never keeps another from being sent: where it would break the connection, the
+        window is split until it stands alone. `sent` is claimed only on the broker's
         confirmation; what was not answered before the connection broke is `unknown`.
         Raises `Unavailable` only when none of the messages can have been sent.
         """
@@ -104,11 +218,24 @@ class DeadLetterReader(Protocol):
         At most `limit`, and fewer when they are large: a batch stays near 64 MB. A
         reader hands each out once, so one left unacknowledged is held and blocks
         nothing. A new reader, or this one after it raised `Unavailable`, begins
-        again with everything that was not acknowledged.
+        again with everything that was not acknowledged, where a visibility timeout
+        hides it, after that.
         """
 
-    def acknowledge(self, bookmarks: Sequence[str]) -> None:
+    def peek(self, *, limit: int) -> list[DeadLetter]:
+        """Look at the first dead letters without changing anything, oldest first.
+
+        Empty where the broker cannot (`Capabilities.peeks`).
+        """
+
+    def acknowledge(self, handles: Sequence[str]) -> None:
         """Remove these from the queue; those already gone do no harm."""
+
+    def extend(self, handles: Sequence[str]) -> None:
+        """Keep these from being handed to anybody for another visibility timeout."""
+
+    def release(self, handles: Sequence[str]) -> None:
+        """Give these back to their queue at once, unchanged, for whoever reads next."""
 
     def dead_letter_exhausted(self) -> int:
         """Move what was handed out `max_dequeue_count` times and not settled.
@@ -131,6 +258,25 @@ class TopicAdmin(Protocol):
 
     def depth(self) -> int | None:
         """Count the dead-letter queue; None where the broker cannot."""
+
+    def oldest_at(self) -> datetime | None:
+        """Tell when the oldest dead letter came; None if there is none, or unknown."""
+
+    def delivered(self) -> Delivered | None:
+        """Count what was delivered to consumers; None where the broker does not."""
+
+    def close(self) -> None:
+        """Give the connection back; twice is as good as once."""
+
+
+class BrokerAdmin(Protocol):
+    """Looks at a broker as a whole."""
+
+    def ping(self) -> str:
+        """Reach it with these credentials, and say what it is, in a few words."""
+
+    def discover(self) -> list[FoundTopic]:
+        """List its topics by name; dead-letter queues stand only beside theirs."""
 
     def close(self) -> None:
         """Give the connection back; twice is as good as once."""

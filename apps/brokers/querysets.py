@@ -13,9 +13,6 @@ from apps.core.patterns import like
 if TYPE_CHECKING:
     from apps.brokers.models import Topic
 
-if TYPE_CHECKING:
-    pass
-
 
 class TopicQuerySet(models.QuerySet["Topic"]):
     def drained(self) -> Self:

@@ -12,12 +12,16 @@ from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import adapters
-from apps.brokers.adapters import TopicValues
+from apps.brokers import adapters, hosts, secrets
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import (
+    BrokerAdmin,
+    Capabilities,
     DeadLetterReader,
     Header,
+    Headers,
+    Ordering,
     Outbound,
     Outcome,
     OutcomeKind,
@@ -53,8 +57,7 @@ def register_broker(
     now: datetime,
 ) -> Broker:
     """Add a broker, or change the address of a known one; idempotent."""
-    if kind not in adapters.KINDS:
-        raise Invalid("kind", f"use one of {', '.join(sorted(adapters.KINDS))}")
+    adapters.known(kind)
     values = {"kind": kind, "url": url, "is_sample": is_sample}
     broker, created = Broker.objects.get_or_create(name=name, defaults=values)
     same = all(getattr(broker, field) == value for field, value in values.items())
@@ -78,14 +81,18 @@ def register_topic(
     broker: Broker,
     dead_letter_queue: str,
     policy: Mapping[str, float],
+    native_name: str | None = None,
     actor: Actor,
     now: datetime,
 ) -> Topic:
     """Say which broker carries a topic and where its dead letters are; idempotent.
 
-    `policy` may hold max_dequeue_count and visibility_timeout (seconds).
+    `policy` may hold max_dequeue_count and visibility_timeout (seconds). `native_name`
+    is the broker's own, where that is another.
     """
     values = {"broker": broker, "dead_letter_queue": dead_letter_queue, **policy}
+    if native_name is not None:
+        values["native_name"] = native_name
     topic, created = Topic.objects.get_or_create(
         name=name, defaults={"native_name": name, **values}
     )
@@ -103,41 +110,93 @@ def register_topic(
     return Topic.objects.get(pk=topic.pk)
 
 
-def note_lane(*, topic_id: int, state: str, detail: str, now: datetime) -> None:
-    Topic.objects.filter(pk=topic_id).update(
-        lane_state=state, lane_detail=detail[:500], lane_seen_at=now
-    )
+def note_replays(*, topics: Collection[Topic]) -> None:
+    """Remember that these topics hand old messages out again to who starts anew."""
+    unknown = [topic.pk for topic in topics if not topic.replays]
+    if unknown:
+        Topic.objects.filter(pk__in=unknown).update(replays=True)
+
+
+def capabilities_of(topic: Topic) -> Capabilities:
+    return adapters.adapter(_broker_of(topic).kind).capabilities
+
+
+def ordering_of(topic: Topic) -> Ordering:
+    broker = _broker_of(topic)
+    return adapters.adapter(broker.kind).ordering(topic.native_name)
+
+
+def unmarked_topics() -> set[int]:
+    """Give the topics whose messages have no headers, so cannot bear a mark."""
+    kinds = Broker.objects.order_by().values_list("kind", flat=True).distinct()
+    without = [kind for kind in kinds if not _has_headers(kind)]
+    found = Topic.objects.filter(broker__kind__in=without) if without else ()
+    return {topic.pk for topic in found}
+
+
+def _has_headers(kind: str) -> bool:
+    try:
+        return adapters.adapter(kind).capabilities.headers is not Headers.NONE
+    except Unavailable:
+        return True  # its client is missing: nothing can be sent there either way
 
 
 def reader_of(topic: Topic) -> DeadLetterReader:
-    return adapters.dead_letter_reader(**_connection(topic))
+    broker = _broker_of(topic)
+    adapter = adapters.adapter(broker.kind)
+    return adapter.dead_letter_reader(settings_of(broker), _settings_of(topic))
 
 
 def admin_of(topic: Topic) -> TopicAdmin:
-    return adapters.topic_admin(**_connection(topic))
+    broker = _broker_of(topic)
+    adapter = adapters.adapter(broker.kind)
+    return adapter.topic_admin(settings_of(broker), _settings_of(topic))
 
 
-def _connection(topic: Topic) -> TopicValues:
+def broker_admin_of(broker: Broker) -> BrokerAdmin:
+    return adapters.adapter(broker.kind).broker_admin(settings_of(broker))
+
+
+def settings_of(broker: Broker) -> BrokerSettings:
+    """Give what an adapter needs, in the clear; raises Invalid where it may not lead.
+
+    That is looked at each time: what a name leads to may have changed.
+    """
+    url = secrets.revealed(broker.url)
+    if broker.url.startswith(secrets.SEALED):
+        hosts.check(url, broker.options, resolve=True)
+    return BrokerSettings(url=url, options=broker.options)
+
+
+def _broker_of(topic: Topic) -> Broker:
     if topic.broker is None:
         raise Refused(f"the topic {topic.name} has no broker")
-    return {
-        "kind": topic.broker.kind,
-        "url": topic.broker.url,
-        "options": topic.broker.options,
-        "topic": topic.native_name,
-        "dead_letter_queue": topic.dead_letter_queue,
-        "max_dequeue_count": topic.max_dequeue_count,
-        "visibility_timeout": topic.visibility_timeout,
-    }
+    return topic.broker
+
+
+def _settings_of(topic: Topic) -> TopicSettings:
+    return TopicSettings(
+        topic=topic.native_name,
+        dead_letter_queue=topic.dead_letter_queue,
+        max_dequeue_count=topic.max_dequeue_count,
+        visibility_timeout=topic.visibility_timeout,
+        options=topic.options,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Addressed:
-    """One message on its way; its topic comes with its broker, read beforehand."""
+    """One message on its way; its topic comes with its broker, read beforehand.
+
+    With a `queue`, by the broker's own name, it goes there instead.
+    """
 
     topic: Topic
     body: bytes
     headers: tuple[Header, ...]
+    queue: str = ""
+    dedupe: str = ""
+    key: str = ""
 
 
 class RoutingPublisher:
@@ -158,7 +217,11 @@ class RoutingPublisher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for publisher in self._publishers.values():
+        self.close()
+
+    def close(self) -> None:
+        while self._publishers:
+            _, publisher = self._publishers.popitem()
             publisher.close()
 
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
@@ -182,9 +245,8 @@ class RoutingPublisher:
     def _publish(self, broker: Broker, batch: list[Outbound]) -> list[Outcome]:
         try:
             if broker.pk not in self._publishers:
-                self._publishers[broker.pk] = adapters.publisher(
-                    kind=broker.kind, url=broker.url, options=broker.options
-                )
+                adapter = adapters.adapter(broker.kind)
+                self._publishers[broker.pk] = adapter.publisher(settings_of(broker))
             return self._publishers[broker.pk].publish(batch)
         except Unavailable as away:
             self._forget(broker)
@@ -204,5 +266,9 @@ def _refused(reason: str) -> Outcome:
 
 def _outbound(message: Addressed) -> Outbound:
     return Outbound(
-        topic=message.topic.native_name, body=message.body, headers=message.headers
+        topic=message.queue or message.topic.native_name,
+        body=message.body,
+        headers=message.headers,
+        dedupe=message.dedupe,
+        key=message.key,
     )

@@ -1,7 +1,9 @@
-"""Lanes: each drains the dead-letter queue of one topic, under a lock of its own.
+"""Lanes: one for each row whose topic has a dead-letter queue, under a lock of its own.
 
-A dead letter is acknowledged only after the commit that holds it. Whatever goes wrong
-before leaves it in its queue, and the lane comes back for it with a longer breath.
+Every second a lane reads its row, its topic and its broker again: another mode, a
+pause or other settings hold within two seconds, and nothing has to be started anew.
+Whatever goes wrong leaves dead letters in their queue, and the lane comes back for
+them with a longer breath.
 """
 
 from __future__ import annotations
@@ -9,196 +11,172 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Sequence
-from datetime import datetime
+import time
+from typing import Protocol
 
-from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
+from django.forms import model_to_dict
 
-from apps.bookmarks import services as bookmarks
-from apps.brokers import services as brokers
-from apps.brokers.models import Topic
-from apps.brokers.ports import DeadLetter, DeadLetterReader, TopicAdmin
 from apps.capture import partitions as by_day
-from apps.capture import services
-from apps.capture.models import HeldDeadLetter
-from apps.capture.occurrence import from_dead_letter
+from apps.capture.drain import Drain
+from apps.capture.house import LOOK_EVERY, Clock, Watch, note
+from apps.capture.models import Lane, LaneState, Mode
 from apps.core import lock
 from apps.core.errors import Invalid, Refused, Unavailable
+from apps.core.lock import Lock
+from apps.core.text import storable
 
 log = logging.getLogger(__name__)
 
-BATCH = 500
-WAIT = 1.0
-OBSERVE_EVERY = 2.0
-LOOK_FOR_TOPICS_EVERY = 5.0
+LOOK_FOR_LANES_EVERY = 1.0
+READ_ROW_EVERY = 1.0
+LOCK_EVERY = 1.0
 BACK_OFF_BASE = 0.5
 BACK_OFF_CAP = 15.0
 
-Clock = Callable[[], datetime]
 AWAY = (Unavailable, Refused, Invalid, OperationalError, InterfaceError)
 
 
-class Lane:
-    """Drain one topic until told to stop."""
+class Work(Protocol):
+    """What a lane does while its row stays as it is."""
 
-    def __init__(self, *, topic: Topic, stop: threading.Event, clock: Clock) -> None:
-        self.topic = topic
+    def once(self) -> float:
+        """Do one step, of about a second at most; give the seconds until the next."""
+
+    def close(self) -> None: ...
+
+
+class Still:
+    """A lane that is paused: it reads nothing, and asks its broker nothing."""
+
+    def __init__(self, *, lane: Lane, clock: Clock) -> None:
+        self.lane = lane
+        self.clock = clock
+
+    def once(self) -> float:
+        note(
+            lane=self.lane,
+            state=LaneState.PAUSED,
+            detail="paused",
+            depth=None,
+            oldest_at=None,
+            rate=0.0,
+            now=self.clock(),
+        )
+        return LOOK_EVERY
+
+    def close(self) -> None:
+        """Hold nothing, so give nothing back."""
+
+
+class Worker:
+    """One lane, until told to stop or until its row is gone."""
+
+    def __init__(self, *, topic_id: int, stop: threading.Event, clock: Clock) -> None:
+        self.topic_id = topic_id
         self.stop = stop
         self.clock = clock
         self._troubles = 0
 
     def run(self) -> None:
         while not self.stop.is_set():
+            breath = 0.0
             try:
-                self._hold_and_drain()
+                lane = self._row()
+                if lane is None:
+                    return
+                breath = self._hold_and_work(lane)
             except AWAY as trouble:
                 self._say_away(trouble)
+                breath = self._back_off()
             finally:
                 connection.close()
-            self.stop.wait(self._breath())
+            self.stop.wait(breath)
 
-    def _hold_and_drain(self) -> None:
-        # Read again each time: its broker may have moved since.
-        self.topic = Topic.objects.select_related("broker").get(pk=self.topic.pk)
-        with lock.attempt(f"lane:{self.topic.pk}") as held:
+    def _row(self) -> Lane | None:
+        return Lane.objects.possible().filter(pk=self.topic_id).first()
+
+    def _hold_and_work(self, lane: Lane) -> float:
+        with lock.attempt(f"lane:{lane.pk}") as held:
             if held is None:
-                return
-            with Drain(topic=self.topic, clock=self.clock) as drain:
-                while not self.stop.is_set() and not held.lost():
-                    drain.once(wait=WAIT)
-                    self._troubles = 0
+                return LOCK_EVERY
+            work = _work(lane, self.clock)
+            try:
+                self._work(work, lane, held)
+            finally:
+                work.close()
+        return 0.0
 
-    def _breath(self) -> float:
+    def _work(self, work: Work, lane: Lane, held: Lock) -> None:
+        """Go on as long as the row tells the same, and the lock is ours."""
+        told, read_at = _told(lane), time.monotonic()
+        while not self.stop.is_set():
+            due = work.once()
+            self._troubles = 0
+            self.stop.wait(min(due, READ_ROW_EVERY))
+            if time.monotonic() - read_at >= READ_ROW_EVERY:
+                read_at = time.monotonic()
+                now = self._row()
+                if now is None or _told(now) != told or held.lost():
+                    return
+
+    def _back_off(self) -> float:
         highest = min(BACK_OFF_CAP, BACK_OFF_BASE * 2 ** min(self._troubles, 10))
         return BACK_OFF_BASE + random.uniform(0, highest)  # noqa: S311
 
     def _say_away(self, trouble: Exception) -> None:
         self._troubles += 1
-        log.warning("the lane of %s waits: %s", self.topic.name, trouble)
+        log.warning("the lane of topic %d waits: %s", self.topic_id, trouble)
+        now, words = self.clock(), storable(str(trouble), limit=500)
         try:
-            brokers.note_lane(
-                topic_id=self.topic.pk,
-                state="away",
-                detail=str(trouble),
-                now=self.clock(),
+            note(
+                lane=Lane(pk=self.topic_id),
+                state=LaneState.AWAY,
+                detail=words,
+                error=words,
+                error_at=now,
+                now=now,
             )
         except DatabaseError as silenced:
             # Postgres itself is away: the page that would show this cannot be had.
             log.warning("and cannot say so: %s", silenced)
 
 
-class Drain:
-    """The work of one lane, step by step; also what `manage.py capture` does."""
+def _work(lane: Lane, clock: Clock) -> Work:
+    if lane.paused:
+        return Still(lane=lane, clock=clock)
+    if lane.mode == Mode.OBSERVE:
+        return Watch(lane=lane, clock=clock, timer=time.monotonic)
+    return Drain(lane=lane, clock=clock)
 
-    def __init__(self, *, topic: Topic, clock: Clock) -> None:
-        self.topic = topic
-        self.clock = clock
-        self.reader: DeadLetterReader = brokers.reader_of(topic)
-        self.admin: TopicAdmin = brokers.admin_of(topic)
-        self._observed_at: datetime | None = None
 
-    def __enter__(self) -> Drain:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.reader.close()
-        self.admin.close()
-
-    def once(self, *, wait: float) -> int:
-        """Take one batch and keep house; give the number of dead letters captured."""
-        letters = self.reader.read(limit=BATCH, wait=wait)
-        captured = self._capture(letters)
-        self._keep_house()
-        return captured
-
-    def _capture(self, letters: Sequence[DeadLetter]) -> int:
-        limit = settings.POISONWEB_BODY_LIMIT
-        taken = [letter for letter in letters if len(letter.body) <= limit]
-        for letter in letters:
-            if len(letter.body) > limit:
-                self._hold(letter, f"too large: the limit is {limit} bytes")
-        kept = self._write(taken)
-        if kept:
-            self.reader.acknowledge([letter.bookmark for letter in kept])
-            HeldDeadLetter.objects.filter(
-                topic=self.topic, bookmark__in=[letter.bookmark for letter in kept]
-            ).delete()
-        return len(kept)
-
-    def _write(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Write a batch; one that the record refuses is split until it stands alone."""
-        if not letters:
-            return []
-        now = self.clock()
-        try:
-            services.write(
-                occurrences=[
-                    from_dead_letter(letter, topic=self.topic, now=now)
-                    for letter in letters
-                ],
-                now=now,
-            )
-        except (OperationalError, InterfaceError):
-            raise  # Postgres is away; no letter is to blame
-        except (DatabaseError, ValueError) as refusal:
-            if len(letters) == 1:
-                log.exception("a dead letter of %s is refused", self.topic.name)
-                self._hold(letters[0], f"cannot be stored: {refusal}")
-                return []
-            half = len(letters) // 2
-            return [*self._write(letters[:half]), *self._write(letters[half:])]
-        return list(letters)
-
-    def _hold(self, letter: DeadLetter, reason: str) -> None:
-        HeldDeadLetter.objects.update_or_create(
-            topic=self.topic,
-            bookmark=letter.bookmark,
-            defaults={
-                "reason": reason[:500],
-                "size": letter.size,
-                "seen_at": self.clock(),
-            },
-        )
-
-    def _keep_house(self) -> None:
-        """Dead-letter what consumers give up on, and note how far they have read."""
-        now = self.clock()
-        since = self._observed_at
-        if since is not None and (now - since).total_seconds() < OBSERVE_EVERY:
-            return
-        self._observed_at = now
-        moved = self.reader.dead_letter_exhausted()
-        if moved:
-            log.info("dead-lettered %d messages of %s", moved, self.topic.name)
-        bookmarks.observe(topic=self.topic, consumers=self.admin.consumers(), now=now)
-        depth = self.admin.depth()
-        detail = "" if depth is None else f"{depth} in the dead-letter queue"
-        brokers.note_lane(
-            topic_id=self.topic.pk, state="running", detail=detail, now=now
-        )
+def _told(lane: Lane) -> tuple[object, ...]:
+    """Give what people have said of a lane, its topic and its broker."""
+    ours = (lane.mode, lane.tee_queue, lane.paused)
+    topic, broker = lane.topic, lane.topic.broker
+    return (*ours, model_to_dict(topic), broker and model_to_dict(broker))
 
 
 def serve(*, stop: threading.Event, clock: Clock) -> None:
-    """Keep one lane for each drained topic, new ones too, until told to stop."""
+    """Keep a thread for each lane, new ones too, until told to stop."""
     by_day.make(today=clock().date())
     lanes: dict[int, threading.Thread] = {}
     while not stop.is_set():
         try:
-            for topic in Topic.objects.drained().select_related("broker"):
-                if topic.pk not in lanes or not lanes[topic.pk].is_alive():
-                    lanes[topic.pk] = _start(topic, stop, clock)
+            for topic_id in Lane.objects.possible().values_list("pk", flat=True):
+                if topic_id not in lanes or not lanes[topic_id].is_alive():
+                    lanes[topic_id] = _start(topic_id, stop, clock)
         except (OperationalError, InterfaceError) as trouble:
-            log.warning("the topics cannot be read: %s", trouble)
+            log.warning("the lanes cannot be read: %s", trouble)
             connection.close()
-        stop.wait(LOOK_FOR_TOPICS_EVERY)
+        stop.wait(LOOK_FOR_LANES_EVERY)
     connection.close()
     for lane in lanes.values():
         lane.join(timeout=10)
 
 
-def _start(topic: Topic, stop: threading.Event, clock: Clock) -> threading.Thread:
-    lane = Lane(topic=topic, stop=stop, clock=clock)
-    thread = threading.Thread(target=lane.run, name=f"lane-{topic.pk}", daemon=True)
+def _start(topic_id: int, stop: threading.Event, clock: Clock) -> threading.Thread:
+    lane = Worker(topic_id=topic_id, stop=stop, clock=clock)
+    thread = threading.Thread(target=lane.run, name=f"lane-{topic_id}", daemon=True)
     thread.start()
     return thread

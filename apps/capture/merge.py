@@ -3,9 +3,11 @@
 The rows are copied into a staging table and merged by a dozen statements, however many
 they are. Each statement sees what others committed before it, so the order matters:
 
-1. problems are inserted, 2. rows find their poison or insert it, 3. the poisons are
-locked, 4. only then is a report known to be new or a duplicate, and 5. all that follows
-from the new ones is written.
+1. problems are inserted, 2. rows find their poison or insert it, by the redrive whose
+copy they are (a letter that bears no mark is matched to it), else by their identity,
+3. the poisons are locked, 4. only then is a report known to be new or a duplicate,
+5. all that follows from the new ones is written, and 6. what others would be handed
+again becomes skips; their lists are locked after everything else.
 
 New rows are inserted in key order and existing ones locked in id order, after all
 inserts: two merges can wait for one another, but never in a circle.
@@ -14,11 +16,12 @@ inserts: two merges can wait for one another, but never in a circle.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.backends.utils import CursorWrapper
 
+from apps.capture import skips
 from apps.capture.occurrence import Occurrence
 from apps.core.text import one_line, storable
 from apps.poison.states import REOPENED_BY_FAILURE, Outcome, State, outcomes_before
@@ -55,18 +58,27 @@ _COLUMNS = {
     "failures": "int4",
     "crashes": "int4",
     "dequeue_count": "int4",
+    "dequeue_count_source": "text",
     "first_failed_at": "timestamptz",
     "failed_at": "timestamptz",
     "failed_at_claimed": "timestamptz",
     "redrive": "uuid",
+    "publisher": "text",
+    "seq": "int8",
+    "suspected": "bool",
+    "queue": "text",
+    "place": "text",
+    "delivery": "bytea",
 }
+# How long a send without a mark is looked for when a dead letter has the same body.
+OUTSTANDING = timedelta(days=7)
 # Each round resolves all but rows whose place another merge took meanwhile.
 _MOST_ROUNDS = 20
 
 _STAGE = f"""
 CREATE TEMP TABLE IF NOT EXISTS incoming (
     {", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())},
-    problem_id int8, poison_id int8, status text
+    problem_id int8, poison_id int8, status text, ambiguous bool NOT NULL DEFAULT false
 ) ON COMMIT DELETE ROWS
 """
 
@@ -85,6 +97,54 @@ UPDATE incoming SET problem_id = known.id FROM poison_problem known
 WHERE known.topic_id = incoming.topic_id
   AND known.consumer_group = incoming.consumer_group
   AND known.fingerprint = incoming.fingerprint AND known.version = incoming.version
+"""
+
+# Most brokers bear marks: then there is nothing to match, and that is known at once.
+_ANY_UNMARKED = """
+SELECT FROM incoming JOIN poison_redrive sent
+    ON sent.topic_id = incoming.topic_id AND sent.digest = incoming.digest
+WHERE incoming.queue <> '' AND incoming.redrive IS NULL LIMIT 1
+"""
+
+# What was given back lies where its broker said, or has the name that it always had.
+_MATCH_BY_PLACE = """
+UPDATE incoming SET redrive = sent.id
+FROM poison_redrive sent JOIN poison_poison known ON known.id = sent.poison_id
+WHERE incoming.queue <> '' AND incoming.redrive IS NULL
+  AND sent.topic_id = incoming.topic_id AND sent.digest = incoming.digest
+  AND sent.queue = incoming.queue AND sent.outcome = ANY(%(may_recur)s)
+  AND (incoming.place <> '' AND sent.bookmark = incoming.place
+       OR known.identity = incoming.identity)
+"""
+
+# Where no mark can be borne, one letter answers one send with the same body: of each
+# poison the last send first, and of these the oldest. A letter told before has matched.
+_MATCH_BY_DIGEST = """
+WITH told AS (
+    SELECT ord, topic_id, queue, digest,
+           row_number() OVER (PARTITION BY topic_id, digest ORDER BY ord) AS turn
+    FROM incoming
+    WHERE queue <> '' AND redrive IS NULL
+      AND NOT EXISTS (SELECT FROM poison_failure seen
+                      WHERE seen.report_id = incoming.report_id)
+), outstanding AS (
+    SELECT sent.id, sent.topic_id, sent.digest,
+           row_number() OVER (
+               PARTITION BY sent.topic_id, sent.digest
+               ORDER BY sent.n < known.redrives, sent.claimed_at, sent.id) AS turn,
+           min(sent.poison_id) OVER same < max(sent.poison_id) OVER same AS ambiguous
+    FROM poison_redrive sent JOIN poison_poison known ON known.id = sent.poison_id
+    JOIN (SELECT DISTINCT topic_id, queue, digest FROM told) wanted
+      ON wanted.topic_id = sent.topic_id AND wanted.digest = sent.digest
+     AND (sent.queue = '' OR sent.queue = wanted.queue AND sent.bookmark = '')
+    WHERE sent.outcome = ANY(%(may_recur)s)
+      AND (sent.queue <> '' OR sent.claimed_at >= %(sent_since)s)
+      AND NOT EXISTS (SELECT FROM incoming taken WHERE taken.redrive = sent.id)
+    WINDOW same AS (PARTITION BY sent.topic_id, sent.digest)
+)
+UPDATE incoming SET redrive = outstanding.id, ambiguous = outstanding.ambiguous
+FROM told JOIN outstanding USING (topic_id, digest, turn)
+WHERE incoming.ord = told.ord
 """
 
 _FIND_BY_REDRIVE = """
@@ -110,14 +170,14 @@ WHERE incoming.poison_id IS NULL
 _INSERT_POISONS = """
 INSERT INTO poison_poison (identity, reuse, topic_id, consumer_group, bookmark,
     message_id, problem_id, state, cause, error_type, error_message, size, digest,
-    failures, attempts, crashes, redrives, recurrences,
+    failures, attempts, crashes, redrives, recurrences, suspected,
     first_failed_at, last_failed_at, captured_at)
 SELECT fresh.identity,
        (SELECT coalesce(max(older.reuse) + 1, 0) FROM poison_poison older
         WHERE older.identity = fresh.identity)
        + row_number() OVER (PARTITION BY fresh.identity ORDER BY fresh.ord) - 1,
        topic_id, consumer_group, bookmark, message_id, problem_id, 'open', cause,
-       error_type, error_line, size, digest, 0, 0, 0, 0, 0,
+       error_type, error_line, size, digest, 0, 0, 0, 0, 0, suspected,
        failed_at, failed_at, %(now)s
 FROM (SELECT DISTINCT ON (identity, digest) * FROM incoming
       WHERE poison_id IS NULL ORDER BY identity, digest, ord) fresh
@@ -147,6 +207,33 @@ UPDATE incoming SET status = 'duplicate' FROM (
 WHERE known.ord = incoming.ord
 """
 
+# The last word of one report stands, also within one request.
+_TRUST = """
+UPDATE incoming SET suspected = false FROM incoming later
+WHERE incoming.suspected AND NOT later.suspected
+  AND later.report_id = incoming.report_id AND later.poison_id = incoming.poison_id
+"""
+
+# Told before as suspected, and now no longer: the same failure, believed.
+_FIND_CLEARED = """
+WITH believed AS (
+    UPDATE poison_failure SET suspected = false FROM incoming
+    WHERE incoming.status = 'duplicate' AND NOT incoming.suspected
+      AND poison_failure.poison_id = incoming.poison_id
+      AND poison_failure.report_id = incoming.report_id AND poison_failure.suspected
+    RETURNING poison_failure.poison_id, poison_failure.report_id
+), first AS (
+    SELECT min(incoming.ord) AS ord FROM incoming JOIN believed
+    USING (poison_id, report_id) GROUP BY poison_id, report_id
+)
+UPDATE incoming SET status = 'cleared' FROM first WHERE incoming.ord = first.ord
+"""
+
+_CLEAR = """
+UPDATE poison_poison SET suspected = false
+WHERE id IN (SELECT poison_id FROM incoming WHERE status = 'cleared')
+"""
+
 # All poisons are new, and there is one for each row: nobody else can know of them.
 _MARK_ALL_CREATED = "UPDATE incoming SET status = 'created'"
 
@@ -167,20 +254,20 @@ WHERE status = 'created'
 _INSERT_FAILURES = """
 INSERT INTO poison_failure (day, poison_id, problem_id, report_id, is_first, redrive,
     bookmark, cause, error_type, error_message, traceback, client_name, sub_id, host,
-    handler_version, attempts, failures, crashes, dequeue_count, first_failed_at,
-    failed_at, failed_at_claimed, captured_at)
+    handler_version, attempts, failures, crashes, dequeue_count, dequeue_count_source,
+    first_failed_at, failed_at, failed_at_claimed, suspected, ambiguous, captured_at)
 SELECT %(day)s, poison_id, problem_id, report_id, status = 'created', redrive,
     bookmark, cause, error_type, error_message, traceback, client_name, sub_id, host,
-    handler_version, attempts, failures, crashes, dequeue_count, first_failed_at,
-    failed_at, failed_at_claimed, %(now)s
-FROM incoming WHERE status <> 'duplicate' ORDER BY ord
+    handler_version, attempts, failures, crashes, dequeue_count, dequeue_count_source,
+    first_failed_at, failed_at, failed_at_claimed, suspected, ambiguous, %(now)s
+FROM incoming WHERE status IN ('created', 'updated') ORDER BY ord
 """
 
 # A consumer's failure is proof that the broker had it, noted by us or not.
 _RECUR = """
 UPDATE poison_redrive SET outcome = 'recurred', answered_at = %(now)s,
        sent_at = coalesce(sent_at, %(now)s)
-WHERE id IN (SELECT redrive FROM incoming WHERE status <> 'duplicate')
+WHERE id IN (SELECT redrive FROM incoming WHERE status IN ('created', 'updated'))
   AND outcome = ANY(%(may_recur)s)
 RETURNING id
 """
@@ -189,19 +276,22 @@ _APPLY = """
 WITH told AS (
     SELECT poison_id, count(*) AS number, sum(attempts) AS attempts,
            sum(crashes) AS crashes, min(first_failed_at) AS first_failed_at,
-           max(failed_at) AS failed_at
-    FROM incoming WHERE status <> 'duplicate' GROUP BY poison_id
+           max(failed_at) AS failed_at, bool_and(suspected) AS suspected
+    FROM incoming WHERE status IN ('created', 'updated') GROUP BY poison_id
 ), newest AS (
     SELECT DISTINCT ON (poison_id) poison_id, problem_id, cause, error_type, error_line
-    FROM incoming WHERE status <> 'duplicate'
+    FROM incoming WHERE status IN ('created', 'updated')
     ORDER BY poison_id, failed_at DESC, ord DESC
 ), back AS (
-    SELECT poison_id, count(*) AS number, max(n) AS n FROM poison_redrive
+    -- What was given back did not fail again: it only lay there.
+    SELECT poison_id, count(*) FILTER (WHERE queue = '') AS number, max(n) AS n
+    FROM poison_redrive
     WHERE id = ANY(%(recurred)s) GROUP BY poison_id
 ), judged AS (
     SELECT known.id, told.number, told.attempts, told.crashes, told.first_failed_at,
-           told.failed_at, newest.problem_id, newest.cause, newest.error_type,
-           newest.error_line, coalesce(back.number, 0) AS recurrences,
+           told.failed_at, told.suspected, newest.problem_id, newest.cause,
+           newest.error_type, newest.error_line,
+           coalesce(back.number, 0) AS recurrences,
            told.failed_at >= known.last_failed_at OR known.failures = 0 AS is_newest,
            known.state = ANY(%(reopened)s)
            AND (back.n = known.redrives
@@ -226,6 +316,7 @@ UPDATE poison_poison SET
                  ELSE poison_poison.error_type END,
     error_message = CASE WHEN is_newest THEN judged.error_line
                     ELSE poison_poison.error_message END,
+    suspected = poison_poison.suspected AND judged.suspected,
     state = CASE WHEN reopens THEN %(open)s ELSE poison_poison.state END,
     moved_to_id = CASE WHEN reopens THEN NULL ELSE poison_poison.moved_to_id END
 FROM judged WHERE poison_poison.id = judged.id
@@ -247,14 +338,22 @@ WITH locked AS (
     ORDER BY id FOR NO KEY UPDATE
 ), told AS (
     SELECT problem_id AS id, min(failed_at) AS first, max(failed_at) AS last
-    FROM incoming WHERE status <> 'duplicate' GROUP BY problem_id
+    FROM incoming WHERE status IN ('created', 'updated') GROUP BY problem_id
 )
 UPDATE poison_problem SET first_seen = least(first_seen, told.first),
        last_seen = greatest(last_seen, told.last)
 FROM locked JOIN told USING (id) WHERE poison_problem.id = locked.id
 """
 
-_ANSWERS = "SELECT status, poison_id FROM incoming ORDER BY ord"
+_INSERT_DELIVERIES = """
+INSERT INTO capture_delivery (report_id, topic_id, digest, captured_at)
+SELECT report_id, topic_id, delivery, %(now)s FROM incoming WHERE delivery IS NOT NULL
+"""
+
+_ANSWERS = """
+SELECT CASE status WHEN 'cleared' THEN 'updated' ELSE status END, poison_id
+FROM incoming ORDER BY ord
+"""
 
 
 def merge(
@@ -276,11 +375,16 @@ class _Merge:
         self.cursor = cursor
         self.number = len(occurrences)
         self.any_redriven = any(occurrence.redrive for occurrence in occurrences)
+        self.any_replayed = any(occurrence.replays for occurrence in occurrences)
+        self.any_suspected = any(occurrence.suspected for occurrence in occurrences)
+        self.any_letter = any(occurrence.queue for occurrence in occurrences)
+        self.any_nameless = any(occurrence.delivery for occurrence in occurrences)
         self.values: dict[str, Any] = {
             "now": now,
             "day": now.date(),
             "open": State.OPEN.value,
             "most": 2**31 - 1,
+            "sent_since": now - OUTSTANDING,
             "may_recur": outcomes_before(Outcome.RECURRED),
             "reopened": REOPENED_BY_FAILURE,
             "created": [],
@@ -311,6 +415,9 @@ class _Merge:
     def _find_poisons(self) -> None:
         """Give every row its poison, a new one where there is none."""
         missing = self.number
+        if self.any_letter and self._do(_ANY_UNMARKED):
+            matched = self._do(_MATCH_BY_PLACE) + self._do(_MATCH_BY_DIGEST)
+            self.any_redriven = self.any_redriven or matched > 0
         if self.any_redriven:
             missing -= self._do(_FIND_BY_REDRIVE)
         for _ in range(_MOST_ROUNDS):
@@ -328,7 +435,10 @@ class _Merge:
             self._do(_MARK_ALL_CREATED)
             return
         self._do(_LOCK)
-        self._do(_FIND_DUPLICATES)
+        if self.any_suspected:
+            self._do(_TRUST)
+        if self._do(_FIND_DUPLICATES) and self._do(_FIND_CLEARED):
+            self._do(_CLEAR)
         self._do(_MARK)
 
     def _write(self) -> None:
@@ -342,6 +452,10 @@ class _Merge:
         if self.any_redriven:
             self._do(_INSERT_ALIASES)
         self._do(_SEE_PROBLEMS)
+        if self.any_nameless:
+            self._do(_INSERT_DELIVERIES)
+        if self.any_replayed:
+            skips.share(self.cursor, now=self.values["now"])
 
 
 def _copy(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
@@ -385,8 +499,15 @@ def _row(order: int, o: Occurrence) -> Iterable[object]:
         o.failures,
         o.crashes,
         o.dequeue_count,
+        o.dequeue_count_source,
         o.first_failed_at,
         o.failed_at,
         o.failed_at_claimed,
         o.redrive,
+        o.publisher,
+        o.seq,
+        o.suspected,
+        o.queue,
+        o.place,
+        o.delivery,
     )

@@ -7,13 +7,14 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from apps.brokers import vocabularies
 from apps.brokers.models import Topic
-from apps.brokers.ports import DeadLetter, Header
+from apps.brokers.ports import Capabilities, Counting, DeadLetter, Header
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core import ids
 from apps.core.text import one_line, storable
 from apps.poison import tokens
-from poisonguard.contract import FailureReport, Raised
+from poisonguard.contract import Cause, FailureReport, Raised
 from poisonguard.fingerprint import Fingerprint, fingerprint
 
 BELIEVED_BEFORE = timedelta(days=30)
@@ -27,7 +28,12 @@ class Occurrence:
     """What capture writes down of one failure; its texts are fit for Postgres.
 
     `bookmark`, `body` and `headers` are exact bytes. `redrive` is set only when its
-    signature held. `failed_at_claimed` is what an unbelievable clock said.
+    signature held. `failed_at_claimed` is what an unbelievable clock said. `replays`
+    tells that others will be handed this message too, `suspected` that they may well
+    handle it; `publisher` and `seq` are its place, where its broker has one.
+
+    A dead letter has its `queue`, and its `place` there where that has a name; where it
+    has none, `delivery` is what it is known by until it is acknowledged.
     """
 
     report_id: uuid.UUID
@@ -53,10 +59,18 @@ class Occurrence:
     failures: int
     crashes: int
     dequeue_count: int | None
+    dequeue_count_source: str
     first_failed_at: datetime
     failed_at: datetime
     failed_at_claimed: datetime | None
     redrive: uuid.UUID | None
+    publisher: str | None
+    seq: int | None
+    replays: bool
+    suspected: bool
+    queue: str = ""
+    place: str = ""
+    delivery: bytes | None = None
 
 
 def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurrence:
@@ -93,29 +107,45 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
         failures=report.failures,
         crashes=report.crashes,
         dequeue_count=report.dequeue_count,
+        dequeue_count_source="",
         first_failed_at=min(believed(report.first_failed_at, now=now)[0], failed_at),
         failed_at=failed_at,
         failed_at_claimed=claimed,
         redrive=_verified(report.redrive, topic=topic, digest=digest),
+        publisher=report.publisher,
+        seq=report.seq,
+        replays=topic.replays or report.replays,
+        suspected=report.suspected,
     )
 
 
-def from_dead_letter(letter: DeadLetter, *, topic: Topic, now: datetime) -> Occurrence:
+def from_dead_letter(
+    letter: DeadLetter, *, topic: Topic, capabilities: Capabilities, now: datetime
+) -> Occurrence:
     """Translate a message drained from a dead-letter queue, whoever put it there."""
-    story = vocabulary.read(letter.headers)
+    nameless = not letter.bookmark
+    delivery = digest_of_delivery(letter) if nameless else None
+    place = f"made/{uuid.uuid4()}" if nameless else letter.bookmark
+    by_policy = capabilities.counting is Counting.POLICY
+    count = topic.max_dequeue_count if by_policy else letter.dequeue_count
+    story = vocabularies.read(letter.headers)
     raised = Raised(
         type=story.exception_type,
         message=story.exception_message,
         traceback=story.exception_traceback,
     )
-    origin = story.original_bookmark or f"{letter.queue}/{letter.bookmark}"
+    cause = story.cause.value
+    if by_policy and story.cause is Cause.REJECTED and not story.told_by:
+        # Nobody told it, and there is only one way into such a queue.
+        cause = Cause.MAX_DEQUEUE_COUNT.value
+    origin = story.original_bookmark or f"{letter.queue}/{place}"
     bookmark = ids.raw(origin)
     group = storable(story.consumer_group)
     digest = hashlib.sha256(letter.body).digest()
     failed_at, claimed = believed(story.failed_at or now, now=now)
-    content_type = vocabulary.content_type(letter.headers)
+    content_type = story.content_type or None
     return Occurrence(
-        report_id=ids.report_id(queue=letter.queue, bookmark=letter.bookmark),
+        report_id=ids.report_id(queue=letter.queue, bookmark=place),
         topic_id=topic.pk,
         consumer_group=group,
         bookmark=bookmark,
@@ -131,22 +161,46 @@ def from_dead_letter(letter: DeadLetter, *, topic: Topic, now: datetime) -> Occu
         digest=digest,
         headers=letter.headers,
         content_type=_optional(content_type),
-        cause=story.cause.value,
+        cause=cause,
         error_type=one_line(raised.type),
         error_message=storable(raised.message),
         traceback=storable(raised.traceback),
         fingerprint=_fingerprint(
-            raised, story.cause.value, letter.body, letter.headers, content_type
+            raised,
+            cause,
+            letter.body,
+            letter.headers,
+            story.message_type or content_type,
         ),
-        attempts=min(story.attempts or letter.dequeue_count or 1, MOST),
+        attempts=min(story.attempts or count or 1, MOST),
         failures=1,
         crashes=0,
-        dequeue_count=letter.dequeue_count,
+        dequeue_count=count,
+        dequeue_count_source=_counted_by(count, capabilities),
         first_failed_at=failed_at,
         failed_at=failed_at,
         failed_at_claimed=claimed,
         redrive=_verified(story.redrive, topic=topic, digest=digest),
+        publisher=None,
+        seq=None,
+        replays=topic.replays,
+        suspected=False,
+        queue=letter.queue,
+        place="" if nameless else place,
+        delivery=delivery,
     )
+
+
+def digest_of_delivery(letter: DeadLetter) -> bytes:
+    """Hash all there is to know a letter by that has no name."""
+    parts = (part for header in letter.headers for part in header)
+    return ids.digest_of(ids.raw(letter.queue), letter.body, *parts)
+
+
+def _counted_by(count: int | None, capabilities: Capabilities) -> str:
+    if count is None or capabilities.counting is Counting.NONE:
+        return ""
+    return capabilities.counting.value
 
 
 def believed(claimed: datetime, *, now: datetime) -> tuple[datetime, datetime | None]:

@@ -86,6 +86,8 @@ def capture(
             answers[place] = refusal
             del reports[place]
     topics = brokers.topics_named(names={r.topic for r in reports.values()})
+    replaying = {topics[r.topic] for r in reports.values() if r.replays}
+    brokers.note_replays(topics=replaying)
     occurrences = [
         from_report(report, topic=topics[report.topic], now=now)
         for report in reports.values()

@@ -6,8 +6,10 @@ import logging
 
 from celery import shared_task
 
+from apps.capture import guards, skips
 from apps.capture import partitions as by_day
 from apps.core import clock
+from apps.poison import skip_list
 
 log = logging.getLogger(__name__)
 
@@ -18,3 +20,24 @@ def partitions() -> None:
     made = by_day.make(today=clock.now().date())
     if made:
         log.info("made partitions %s", ", ".join(made))
+
+
+@shared_task
+def forget_guards() -> None:
+    """Forget the guards of processes that are gone."""
+    guards.forget(now=clock.now())
+
+
+@shared_task
+def end_skips() -> None:
+    """End the skips whose time is up, and those that nobody needs any more."""
+    now = clock.now()
+    expired, passed = skip_list.expire(now=now), skips.end_passed(now=now)
+    if expired or passed:
+        log.info("%d skips expired, and every position passed %d", expired, passed)
+
+
+@shared_task
+def forget_skips() -> None:
+    """Delete the automatic skips that ended long ago."""
+    skip_list.forget(now=clock.now())

@@ -50,6 +50,12 @@ def attempt(name: str) -> Iterator[Lock | None]:
         session.close()
 
 
+def wait_for(name: str) -> None:
+    """Wait for a lock of the current transaction, which lets go of it at its end."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [key_of(name)])
+
+
 def held(names: Iterable[str]) -> set[str]:
     """Tell which of these locks somebody holds now, without taking any."""
     keys = {key_of(name): name for name in names}

@@ -28,6 +28,19 @@ def post(request: HttpRequest, path: str, body: dict[str, object]) -> str:
     )
 
 
+def patch(request: HttpRequest, path: str, body: dict[str, object]) -> str:
+    return _lines(
+        f"curl -fsS -X PATCH {_KEY}",
+        '-H "Content-Type: application/json"',
+        f"--data {shlex.quote(json.dumps(body))}",
+        _address(request, path),
+    )
+
+
+def delete(request: HttpRequest, path: str) -> str:
+    return _lines(f"curl -fsS -X DELETE {_KEY}", _address(request, path))
+
+
 def _address(request: HttpRequest, path: str) -> str:
     return shlex.quote(request.build_absolute_uri(path))
 

@@ -9,9 +9,10 @@ from django.http import QueryDict
 
 from apps.audit.services import Action
 from apps.dashboard.paging import MAX_ID
+from apps.dashboard.selectors.skips import SkipsWanted
 from apps.dashboard.selectors.topics import TopicsWanted
 from apps.dashboard.selectors.trail import Wanted
-from apps.triage.states import Verb
+from apps.triage.states import ASKED
 
 
 class Ids(forms.TypedMultipleChoiceField):
@@ -28,7 +29,7 @@ class Ids(forms.TypedMultipleChoiceField):
 class SelectionForm(forms.Form):
     """What a list sends: rows, or everything that its query matches; and the verb."""
 
-    verb = forms.ChoiceField(choices=[(verb.value, verb.value) for verb in Verb])
+    verb = forms.ChoiceField(choices=[(verb.value, verb.value) for verb in ASKED])
     of = forms.ChoiceField(
         choices=[("messages", "messages"), ("problems", "problems")], required=False
     )
@@ -47,6 +48,21 @@ class TopicsForm(forms.Form):
     def wanted(self) -> TopicsWanted:
         """Give the filter; one that makes no sense filters nothing."""
         return TopicsWanted(**self.cleaned_data) if self.is_valid() else TopicsWanted()
+
+
+class SkipsForm(forms.Form):
+    """The topics, by name or pattern, and whether the skips that have ended."""
+
+    topic = forms.CharField(required=False)
+    everything = forms.BooleanField(required=False)
+
+    @property
+    def wanted(self) -> SkipsWanted:
+        """Give the filter; one that makes no sense filters nothing."""
+        if not self.is_valid():
+            return SkipsWanted()
+        told = self.cleaned_data
+        return SkipsWanted(topic=told["topic"], ended=told["everything"])
 
 
 class TrailForm(forms.Form):

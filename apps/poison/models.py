@@ -13,21 +13,23 @@ from datetime import datetime, timedelta
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Func, Q
 
 from apps.brokers.models import Topic
 from apps.core.fields import CurrentTransaction, TransactionIdField
 from apps.core.ids import unraw
 from apps.core.text import storable
-from apps.poison.querysets import PoisonQuerySet, ProblemQuerySet
+from apps.poison.querysets import PoisonQuerySet, ProblemQuerySet, SkipQuerySet
 from apps.poison.states import (
     IN_FLIGHT,
     SHOWN,
     SILENT_AFTER_SECONDS,
+    Because,
     Outcome,
     Shown,
     State,
 )
+from poisonguard.contract import MatcherKind
 
 
 class Problem(models.Model):
@@ -102,6 +104,11 @@ class Poison(models.Model):
     captured_xid = TransactionIdField(db_default=CurrentTransaction())
     sent_at = models.DateTimeField(null=True)
     dropped_at = models.DateTimeField(null=True)
+    suspected = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="every consumer that failed with it may itself be what is sick",
+    )
     moved_to = models.ForeignKey(
         Topic, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
@@ -236,7 +243,15 @@ class Failure(models.Model):
     is_first = models.BooleanField(
         default=False, db_default=False, help_text="it made its poison"
     )
+    suspected = models.BooleanField(
+        default=False, db_default=False, help_text="its consumer may be what is sick"
+    )
     redrive = models.UUIDField(null=True)
+    ambiguous = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="others with the same body had been sent: it may be one of theirs",
+    )
     bookmark = models.BinaryField()
     cause = models.CharField(max_length=20)
     error_type = models.TextField()
@@ -250,6 +265,12 @@ class Failure(models.Model):
     failures = models.PositiveIntegerField()
     crashes = models.PositiveIntegerField()
     dequeue_count = models.PositiveIntegerField(null=True)
+    dequeue_count_source = models.CharField(
+        max_length=10,
+        default="",
+        db_default="",
+        help_text="broker, or policy: only so many deliveries lead to its queue",
+    )
     first_failed_at = models.DateTimeField()
     failed_at = models.DateTimeField()
     # As the consumer's clock had it, where that was too far off to be believed.
@@ -265,7 +286,10 @@ class Failure(models.Model):
 
 
 class Redrive(models.Model):
-    """One send of a poison; every copy of that send bears its id, signed."""
+    """One send of a poison; every copy of that send bears its id, signed.
+
+    One with a `queue` was given back: it lies there as it was captured, and bears none.
+    """
 
     id = models.UUIDField(primary_key=True)
     poison = models.ForeignKey(
@@ -277,6 +301,14 @@ class Redrive(models.Model):
     n = models.PositiveIntegerField()
     topic = models.ForeignKey(
         Topic, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    queue = models.TextField(
+        default="",
+        db_default="",
+        help_text="the dead-letter queue that has it again",
+    )
+    digest = models.BinaryField(
+        null=True, help_text="of its body, where it bears no mark to be known by"
     )
     outcome = models.CharField(max_length=10, default=Outcome.SENDING.value)
     detail = models.TextField(default="")
@@ -328,7 +360,218 @@ class Redrive(models.Model):
                 fields=["sent_at", "confirmed_at", "answered_at"],
                 name="poison_redrive_times",
             ),
+            models.Index(
+                fields=["topic", "digest"],
+                name="poison_redrive_unmarked",
+                condition=Q(digest__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.poison_id} n={self.n} {self.outcome}"
+
+
+class StoreEpoch(models.Model):
+    """One row, never changed: with what Postgres says of itself it names this store."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    value = models.UUIDField()
+
+    class Meta:
+        db_table = "poison_store_epoch"
+        constraints = [
+            models.CheckConstraint(name="poison_store_epoch_is_one", condition=Q(id=1)),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class SkipList(models.Model):
+    """The skip list of one topic: whoever changes it holds this row until it commits.
+
+    So revisions are seen in the order of their numbers, and none is ever seen late.
+    `floor` is the last revision whose change is forgotten. `automatic` counts the
+    active skips that capture made, `made` those of the minute that began at `minute`;
+    `withheld` counts those that it did not make because of its limits.
+    """
+
+    topic = models.OneToOneField(
+        Topic, on_delete=models.CASCADE, primary_key=True, related_name="skip_list"
+    )
+    revision = models.BigIntegerField(default=0, db_default=0)
+    floor = models.BigIntegerField(default=0, db_default=0)
+    automatic = models.PositiveIntegerField(default=0, db_default=0)
+    minute = models.DateTimeField(null=True)
+    made = models.PositiveIntegerField(default=0, db_default=0)
+    withheld = models.BigIntegerField(default=0, db_default=0)
+    withheld_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "poison_skip_list"
+        constraints = [
+            models.CheckConstraint(
+                name="poison_skip_list_floor_is_below",
+                condition=Q(floor__gte=0, floor__lte=F("revision")),
+            ),
+            models.CheckConstraint(
+                name="poison_skip_list_withheld_has_a_time",
+                condition=Q(withheld=0, withheld_at=None)
+                | Q(withheld__gt=0, withheld_at__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"skips of {self.topic_id} at {self.revision}"
+
+
+class Skip(models.Model):
+    """One thing that consumers pass over, until it ends; the row stays as history.
+
+    `value` is exact bytes: a bookmark, a message id or a canonical rule in UTF-8, or
+    a digest in hexadecimal. Without a consumer group it is for all of them, without a
+    handler version for all of those. `revision` is that of its last change,
+    `removed_revision` that of its end. `redrive` is the redrive whose failing made it:
+    a later redrive of the same message passes it, that one does not.
+    """
+
+    topic = models.ForeignKey(
+        Topic, on_delete=models.PROTECT, related_name="skips", db_index=False
+    )
+    consumer_group = models.TextField(null=True)
+    kind = models.CharField(max_length=12)
+    value = models.BinaryField()
+    # A bookmark may be longer than an index takes.
+    digest = models.GeneratedField(
+        expression=Func("value", function="sha256"),
+        output_field=models.BinaryField(),
+        db_persist=True,
+    )
+    handler_version = models.TextField(null=True)
+    publisher = models.TextField(null=True)
+    seq = models.BigIntegerField(null=True)
+    redrive = models.UUIDField(null=True)
+    poison = models.ForeignKey(
+        Poison,
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="skips",
+        db_index=False,
+    )
+    reason = models.TextField(default="")
+    by = models.TextField(help_text="the actor")
+    is_automatic = models.BooleanField(default=False)
+    at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True)
+    revision = models.BigIntegerField()
+    removed_revision = models.BigIntegerField(null=True)
+    removed_at = models.DateTimeField(null=True)
+    removed_by = models.TextField(default="")
+    because = models.CharField(max_length=10, default="", help_text="it ended")
+    removed_reason = models.TextField(default="")
+    applied = models.BigIntegerField(default=0, help_text="messages passed over")
+    last_applied_at = models.DateTimeField(null=True)
+
+    objects = SkipQuerySet.as_manager()
+
+    class Meta:
+        db_table = "poison_skip"
+        constraints = [
+            models.UniqueConstraint(
+                fields=[
+                    *("digest", "topic", "kind"),
+                    *("consumer_group", "handler_version"),
+                ],
+                name="poison_skip_active_once",
+                condition=Q(removed_revision=None),
+                nulls_distinct=False,
+            ),
+            models.CheckConstraint(
+                name="poison_skip_kind_is_known",
+                condition=Q(kind__in=[kind.value for kind in MatcherKind]),
+            ),
+            models.CheckConstraint(
+                name="poison_skip_ends_whole",
+                condition=Q(removed_revision=None, removed_at=None, because="")
+                | Q(
+                    removed_revision__gt=F("revision"),
+                    removed_at__isnull=False,
+                    because__in=[because.value for because in Because],
+                ),
+            ),
+            models.CheckConstraint(
+                name="poison_skip_automatic_is_one_message_for_one_group",
+                condition=Q(is_automatic=False)
+                | Q(
+                    kind="bookmark",
+                    consumer_group__isnull=False,
+                    expires_at__isnull=False,
+                ),
+            ),
+            models.CheckConstraint(
+                name="poison_skip_applied_has_a_time",
+                condition=Q(applied=0, last_applied_at=None)
+                | Q(applied__gt=0, last_applied_at__isnull=False),
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["topic", "revision"],
+                name="poison_skip_active",
+                condition=Q(removed_revision=None),
+            ),
+            models.Index(
+                fields=["topic", "removed_revision"],
+                name="poison_skip_ended",
+                condition=Q(removed_revision__isnull=False),
+            ),
+            models.Index(
+                fields=["expires_at"],
+                name="poison_skip_expiry",
+                condition=Q(removed_revision=None),
+            ),
+            models.Index(
+                fields=["poison"],
+                name="poison_skip_of_poison",
+                condition=Q(poison__isnull=False),
+            ),
+            models.Index(
+                fields=["-at", "-id"],
+                name="poison_skip_recent",
+                condition=Q(removed_revision=None),
+            ),
+            models.Index(
+                fields=["-removed_at", "-id"],
+                name="poison_skip_history",
+                condition=Q(removed_revision__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pk} {self.kind} {self.value_text}"
+
+    @property
+    def value_text(self) -> str:
+        """The value as a page can show it; `Matcher.of` has it exactly."""
+        return storable(unraw(self.value))
+
+    @property
+    def is_active(self) -> bool:
+        return self.removed_revision is None
+
+
+class SkipCount(models.Model):
+    """One consumer's word of how often it passed over; a report counts once."""
+
+    report = models.UUIDField(primary_key=True)
+    skip = models.ForeignKey(Skip, on_delete=models.CASCADE, related_name="counts")
+    consumer_group = models.TextField()
+    client_name = models.TextField()
+    count = models.PositiveIntegerField()
+    counted_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        db_table = "poison_skip_count"
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.skip_id}"

@@ -1,4 +1,4 @@
-"""Poisons and problems, asked for in sentences."""
+"""Poisons, problems and skips, asked for in sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from apps.poison.query import Query
 from apps.poison.states import SHOWN, Shown, State
 
 if TYPE_CHECKING:
-    from apps.poison.models import Poison, Problem
+    from apps.poison.models import Poison, Problem, Skip
 
 
 class PoisonQuerySet(models.QuerySet["Poison"]):
@@ -76,3 +76,34 @@ class ProblemQuerySet(models.QuerySet["Problem"]):
         return self.filter(
             Q(last_seen__lt=seen_at) | Q(last_seen=seen_at, pk__lt=pk)
         ).filter(last_seen__lte=seen_at)
+
+
+class SkipQuerySet(models.QuerySet["Skip"]):
+    def active(self) -> Self:
+        return self.filter(removed_revision=None)
+
+    def in_force(self, now: datetime) -> Self:
+        """Keep what consumers honour now: one that is over may not be ended yet."""
+        return self.active().filter(Q(expires_at=None) | Q(expires_at__gt=now))
+
+    def for_group(self, consumer_group: str | None) -> Self:
+        """Keep what this group passes over; None is every group's."""
+        if consumer_group is None:
+            return self
+        return self.filter(Q(consumer_group=None) | Q(consumer_group=consumer_group))
+
+    def on_topics(self, patterns: Iterable[str]) -> Self:
+        """Keep what a principal may see: topics by name, or by pattern with `*`."""
+        if "*" in (patterns := tuple(patterns)):
+            return self
+        wanted = Q(pk__in=[])
+        for pattern in patterns:
+            wanted |= Q(topic__name__like=like(pattern))
+        return self.filter(wanted)
+
+    def matched_like(self, *, topic: int, kind: str, digest: bytes) -> Self:
+        """Keep what matches by this value, which is known by its SHA-256."""
+        return self.filter(topic=topic, kind=kind, digest=digest)
+
+    def recent_first(self) -> Self:
+        return self.order_by("-id")

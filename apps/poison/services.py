@@ -142,23 +142,31 @@ WITH claimed AS (
     WHERE id = ANY(%(poisons)s)
       AND state = ANY(%(from)s)
       AND (state <> 'redriven' OR sent_at < %(silent_before)s)
-    RETURNING id, redrives, topic_id
+    RETURNING id, redrives, coalesce(%(target)s, topic_id) AS goes_to, digest
 )
-INSERT INTO poison_redrive (id, poison_id, n, topic_id, outcome, detail, bookmark,
-                            epoch, copies, claimed_at)
-SELECT gen_random_uuid(), id, redrives, coalesce(%(target)s, topic_id), 'sending', '',
-       '', %(epoch)s, 1, %(now)s
+INSERT INTO poison_redrive (id, poison_id, n, topic_id, queue, digest, outcome, detail,
+                            bookmark, epoch, copies, claimed_at)
+SELECT gen_random_uuid(), id, redrives, goes_to, %(queue)s,
+       CASE WHEN %(queue)s <> '' OR goes_to = ANY(%(unmarked)s) THEN digest END,
+       'sending', '', '', %(epoch)s, 1, %(now)s
 FROM claimed RETURNING poison_id, id
 """
 
 
 def begin(
-    *, poisons: Sequence[int], target: int | None, epoch: int, now: datetime
+    *,
+    poisons: Sequence[int],
+    target: int | None,
+    queue: str = "",
+    unmarked: Collection[int] = (),
+    epoch: int,
+    now: datetime,
 ) -> dict[int, uuid.UUID]:
     """Claim what may be sent; give the new redrive of each poison that was.
 
     Open poisons may be sent, and sent ones that nobody has been heard of for long.
-    Call it inside a transaction.
+    `queue` is the dead-letter queue to which they are given back; `unmarked` are the
+    topics whose messages cannot bear a redrive's mark. Call it inside a transaction.
     """
     lock(poisons)
     with connection.cursor() as cursor:
@@ -167,6 +175,8 @@ def begin(
             {
                 "poisons": list(poisons),
                 "target": target,
+                "queue": queue,
+                "unmarked": list(unmarked),
                 "epoch": epoch,
                 "now": now,
                 "from": before(State.REDRIVING),

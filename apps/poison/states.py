@@ -91,3 +91,11 @@ NEXT_OUTCOME: dict[Outcome, frozenset[Outcome]] = {
 def outcomes_before(outcome: Outcome) -> list[str]:
     """List the outcomes after which this one can still become known."""
     return sorted(o.value for o, onward in NEXT_OUTCOME.items() if outcome in onward)
+
+
+class Because(StrEnum):
+    """Why a skip ended: somebody removed it, its time was up, nobody needs it."""
+
+    REMOVED = "removed"
+    EXPIRED = "expired"
+    PASSED = "passed"

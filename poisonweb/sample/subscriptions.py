@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS
+from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,10 +15,6 @@ class Subscription:
     consumer_group: str
     client_name: str
 
-    @property
-    def dead_letter_queue(self) -> str:
-        return f"{self.topic}-poison"
-
 
 CONTENT = Subscription(
     topic=CONTENT_TOPIC,
@@ -26,4 +22,7 @@ CONTENT = Subscription(
     client_name="superstitious-1",
 )
 BILLING = Subscription(topic=ORDERS, consumer_group="billing", client_name="billing-1")
-BY_TOPIC = {each.topic: each for each in (CONTENT, BILLING)}
+DISPATCH = Subscription(
+    topic=SHIPMENTS, consumer_group="dispatch", client_name="dispatch-1"
+)
+BY_TOPIC = {each.topic: each for each in (CONTENT, BILLING, DISPATCH)}

@@ -1,8 +1,9 @@
-"""The wire between a consumer and Poisonweb: three reports, as JSON and as values.
+"""The wire between a consumer and Poisonweb: reports and skips, as JSON and as values.
 
 `to_wire` makes the JSON object of one report and `parse_failure`, `parse_confirmation`
-and `parse_counter` read it back; reading what was written gives an equal value. Members
-that are not known here are ignored, and null means absent.
+and `parse_counter` read it back; reading what was written gives an equal value.
+`parse_skip` reads what Poisonweb tells a consumer to pass over. Members that are not
+known here are ignored, and null means absent.
 
 A message is not to blame for its consumer: what a *message* brings along (bookmark,
 message id, content type, redrive header, exception texts) may hold any character, NUL
@@ -12,6 +13,7 @@ and lone surrogates too. What a *consumer* is called may not.
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -88,6 +90,15 @@ class Cause(StrEnum):
     MANUAL = "manual"
 
 
+class MatcherKind(StrEnum):
+    """By what a skip knows its messages."""
+
+    BOOKMARK = "bookmark"
+    MESSAGE_ID = "message_id"
+    BODY_DIGEST = "body_digest"
+    RULE = "rule"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Raised:
     """The exception a handler raised, as text."""
@@ -107,6 +118,11 @@ class Raised:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailureReport:
     """One message that its consumer could not process, whole.
+
+    `replays` tells that the broker hands the message out again to whoever reads its
+    topic from before it. `suspected` tells that the consumer itself may be what is
+    sick: the message is kept, and no other consumer skips it, until the same report
+    comes again without that word.
 
     `bookmark` and `message_id` are the broker's own and opaque. `attempts`, `failures`
     and `crashes` are the consumer's counts, `dequeue_count` is the broker's. `redrive`
@@ -136,6 +152,8 @@ class FailureReport:
     handler_version: str | None = None
     host: str | None = None
     redrive: str | None = None
+    replays: bool = False
+    suspected: bool = False
 
     def to_wire(self) -> dict[str, object]:
         return _present(
@@ -162,6 +180,8 @@ class FailureReport:
             handler_version=self.handler_version,
             host=self.host,
             redrive=self.redrive,
+            replays=self.replays or None,
+            suspected=self.suspected or None,
         )
 
 
@@ -222,6 +242,29 @@ class CounterReport:
         }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Skip:
+    """What a consumer passes over; `id` is None until Poisonweb has given it one.
+
+    `value` is the bookmark, the message id or the hexadecimal SHA-256 of the body; of a
+    rule it is its JSON. None as `consumer_group` or `handler_version` means all.
+    `redrive` is the id of the redrive whose failure made it, and which it holds for.
+    """
+
+    topic: str
+    kind: MatcherKind
+    value: str
+    id: int | None = None
+    consumer_group: str | None = None
+    handler_version: str | None = None
+    expires_at: datetime | None = None
+    reason: str = ""
+    by: str = ""
+    at: datetime | None = None
+    poison: int | None = None
+    redrive: str | None = None
+
+
 def parse_failure(value: object) -> FailureReport:
     """Read one member of `failures`; raise `Invalid` with the place and the remedy."""
     item = _Members(value)
@@ -251,6 +294,8 @@ def parse_failure(value: object) -> FailureReport:
         # Anybody can put any header on a message: a forged one, however long, is for
         # the signature to find out, and no reason to turn the message away.
         redrive=item.optional("redrive", _text),
+        replays=item.optional("replays", _flag) or False,
+        suspected=item.optional("suspected", _flag) or False,
     )
 
 
@@ -281,6 +326,26 @@ def parse_counter(value: object) -> CounterReport:
         skipped=item.required("skipped", _count),
         retried=item.required("retried", _count),
         duration_ms_hist=item.required("duration_ms_hist", _histogram),
+    )
+
+
+def parse_skip(value: object) -> Skip:
+    """Read one skip of Poisonweb's list; raise `Invalid` like `parse_failure`."""
+    item = _Members(value)
+    kind, matched = item.required("matcher", _matcher)
+    return Skip(
+        id=item.required("id", _sequence),
+        topic=item.required("topic", _name),
+        kind=kind,
+        value=matched,
+        consumer_group=item.optional("consumer_group", _name),
+        handler_version=item.optional("handler_version", _name),
+        expires_at=item.optional("expires_at", _moment),
+        reason=item.optional("reason", _any_text) or "",
+        by=item.optional("by", _any_text) or "",
+        at=item.optional("at", _moment),
+        poison=item.optional("poison", _sequence),
+        redrive=item.optional("redrive", _any_text),
     )
 
 
@@ -360,6 +425,37 @@ def _cause(value: object, pointer: str) -> Cause:
     return Cause(text)
 
 
+def _matcher(value: object, pointer: str) -> tuple[MatcherKind, str]:
+    item = _Members(value, pointer)
+    kind = item.required("kind", _kind)
+    if kind is MatcherKind.RULE:
+        return kind, item.required("value", _json)
+    if kind is MatcherKind.BODY_DIGEST:
+        return kind, item.required("value", _digest)
+    return kind, item.required("value", _text)
+
+
+def _kind(value: object, pointer: str) -> MatcherKind:
+    text = _any_text(value, pointer)
+    if text not in set(MatcherKind):
+        known = ", ".join(MatcherKind)
+        raise _wrong(pointer, f"is unknown: send one of {known}.")
+    return MatcherKind(text)
+
+
+def _json(value: object, pointer: str) -> str:
+    if not isinstance(value, Mapping):
+        raise _wrong(pointer, "must be a JSON object.")
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(value: object, pointer: str) -> str:
+    text = _any_text(value, pointer)
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise _wrong(pointer, "is no SHA-256: send 64 hexadecimal digits.")
+    return text
+
+
 def _uuid(value: object, pointer: str) -> UUID:
     text = _any_text(value, pointer).lower()
     try:
@@ -370,6 +466,12 @@ def _uuid(value: object, pointer: str) -> UUID:
     if parsed is None or str(parsed) != text:
         raise _wrong(pointer, "is no UUID: send it as 8-4-4-4-12 hexadecimal digits.")
     return parsed
+
+
+def _flag(value: object, pointer: str) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(pointer, "must be true or false.")
+    return value
 
 
 def _integer(value: object, pointer: str, limit: int) -> int:

@@ -261,9 +261,15 @@ function mergeInstead(ctx, tasks) {
 
 document.addEventListener("htmx:after:swap", () => {
   if (selection.form && live.whole) selection.forget(live.rowsBefore);
+  revealScripted();
   selection.show();
   tellTimes();
 });
+
+/** What would do nothing without this file comes hidden: at first, and with every swap. */
+function revealScripted() {
+  for (const hidden of $$("[data-needs-script]")) hidden.hidden = false;
+}
 
 document.addEventListener("htmx:error", (event) => {
   if (!event.detail.ctx) return;
@@ -511,7 +517,7 @@ function follow(target) {
 
 /* ---- Start ------------------------------------------------------------------------ */
 
-for (const hidden of $$("[data-needs-script]")) hidden.hidden = false;
+revealScripted();
 for (const toast of $$("[data-toast]")) expire(toast);
 live.due = Date.now() + live.every;
 selection.restore();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
@@ -42,9 +43,9 @@ class Client:
         preview = self.post("operations/preview", {"verb": "redrive", "q": q})
         confirmation = {"token": preview["token"], "reason": reason}
         accepted = self.post("operations", confirmation)
-        path = f"operations/{accepted['id']}"
-        eventually(lambda: is_answered(self.get(path)), seconds=60)
-        operation: dict[str, Any] = self.get(path)
+        see = partial(self.get, f"operations/{accepted['id']}")
+        eventually(lambda: is_answered(see()), seconds=60, tell=see)
+        operation: dict[str, Any] = see()
         return operation
 
     def _ask(self, request: Request) -> Any:

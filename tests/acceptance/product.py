@@ -151,8 +151,15 @@ def _names(pid: int, var: str) -> bool:
     return False
 
 
-def eventually(true: Callable[[], bool], *, seconds: float = 20.0) -> None:
+def eventually(
+    true: Callable[[], bool],
+    *,
+    seconds: float = 20.0,
+    tell: Callable[[], object] = lambda: "",
+) -> None:
+    """Wait until it is true; who waits in vain may tell what they see instead."""
     deadline = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < deadline, "it did not come true in time"
+        in_time = time.monotonic() < deadline
+        assert in_time, f"it did not come true in time {tell()}"
         time.sleep(0.1)

@@ -81,7 +81,7 @@ def environment(
 
 
 @pytest.fixture
-def browser(environment: dict[str, str]) -> Iterator[Browser]:
+def visitor(environment: dict[str, str]) -> Iterator[Browser]:
     port = free_port()
     web = subprocess.Popen(
         [
@@ -92,29 +92,29 @@ def browser(environment: dict[str, str]) -> Iterator[Browser]:
         env=environment,
         stderr=subprocess.DEVNULL,
     )
-    browser = Browser(f"http://127.0.0.1:{port}")
+    visitor = Browser(f"http://127.0.0.1:{port}")
     try:
-        eventually(browser.answers)
-        yield browser
+        eventually(visitor.answers)
+        yield visitor
     finally:
         web.terminate()
         web.wait(timeout=20)
 
 
 def test_pages_tell_that_postgres_is_away_and_come_back_with_it(
-    database: tuple[Running, str], environment: dict[str, str], browser: Browser
+    database: tuple[Running, str], environment: dict[str, str], visitor: Browser
 ) -> None:
     running, _ = database
     with running():
         prepare = [sys.executable, "manage.py", "prepare"]
         subprocess.run(prepare, cwd=ROOT, env=environment, check=True)
-        browser.sign_in()
-        before, _ = browser.ask("/problems")
+        visitor.sign_in()
+        before, _ = visitor.ask("/problems")
 
-    away = {path: browser.ask(path) for path in ("/problems", "/readyz", "/healthz")}
+    away = {path: visitor.ask(path) for path in ("/problems", "/readyz", "/healthz")}
 
     with running():
-        eventually(lambda: browser.ask("/problems")[0] == 200)
+        eventually(lambda: visitor.ask("/problems")[0] == 200)
     assert before == 200
     assert {path: status for path, (status, _) in away.items()} == {
         "/problems": 503,

@@ -38,8 +38,9 @@ pytestmark = pytest.mark.acceptance
 PYTHON = ".venv/bin/python"
 SCOPES = ("poisons:read", "problems:read", "operations:read", "operations:write")
 MINUTE = 60.0
-# The past leaves some shipments to be decided, and nothing else.
-OF_TODAY = "is:open !topic:shipments"
+# The past leaves some addresses to be decided, and nothing else.
+OF_TODAY = "is:open !error:LookupError"
+DEADLY = "topic:shipments cause:crash"
 OF_THE_PAST = "SELECT poison_id FROM poison_failure WHERE host = 'sample-history'"
 
 Seen = dict[int, dict[str, Any]]
@@ -55,6 +56,8 @@ class Story:
     content_after: Seen
     orders_before: Seen
     orders_after: Seen
+    shipments_before: Seen
+    shipments_after: Seen
     requeued_content: dict[str, Any]
     requeued_orders: dict[str, Any]
     fixable: set[int]
@@ -159,8 +162,7 @@ def _is_settled(redis: Redis, topic: str) -> bool:
     groups: Any = redis.xinfo_groups(topic)
     newest: Any = redis.xrevrange(topic, count=1)
     (group,) = groups
-    is_read = group["last-delivered-id"] == newest[0][0] and not group["pending"]
-    return is_read and not redis.xlen(f"{topic}-poison")
+    return group["last-delivered-id"] == newest[0][0] and not group["pending"]
 
 
 def _can_be_billed(body: bytes) -> bool:
@@ -178,8 +180,9 @@ def tell(product: Product, town: Town) -> Story:
     eventually(lambda: bool(visitor.get("problems", q=OF_TODAY)["results"]))
     first_problem = time.monotonic() - began
 
-    has_released = town.var / "log" / "sample.log"
-    eventually(lambda: "is released" in has_released.read_text(), seconds=3 * MINUTE)
+    log = town.var / "log" / "sample.log"
+    release = "billing-1 runs release 2"
+    eventually(lambda: release in log.read_text(), seconds=3 * MINUTE)
     os.kill(product.pid("sample"), signal.SIGUSR1)
     eventually(town.is_at_rest, seconds=MINUTE)
     eventually(lambda: town.days_of_the_past() > 0, seconds=3 * MINUTE)
@@ -189,6 +192,8 @@ def tell(product: Product, town: Town) -> Story:
     content = visitor.requeue("topic:ContentTopic is:open", reason="once more")
     orders_before = by_id(visitor, "topic:orders is:open")
     orders = visitor.requeue("topic:orders is:open", reason="the fix is out")
+    shipments_before = by_id(visitor, f"{DEADLY} is:open")
+    visitor.requeue(f"{DEADLY} is:open", reason="to see what they do")
 
     eventually(lambda: town.record() == town.ledger(), seconds=MINUTE)
     # The minute that runs is told of when it is over.
@@ -200,6 +205,8 @@ def tell(product: Product, town: Town) -> Story:
         content_after=by_id(visitor, "topic:ContentTopic", but=town.past()),
         orders_before=orders_before,
         orders_after=by_id(visitor, "topic:orders", but=town.past()),
+        shipments_before=shipments_before,
+        shipments_after=by_id(visitor, DEADLY),
         requeued_content=content,
         requeued_orders=orders,
         fixable=town.fixable(),
@@ -232,6 +239,7 @@ def test_problems_appear_by_themselves_within_seconds(story: Story) -> None:
         ("orders", "UnicodeDecodeError"),
         ("orders", "ValueError"),
         ("orders", "ZeroDivisionError"),
+        ("shipments", "ProcessDied"),
     }
 
 
@@ -279,6 +287,21 @@ def test_the_release_mends_half_of_the_bug(story: Story) -> None:
     assert became == {"confirmed", "open"}
 
 
+def test_what_kills_its_consumer_is_poison_and_the_crash_is_named(
+    story: Story,
+) -> None:
+    before, after = story.shipments_before, story.shipments_after
+    (crash,) = (p for p in story.problems if p["title"] == "ProcessDied")
+
+    assert {poison["problem"] for poison in before.values()} == {crash["id"]}
+    said = {poison["error_message"] for poison in before.values()}
+    assert said == {"The process ended with exit code 134"}
+    assert {poison["counts"]["crashes"] for poison in before.values()} == {2}
+    assert set(after) == set(before)
+    assert {poison["counts"]["recurrences"] for poison in after.values()} == {1}
+    assert {poison["counts"]["crashes"] for poison in after.values()} == {4}
+
+
 def test_the_record_says_what_the_consumers_say(story: Story) -> None:
     assert story.record == story.ledger
     assert story.record["ContentTopic"].recurrences == len(story.content_before)
@@ -288,6 +311,7 @@ def test_the_record_says_what_the_consumers_say(story: Story) -> None:
 def test_consumers_count_what_they_do(story: Story) -> None:
     assert story.counted["ContentTopic"] > 100
     assert story.counted["orders"] > 50
+    assert story.counted["shipments"] > 0
 
 
 def test_the_trail_is_whole(story: Story) -> None:

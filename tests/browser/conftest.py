@@ -46,32 +46,75 @@ def browser() -> Iterator[Browser]:
         yield playwright.chromium.launch(executable_path=chromium, args=CHROMIUM)
 
 
+class Windows:
+    """Keeps windows, one for each way to be opened: they cost more than their pages."""
+
+    def __init__(self, browser: Browser, url: str) -> None:
+        self._browser = browser
+        self._url = url
+        self._cookies: list[Any] = []
+        self._contexts: dict[str, BrowserContext] = {}
+
+    def sign_in(self) -> None:
+        """Sign in as people do, for all the pages to come."""
+        complaints: list[str] = []
+        page = self.open(viewport=DESK)
+        listen(page, complaints, refused=False)
+        sign_in(page)
+        self._cookies = [*page.context.cookies()]
+        page.close()
+        assert complaints == []
+
+    def tidy(self) -> None:
+        """Let nothing be left of what was there before, but for the sign-in."""
+        for context in self._contexts.values():
+            context.clear_cookies()
+            context.add_cookies(self._cookies)
+
+    def open(self, **wanted: Any) -> Page:
+        return self._context(wanted).new_page()
+
+    def _context(self, wanted: dict[str, Any]) -> BrowserContext:
+        way = repr(sorted(wanted.items()))
+        if way not in self._contexts:
+            context = self._browser.new_context(base_url=self._url, **wanted)
+            context.add_cookies(self._cookies)
+            # A window ends with its last page: this one stays.
+            context.new_page()
+            self._contexts[way] = context
+        return self._contexts[way]
+
+
+@pytest.fixture(scope="session")
+def windows(browser: Browser, product: Product) -> Windows:
+    windows = Windows(browser, product.url)
+    windows.sign_in()
+    return windows
+
+
 @pytest.fixture
-def open_page(browser: Browser, product: Product) -> Iterator[Open]:
+def open_page(windows: Windows) -> Iterator[Open]:
     """Open a page as the signed-in admin; in the end nothing may have complained.
 
     A violated Content-Security-Policy is an error on the console, too. Pages that tell
     of an error complain by being one: `refused` says that they may.
     """
-    contexts: list[BrowserContext] = []
+    pages: list[Page] = []
     complaints: list[str] = []
+    windows.tidy()
 
     def opened(
         path: str = "/problems", *, refused: bool = False, **wanted: Any
     ) -> Page:
-        context = browser.new_context(
-            base_url=product.url, **({"viewport": DESK} | wanted)
-        )
-        contexts.append(context)
-        page = context.new_page()
+        page = windows.open(**({"viewport": DESK} | wanted))
+        pages.append(page)
         listen(page, complaints, refused=refused)
-        sign_in(page)
         page.goto(path)
         return page
 
     yield opened
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert complaints == []
 
 

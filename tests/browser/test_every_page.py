@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -26,12 +27,18 @@ HEADINGS = """() => [...document.querySelectorAll('h1, h2, h3, h4')]
     .filter(e => e.checkVisibility()).map(e => Number(e.tagName[1]))"""
 LISTS = (
     *("/", "/problems", "/messages", "/messages?everything=1", "/topics"),
+    *("/skips", "/skips?everything=1", "/skips/new"),
     *("/positions", "/operations", "/audit"),
+    *("/brokers", "/brokers/new"),
     *("/reports", "/reports?topic=orders", "/reports/runs"),
 )
 # Nothing matches there, so that each says so.
 EMPTY = ("/problems?q=error:nowhere", "/topics?name=nowhere", "/audit?actor=nobody")
+OF_A_TOPIC = ("/mode?mode=observe", "/mode?mode=tee", "/policies", "/samples")
+OF_A_BROKER = ("/edit", "/discover")
 REFUSED = ("/nowhere", "/problems?q=colour:red", "/operations?cursor=nowhere")
+
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 Faults = dict[str, list[str]]
 
@@ -41,6 +48,9 @@ def paths(page: Page) -> list[str]:
     page.goto("/problems?q=")
     await_rows(page, 1)
     found = [first_link(page, path) for path in ("/problems?q=", "/topics")]
+    found += [found[-1] + of_a_topic for of_a_topic in OF_A_TOPIC]
+    broker = first_link(page, "/brokers")
+    found += [broker, *(broker + of_a_broker for of_a_broker in OF_A_BROKER)]
     preview, operation = decided(page)
     page.goto("/messages")
     page.locator("td.what a").first.click()
@@ -76,9 +86,9 @@ def faults(page: Page) -> list[str]:
         *(["too wide"] if page.evaluate(WIDER_THAN_THE_SCREEN) else []),
         *wrong_headings(page),
     ]
-    for theme in ("light", "dark"):
+    for theme in THEMES:
         page.emulate_media(color_scheme=theme)
-        found += [f"{theme}: {rule}" for rule in violations(page)]
+        found += [f"{theme}: {fault}" for fault in violations(page)]
     return found
 
 

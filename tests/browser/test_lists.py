@@ -66,6 +66,17 @@ def test_the_head_box_tells_some_from_all(page: Page) -> None:
     assert (some, every) == ([False, True], [True, False])
 
 
+def test_a_list_brought_anew_keeps_what_the_script_adds(page: Page) -> None:
+    head = page.get_by_label("Select this page")
+
+    with page.expect_response(lambda answer: "/messages" in answer.url):
+        page.keyboard.press("Shift+R")
+    page.wait_for_timeout(700)
+    head.click()
+
+    assert chosen(page) == sorted(rows(page))
+
+
 def test_a_selection_survives_a_refresh_and_another_sorting_of_pages(
     page: Page,
 ) -> None:

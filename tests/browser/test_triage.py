@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, sign_in
 
 pytestmark = pytest.mark.browser
 
@@ -117,7 +117,10 @@ def test_what_is_dropped_can_be_had_back_and_all_of_it_is_on_record(
 
 
 def test_every_act_works_without_a_script(open_page: Open) -> None:
-    page = open_page(CONTENT, java_script_enabled=False)
+    page = open_page("/help", java_script_enabled=False)
+    page.context.clear_cookies()
+    sign_in(page)
+    page.goto(CONTENT)
     for _ in range(60):
         if page.locator("tr[data-key]").count():
             break

@@ -1,29 +1,98 @@
-"""A Redis for the contract suite alone: it is killed and started again."""
+"""A server for each kind of broker, once for the whole run, and stages on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from tests.contracts.stages import MemoryStage, RedisStage, Server, Stage
+from tests.contracts import kinds
+from tests.contracts.kinds import BrokerServer
+from tests.contracts.stages import (
+    MemoryStage,
+    RealStage,
+    RedisStage,
+    Server,
+    Stage,
+    StreamStage,
+)
+
+StageOf = Callable[[str], Stage]
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("redis"))
-    yield server
-    server.kill()
+def servers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], BrokerServer]]:
+    """Start the server of a kind when it is first asked for, and stop it at the end."""
+    running: dict[str, BrokerServer] = {}
+
+    def server_of(kind: str) -> BrokerServer:
+        if kind not in running:
+            running[kind] = kinds.KINDS[kind].start(tmp_path_factory.mktemp(kind))
+        return running[kind]
+
+    yield server_of
+    for server in running.values():
+        server.stop()
 
 
 @pytest.fixture
-def redis_stage(server: Server) -> Iterator[RedisStage]:
-    if server.process.poll() is not None:
-        server.start()
-    stage = RedisStage(server)
-    yield stage
-    stage.client.close()
+def stage_of(servers: Callable[[str], BrokerServer]) -> Iterator[StageOf]:
+    """Make stages; whatever ports they give out are closed with the test."""
+    with ExitStack() as ports:
+
+        def make(kind: str) -> Stage:
+            if kind == kinds.MEMORY:
+                return MemoryStage()
+            stage = kinds.KINDS[kind].stage_on(servers(kind))
+            _close_later(stage, ports)
+            return stage
+
+        yield make
+
+
+def _close_later(stage: Stage, ports: ExitStack) -> None:
+    def remembering(make: Callable[[], Any]) -> Callable[[], Any]:
+        def made() -> Any:
+            port = make()
+            ports.callback(port.close)
+            return port
+
+        return made
+
+    for name in ("publisher", "reader", "admin", "broker_admin"):
+        setattr(stage, name, remembering(getattr(stage, name)))
+
+
+@pytest.fixture(params=kinds.EVERY)
+def stage(request: pytest.FixtureRequest, stage_of: StageOf) -> Stage:
+    """Give each kind in turn, the twin in memory among them."""
+    return stage_of(request.param)
+
+
+@pytest.fixture(params=kinds.REAL)
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def real_stage(kind: str, stage_of: StageOf) -> RealStage:
+    return cast("RealStage", stage_of(kind))
+
+
+@pytest.fixture(params=kinds.STREAMS)
+def streams(request: pytest.FixtureRequest, stage_of: StageOf) -> StreamStage:
+    return cast("StreamStage", stage_of(request.param))
+
+
+@pytest.fixture
+def redis_stage(stage_of: StageOf) -> RedisStage:
+    return cast("RedisStage", stage_of("redis_streams"))
 
 
 @pytest.fixture
@@ -33,11 +102,3 @@ def mortal_stage(tmp_path: Path) -> Iterator[RedisStage]:
     yield stage
     stage.client.close()
     stage.server.kill()
-
-
-@pytest.fixture(params=["memory", "redis_streams"])
-def stage(request: pytest.FixtureRequest) -> Stage:
-    if request.param == "memory":
-        return MemoryStage()
-    found: RedisStage = request.getfixturevalue("redis_stage")
-    return found

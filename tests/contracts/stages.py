@@ -1,7 +1,7 @@
 """What the contract suite needs of a broker besides its ports: the rest of the world.
 
-A stage is one topic of one broker: its other producers and consumers, its clock, and
-the power to take the broker away.
+A stage is one topic of one broker: its other producers and consumers, and the power to
+take the broker away. Those of RabbitMQ, Azure and SQS are in modules of their own.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ from uuid import uuid4
 
 import redis
 
-from apps.brokers import adapters
-from apps.brokers.adapters.memory import MemoryBroker
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.adapters.memory import CAPABILITIES, MemoryBroker
 from apps.brokers.adapters.redis_entries import join, split
+from apps.brokers.adapters.redis_streams import ADAPTER
 from apps.brokers.ports import (
+    BrokerAdmin,
+    Capabilities,
     DeadLetterReader,
     Header,
     Outbound,
@@ -36,18 +39,42 @@ Message = tuple[bytes, tuple[Header, ...]]
 
 
 class Stage(Protocol):
-    topic: str
-    queue: str
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue(self) -> str: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
 
     def publisher(self) -> Publisher: ...
     def reader(self) -> DeadLetterReader: ...
     def admin(self) -> TopicAdmin: ...
+    def broker_admin(self) -> BrokerAdmin: ...
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
         """Add a message as any producer would."""
 
     def contents(self, topic: str) -> list[Message]:
-        """Return what is in a topic or a queue, oldest first."""
+        """Return what is in a topic or a queue, oldest first, and leave it there."""
+
+    def consume(self, topic: str) -> list[Message]:
+        """Take everything and settle it, as any consumer would."""
+
+    def go_away(self) -> None: ...
+    def come_back(self) -> None: ...
+
+
+class RealStage(Stage, Protocol):
+    """A stage on a real server, which the whole product can be led to."""
+
+    @property
+    def broker(self) -> BrokerSettings: ...
+    @property
+    def settings(self) -> TopicSettings: ...
+
+
+class StreamStage(Stage, Protocol):
+    """A topic that consumer groups read, each for itself, and a clock."""
 
     def receive(self, *, consumer_group: str, client_name: str) -> list[str]:
         """Hand everything new to a consumer and return the bookmarks."""
@@ -59,13 +86,12 @@ class Stage(Protocol):
 
     def settle(self, bookmark: str, *, consumer_group: str) -> None: ...
     def advance(self, seconds: float) -> None: ...
-    def go_away(self) -> None: ...
-    def come_back(self) -> None: ...
 
 
 class MemoryStage:
     topic = "orders"
     queue = "orders-poison"
+    capabilities = CAPABILITIES
 
     def __init__(self) -> None:
         self.broker = MemoryBroker()
@@ -83,12 +109,23 @@ class MemoryStage:
     def admin(self) -> TopicAdmin:
         return self.broker.admin(self.topic)
 
+    def broker_admin(self) -> BrokerAdmin:
+        return self.broker
+
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
         message = Outbound(topic=topic, body=body, headers=tuple(headers))
         self.broker.publisher().publish([message])
 
     def contents(self, topic: str) -> list[Message]:
         return [(m.body, m.headers) for m in self.broker.published(topic)]
+
+    def consume(self, topic: str) -> list[Message]:
+        received = self.broker.receive(
+            topic, consumer_group="world", client_name="world"
+        )
+        for bookmark, _ in received:
+            self.broker.settle(topic, bookmark, consumer_group="world")
+        return [(message.body, message.headers) for _, message in received]
 
     def receive(self, *, consumer_group: str, client_name: str) -> list[str]:
         received = self.broker.receive(
@@ -136,6 +173,9 @@ class Server:
     def start(self) -> None:
         self.process = self._spawn()
 
+    def stop(self) -> None:
+        self.kill()
+
     def _spawn(self) -> subprocess.Popen[bytes]:
         log = self._folder / "log"
         process = processes.spawn(self._program, folder=self._folder, log=log)
@@ -151,7 +191,11 @@ class Server:
 class RedisStage:
     """A stream of its own on a shared server; the world uses redis-py itself."""
 
+    capabilities = ADAPTER.capabilities
+
     def __init__(self, server: Server) -> None:
+        if server.process.poll() is not None:
+            server.start()
         self.server = server
         self.url = server.url
         self.topic = f"orders {uuid4()}"
@@ -159,32 +203,29 @@ class RedisStage:
         self.options: dict[str, object] = {}
         self.client = redis.Redis.from_url(self.url, protocol=2)
 
-    def publisher(self) -> Publisher:
-        return adapters.publisher(
-            kind="redis_streams", url=self.url, options=self.options
+    @property
+    def broker(self) -> BrokerSettings:
+        return BrokerSettings(url=self.url, options=self.options)
+
+    @property
+    def settings(self) -> TopicSettings:
+        return TopicSettings(
+            topic=self.topic,
+            max_dequeue_count=MAX_DEQUEUE_COUNT,
+            visibility_timeout=VISIBILITY_TIMEOUT,
         )
+
+    def publisher(self) -> Publisher:
+        return ADAPTER.publisher(self.broker)
 
     def reader(self) -> DeadLetterReader:
-        return adapters.dead_letter_reader(
-            kind="redis_streams",
-            url=self.url,
-            options=self.options,
-            topic=self.topic,
-            dead_letter_queue="",
-            max_dequeue_count=MAX_DEQUEUE_COUNT,
-            visibility_timeout=VISIBILITY_TIMEOUT,
-        )
+        return ADAPTER.dead_letter_reader(self.broker, self.settings)
 
     def admin(self) -> TopicAdmin:
-        return adapters.topic_admin(
-            kind="redis_streams",
-            url=self.url,
-            options=self.options,
-            topic=self.topic,
-            dead_letter_queue="",
-            max_dequeue_count=MAX_DEQUEUE_COUNT,
-            visibility_timeout=VISIBILITY_TIMEOUT,
-        )
+        return ADAPTER.topic_admin(self.broker, self.settings)
+
+    def broker_admin(self) -> BrokerAdmin:
+        return ADAPTER.broker_admin(self.broker)
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
         self.add(topic, *join(body, tuple(headers), body_field=b"body"))
@@ -210,18 +251,28 @@ class RedisStage:
     def contents(self, topic: str) -> list[Message]:
         return [split(fields, body_field=b"body") for fields in self.fields(topic)]
 
+    def consume(self, topic: str) -> list[Message]:
+        entries = self._hand_out(topic, consumer_group="world", client_name="world")
+        for bookmark, _ in entries:
+            self.client.xack(topic, "world", bookmark)
+        paired = (zip(flat[::2], flat[1::2], strict=True) for _, flat in entries)
+        return [split(tuple(fields), body_field=b"body") for fields in paired]
+
     def receive(self, *, consumer_group: str, client_name: str) -> list[str]:
-        self.make_group(consumer_group)
+        entries = self._hand_out(
+            self.topic, consumer_group=consumer_group, client_name=client_name
+        )
+        return [bookmark.decode() for bookmark, _ in entries]
+
+    def _hand_out(self, topic: str, *, consumer_group: str, client_name: str) -> Any:
+        groups = self.client.xinfo_groups(topic) if self.client.exists(topic) else []
+        if consumer_group.encode() not in [group["name"] for group in groups]:
+            self.client.xgroup_create(topic, consumer_group, id="0", mkstream=True)
         reply = self.raw(
             *("XREADGROUP", "GROUP", consumer_group, client_name),
-            *("STREAMS", self.topic, ">"),
+            *("STREAMS", topic, ">"),
         )
-        return [bookmark.decode() for bookmark, _ in reply[0][1]]
-
-    def make_group(self, name: str) -> None:
-        groups = self.client.xinfo_groups(self.topic)
-        if name.encode() not in [group["name"] for group in groups]:
-            self.client.xgroup_create(self.topic, name, id="0")
+        return reply[0][1] if reply else []
 
     def receive_again(
         self, bookmark: str, *, consumer_group: str, client_name: str

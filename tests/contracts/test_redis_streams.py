@@ -14,7 +14,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from apps.brokers import adapters
-from apps.brokers.adapters.redis_streams import RedisDeadLetterReader, RedisStreams
+from apps.brokers import services as brokers
+from apps.brokers.adapters.redis_settings import RedisStreams
+from apps.brokers.adapters.redis_streams import RedisDeadLetterReader
+from apps.brokers.models import Broker
 from apps.brokers.ports import BATCH_BYTES, Header, Outbound, Outcome, OutcomeKind
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core.errors import Invalid, Refused, Unavailable
@@ -402,12 +405,14 @@ def test_an_address_may_come_from_the_environment(
     redis_stage: RedisStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORDERS_REDIS", redis_stage.url)
-    redis_stage.url = "env:ORDERS_REDIS"
+    there, nowhere = (
+        Broker(kind="redis_streams", url=url)
+        for url in ("env:ORDERS_REDIS", "env:NOBODY_SET_THIS")
+    )
 
-    assert redis_stage.admin().depth() == 0
-    redis_stage.url = "env:NOBODY_SET_THIS"
+    assert brokers.broker_admin_of(there).ping().startswith("Redis ")
     with pytest.raises(Unavailable, match="NOBODY_SET_THIS"):
-        redis_stage.admin()
+        brokers.broker_admin_of(nowhere)
 
 
 def test_settings_that_cannot_work_are_refused_at_once() -> None:
@@ -424,7 +429,7 @@ def test_settings_that_cannot_work_are_refused_at_once() -> None:
     with pytest.raises(Invalid, match="body_field"):
         RedisStreams.from_options({"body_field": 7}, url=url)
     with pytest.raises(Invalid, match="kafka"):
-        adapters.publisher(kind="kafka", url=url, options={})
+        adapters.adapter("kafka")
 
 
 def outbound(topic: str, number: int) -> Outbound:

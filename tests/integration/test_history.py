@@ -234,8 +234,8 @@ def test_decisions_are_on_the_trail_as_the_samples(story: Story) -> None:
     assert story.decided_by == {("system:sample", "system")}
     assert story.verdict.ok
     operations, _ = story.contents["triage_operation"]
-    # The broker, the topic, the report; each operation confirmed and finished.
-    assert story.verdict.entries == 3 + 2 * operations
+    # The broker, the report; each operation confirmed and finished.
+    assert story.verdict.entries == 2 + 2 * operations
 
 
 def test_it_asks_for_the_report_of_its_days_once(story: Story) -> None:

@@ -17,8 +17,8 @@ from redis import Redis
 from apps.bookmarks.models import BookmarkPosition
 from apps.brokers.models import Broker, Topic
 from apps.capture import lanes, services
-from apps.capture.lanes import Drain
-from apps.capture.models import HeldDeadLetter
+from apps.capture.drain import Drain
+from apps.capture.models import HeldDeadLetter, Lane
 from apps.core import clock, lock
 from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.poison.services import Answered, begin, mark
@@ -44,9 +44,17 @@ def dead_letter(stream: Redis, **fields: bytes) -> bytes:
     return cast(bytes, stream.xadd("orders-poison", {**named, **STORY}))
 
 
+def draining(topic: Topic, now: datetime) -> Drain:
+    return Drain(lane=Lane.objects.possible().get(pk=topic.pk), clock=lambda: now)
+
+
 def drain(topic: Topic, now: datetime) -> int:
-    with Drain(topic=topic, clock=lambda: now) as work:
-        return work.once(wait=0.0)
+    """Drain once, and give the number of letters that were captured."""
+    before = Lane.objects.get(pk=topic.pk).captured
+    with draining(topic, now) as work:
+        work.take(wait=0.0)
+        work.keep_house()
+    return Lane.objects.get(pk=topic.pk).captured - before
 
 
 def until(holds: Callable[[], object], seconds: float = 10.0) -> None:
@@ -81,7 +89,7 @@ def test_a_crash_between_commit_and_acknowledgement_counts_once(
 ) -> None:
     dead_letter(stream, body=b"x")
 
-    with Drain(topic=orders, clock=lambda: now) as work:
+    with draining(orders, now) as work:
         letters = work.reader.read(limit=10, wait=0.0)
         work._write(letters)  # and here the lane dies
     drain(orders, now)
@@ -179,9 +187,9 @@ def test_a_message_that_its_consumers_never_settle_is_dead_lettered(
         stream.xclaim("orders", "billing", "billing-1", 0, [pending[0]["message_id"]])
     time.sleep(0.25)  # the topic's visibility timeout is 0.2 s
 
-    with Drain(topic=orders, clock=lambda: now) as work:
-        work.once(wait=0.0)
-        work.once(wait=0.0)
+    with draining(orders, now) as work:
+        work.keep_house()
+        work.take(wait=0.0)
 
     poison = Poison.objects.get()
     assert (poison.cause, poison.consumer_group) == ("max_dequeue_count", "billing")
@@ -222,7 +230,7 @@ def test_lanes_wait_for_a_broker_that_is_away_and_say_so(
     )
     serving.start()
     try:
-        until(lambda: Topic.objects.get().lane_state == "away")
+        until(lambda: Lane.objects.get().state == "away")
         Broker.objects.update(url=redis_url)
         until(Poison.objects.exists, seconds=30)
     finally:

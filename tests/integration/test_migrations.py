@@ -12,6 +12,9 @@ from apps.poison.models import Failure, Redrive
 from apps.poison.services import Answered, begin, confirm, mark
 from apps.poison.states import Outcome
 from apps.poison.tokens import sign
+from apps.team import services as team
+from apps.team.models import ApiKey
+from apps.team.rights import Principal, Scope
 from tests.reports import capture, failure, poisons
 
 
@@ -34,3 +37,22 @@ def test_facts_of_before_are_filled_in(now: datetime) -> None:
     marked = Failure.objects.order_by("id").values_list("is_first", flat=True)
     assert list(marked) == [True, False, True]
     assert Redrive.objects.get().confirmed_at == now
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_key_goes_back_with_the_rights_that_were_known_before(
+    operator: Principal, now: datetime
+) -> None:
+    team.create_api_key(
+        name="ci", scopes=[*Scope], topics=["*"], actor=operator.actor, now=now
+    )
+
+    call_command("migrate", "team", "0001", verbosity=0)
+    before = set(ApiKey.objects.get().scopes)
+    call_command("migrate", verbosity=0)
+
+    assert before == {
+        *("capture:write", "positions:read", "poisons:read", "bodies:read"),
+        *("problems:read", "operations:read", "operations:write", "audit:read"),
+    }
+    assert set(ApiKey.objects.get().scopes) == before

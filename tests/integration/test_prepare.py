@@ -17,10 +17,12 @@ from apps.brokers.models import Broker, Topic
 from apps.core.actor import Actor
 from apps.team import services as team
 from apps.team.models import ApiKey, User
+from tests.passwords import ONE_ROUND
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-TOPICS = ("ContentTopic", "orders")
+TOPICS = ("ContentTopic", "orders", "shipments")
+SCOPES = ["capture:write", "skips:read"]
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +32,7 @@ def var(tmp_path: Path, settings: Settings) -> Path:
     settings.POISONWEB_DEMO = True
     settings.POISONWEB_REDIS_URL = "redis://127.0.0.1:1/1"
     settings.POISONWEB_ADMIN_PASSWORD = None
+    settings.PASSWORD_HASHERS = ONE_ROUND
     return tmp_path
 
 
@@ -72,14 +75,14 @@ def test_another_password_takes_the_place_of_the_first(
     assert not (var / "admin-password").exists()
 
 
-def test_the_sample_has_a_broker_two_topics_and_a_key(var: Path) -> None:
+def test_the_sample_has_a_broker_its_topics_and_a_key(var: Path) -> None:
     prepare()
 
     kept = var / "sample-api-key"
     key = team.recognise(secret=kept.read_text(), now=datetime.now(UTC))
     assert kept.stat().st_mode & 0o777 == 0o600
     assert key
-    assert (key.scopes, tuple(key.topics)) == (["capture:write"], TOPICS)
+    assert (key.scopes, tuple(key.topics)) == (SCOPES, TOPICS)
     broker = Broker.objects.get()
     assert (broker.name, broker.kind, broker.url) == (
         "sample",
@@ -111,6 +114,27 @@ def test_a_revoked_key_is_made_again(var: Path) -> None:
     prepare()
 
     assert team.recognise(secret=(var / "sample-api-key").read_text(), now=now)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [{"scopes": ["capture:write"]}, {"topics": ["ContentTopic", "orders"]}],
+    ids=["fewer scopes", "fewer topics"],
+)
+def test_a_key_of_the_release_before_gives_way_to_one_that_may_more(
+    var: Path, before: dict[str, list[str]]
+) -> None:
+    prepare()
+    old = (var / "sample-api-key").read_text()
+    ApiKey.objects.update(**before)
+
+    prepare()
+
+    now = datetime.now(UTC)
+    assert team.recognise(secret=old, now=now) is None
+    key = team.recognise(secret=(var / "sample-api-key").read_text(), now=now)
+    assert key
+    assert (key.scopes, tuple(key.topics)) == (SCOPES, TOPICS)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +190,7 @@ def test_four_at_once_take_turns(var: Path) -> None:
     assert list(actions) == [
         "user.created",
         "broker.registered",
-        "topic.registered",
-        "topic.registered",
+        *["topic.registered", "lane.set"] * len(TOPICS),
         "api_key.created",
     ]
 

@@ -15,7 +15,8 @@ from django.db import connection
 from pyspark.sql import SparkSession
 
 from spark import session
-from tests.spark.doors import DOORS, JDBC_JAR, Export
+from tests.needs import JDBC_JAR
+from tests.spark.doors import DOORS, Export
 
 
 def _database_url() -> str:
@@ -33,6 +34,9 @@ def spark(django_db_setup: None) -> Iterator[SparkSession]:
         if JDBC_JAR.exists():
             patch.setenv("POISONWEB_JDBC_JAR", str(JDBC_JAR))
         started = session.start("tests")
+    # A handful of rows is done long before the code for them is compiled.
+    started.conf.set("spark.sql.codegen.wholeStage", "false")
+    started.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield started
     started.stop()
 

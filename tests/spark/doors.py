@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
-# Debian's libpostgresql-jdbc-java. Without it there is one way only to test.
-JDBC_JAR = Path("/usr/share/java/postgresql.jar")
-DOORS = ("adbc", "jdbc") if JDBC_JAR.exists() else ("adbc",)
+import pytest
+
+DOORS = ("adbc", pytest.param("jdbc", marks=pytest.mark.needs("jdbc")))
 
 Export = Callable[[], str]

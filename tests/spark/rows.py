@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import cast
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark.schemas import Kind, schema
 from spark.transforms import partials
@@ -29,9 +31,10 @@ PLAIN: dict[Kind, dict[str, object]] = {
 
 def facts(spark: SparkSession, kind: Kind, rows: Facts) -> DataFrame:
     looks = schema(kind)
+    # By way of Arrow: rows of plain Python would start Python workers to be told.
+    columns = to_arrow_schema(looks, timezone="UTC")
     full = [_full(kind, row) for row in rows]
-    values = [tuple(row[name] for name in looks.names) for row in full]
-    return spark.createDataFrame(values, looks)
+    return spark.createDataFrame(pa.Table.from_pylist(full, columns), looks)
 
 
 def _full(kind: Kind, row: Mapping[str, object]) -> dict[str, object]:

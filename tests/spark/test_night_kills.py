@@ -7,6 +7,7 @@ anything, is also killed by itself, many times and within its milliseconds.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, date, datetime, timedelta
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from apps.reports import job
 from apps.reports.models import Run
 from apps.reports.services import requests
 from tests import reports
+from tests.spark import last_step
 from tests.spark.published import published
 
 pytestmark = [pytest.mark.spark, pytest.mark.django_db(transaction=True)]
@@ -50,28 +53,18 @@ with snapshot.held() as seen:
                       last_day=run.last_day, snapshot=seen.name)
     print(json.dumps(job.carry_out(order, may_go_on=lambda: True)))
 """
-# The job's part is done and stays staged: only checking and publishing are left.
-LAST_STEP = """
-from apps.core import clock, snapshot
-from apps.reports.models import Run
-from apps.reports.services import publishing, quality
-run = Run.objects.get(pk={run})
-print("begun", flush=True)
-with snapshot.held() as seen:
-    Run.objects.filter(pk=run.pk).update(snapshot=seen.seen, as_of=clock.now())
-    staged = publishing.staged(run)
-    rows = quality.check(run=run, snapshot=seen, told={told})
-publishing.publish(run=run, rows=rows, staged=staged, now=clock.now())
-"""
+# Only checking and publishing are left, again and again: these begin from a process
+# that has loaded Django.
+LAST_STEPS_BEGIN = multiprocessing.get_context("forkserver")
+LAST_STEPS_BEGIN.set_forkserver_preload([last_step.__name__])
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> dict[str, str]:
-    return {
-        "DATABASE_URL": job.database_url(),
-        "DJANGO_SETTINGS_MODULE": "poisonweb.settings",
-        "POISONWEB_LAKE": str(tmp_path / "lake"),
-    }
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lead every process started here to the tests' database and a lake."""
+    monkeypatch.setenv("DATABASE_URL", job.database_url())
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "poisonweb.settings")
+    monkeypatch.setenv("POISONWEB_LAKE", str(tmp_path / "lake"))
 
 
 def happen(number: int) -> None:
@@ -88,20 +81,19 @@ def happen(number: int) -> None:
         reports.count_up(at, *counters)
 
 
-def start(code: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+def start(code: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         (sys.executable, "-c", f"import django; django.setup()\n{code}"),
-        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
 
 
-def make(environment: dict[str, str]) -> float:
+def make() -> float:
     """Make all that is asked for; give the seconds it took."""
     began = time.monotonic()
-    with start(WHOLE_NIGHT, environment) as process:
+    with start(WHOLE_NIGHT) as process:
         assert process.wait(120) == 0
     return time.monotonic() - began
 
@@ -117,66 +109,70 @@ def kill(process: subprocess.Popen[str]) -> None:
         process.send_signal(signal.SIGKILL)
 
 
-def test_no_kill_shows_a_part_of_a_report(lake: dict[str, str]) -> None:
+@pytest.mark.usefixtures("lake")
+def test_no_kill_shows_a_part_of_a_report() -> None:
     happen(20)
     ask()
-    seconds = make(lake)
+    seconds = make()
     before = published()
     happen(5)
-    seen = [killed_after(lake, random.uniform(0.3, seconds)) for _ in range(NIGHTS)]
-    run, told = staged(lake)
+    seen = [killed_after(random.uniform(0.3, seconds)) for _ in range(NIGHTS)]
+    run, told = staged()
     keep_staged()
-    last_step = LAST_STEP.format(run=run.pk, told=told)
-    seconds = publish(last_step, lake)
+    seconds = publish(run, told)
     after = published()
 
-    again = [
-        killed_publishing(run, last_step, lake, seconds) for _ in range(LAST_STEPS)
-    ]
+    again = [killed_publishing(run, told, seconds) for _ in range(LAST_STEPS)]
 
     assert before != after
     assert set(seen) <= {before, after}
     assert set(again) == {after}
 
 
-def killed_after(environment: dict[str, str], seconds: float) -> str:
+def killed_after(seconds: float) -> str:
     """Begin a night, kill it, and give what everybody sees."""
     ask()
-    process = start(WHOLE_NIGHT, environment)
+    process = start(WHOLE_NIGHT)
     time.sleep(seconds)
     kill(process)
     return published()
 
 
-def killed_publishing(
-    run: Run, last_step: str, environment: dict[str, str], seconds: float
-) -> str:
+def killed_publishing(run: Run, told: dict[str, int], seconds: float) -> str:
     stage_again(run)
-    process = start(last_step, environment)
-    assert process.stdout
-    assert process.stdout.readline() == "begun\n"
+    process = begin_last_step(run, told)
     time.sleep(random.uniform(0, seconds))
-    kill(process)
+    process.kill()
+    process.join()
     return published()
 
 
-def staged(environment: dict[str, str]) -> tuple[Run, dict[str, int]]:
+def begin_last_step(run: Run, told: dict[str, int]) -> BaseProcess:
+    begun, says = LAST_STEPS_BEGIN.Pipe(duplex=False)
+    process = LAST_STEPS_BEGIN.Process(
+        target=last_step.publish, args=(run.pk, told, says)
+    )
+    process.start()
+    assert begun.recv()
+    return process
+
+
+def staged() -> tuple[Run, dict[str, int]]:
     """Let the job do its part of a run, and nobody publish it."""
     run = ask()
     code = STAGE.format(run=run.pk)
-    with start(code, environment) as process:
+    with start(code) as process:
         assert process.stdout
         told = process.stdout.read()
     return Run.objects.get(pk=run.pk), json.loads(told)
 
 
-def publish(last_step: str, environment: dict[str, str]) -> float:
+def publish(run: Run, told: dict[str, int]) -> float:
     """Carry out the last step; give the seconds that it took after its word."""
-    with start(last_step, environment) as process:
-        assert process.stdout
-        process.stdout.readline()
-        began = time.monotonic()
-        assert process.wait(60) == 0
+    process = begin_last_step(run, told)
+    began = time.monotonic()
+    process.join(60)
+    assert process.exitcode == 0
     return time.monotonic() - began
 
 

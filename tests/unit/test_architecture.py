@@ -114,10 +114,17 @@ def functions(tree: ast.AST, *, in_protocol: bool = False) -> Iterator[ast.Funct
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
             bases = {ast.unparse(base) for base in node.bases}
-            yield from functions(node, in_protocol="Protocol" in bases)
+            is_one = any(base.startswith("Protocol") for base in bases)
+            yield from functions(node, in_protocol=is_one)
         elif isinstance(node, ast.FunctionDef) and not in_protocol:
-            yield node
+            if not is_overload(node):
+                yield node
             yield from functions(node)
+
+
+def is_overload(function: ast.FunctionDef) -> bool:
+    """Tell whether it only tells the types of one that follows."""
+    return any(ast.unparse(each) == "overload" for each in function.decorator_list)
 
 
 def test_no_function_is_a_stub() -> None:

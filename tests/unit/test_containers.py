@@ -20,7 +20,7 @@ OURS = {"prepare", "web", "worker", "beat", "lanes", "reports"}
 OTHERS = {
     *("DATABASE_URL", "CELERY_BROKER_URL", "HOSTNAME", "PATH", "PYTHONPATH"),
     *("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
-    *("POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD"),
+    *("POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD", "BROKERS"),
 }
 
 
@@ -73,6 +73,15 @@ def test_the_images_run_as_nobody_special_and_without_what_built_them() -> None:
         assert named[image].startswith("tree AS ")
         assert not re.search(r"^(RUN|USER)\b", named[image], flags=re.MULTILINE)
     assert "/healthz" in named["product"]
+
+
+def test_both_images_are_built_with_the_clients_that_are_wished_for() -> None:
+    packages = (ROOT / "Dockerfile").read_text().split("\nFROM ")[1]
+
+    assert re.search(r'^ARG BROKERS=""$', packages, flags=re.MULTILINE)
+    assert "COPY apps/brokers/requirements /tmp/brokers/" in packages
+    for name in ("prepare", "reports"):
+        assert SERVICES[name]["build"]["args"] == {"BROKERS": "${BROKERS:-}"}
 
 
 def test_no_image_holds_a_secret_or_data() -> None:

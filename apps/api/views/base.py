@@ -35,7 +35,7 @@ class View(APIView):
     """A call; `scopes` says for each method what it takes to be let in."""
 
     scopes: ClassVar[Mapping[str, Needs]]
-    http_method_names = sorted({"get", "head", "post"})
+    http_method_names = sorted({"delete", "get", "head", "patch", "post"})
     content_negotiation_class = OnlyJSON
 
     def initialize_request(

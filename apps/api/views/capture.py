@@ -11,6 +11,7 @@ from apps.api import parameters, schemas, shapes
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
 from apps.api.views.base import View
+from apps.capture import guards
 from apps.capture import services as capture
 from apps.capture.services import Answer
 from apps.core import clock
@@ -64,18 +65,31 @@ class Counters(View):
         "countMessages",
         "Count what consumers did, minute by minute",
         request=schemas.CounterReports,
-        answer=schemas.Answers,
+        answer=schemas.CounterAnswers,
         parameters=[IDEMPOTENCY_KEY],
         refusals=REFUSED_KEY,
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """A (reporter, sequence) counts once, however often it is sent."""
+        """A (reporter, sequence) counts once, however often it is sent.
+
+        With them guards may tell how they are; the newest word of each is kept.
+        """
+        now, principal = clock.now(), self.principal
         members = parameters.members(request.data, "counters")
-        return _answered(
-            capture.count(members=members, principal=self.principal, now=clock.now())
-        )
+        told = "guards" in request.data
+        words = parameters.members(request.data, "guards") if told else []
+        counted = capture.count(members=members, principal=principal, now=now)
+        answer = {"results": _shapes(counted)}
+        if told:
+            noted = guards.note(members=words, principal=principal, now=now)
+            answer["guards"] = _shapes(noted)
+        return Response(answer)
 
 
 def _answered(answers: list[Answer]) -> Response:
-    return Response({"results": [shapes.answer(answer) for answer in answers]})
+    return Response({"results": _shapes(answers)})
+
+
+def _shapes(answers: list[Answer]) -> list[shapes.Shape]:
+    return [shapes.answer(answer) for answer in answers]

@@ -12,8 +12,15 @@ from threading import Condition
 
 from apps.brokers.ports import (
     BATCH_BYTES,
+    Capabilities,
     ConsumerPosition,
+    Counting,
     DeadLetter,
+    Delivered,
+    Durability,
+    FoundTopic,
+    Headers,
+    Ordering,
     Outbound,
     Outcome,
     OutcomeKind,
@@ -23,6 +30,23 @@ from apps.core.errors import Unavailable
 
 SUFFIX = "-poison"
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+CAPABILITIES = Capabilities(
+    max_message=2**31,
+    counts_headers=True,
+    headers=Headers.BYTES,
+    most_headers=None,
+    ordering=Ordering.TOPIC,
+    dedupe_window=0,
+    durability=Durability.PAGE_CACHE,
+    delay=0,
+    peeks=True,
+    extends=False,
+    counting=Counting.BROKER,
+    dead_letters_itself=False,
+    delivered=True,
+)
 
 
 @dataclass(slots=True)
@@ -137,6 +161,27 @@ class MemoryBroker:
         queue = dead_letter_queue or topic + SUFFIX
         return MemoryTopicAdmin(self, topic=topic, queue=queue)
 
+    def ping(self) -> str:
+        self.reach()
+        return "a broker in memory"
+
+    def discover(self) -> list[FoundTopic]:
+        self.reach()
+        depths = {name: len(self._topics[name].messages) for name in self._topics}
+        return [
+            FoundTopic(
+                name=name,
+                depth=depth,
+                dead_letter_queue=name + SUFFIX if name + SUFFIX in depths else "",
+                dead_letters=depths.get(name + SUFFIX),
+            )
+            for name, depth in sorted(depths.items())
+            if name.removesuffix(SUFFIX) not in depths or not name.endswith(SUFFIX)
+        ]
+
+    def close(self) -> None:
+        """Hold nothing, so give nothing back."""
+
     def topic(self, name: str) -> _Topic:
         return self._topics.setdefault(name, _Topic())
 
@@ -205,9 +250,20 @@ class MemoryDeadLetterReader:
                 self._broker.changed.wait(wait)
             return self._batch(limit)
 
-    def acknowledge(self, bookmarks: Sequence[str]) -> None:
+    def peek(self, *, limit: int) -> list[DeadLetter]:
         self._broker.reach()
-        for bookmark in bookmarks:
+        numbers = list(self._broker.topic(self._queue).messages)[:limit]
+        return [self._letter(number) for number in numbers]
+
+    def extend(self, handles: Sequence[str]) -> None:
+        self._broker.reach()
+
+    def release(self, handles: Sequence[str]) -> None:
+        self._broker.reach()
+
+    def acknowledge(self, handles: Sequence[str]) -> None:
+        self._broker.reach()
+        for bookmark in handles:
             self._broker.topic(self._queue).messages.pop(int(bookmark), None)
 
     def dead_letter_exhausted(self) -> int:
@@ -288,6 +344,17 @@ class MemoryTopicAdmin:
     def depth(self) -> int | None:
         self._broker.reach()
         return len(self._broker.topic(self._queue).messages)
+
+    def oldest_at(self) -> datetime | None:
+        """Its messages bear no time."""
+        self._broker.reach()
+        return None
+
+    def delivered(self) -> Delivered | None:
+        self._broker.reach()
+        groups = self._broker.topic(self._topic).groups.values()
+        total = sum(group.position for group in groups)
+        return Delivered(total=total, at=self._broker.now)
 
     def close(self) -> None:
         """Hold nothing, so give nothing back."""

@@ -10,21 +10,29 @@ message moves from the one to the other in one MULTI.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
 from redis.exceptions import ResponseError
 
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.adapters.redis_admin import RedisBrokerAdmin, RedisTopicAdmin
 from apps.brokers.adapters.redis_entries import (
     Entry,
     Fields,
     entries_of,
     join,
     pairs,
-    seq_of,
     split,
+)
+from apps.brokers.adapters.redis_settings import (
+    FENCE,
+    RedisStreams,
+    key,
+    settings_of,
+    text,
 )
 from apps.brokers.adapters.redis_wire import (
     BLOCK_SECONDS,
@@ -34,25 +42,28 @@ from apps.brokers.adapters.redis_wire import (
     Lost,
     Wire,
     is_passing,
+    optional,
     reason_of,
+    server_time,
 )
 from apps.brokers.ports import (
     BATCH_BYTES,
-    ConsumerPosition,
+    Capabilities,
+    Counting,
     DeadLetter,
+    Durability,
+    Headers,
+    Ordering,
     Outbound,
     Outcome,
     OutcomeKind,
 )
 from apps.brokers.vocabularies import poisonweb as vocabulary
-from apps.core.errors import Invalid, Refused, Unavailable
+from apps.core.errors import Refused, Unavailable
 
-SUFFIX = "-poison"
-# Our consumer group on a dead-letter queue, its only consumer (the lane holds a lock),
-# and the consumer that holds a message of another group while we dead-letter it.
+# Our group on a dead-letter queue, and its only consumer: the lane holds a lock.
 OWN_GROUP = "poisonweb"
 OWN_CONSUMER = "lane"
-FENCE = b"poisonweb"
 
 # How many entries of unknown size are asked for at once while a queue is large.
 CAREFUL_STEP = 16
@@ -68,47 +79,50 @@ MOST_FIELDS = 500_000
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RedisStreams:
-    """Where one topic is and how it is read; a publisher needs no topic."""
+CAPABILITIES = Capabilities(
+    max_message=LARGEST_STRING,
+    counts_headers=True,
+    headers=Headers.BYTES,
+    most_headers=MOST_FIELDS - 1,
+    ordering=Ordering.TOPIC,
+    dedupe_window=0,
+    # It answers before it writes, and writes to disk once a second at the most usual.
+    durability=Durability.PAGE_CACHE,
+    delay=0,
+    peeks=True,
+    extends=False,
+    counting=Counting.BROKER,
+    dead_letters_itself=False,
+    delivered=True,
+)
 
-    url: str = field(repr=False)
-    topic: str = ""
-    dead_letter_queue: str = ""
-    body_field: str = "body"
-    max_dequeue_count: int = 5
-    visibility_timeout: float = 60.0
 
-    def __post_init__(self) -> None:
-        if not self.body_field:
-            raise Invalid("body_field", "name the field that holds the body.")
-        if self.topic and not self.dead_letter_queue and self.topic.endswith(SUFFIX):
-            remedy = f"{self.topic} looks like one itself: name it expressly."
-            raise Invalid("dead_letter_queue", remedy)
-        if self.topic and self.topic == self.dead_letter_queue:
-            raise Invalid("dead_letter_queue", "must be another stream than the topic.")
+class RedisAdapter:
+    """Speaks to Redis through `redis_wire`, never through redis-py's commands."""
 
-    @classmethod
-    def from_options(cls, options: Mapping[str, object], **settings: Any) -> Self:
-        """Add a broker's free options, of which there is one: `body_field`."""
-        unknown = set(options) - {"body_field"}
-        if unknown:
-            known = 'the only option of redis_streams is "body_field".'
-            raise Invalid(
-                "options", f"{', '.join(sorted(unknown))} is unknown: {known}"
-            )
-        body_field = options.get("body_field", "body")
-        if not isinstance(body_field, str):
-            raise Invalid("options", "body_field must be text.")
-        return cls(body_field=body_field, **settings)
+    capabilities = CAPABILITIES
 
-    @property
-    def stream(self) -> bytes:
-        return _key(self.topic)
+    def publisher(self, broker: BrokerSettings) -> RedisPublisher:
+        return RedisPublisher(settings_of(broker))
 
-    @property
-    def queue(self) -> bytes:
-        return _key(self.dead_letter_queue or self.topic + SUFFIX)
+    def dead_letter_reader(
+        self, broker: BrokerSettings, topic: TopicSettings
+    ) -> RedisDeadLetterReader:
+        return RedisDeadLetterReader(settings_of(broker, topic))
+
+    def topic_admin(
+        self, broker: BrokerSettings, topic: TopicSettings
+    ) -> RedisTopicAdmin:
+        return RedisTopicAdmin(settings_of(broker, topic))
+
+    def broker_admin(self, broker: BrokerSettings) -> RedisBrokerAdmin:
+        return RedisBrokerAdmin(settings_of(broker))
+
+    def ordering(self, topic: str) -> Ordering:
+        return CAPABILITIES.ordering
+
+
+ADAPTER = RedisAdapter()
 
 
 class RedisPublisher:
@@ -116,7 +130,7 @@ class RedisPublisher:
 
     def __init__(self, settings: RedisStreams) -> None:
         self._wire = Wire(settings.url)
-        self._body_field = _key(settings.body_field)
+        self._body_field = key(settings.body_field)
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
         plans = [self._plan(message) for message in messages]
@@ -132,9 +146,10 @@ class RedisPublisher:
         flat = [part for pair in fields for part in pair]
         if not flat:
             return _refused("A message without body and headers is no stream entry.")
-        if len(fields) > MOST_FIELDS or sum(map(len, flat)) > LARGEST_STRING:
+        size = len(message.body) + sum(len(n) + len(v) for n, v in message.headers)
+        if len(fields) > MOST_FIELDS or size > LARGEST_STRING:
             return _refused(f"Redis takes {MOST_FIELDS} fields and 512 MB at most.")
-        return [b"XADD", _key(message.topic), b"*", *flat]
+        return [b"XADD", key(message.topic), b"*", *flat]
 
     def _send(self, commands: Sequence[Command]) -> list[Outcome]:
         replies = self._wire.exchange(commands) if commands else []
@@ -158,7 +173,7 @@ class RedisDeadLetterReader:
         self._wire = Wire(settings.url)
         self._settings = settings
         self._queue = settings.queue
-        self._body_field = _key(settings.body_field)
+        self._body_field = key(settings.body_field)
         self._cursor = self.BEGINNING
         self._largest = 1
         self._looked_at: dict[bytes, bytes] = {}
@@ -171,15 +186,35 @@ class RedisDeadLetterReader:
             self._cursor = self.BEGINNING
             raise
 
-    def acknowledge(self, bookmarks: Sequence[str]) -> None:
-        if not bookmarks:
+    def peek(self, *, limit: int) -> list[DeadLetter]:
+        letters: list[DeadLetter] = []
+        start, size = "-", 0
+        while len(letters) < limit and size < BATCH_BYTES:
+            count = min(CAREFUL_STEP, limit - len(letters))
+            reply = self._wire.call("XRANGE", self._queue, start, "+", "COUNT", count)
+            seen = [self._letter(entry) for entry in entries_of(reply)]
+            if not seen:
+                break
+            letters += seen
+            size += sum(letter.size for letter in seen)
+            start = f"({letters[-1].bookmark}"
+        return letters
+
+    def acknowledge(self, handles: Sequence[str]) -> None:
+        if not handles:
             return
         done = self._wire.together(
-            ("XACK", self._queue, OWN_GROUP, *bookmarks),
-            ("XDEL", self._queue, *bookmarks),
+            ("XACK", self._queue, OWN_GROUP, *handles),
+            ("XDEL", self._queue, *handles),
         )
         for reply in done:
             self._wire.accepted(reply, command=("XDEL", self._queue))
+
+    def extend(self, handles: Sequence[str]) -> None:
+        """Nothing hides an entry from others, so nothing has to be kept up."""
+
+    def release(self, handles: Sequence[str]) -> None:
+        """They are in the queue all the time, and a new reader begins with them."""
 
     def dead_letter_exhausted(self) -> int:
         # Sees to it that the queue is a stream: else the XADD of a MULTI would fail
@@ -187,7 +222,7 @@ class RedisDeadLetterReader:
         self._make_group()
         moved = 0
         for group in self._groups():
-            now = _server_time(self._wire)
+            now = server_time(self._wire)
             for pending in self._exhausted(group):
                 moved += self._dead_letter(pending, now=now)
         return moved
@@ -258,14 +293,14 @@ class RedisDeadLetterReader:
     def _forget(self, gone: Sequence[Entry]) -> None:
         if gone:
             what = "%d dead letters of %s were removed by others before we read them"
-            _LOG.warning(what, len(gone), _text(self._queue))
-            self.acknowledge([_text(entry.bookmark) for entry in gone])
+            _LOG.warning(what, len(gone), text(self._queue))
+            self.acknowledge([text(entry.bookmark) for entry in gone])
 
     def _letter(self, entry: Entry) -> DeadLetter:
         body, headers = split(entry.fields, body_field=self._body_field)
         return DeadLetter(
-            queue=_text(self._queue),
-            bookmark=_text(entry.bookmark),
+            queue=text(self._queue),
+            bookmark=text(entry.bookmark),
             body=body,
             headers=headers,
             size=len(body) + sum(len(part) for header in headers for part in header),
@@ -336,63 +371,16 @@ class RedisDeadLetterReader:
         return True
 
     def _settle_trimmed(self, pending: _Pending) -> None:
-        stream, bookmark = self._settings.stream, _text(pending.bookmark)
+        stream, bookmark = self._settings.stream, text(pending.bookmark)
         what = (
             "%s of %s was trimmed before it could be dead-lettered: its bytes are gone"
         )
-        _LOG.warning(what, bookmark, _text(stream))
+        _LOG.warning(what, bookmark, text(stream))
         self._wire.call("XACK", stream, pending.group, pending.bookmark)
 
     def _groups(self) -> list[bytes]:
-        found = _optional(self._wire, "XINFO", "GROUPS", self._settings.stream)
+        found = optional(self._wire, "XINFO", "GROUPS", self._settings.stream)
         return [pairs(group)["name"] for group in found or ()]
-
-
-class RedisTopicAdmin:
-    """Looks at a stream with XINFO and XPENDING."""
-
-    def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url)
-        self._settings = settings
-
-    def consumers(self) -> list[ConsumerPosition]:
-        stream = self._settings.stream
-        # This brings the first and the last entry along; Redis has no call without.
-        info = _optional(self._wire, "XINFO", "STREAM", stream)
-        if info is None:
-            return []
-        head, now = pairs(info)["last-generated-id"], _server_time(self._wire)
-        groups = self._wire.call("XINFO", "GROUPS", stream)
-        return [self._position(pairs(group), head, now=now) for group in groups]
-
-    def depth(self) -> int | None:
-        return int(self._wire.call("XLEN", self._settings.queue))
-
-    def close(self) -> None:
-        self._wire.close()
-
-    def _position(
-        self, group: Mapping[str, Any], head: bytes, *, now: datetime
-    ) -> ConsumerPosition:
-        last = group["last-delivered-id"]
-        oldest, consumers = self._details(group["name"])
-        return ConsumerPosition(
-            consumer_group=_text(group["name"]),
-            bookmark=_text(last),
-            seq=seq_of(last),
-            head_bookmark=_text(head),
-            head_seq=seq_of(head),
-            # Redis counts it since 7.0; before, only "nothing is left" is certain.
-            lag=0 if last == head else group.get("lag"),
-            pending=group["pending"],
-            oldest_pending_seconds=_age(oldest[0][0], now=now) if oldest else None,
-            clients=sum(pairs(client)["name"] != FENCE for client in consumers),
-        )
-
-    def _details(self, group: bytes) -> tuple[Any, Any]:
-        stream = self._settings.stream
-        oldest = self._wire.call("XPENDING", stream, group, "-", "+", 1)
-        return oldest, self._wire.call("XINFO", "CONSUMERS", stream, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,42 +406,13 @@ def _story(pending: _Pending, *, now: datetime) -> Fields:
     )
 
 
-def _optional(wire: Wire, *command: Argument) -> Any:
-    """Ask about a key that need not be there; None then."""
-    try:
-        return wire.call(*command)
-    except Answered as error:
-        if error.code == "ERR" and "no such key" in str(error):
-            return None
-        raise
-
-
-def _server_time(wire: Wire) -> datetime:
-    # Idle times are the server's, so is this: our clock may be another.
-    seconds, microseconds = map(int, wire.call("TIME"))
-    return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
-
-
-def _age(bookmark: bytes, *, now: datetime) -> float:
-    milliseconds = int(bookmark.partition(b"-")[0])
-    return max(0.0, now.timestamp() - milliseconds / 1000)
-
-
 def _outcome(reply: Any) -> Outcome:
     if isinstance(reply, Lost):
         return Outcome(kind=OutcomeKind.UNKNOWN, detail=reply.reason)
     if isinstance(reply, ResponseError):
         return _refused(f"Redis refuses it: {reason_of(reply)}")
-    return Outcome(kind=OutcomeKind.SENT, bookmark=_text(reply))
+    return Outcome(kind=OutcomeKind.SENT, bookmark=text(reply))
 
 
 def _refused(detail: str) -> Outcome:
     return Outcome(kind=OutcomeKind.REFUSED, detail=detail)
-
-
-def _key(name: str) -> bytes:
-    return name.encode("utf-8", "surrogatepass")
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "replace")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -181,3 +182,19 @@ def _unusable() -> Invalid:
         "write redis://[user:password@]host[:port][/database], or rediss:// for TLS"
     )
     return Invalid("url", f"{remedy}; percent-encode what is special in a password.")
+
+
+def optional(wire: Wire, *command: Argument) -> Any:
+    """Ask about a key that need not be there; None then."""
+    try:
+        return wire.call(*command)
+    except Answered as error:
+        if error.code == "ERR" and "no such key" in str(error):
+            return None
+        raise
+
+
+def server_time(wire: Wire) -> datetime:
+    # Idle times are the server's, so is this: our clock may be another.
+    seconds, microseconds = map(int, wire.call("TIME"))
+    return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)

@@ -1,3 +1,82 @@
-"""How producers describe why a message became a dead letter, one module for each."""
+"""How producers describe why a message became a dead letter, one module for each.
+
+All are asked in a fixed order: our own headers first, then the frameworks, and at last
+the broker, which knows that a message was given up on, but seldom why. Whoever says
+something first is believed.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import fields
+from typing import Any, Protocol
+
+from apps.brokers.ports import Header
+from apps.brokers.vocabularies import (
+    celery,
+    kafka_connect,
+    masstransit,
+    nservicebus,
+    poisonweb,
+    rabbitmq,
+    rebus,
+    spring_amqp,
+    spring_kafka,
+    sqs,
+)
+from apps.brokers.vocabularies.story import Found, Story, Told, is_said
+
+__all__ = ["VOCABULARIES", "Story", "leaving", "read"]
+
+
+class Vocabulary(Protocol):
+    """What each module of this package offers. Nothing in a message makes it raise."""
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802, a constant of a module
+
+    def told(self, found: Found) -> Told:
+        """Read what the headers tell, in this vocabulary."""
+
+    def wrote(self, found: Found) -> Collection[bytes]:
+        """Return the names, in small letters, of the headers about the failure.
+
+        These stay behind: a redriven message has not failed yet, and none of its
+        retries is used up. What belongs to the message itself goes along.
+        """
+
+
+VOCABULARIES: tuple[Vocabulary, ...] = (
+    poisonweb,
+    spring_kafka,
+    spring_amqp,
+    kafka_connect,
+    nservicebus,
+    masstransit,
+    rebus,
+    celery,
+    rabbitmq,
+    sqs,
+)
+
+
+def read(headers: Sequence[Header]) -> Story:
+    """Read the story of a dead letter, of whoever tells it."""
+    found = Found(headers)
+    tellers = [(one.NAME, one.told(found)) for one in VOCABULARIES]
+    merged: dict[str, Any] = {}
+    for field in fields(Told):
+        said = (getattr(told, field.name) for _, told in tellers)
+        first = next(filter(is_said, said), None)
+        if first is not None:
+            merged[field.name] = first
+    return Story(
+        **merged, told_by=tuple(name for name, told in tellers if told.says_why)
+    )
+
+
+def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
+    """Return the headers for a redrive: as stored, less all that tells of a failure."""
+    found = Found(headers)
+    behind = {name for one in VOCABULARIES for name in one.wrote(found)}
+    return tuple(header for header in headers if header[0].lower() not in behind)

@@ -1,76 +1,67 @@
-"""Our own documented headers, as any producer may have written them.
-
-Names are matched without regard to case. Of headers that occur twice the last one
-counts: whoever gives up on a message adds its headers behind those it found.
-"""
+"""Our own documented headers, as any producer may have written them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Collection, Sequence
+from datetime import datetime
 
 from apps.brokers.ports import Header
+from apps.brokers.vocabularies.story import Found, Story, Told
 from poisonguard import contract
 
-_CONTENT_TYPE = frozenset({b"content-type", b"content_type"})
-_MESSAGE_TYPE = frozenset({b"type", b"message-type", b"message_type", b"ce-type"})
-_COUNT_DIGITS = len(str(contract.COUNT_LIMIT))
-_STAYS_BEHIND = frozenset(
-    name.encode() for name in (*contract.DEAD_LETTER_HEADERS, contract.REDRIVE_HEADER)
+NAME = "poisonweb"
+
+# The last is a property of AMQP, which is no header of the message's own.
+_CONTENT_TYPE = ("content-type", "content_type", "amqp.content_type")
+_MESSAGE_TYPE = frozenset(
+    {b"type", b"message-type", b"message_type", b"ce-type", b"amqp.type"}
 )
+_STAYS_BEHIND = (*contract.DEAD_LETTER_HEADERS, contract.REDRIVE_HEADER)
+# Spring AMQP's name for a stack; it has a header that is called like one of ours.
+_SPRING_STACK = "x-exception-stacktrace"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Story:
-    """What the headers of a dead letter tell; what they do not tell is "" or None.
-
-    The texts are decoded with replacement and may hold NUL. A dead letter that names
-    no cause we know was simply `rejected`: somebody put it there.
-    """
-
-    cause: contract.Cause
-    exception_type: str
-    exception_message: str
-    exception_traceback: str
-    original_bookmark: str | None
-    consumer_group: str
-    client_name: str
-    attempts: int | None
-    failed_at: datetime | None
-    handler_version: str | None
-    redrive: str | None
-
-
-def read(headers: Sequence[Header]) -> Story:
+def told(found: Found) -> Told:
     """Read the story; a number or a date that is none becomes None, nothing raises."""
-    found = {name.lower(): value for name, value in headers}
-
-    def text(name: str) -> str:
-        return _decoded(found.get(name.encode(), b""))
-
-    return Story(
-        cause=_cause(text(contract.CAUSE_HEADER)),
-        exception_type=text(contract.EXCEPTION_TYPE_HEADER),
-        exception_message=text(contract.EXCEPTION_MESSAGE_HEADER),
-        exception_traceback=text(contract.EXCEPTION_TRACEBACK_HEADER),
-        original_bookmark=text(contract.ORIGINAL_BOOKMARK_HEADER) or None,
-        consumer_group=text(contract.CONSUMER_GROUP_HEADER),
-        client_name=text(contract.CLIENT_NAME_HEADER),
-        attempts=_count(text(contract.ATTEMPTS_HEADER)),
-        failed_at=_moment(text(contract.FAILED_AT_HEADER)),
-        handler_version=text(contract.HANDLER_VERSION_HEADER) or None,
-        redrive=text(contract.REDRIVE_HEADER) or None,
+    of_spring = _SPRING_STACK in found
+    message = "" if of_spring else found.text(contract.EXCEPTION_MESSAGE_HEADER)
+    return Told(
+        cause=_cause(found.text(contract.CAUSE_HEADER)),
+        exception_type=found.text(contract.EXCEPTION_TYPE_HEADER),
+        exception_message=message,
+        exception_traceback=found.text(contract.EXCEPTION_TRACEBACK_HEADER),
+        original_bookmark=found.text(contract.ORIGINAL_BOOKMARK_HEADER) or None,
+        consumer_group=found.text(contract.CONSUMER_GROUP_HEADER),
+        client_name=found.text(contract.CLIENT_NAME_HEADER),
+        attempts=found.count(contract.ATTEMPTS_HEADER),
+        failed_at=found.moment(contract.FAILED_AT_HEADER),
+        handler_version=found.text(contract.HANDLER_VERSION_HEADER) or None,
+        content_type=found.first(*_CONTENT_TYPE),
+        redrive=found.text(contract.REDRIVE_HEADER) or None,
     )
 
 
+def wrote(found: Found) -> Collection[bytes]:
+    """The story belongs to the failure, and the mark to the redrive before."""
+    return found.among(_STAYS_BEHIND)
+
+
+def read(headers: Sequence[Header]) -> Story:
+    """Read our own story alone."""
+    mine = told(Found(headers))
+    cause = mine.cause or contract.Cause.REJECTED
+    values = {name: getattr(mine, name) for name in Told.__dataclass_fields__}
+    return Story(**{**values, "cause": cause})
+
+
 def content_type(headers: Sequence[Header]) -> str | None:
-    return _first(headers, _CONTENT_TYPE)
+    return Found(headers).first(*_CONTENT_TYPE) or None
 
 
 def message_type(headers: Sequence[Header]) -> str | None:
     """Return what kind of message the producer says this is."""
-    return _first(headers, _MESSAGE_TYPE)
+    values = (value for name, value in headers if name.lower() in _MESSAGE_TYPE)
+    return next((value.decode("utf-8", "replace") for value in values if value), None)
 
 
 def exhausted(
@@ -97,37 +88,13 @@ def exhausted(
 
 
 def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
-    """Return the headers for a redrive: as stored, less the story and the old mark."""
-    return tuple(h for h in headers if h[0].lower() not in _STAYS_BEHIND)
+    """Return the headers less our own story and the old mark."""
+    behind = wrote(Found(headers))
+    return tuple(header for header in headers if header[0].lower() not in behind)
 
 
-def _first(headers: Sequence[Header], names: frozenset[bytes]) -> str | None:
-    values = (value for name, value in headers if name.lower() in names)
-    return next((_decoded(value) for value in values if value), None)
-
-
-def _decoded(value: bytes) -> str:
-    return value.decode("utf-8", "replace")
-
-
-def _cause(text: str) -> contract.Cause:
+def _cause(text: str) -> contract.Cause | None:
     try:
         return contract.Cause(text.strip().lower())
     except ValueError:
-        return contract.Cause.REJECTED
-
-
-def _count(text: str) -> int | None:
-    digits = text.strip()
-    # int() reads other scripts' digits and underscores, and refuses 5,000 digits.
-    if not digits.isascii() or not digits.isdigit() or len(digits) > _COUNT_DIGITS:
-        return None
-    return min(int(digits), contract.COUNT_LIMIT)
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(text.strip())
-        return moment.astimezone(UTC) if moment.tzinfo else None
-    except (ValueError, OverflowError):
         return None

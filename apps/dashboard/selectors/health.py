@@ -8,7 +8,7 @@ from itertools import groupby
 
 from django.conf import settings
 
-from apps.brokers.models import Topic
+from apps.capture.models import Lane, LaneState
 from apps.dashboard.selectors.positions import lane_state
 from apps.reports.models import Day, Run
 from apps.reports.services.planning import is_overdue
@@ -62,22 +62,22 @@ def night(*, now: datetime) -> Night:
 
 
 def signs(*, now: datetime) -> list[Sign]:
-    drained = Topic.objects.drained().select_related("broker")
-    lanes = list(drained.order_by("broker__name", "name"))
-    by_broker = groupby(lanes, key=lambda topic: str(topic.broker))
+    known = Lane.objects.select_related("topic__broker")
+    lanes = list(known.order_by("topic__broker__name", "topic__name"))
+    by_broker = groupby(lanes, key=lambda lane: str(lane.topic.broker))
     return [
         _lanes(lanes, now=now),
         _worker(now=now),
-        *(_broker(name, list(topics), now=now) for name, topics in by_broker),
+        *(_broker(name, list(theirs), now=now) for name, theirs in by_broker),
     ]
 
 
-def _lanes(lanes: list[Topic], *, now: datetime) -> Sign:
-    running = sum(lane_state(topic, now=now) == "running" for topic in lanes)
+def _lanes(lanes: list[Lane], *, now: datetime) -> Sign:
+    running = sum(lane_state(lane, now=now) == LaneState.RUNNING for lane in lanes)
     if not lanes:
         return Sign(what="Lanes", state="none", told="no dead-letter queue yet")
     state = "up" if running == len(lanes) else "behind"
-    return Sign(what="Lanes", state=state, told=f"{running} of {len(lanes)} drain")
+    return Sign(what="Lanes", state=state, told=f"{running} of {len(lanes)} run")
 
 
 def _worker(*, now: datetime) -> Sign:
@@ -88,10 +88,10 @@ def _worker(*, now: datetime) -> Sign:
     return Sign(what="Worker", state="silent" if missing else "up", at=last)
 
 
-def _broker(name: str, topics: list[Topic], *, now: datetime) -> Sign:
+def _broker(name: str, lanes: list[Lane], *, now: datetime) -> Sign:
     """Say of a broker what its lanes say; the worst of them counts."""
-    heard = [topic for topic in topics if topic.lane_is_heard(now)]
-    away = [topic for topic in heard if topic.lane_state == "away"]
+    heard = [lane for lane in lanes if lane.is_heard(now)]
+    away = [lane for lane in heard if lane.state == LaneState.AWAY]
     state = "away" if away else "up" if heard else "unknown"
-    told = away[0].lane_detail if away else ""
+    told = away[0].detail if away else ""
     return Sign(what=f"Broker {name}", state=state, told=told)

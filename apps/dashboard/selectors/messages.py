@@ -13,13 +13,15 @@ from apps.core.text import readable
 from apps.dashboard.asked import Asked
 from apps.dashboard.body import BodyView, view
 from apps.dashboard.paging import Count, Cursor, Page, counted, page
+from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.beside import Beside, beside
+from apps.dashboard.selectors.skips import SkipRow
 from apps.poison import reading
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query, Term
 from apps.poison.reading import FailureSeen, Revealed
 from apps.poison.states import Shown
-from apps.team.rights import Principal
+from apps.team.rights import Principal, Scope
 from apps.triage.models import Item
 
 MOST_SHOWN = 20
@@ -48,6 +50,7 @@ class MessageDetail:
     redrives: list[Redrive]
     entries: list[Entry]
     headers: list[tuple[str, str]]
+    skips: list[SkipRow]
     beside: Beside
     body: BodyView | None = None
     content_type: str | None = None
@@ -79,26 +82,28 @@ def last_failed_at(principal: Principal) -> datetime | None:
     return seen.values_list("last_failed_at", flat=True).first()
 
 
-def one(message_id: int, principal: Principal) -> MessageDetail:
+def one(message_id: int, principal: Principal, *, now: datetime) -> MessageDetail:
     """Show a message without its contents; raises Absent where it is not seen."""
     message = reading.visible(poison_id=message_id, principal=principal)
     names = reading.header_names(poison_id=message_id)
-    return _detail(message, principal, [(readable(name), MASKED) for name in names])
+    headers = [(readable(name), MASKED) for name in names]
+    return _detail(message, principal, headers, now=now)
 
 
-def opened(revealed: Revealed, principal: Principal) -> MessageDetail:
+def opened(revealed: Revealed, principal: Principal, *, now: datetime) -> MessageDetail:
     """Show a message with the contents that were revealed."""
-    headers = [_legible(name, value) for name, value in revealed.headers]
+    headers = [legible(name, value) for name, value in revealed.headers]
     return _detail(
         revealed.poison,
         principal,
         headers,
+        now=now,
         body=view(revealed.content, size=revealed.size),
         content_type=revealed.content_type,
     )
 
 
-def _legible(name: bytes, value: bytes) -> tuple[str, str]:
+def legible(name: bytes, value: bytes) -> tuple[str, str]:
     shown = readable(name)
     return shown, MASKED if _SENSITIVE.search(shown) else readable(value)
 
@@ -108,6 +113,7 @@ def _detail(
     principal: Principal,
     headers: list[tuple[str, str]],
     *,
+    now: datetime,
     body: BodyView | None = None,
     content_type: str | None = None,
 ) -> MessageDetail:
@@ -120,6 +126,9 @@ def _detail(
         redrives=list(redrives.order_by("-n")[:MOST_SHOWN]),
         entries=_entries(message),
         headers=headers,
+        skips=skips.of_message(message, now=now)
+        if principal.may(Scope.SKIPS_READ)
+        else [],
         beside=beside(kin, message, field="last_failed_at"),
         body=body,
         content_type=content_type,

@@ -6,13 +6,20 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db.models import Case, Count, Q, Value, When
 from django.db.models.functions import Coalesce
 
+from apps.brokers import services as brokers
 from apps.brokers.models import Topic
-from apps.core.errors import Absent
+from apps.brokers.ports import Ordering
+from apps.core.errors import Absent, Unavailable
+from apps.dashboard.hurry import unless_slow
 from apps.dashboard.paging import Cursor, Page, page
+from apps.dashboard.selectors import skips
+from apps.dashboard.selectors.skips import Swallowed
+from apps.poison.models import Poison
 from apps.poison.query import Query, Term
 from apps.poison.states import SHOWN, SILENT_AFTER_SECONDS, Outcome, State
 from apps.team.rights import Principal
@@ -46,6 +53,7 @@ ALWAYS_SHOWN = {
     ),
     Verb.DROP: (ItemState.WAITING, ItemState.DROPPED),
     Verb.RESTORE: (ItemState.WAITING, ItemState.RESTORED),
+    Verb.GIVE_BACK: (ItemState.WAITING, Outcome.MOVED),
 }
 
 
@@ -55,6 +63,8 @@ class PreviewDetail:
     seen: Seen
     breakdown: list[tuple[str, list[tuple[str, int]]]]
     targets: list[str]
+    swallowed: Swallowed | None
+    may_order: bool = False
 
     @property
     def as_asked(self) -> dict[str, object]:
@@ -67,6 +77,8 @@ class PreviewDetail:
             asked["ids"] = list(chosen.order_by("pk")[:MOST_COPIED])
         if self.operation.target_topic:
             asked["target_topic"] = self.operation.target_topic.name
+        if self.operation.ordered:
+            asked["ordered"] = True
         return asked
 
     @property
@@ -239,7 +251,32 @@ def previewed(
             ("age", _by_age(operation, now=now)),
         ],
         targets=_targets(principal) if operation.verb == Verb.REDRIVE else [],
+        swallowed=_swallowed(operation, now=now),
+        may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, seen),
     )
+
+
+def _keep_order(operation: Operation, seen: Seen) -> bool:
+    """Tell whether every topic that would be sent to keeps some order."""
+    target = operation.target_topic
+    names = [target.name] if target else [name for name, _ in seen.by_topic]
+    topics = Topic.objects.filter(name__in=names).exclude(broker=None)
+    found = list(topics.select_related("broker"))
+    try:
+        keep = [brokers.ordering_of(topic) is not Ordering.NONE for topic in found]
+    except Unavailable:
+        return False  # a client is missing: nothing can be sent there at all
+    return bool(keep) and all(keep)
+
+
+def _swallowed(operation: Operation, *, now: datetime) -> Swallowed | None:
+    """Find what would be skipped again; None where asking for it takes too long."""
+    if operation.verb != Verb.REDRIVE:
+        return None
+    waiting = Item.objects.filter(operation=operation).waiting()
+    sent = Poison.objects.filter(pk__in=waiting.values("poison_id"))
+    ask = partial(skips.swallowed, sent, operation.target_topic, now=now)
+    return unless_slow(ask, instead=None)
 
 
 def _uuid(text: str) -> uuid.UUID:
@@ -314,14 +351,14 @@ def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
     return [item for item in shown if principal.sees(item.poison.topic.name)]
 
 
-def ask_elsewhere(operation: Operation, *, target: str) -> Ask:
-    """Ask for what a preview had asked for, but to another topic."""
+def ask_elsewhere(operation: Operation, *, target: str, ordered: bool) -> Ask:
+    """Ask for what a preview had asked for, but to another topic, or in order."""
     verb = Verb(operation.verb)
     if operation.query is not None:
         query = Query.parse(operation.query)
-        return Ask(verb=verb, query=query, target_topic=target)
+        return Ask(verb=verb, query=query, target_topic=target, ordered=ordered)
     ids = operation.items.values_list("poison_id", flat=True)
-    return Ask(verb=verb, ids=tuple(ids), target_topic=target)
+    return Ask(verb=verb, ids=tuple(ids), target_topic=target, ordered=ordered)
 
 
 def ask_of_problems(verb: Verb, *, query: Query, problems: tuple[int, ...]) -> Ask:

@@ -9,9 +9,11 @@ from functools import partial
 
 from django.db import connection
 
+from apps.brokers.models import Topic
 from apps.dashboard.hurry import unless_slow
 from apps.dashboard.paging import Count, counted
-from apps.dashboard.selectors import health, operations, topics
+from apps.dashboard.selectors import guards, health, operations, topics
+from apps.dashboard.selectors.guards import Idle
 from apps.dashboard.selectors.health import Night, Sign
 from apps.dashboard.selectors.messages import last_failed_at
 from apps.dashboard.selectors.operations import OperationRow
@@ -64,6 +66,7 @@ class Overview:
     topics: list[TopicRow]
     more_topics: bool
     operations: list[OperationRow]
+    idle: Idle
     signs: list[Sign]
     night: Night
     open: Count
@@ -82,12 +85,14 @@ class Overview:
 def find(since: datetime | None, principal: Principal, *, now: datetime) -> Overview:
     shown, more = topics.failing_lately(principal, most=MOST_TOPICS, now=now)
     mine = Poison.objects.on_topics(principal.topics)
+    visible = Topic.objects.matching(principal.topics)
     return Overview(
         changes=changes(since or now - DAY, principal, now=now),
         topics=shown,
         more_topics=more,
         operations=operations.latest(principal, most=MOST_OPERATIONS),
-        signs=health.signs(now=now),
+        idle=guards.idle(visible, now=now),
+        signs=[*health.signs(now=now), *guards.signs(visible, now=now)],
         night=health.night(now=now),
         open=counted(mine.open()),
         last_failed_at=last_failed_at(principal),

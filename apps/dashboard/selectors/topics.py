@@ -12,16 +12,17 @@ from django.db import connection
 from django.db.models import Sum
 
 from apps.bookmarks.models import Mark
-from apps.brokers.models import LANE_LIVES, Topic
+from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
-from apps.capture.models import HeldDeadLetter
+from apps.capture.models import LANE_LIVES, HeldDeadLetter, Lane, LaneState, Sample
 from apps.core.errors import Absent
 from apps.core.patterns import like
 from apps.dashboard.hurry import unless_slow
 from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, counted
-from apps.dashboard.selectors import positions
+from apps.dashboard.selectors import guards, positions, skips
+from apps.dashboard.selectors.guards import GuardList, Idle
 from apps.dashboard.selectors.positions import PositionRow
-from apps.poison.models import Poison, Problem
+from apps.poison.models import Poison, Problem, SkipList
 from apps.poison.states import Shown, shown_as
 from apps.team.rights import Principal
 
@@ -79,6 +80,11 @@ class TopicRow:
     lane: str
 
     @property
+    def watch(self) -> Lane | None:
+        """Give its lane, where it has one."""
+        return getattr(self.topic, "lane", None)
+
+    @property
     def is_sample(self) -> bool:
         return self.topic.broker is not None and self.topic.broker.is_sample
 
@@ -94,8 +100,12 @@ class TopicDetail:
     row: TopicRow
     counts: dict[Shown, Count]
     positions: list[PositionRow]
+    guards: GuardList
+    idle: Idle
+    withheld: list[SkipList]
     held: list[HeldDeadLetter]
     held_number: int
+    samples: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,9 +146,7 @@ def failing_lately(
 
 def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
     """Find a topic that this principal may see; raises Absent otherwise."""
-    topic = _visible(principal).filter(pk=topic_id).first()
-    if topic is None:
-        raise Absent(f"There is no topic {topic_id} here.")
+    topic = visible(topic_id, principal)
     marks = Mark.objects.filter(position__topic=topic)
     held = HeldDeadLetter.objects.filter(topic=topic)
     return TopicDetail(
@@ -147,13 +155,24 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
         positions=positions.rows(
             marks.order_by("position__consumer_group", "publisher"), now=now
         ),
+        guards=guards.of_topic(topic, now=now),
+        idle=guards.idle(Topic.objects.filter(pk=topic_id), now=now),
+        withheld=skips.withheld(Topic.objects.filter(pk=topic_id), now=now),
         held=list(held.order_by("-seen_at")[:MOST_HELD]),
         held_number=held.count(),
+        samples=Sample.objects.filter(topic=topic).count(),
     )
 
 
+def visible(topic_id: int, principal: Principal) -> Topic:
+    topic = _visible(principal).filter(pk=topic_id).first()
+    if topic is None:
+        raise Absent(f"There is no topic {topic_id} here.")
+    return topic
+
+
 def _visible(principal: Principal) -> TopicQuerySet:
-    return Topic.objects.matching(principal.topics).select_related("broker")
+    return Topic.objects.matching(principal.topics).select_related("broker", "lane")
 
 
 def _counted(topic: Topic, word: Shown) -> Count:
@@ -174,10 +193,16 @@ def _rows(topics: Sequence[Topic], *, now: datetime) -> list[TopicRow]:
             traffic=traffic.get(topic.pk),
             backlog=backlogs.get(topic.pk),
             lag=lags.get(topic.pk),
-            lane=positions.lane_state(topic, now=now),
+            lane=_lane(topic, now=now),
         )
         for topic in topics
     ]
+
+
+def _lane(topic: Topic, *, now: datetime) -> str:
+    if not hasattr(topic, "lane"):
+        return LaneState.OFF
+    return positions.lane_state(topic.lane, now=now)
 
 
 _COUNTED = """

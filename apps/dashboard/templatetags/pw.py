@@ -24,6 +24,13 @@ register = template.Library()
 register.filter(app_frames)
 register.filter(figures.percent)
 
+# Where an audit entry's subject has a page.
+PAGES_OF = {
+    "operation": "operation",
+    "poison": "message",
+    "position": "position",
+    "skip": "skip",
+}
 # State = word + glyph + colour, so that none of the three has to be seen.
 PILLS = {
     "new": ("New", "●", "info"),
@@ -62,6 +69,17 @@ PILLS |= {
     "refused": ("Refused", "!", "danger"),
     "skipped": ("Skipped", "—", ""),
     "restored": ("Restored", "●", "warn"),
+}
+PILLS |= {
+    # Of guards.
+    "paused": ("Paused", "‖", "danger"),
+    "holding": ("Holding", "◐", "warn"),
+    "stopping": ("Stopping", "○", ""),
+    # Of skips.
+    "active": ("Active", "●", "info"),
+    "removed": ("Removed", "✕", ""),
+    "expired": ("Expired", "○", ""),
+    "passed": ("Passed", "✓", "ok"),
 }
 VERBS = {"redrive": "Requeue", "drop": "Drop", "restore": "Restore"}
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60))
@@ -162,7 +180,7 @@ def search(**terms: object) -> str:
 def subject(text: str) -> SafeString:
     """Name what an entry is about, as a link where it has a page."""
     kind, _, number_ = text.partition(":")
-    page = {"operation": "operation", "poison": "message"}.get(kind)
+    page = PAGES_OF.get(kind)
     if page is None or not number_.isdigit():
         return legible(text)
     return format_html('<a href="{}">{}</a>', reverse(page, args=[number_]), text)

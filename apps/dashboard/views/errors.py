@@ -28,9 +28,11 @@ STATUS: dict[type[PoisonwebError], int] = {
 
 
 def told(request: HttpRequest, error: PoisonwebError) -> HttpResponse:
-    kinds = (kind for kind in STATUS if isinstance(error, kind))
-    status = STATUS[next(kinds)]
-    return _page(request, status, why=str(error))
+    return _page(request, status_of(error), why=str(error))
+
+
+def status_of(error: PoisonwebError) -> int:
+    return next(STATUS[kind] for kind in STATUS if isinstance(error, kind))
 
 
 def _handler(status: int) -> Callable[[HttpRequest, Exception], HttpResponse]:

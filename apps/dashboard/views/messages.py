@@ -39,7 +39,8 @@ def index(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.POISONS_READ)
 def detail(request: SignedIn, message_id: int) -> HttpResponse:
-    return _page(request, messages.one(message_id, request.user.principal))
+    found = messages.one(message_id, request.user.principal, now=clock.now())
+    return _page(request, found)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -47,11 +48,9 @@ def detail(request: SignedIn, message_id: int) -> HttpResponse:
 def reveal(request: SignedIn, message_id: int) -> HttpResponse:
     if request.method != "POST":
         return redirect("message", message_id)  # somebody reloads the revealed page
-    principal = request.user.principal
-    revealed = reading.reveal(
-        poison_id=message_id, principal=principal, now=clock.now()
-    )
-    return _page(request, messages.opened(revealed, principal))
+    principal, now = request.user.principal, clock.now()
+    revealed = reading.reveal(poison_id=message_id, principal=principal, now=now)
+    return _page(request, messages.opened(revealed, principal, now=now))
 
 
 @require_POST
@@ -74,6 +73,7 @@ def _page(request: SignedIn, found: MessageDetail) -> HttpResponse:
     context = {
         "found": found,
         "message": found.message,
+        "may_skip": request.user.principal.may(Scope.SKIPS_WRITE),
         "reads_bodies": request.user.principal.may(Scope.BODIES_READ),
         "curl": curl.get(request, path),
     }

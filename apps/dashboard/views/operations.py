@@ -53,11 +53,12 @@ def preview(request: SignedIn) -> HttpResponse:
 @require_POST
 @needs(Scope.OPERATIONS_WRITE)
 def elsewhere(request: SignedIn) -> HttpResponse:
-    """Preview the same selection anew, sent to another topic."""
+    """Preview the same selection anew: sent to another topic, or in order."""
     principal, now = request.user.principal, clock.now()
     found = operations.preview(request.POST.get("token", ""), principal, now=now)
     target = request.POST.get("target_topic", "")
-    ask = operations.ask_elsewhere(found.operation, target=target)
+    ordered = "ordered" in request.POST
+    ask = operations.ask_elsewhere(found.operation, target=target, ordered=ordered)
     made = dispatch.preview(ask=ask, principal=principal, now=now)
     return _to_preview(request, made)
 

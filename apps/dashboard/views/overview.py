@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from django.http import HttpResponse
-from django.views.decorators.http import require_safe
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST, require_safe
 
 from apps.core import clock
-from apps.dashboard import visits
+from apps.dashboard import first_steps, visits
 from apps.dashboard.doors import SignedIn, needs, show
 from apps.dashboard.selectors import overview
 from apps.team.rights import Scope
@@ -23,5 +24,16 @@ def index(request: SignedIn) -> HttpResponse:
         else visits.enter(request.session, now=now)
     )
     found = overview.find(before, request.user.principal, now=now)
-    context: dict[str, object] = {"found": found, "before": before}
+    context: dict[str, object] = {
+        "found": found,
+        "before": before,
+        "first": first_steps.wanted(request, request.user.principal),
+    }
     return show(request, "overview/page.html", context, live="overview/_live.html")
+
+
+@require_POST
+@needs(Scope.PROBLEMS_READ)
+def put_away(_: SignedIn) -> HttpResponse:
+    """Hide the first steps from this browser."""
+    return first_steps.dismiss(redirect("home"))

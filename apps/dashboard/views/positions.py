@@ -1,19 +1,159 @@
-"""How far consumers have read."""
+"""How far consumers have read; and moving one, after a look at what that does."""
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 from django.http import HttpResponse
-from django.views.decorators.http import require_safe
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
+from apps.core.errors import Invalid
+from apps.dashboard import curl
+from apps.dashboard import moves as forms
 from apps.dashboard.doors import SignedIn, needs, show
 from apps.dashboard.selectors import positions
 from apps.team.rights import Scope
+from apps.triage.services import moves
+from apps.triage.services.moves import Otherwise, Review, StillHeld, Strategy
 
 
 @require_safe
 @needs(Scope.POSITIONS_READ)
 def index(request: SignedIn) -> HttpResponse:
-    found = positions.find(request.user.principal, now=clock.now())
-    live = "positions/_rows.html"
-    return show(request, "positions/list.html", {"found": found}, live=live)
+    context = {
+        "found": positions.find(request.user.principal, now=clock.now()),
+        "curl": curl.get(request, "/api/v1/positions"),
+    }
+    return show(request, "positions/list.html", context, live="positions/_rows.html")
+
+
+@require_safe
+@needs(Scope.POSITIONS_READ)
+def detail(request: SignedIn, position_id: int) -> HttpResponse:
+    principal = request.user.principal
+    found = positions.one(position_id, principal, now=clock.now())
+    context = {
+        "found": found,
+        "position": found.position,
+        "may_move": principal.may(Scope.POSITIONS_WRITE),
+        "just_moved": request.GET.get("moved", ""),
+        "curl": curl.get(
+            request,
+            "/api/v1/positions",
+            topic=found.position.topic.name,
+            client_name=found.position.client_name,
+        ),
+    }
+    live = "positions/_detail.html"
+    return show(request, "positions/detail.html", context, live=live)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.POSITIONS_WRITE)
+def move(request: SignedIn, position_id: int) -> HttpResponse:
+    """Choose where to, look at what it does (both by address), and confirm that."""
+    if request.method == "POST":
+        return _confirm(request, position_id)
+    choices = positions.choices(position_id, request.user.principal)
+    if "strategy" not in request.GET:
+        return _choose(request, position_id)
+    try:
+        wish = forms.wish(request.GET, choices.marks)
+        review = _look(request, position_id, wish)
+    except Invalid as wrong:
+        return _choose(request, position_id, wrong=wrong)
+    return _review(request, review)
+
+
+def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
+    principal = request.user.principal
+    token = request.POST.get("token", "")
+    try:
+        agreement = forms.Agreement(token, position_id=position_id, principal=principal)
+    except Otherwise:
+        return _choose(request, position_id, stale=True)
+    try:
+        _, done = moves.move(
+            position_id=position_id,
+            wish=agreement.wish,
+            reason=request.POST.get("reason", ""),
+            fence="fence" in request.POST,
+            principal=principal,
+            now=clock.now(),
+            agreed=agreement.holds,
+        )
+    except (Invalid, Otherwise, StillHeld) as refusal:
+        return _review(
+            request, _look(request, position_id, agreement.wish), refusal=refusal
+        )
+    place = reverse("position", args=[position_id])
+    return redirect(f"{place}?{urlencode({'moved': done.pk})}")
+
+
+def _look(request: SignedIn, position_id: int, wish: moves.Wish) -> Review:
+    return moves.review(
+        position_id=position_id,
+        wish=wish,
+        principal=request.user.principal,
+        now=clock.now(),
+    )
+
+
+def _choose(
+    request: SignedIn,
+    position_id: int,
+    *,
+    wrong: Invalid | None = None,
+    stale: bool = False,
+) -> HttpResponse:
+    choices = positions.choices(position_id, request.user.principal)
+    context = {
+        "choices": choices,
+        "position": choices.position,
+        "asked": request.GET,
+        "strategies": Strategy,
+        "wrong": wrong,
+        "stale": stale,
+        "numbers": [
+            (f"seq-{pk}", mark, request.GET.get(f"seq-{pk}", ""))
+            for pk, mark in choices.marks.items()
+        ],
+    }
+    status = HTTPStatus.OK
+    if wrong is not None:
+        status = HTTPStatus.UNPROCESSABLE_ENTITY
+    if stale:
+        status = HTTPStatus.CONFLICT
+    return render(request, "positions/choose.html", context, status=status)
+
+
+def _review(
+    request: SignedIn,
+    review: Review,
+    *,
+    refusal: Invalid | Otherwise | StillHeld | None = None,
+) -> HttpResponse:
+    position = review.position
+    ask = (
+        {"move": review.fixed.move}
+        if review.fixed.strategy is Strategy.RESTORE
+        else {"to": dict(review.fixed.to)}
+    )
+    path = f"/api/v1/positions/{position.pk}/move"
+    context = {
+        "review": review,
+        "position": position,
+        "held": review.is_held(clock.now()),
+        "token": forms.seal(review, request.user.principal),
+        "reason": request.POST.get("reason", ""),
+        "wrong": refusal if isinstance(refusal, Invalid) else None,
+        "changed": "" if isinstance(refusal, Invalid | None) else str(refusal),
+        "curl": curl.post(request, path, {**ask, "dry_run": True}),
+    }
+    statuses = {Invalid: 422, Otherwise: 409, StillHeld: 409}
+    status = 200 if refusal is None else statuses[type(refusal)]
+    return render(request, "positions/review.html", context, status=status)

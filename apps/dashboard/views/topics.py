@@ -17,7 +17,11 @@ from apps.team.rights import Scope
 def index(request: SignedIn) -> HttpResponse:
     wanted = TopicsForm(request.GET).wanted
     found = topics.find(wanted, request.user.principal, now=clock.now())
-    context = {"found": found, "wanted": wanted}
+    context = {
+        "found": found,
+        "wanted": wanted,
+        "may_write": request.user.principal.may(Scope.BROKERS_WRITE),
+    }
     return show(request, "topics/list.html", context, live="topics/_rows.html")
 
 
@@ -25,5 +29,11 @@ def index(request: SignedIn) -> HttpResponse:
 @needs(Scope.POISONS_READ)
 def detail(request: SignedIn, topic_id: int) -> HttpResponse:
     found = topics.one(topic_id, request.user.principal, now=clock.now())
-    context = {"found": found, "row": found.row, "topic": found.row.topic}
+    context = {
+        "found": found,
+        "row": found.row,
+        "topic": found.row.topic,
+        "lane": found.row.watch,
+        "may_write": request.user.principal.may(Scope.BROKERS_WRITE),
+    }
     return show(request, "topics/detail.html", context, live="topics/_detail.html")

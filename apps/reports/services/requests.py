@@ -8,6 +8,7 @@ from django.db import IntegrityError, transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
+from apps.core import lock
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
 from apps.reports.models import Run
@@ -51,6 +52,8 @@ def queue(*, first_day: date, last_day: date, actor: Actor, now: datetime) -> Ru
     _check(first_day, last_day, now=now)
     try:
         with transaction.atomic():
+            # Two that check the exclusion constraint at once may wait for each other.
+            lock.wait_for("report requests")
             return Run.objects.create(
                 first_day=first_day,
                 last_day=last_day,

@@ -16,6 +16,14 @@ KNOWN = [
     "reports:read",
     "reports:write",
 ]
+# Taken back, no key keeps a right that is not known any more.
+FORGET = """
+SET CONSTRAINTS ALL IMMEDIATE;
+UPDATE team_api_key SET scopes = ARRAY(
+    SELECT scope FROM unnest(scopes) AS scope
+    WHERE scope NOT IN ('reports:read', 'reports:write'));
+SET CONSTRAINTS ALL DEFERRED
+"""
 
 
 class Migration(migrations.Migration):
@@ -25,6 +33,7 @@ class Migration(migrations.Migration):
         migrations.RemoveConstraint(
             model_name="apikey", name="team_api_key_scopes_are_known"
         ),
+        migrations.RunSQL(migrations.RunSQL.noop, FORGET),
         migrations.AddConstraint(
             model_name="apikey",
             constraint=models.CheckConstraint(

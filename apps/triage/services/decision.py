@@ -129,6 +129,7 @@ def _skip_what_others_hold(operation: Operation) -> None:
 def described(operation: Operation) -> dict[str, object]:
     """Say what an operation is, for the trail."""
     target = operation.target_topic
+    order = {"ordered": True} if operation.ordered else {}
     return {
         "verb": operation.verb,
         "query": operation.query,
@@ -136,4 +137,5 @@ def described(operation: Operation) -> dict[str, object]:
         "total": operation.total,
         "target_topic": None if target is None else target.name,
         "undo_of": operation.undo_of_id,
+        **order,
     }

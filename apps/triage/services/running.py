@@ -6,6 +6,9 @@ next window is claimed while one is being published.
 
 What a crash leaves: a claimed window is `sending` under an older epoch, and the next
 run sends it again under the same redrive ids. At most two windows are sent twice.
+
+An operation that keeps order sends the next message of a line only when the broker has
+the one before. Where that is refused, the rest of its line is kept back.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import zip_longest
 from typing import TypeVar
 
 from django.db import connection, transaction
@@ -25,9 +29,11 @@ from django.db.models import F
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import ports
+from apps.brokers import services as brokers
 from apps.brokers.services import RoutingPublisher
 from apps.core import lock
 from apps.core.actor import Actor
+from apps.core.errors import Refused
 from apps.core.lock import Lock
 from apps.core.text import storable
 from apps.poison import services as poison
@@ -37,7 +43,7 @@ from apps.triage.models import Item, Operation
 from apps.triage.services import parcels
 from apps.triage.services.decision import described
 from apps.triage.services.parcels import Parcel
-from apps.triage.states import ItemState, State, Verb
+from apps.triage.states import SENDS, ItemState, State, Verb
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +54,13 @@ MANY = 5_000
 BACK_OFF_BASE = 0.5
 BACK_OFF_CAP = 30.0
 
+KEPT_BACK = ports.Outcome(
+    kind=ports.OutcomeKind.REFUSED,
+    detail="kept back: an earlier message of its topic was refused",
+)
+
 Clock = Callable[[], datetime]
+Line = int
 Key = TypeVar("Key")
 
 
@@ -114,11 +126,13 @@ class _Slice:
         self.until = clock() + SLICE
         self.trouble = ""
         self.inherits = True
+        self.unmarked = brokers.unmarked_topics()
+        self.stuck: dict[Line, ports.Outcome] = {}
 
     def work(self) -> Ended:
         # What a run that died had sent, a consumer may have answered since.
         _release("triage_item.operation_id = %s", self.operation.pk)
-        if self.operation.verb == Verb.REDRIVE:
+        if self.operation.verb in SENDS:
             self._redrive()
         else:
             self._decide()
@@ -166,10 +180,12 @@ class _Slice:
     # Redrive: claim, publish, mark; the next claim overlaps the publishing.
 
     def _redrive(self) -> None:
+        if self.operation.ordered:
+            self.stuck = dict.fromkeys(self._refused_lines(), KEPT_BACK)
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="publish") as pool:
             window = self._next_window()
             while window:
-                sent = pool.submit(self.publisher.publish, [p.message for p in window])
+                sent = pool.submit(self._publish, window)
                 following = self._next_window() if self._may_go_on() else []
                 self._mark(window, sent.result())
                 # A broker that is away is not asked again before the back-off is over.
@@ -177,6 +193,40 @@ class _Slice:
                     self._give_up(following)
                     return
                 window = following
+
+    def _publish(self, window: Sequence[Parcel]) -> list[ports.Outcome]:
+        """Send a window, in a thread that asks the database nothing."""
+        if not self.operation.ordered:
+            return self.publisher.publish([parcel.message for parcel in window])
+        lines: dict[Line, list[Parcel]] = {}
+        for parcel in window:
+            lines.setdefault(_line(parcel), []).append(parcel)
+        told: dict[uuid.UUID, ports.Outcome] = {}
+        for abreast in zip_longest(*lines.values()):
+            told |= self._send_abreast([p for p in abreast if p is not None])
+        return [told[parcel.redrive] for parcel in window]
+
+    def _send_abreast(self, first: list[Parcel]) -> dict[uuid.UUID, ports.Outcome]:
+        """Send the first of each line, unless one before it did not arrive."""
+        going = [parcel for parcel in first if _line(parcel) not in self.stuck]
+        sent = self.publisher.publish([parcel.message for parcel in going])
+        told = {
+            parcel.redrive: self.stuck[_line(parcel)]
+            for parcel in first
+            if _line(parcel) in self.stuck
+        }
+        for parcel, outcome in zip(going, sent, strict=True):
+            told[parcel.redrive] = outcome
+            became = parcels.answered(parcel, outcome).outcome
+            if became is Outcome.REFUSED:
+                self.stuck[_line(parcel)] = KEPT_BACK
+            elif became is Outcome.UNKNOWN:
+                self.stuck[_line(parcel)] = outcome
+        return told
+
+    def _refused_lines(self) -> list[Line]:
+        refused = self.operation.items.filter(redrive__outcome=Outcome.REFUSED)
+        return list(refused.values_list("redrive__topic_id", flat=True).distinct())
 
     def _may_go_on(self) -> bool:
         return self.clock() < self.until
@@ -216,6 +266,8 @@ class _Slice:
             begun = poison.begin(
                 poisons=list(items),
                 target=self.operation.target_topic_id,
+                queue=self._queue(),
+                unmarked=self.unmarked,
                 epoch=self.epoch,
                 now=self.clock(),
             )
@@ -223,6 +275,15 @@ class _Slice:
             if begun:
                 _attach({items[pk]: redrive for pk, redrive in begun.items()})
                 return [begun[pk] for pk in items if pk in begun]
+
+    def _queue(self) -> str:
+        """Name the dead-letter queue to give back to; "" for any other operation."""
+        topic = self.operation.target_topic
+        if self.operation.verb != Verb.GIVE_BACK or topic is None:
+            return ""
+        if not topic.dead_letter_queue:
+            raise Refused(f"the topic {topic.name} has no dead-letter queue any more")
+        return topic.dead_letter_queue
 
     def _mark(
         self, window: Sequence[Parcel], outcomes: Sequence[ports.Outcome]
@@ -293,6 +354,11 @@ class _Slice:
                 "counts": {name: number for name, number in counts.items() if number},
             },
         )
+
+
+def _line(parcel: Parcel) -> Line:
+    """Name the line that a message stands in: its topic, for keys are not known."""
+    return parcel.message.topic.pk
 
 
 def _bounded(rows: Iterable[tuple[Key, int]]) -> list[Key]:

@@ -13,7 +13,9 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.models import Count
 
+from apps.brokers import services as brokers
 from apps.brokers.models import Topic
+from apps.brokers.ports import Ordering
 from apps.core.errors import Absent, Invalid
 from apps.core.ids import digest_of, raw
 from apps.poison.models import Poison
@@ -23,7 +25,7 @@ from apps.poison.states import SILENT_AFTER_SECONDS
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.querysets import ItemQuerySet
-from apps.triage.states import ItemState, State, Verb
+from apps.triage.states import SENDS, ItemState, State, Verb
 
 PREVIEW_LIVES = timedelta(minutes=15)
 # A larger selection is taken by a worker; Confirm waits for it.
@@ -37,6 +39,7 @@ class Ask:
     """What somebody wants done, and to which poisons: exactly one way of choosing.
 
     All that match a query, or some by their ids, or all that an operation dropped.
+    `ordered`: the messages of each topic one after the other, as they were captured.
     """
 
     verb: Verb
@@ -44,6 +47,7 @@ class Ask:
     ids: tuple[int, ...] = ()
     dropped_by: int | None = None
     target_topic: str | None = None
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         ways = [self.query is not None, bool(self.ids), self.dropped_by is not None]
@@ -51,15 +55,21 @@ class Ask:
             raise Invalid("q", "give either a query or ids, and at least one id")
         if len(self.ids) > MOST_IDS:
             raise Invalid("ids", f"give at most {MOST_IDS} ids, or a query")
-        if self.target_topic and self.verb is not Verb.REDRIVE:
+        if self.target_topic and self.verb.value not in SENDS:
             raise Invalid("target_topic", "only a redrive goes to another topic")
+        if self.ordered and self.verb is not Verb.REDRIVE:
+            raise Invalid("ordered", "only a redrive can keep an order")
 
     @property
     def scope(self) -> bytes:
         """Tell one ask from another, so that a newer preview replaces its like."""
         chosen = ",".join(str(pk) for pk in sorted(set(self.ids)))
         target = self.target_topic or ""
-        parts = (self.verb, str(self.query), chosen, str(self.dropped_by), target)
+        order = ("ordered",) if self.ordered else ()
+        parts = (
+            *(self.verb, str(self.query), chosen, str(self.dropped_by), target),
+            *order,
+        )
         return digest_of(*(raw(part) for part in parts))
 
 
@@ -83,6 +93,8 @@ def preview(*, ask: Ask, principal: Principal, now: datetime) -> Operation:
     principal.require(Scope.OPERATIONS_WRITE)
     target = _target(ask, principal)
     chosen = _choice(ask, principal.topics)
+    if ask.ordered:
+        _check_order(chosen, target)
     large = chosen.order_by().values("pk")[: TAKEN_AT_ONCE + 1].count() > TAKEN_AT_ONCE
     with transaction.atomic():
         _replace_older(ask, principal, now=now)
@@ -94,6 +106,7 @@ def preview(*, ask: Ask, principal: Principal, now: datetime) -> Operation:
             query=None if ask.query is None else str(ask.query),
             scope=ask.scope,
             target_topic=target,
+            ordered=ask.ordered,
             undo_of_id=ask.dropped_by,
             created_at=now,
             expires_at=now + PREVIEW_LIVES,
@@ -153,21 +166,40 @@ def _ask_of(operation: Operation) -> Ask | None:
     name = None if target is None else target.name
     if operation.undo_of_id is not None:
         return Ask(verb=verb, dropped_by=operation.undo_of_id)
-    if operation.query is not None:
-        return Ask(verb=verb, query=Query.parse(operation.query), target_topic=name)
+    query = None if operation.query is None else Query.parse(operation.query)
     chosen = operation.items.values_list("poison_id", flat=True)
-    return Ask(verb=verb, ids=tuple(chosen), target_topic=name) if chosen else None
+    ids = tuple(chosen) if query is None else ()
+    if query is None and not ids:
+        return None
+    return Ask(
+        verb=verb, query=query, ids=ids, target_topic=name, ordered=operation.ordered
+    )
 
 
 def _target(ask: Ask, principal: Principal) -> Topic | None:
     if not ask.target_topic:
         return None
-    topic = Topic.objects.filter(name=ask.target_topic).first()
+    named = Topic.objects.filter(name=ask.target_topic)
+    topic = named.select_related("broker").first()
     if topic is None or not principal.sees(topic.name):
         raise Absent(f"target_topic: there is no topic {ask.target_topic} here")
     if topic.broker_id is None:
         raise Invalid("target_topic", f"the topic {topic.name} has no broker")
     return topic
+
+
+def _check_order(chosen: PoisonQuerySet, target: Topic | None) -> None:
+    """Raise Invalid where a topic that would be sent to keeps no order."""
+    within = Topic.objects.filter(pk__in=chosen.order_by().values("topic"))
+    topics = [target] if target else within.select_related("broker").order_by("name")
+    for topic in topics:
+        # One without a broker is refused by itself, message by message.
+        if topic.broker_id and brokers.ordering_of(topic) is Ordering.NONE:
+            raise Invalid(
+                "ordered",
+                f"the topic {topic.name} keeps no order: whatever is sent there may be "
+                "handed out in any. Requeue without it.",
+            )
 
 
 def _replace_older(ask: Ask, principal: Principal, *, now: datetime) -> None:
@@ -189,7 +221,17 @@ _REASONS = {
     " THEN 'dropped: restore it first'" + _SENT,
     Verb.DROP: "WHEN poison_poison.state = 'dropped' THEN 'already dropped'" + _SENT,
     Verb.RESTORE: "WHEN poison_poison.state <> 'dropped' THEN 'not dropped'",
+    Verb.GIVE_BACK: "WHEN poison_poison.state <> 'open'"
+    " THEN 'not open: ' || poison_poison.state",
 }
+
+_BY_FAILURE = ("", "poison_poison.last_failed_at, poison_poison.id")
+# One batch of capture has one time, and its poisons' numbers are in no order.
+_BY_CAPTURE = (
+    "LEFT JOIN poison_failure first"
+    " ON first.poison_id = poison_poison.id AND first.is_first",
+    "first.id, poison_poison.id",
+)
 
 _TAKE = """
 INSERT INTO triage_item (operation_id, poison_id, state, reason, held)
@@ -204,9 +246,10 @@ FROM (
     FROM poison_poison
     LEFT JOIN triage_item holder
            ON holder.poison_id = poison_poison.id AND holder.held
+    {join}
     WHERE poison_poison.id IN ({chosen})
-      AND pg_visible_in_snapshot(captured_xid, %(as_of)s::pg_snapshot)
-    ORDER BY poison_poison.last_failed_at, poison_poison.id
+      AND pg_visible_in_snapshot(poison_poison.captured_xid, %(as_of)s::pg_snapshot)
+    ORDER BY {order}
 ) judged
 """
 
@@ -214,8 +257,12 @@ FROM (
 def _take(operation: Operation, chosen: PoisonQuerySet, *, now: datetime) -> None:
     inner, parameters = chosen.order_by().values("pk").query.sql_with_params()
     named = {f"p{place}": value for place, value in enumerate(parameters)}
+    keeps_order = operation.ordered or operation.verb == Verb.GIVE_BACK
+    join, order = _BY_CAPTURE if keeps_order else _BY_FAILURE
     statement = _TAKE.format(
         reasons=_REASONS[Verb(operation.verb)],
+        join=join,
+        order=order,
         chosen=inner % tuple(f"%({name})s" for name in named),
     )
     values: dict[str, Any] = {
@@ -254,6 +301,9 @@ def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
 def _choice(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
     """Give the poisons that are asked for, as far as these topics reach."""
     allowed = Poison.objects.on_topics(topics)
+    if ask.verb is Verb.GIVE_BACK:
+        # Its name alone: in a query, a star in it would stand for any text.
+        allowed = allowed.filter(topic__name=ask.target_topic)
     if ask.query is not None:
         return allowed.matching(ask.query)
     if ask.dropped_by is not None:

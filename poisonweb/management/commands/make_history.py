@@ -15,7 +15,6 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError
 
-from apps.brokers import services as brokers
 from apps.brokers.models import Broker
 from apps.core import clock, lock
 from apps.core.errors import Invalid, Refused
@@ -26,7 +25,6 @@ from apps.reports.services import requests
 from poisonweb.sample.history import writer
 from poisonweb.sample.history.ledger import Ledger
 from poisonweb.sample.history.plan import plan
-from poisonweb.sample.history.streams import SHIPMENTS
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
 from poisonweb.sample.history.writer import SAMPLE
 
@@ -62,7 +60,7 @@ def make(*, today: date, ledger: Path) -> Weeks:
     weeks = Weeks(first=min(made, default=today - DAYS * DAY))
     if made >= set(weeks) and ledger.exists():
         return weeks
-    _register_topic()
+    _refuse_without_sample()
     days = [plan(weeks, day) for day in weeks]
     Ledger(days).write(ledger)
     for number, day in enumerate(days):
@@ -72,18 +70,9 @@ def make(*, today: date, ledger: Path) -> Weeks:
     return weeks
 
 
-def _register_topic() -> None:
-    broker = Broker.objects.filter(name="sample", is_sample=True).first()
-    if broker is None:
+def _refuse_without_sample() -> None:
+    if not Broker.objects.filter(name="sample", is_sample=True).exists():
         raise CommandError("there is no sample here: start with POISONWEB_DEMO=1")
-    brokers.register_topic(
-        name=SHIPMENTS,
-        broker=broker,
-        dead_letter_queue="",
-        policy={},
-        actor=SAMPLE.actor,
-        now=clock.now(),
-    )
 
 
 def ask_for_report(weeks: Weeks, *, patience: timedelta = PATIENCE) -> None:

@@ -20,18 +20,23 @@ from django.db import OperationalError, connection
 from django.db.migrations.loader import MigrationLoader
 
 from apps.brokers import services as brokers
-from apps.capture import partitions
+from apps.capture import partitions, watching
+from apps.capture.models import Lane, Mode
 from apps.core import clock, lock
 from apps.core.actor import Actor
 from apps.core.text import one_line
 from apps.team import services as team
 from apps.team.models import ApiKey, User
-from apps.team.rights import Role, Scope
+from apps.team.rights import Principal, Role, Scope
 from poisonweb.embedded.secrets import secret, write_private
 
 SET_UP = Actor.system("set-up")
+SETTER_UP = Principal(
+    actor=SET_UP, scopes=frozenset({Scope.BROKERS_WRITE}), source="system"
+)
 ADMIN = "admin"
-SAMPLE_TOPICS = ("ContentTopic", "orders")
+SAMPLE_TOPICS = ("ContentTopic", "orders", "shipments")
+SAMPLE_SCOPES = (Scope.CAPTURE_WRITE, Scope.SKIPS_READ)
 SAMPLE_KEY = "sample consumers"
 
 
@@ -124,7 +129,7 @@ def _make_sample(key_file: Path) -> None:
         now=clock.now(),
     )
     for topic in SAMPLE_TOPICS:
-        brokers.register_topic(
+        drained = brokers.register_topic(
             name=topic,
             broker=broker,
             dead_letter_queue=f"{topic}-poison",
@@ -132,6 +137,11 @@ def _make_sample(key_file: Path) -> None:
             actor=SET_UP,
             now=clock.now(),
         )
+        if not Lane.objects.filter(topic=drained).exists():
+            # What people have said of it since stands.
+            watching.set_mode(
+                topic=drained, mode=Mode.CAPTURE, principal=SETTER_UP, now=clock.now()
+            )
     if not _is_usable(key_file):
         write_private(key_file, _new_key())
 
@@ -140,7 +150,13 @@ def _is_usable(key_file: Path) -> bool:
     if not key_file.exists():
         return False
     kept = key_file.read_text(encoding="utf-8")
-    return team.recognise(secret=kept, now=clock.now()) is not None
+    key = team.recognise(secret=kept, now=clock.now())
+    # The sample of the release before needed less.
+    return (
+        key is not None
+        and {*SAMPLE_SCOPES} <= {*key.scopes}
+        and {*SAMPLE_TOPICS} <= {*key.topics}
+    )
 
 
 def _new_key() -> str:
@@ -150,7 +166,7 @@ def _new_key() -> str:
     made = team.create_api_key(
         # No two keys ever have one name, not even one after the other.
         name=f"{SAMPLE_KEY} {ours.count() + 1}",
-        scopes=[Scope.CAPTURE_WRITE],
+        scopes=SAMPLE_SCOPES,
         topics=SAMPLE_TOPICS,
         actor=SET_UP,
         now=clock.now(),

@@ -15,10 +15,9 @@ from enum import Enum, StrEnum
 from poisonguard.contract import Cause
 from poisonweb.sample import messages
 from poisonweb.sample.history.weeks import DAYS, Weeks
-from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS
-from poisonweb.sample.subscriptions import BILLING, CONTENT
+from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS, SHIPMENTS
+from poisonweb.sample.subscriptions import BILLING, CONTENT, DISPATCH
 
-SHIPMENTS = "shipments"
 VERSION, RELEASED_VERSION = "1.8", "1.9"
 
 
@@ -282,8 +281,8 @@ STREAMS = (
     ),
     Stream(
         topic=SHIPMENTS,
-        consumer_group="dispatch",
-        clients=("dispatch-1 (sample history)",),
+        consumer_group=DISPATCH.consumer_group,
+        clients=(f"{DISPATCH.client_name} (sample history)",),
         source=Source.BROKER,
         daily=1500,
         faults=(CARRIER_AWAY, NO_ADDRESS),

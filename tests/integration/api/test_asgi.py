@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
-from django.core.asgi import get_asgi_application
+from django.contrib.auth.decorators import login_not_required
+from django.core import signals
+from django.db import connection
+from django.http import HttpRequest, StreamingHttpResponse
+from django.urls import path as address
 
 from apps.core import clock
 from apps.poison import reading
 from apps.team.rights import Scope
+from poisonweb.handler import OneHop
 from tests.integration.api.caller import Caller, program
 from tests.reports import failure, poisons
 
@@ -36,22 +42,25 @@ def ask(
 ) -> tuple[int, list[bytes]]:
     """Speak ASGI, as uvicorn does; give the status and the body as it came."""
     named = {**caller.headers, **{n.replace("_", "-"): v for n, v in headers.items()}}
-    scope = {
+    return asyncio.run(spoken(OneHop(), asked(method, path, named), pieces))
+
+
+def asked(method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    return {
         "type": "http",
         "http_version": "1.1",
         "method": method,
         "path": path,
         "query_string": b"",
-        "headers": [(n.lower().encode(), v.encode()) for n, v in named.items()],
+        "headers": [(n.lower().encode(), v.encode()) for n, v in headers.items()],
         "server": ("127.0.0.1", 80),
     }
-    return asyncio.run(_spoken(scope, pieces))
 
 
-async def _spoken(
-    scope: dict[str, Any], pieces: Sequence[bytes]
+async def spoken(
+    application: OneHop, scope: dict[str, Any], pieces: Sequence[bytes]
 ) -> tuple[int, list[bytes]]:
-    talk = ApplicationCommunicator(get_asgi_application(), scope)
+    talk = ApplicationCommunicator(application, scope)
     for place, piece in enumerate(pieces, start=1):
         more = place < len(pieces)
         await talk.send_input(
@@ -103,3 +112,70 @@ def test_a_list_is_answered_there_too(now: datetime) -> None:
     status, received = ask(program(Scope.POISONS_READ), "GET", "/api/v1/poisons")
 
     assert (status, len(json.loads(b"".join(received))["results"])) == (200, 1)
+
+
+def test_a_request_begins_and_ends_in_one_thread_that_is_kept_and_holds_nothing(
+    now: datetime,
+) -> None:
+    caller, application = program(Scope.POISONS_READ), OneHop()
+    begun, ended = list[str](), list[str]()
+    held = list[bool]()
+
+    def begin(**_: object) -> None:
+        begun.append(threading.current_thread().name)
+
+    def end(**_: object) -> None:
+        ended.append(threading.current_thread().name)
+        held.append(connection.connection is not None)
+
+    async def ask_often() -> list[int]:
+        scope = asked("GET", "/api/v1/poisons", caller.headers)
+        return [(await spoken(application, scope, [b""]))[0] for _ in range(20)]
+
+    signals.request_started.connect(begin, sender=OneHop)
+    signals.request_finished.connect(end, sender=OneHop)
+    try:
+        statuses = asyncio.run(ask_often())
+    finally:
+        signals.request_started.disconnect(begin, sender=OneHop)
+        signals.request_finished.disconnect(end, sender=OneHop)
+
+    assert statuses == [200] * 20
+    assert begun == ended
+    assert threading.main_thread().name not in begun
+    assert len(set(begun)) < len(begun)
+    assert held == [False] * 20
+
+
+async def pieces_that_break_off() -> AsyncIterator[bytes]:
+    yield b"the first half"
+    raise ConnectionResetError
+
+
+@login_not_required
+def breaks_off(_: HttpRequest) -> StreamingHttpResponse:
+    return StreamingHttpResponse(pieces_that_break_off())
+
+
+urlpatterns = [address("breaks-off", breaks_off)]
+
+
+def test_an_answer_that_breaks_off_is_not_passed_off_as_whole(settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+
+    async def ask_for_it() -> list[dict[str, Any]]:
+        talk = ApplicationCommunicator(OneHop(), asked("GET", "/breaks-off", {}))
+        await talk.send_input({"type": "http.request"})
+        told = [await talk.receive_output(10), await talk.receive_output(10)]
+        with pytest.raises(ConnectionResetError):
+            await talk.receive_output(10)
+        return told
+
+    start, piece = asyncio.run(ask_for_it())
+
+    assert start["status"] == 200
+    assert piece == {
+        "type": "http.response.body",
+        "body": b"the first half",
+        "more_body": True,
+    }

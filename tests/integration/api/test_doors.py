@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from datetime import timedelta
 
 import pytest
@@ -56,6 +57,25 @@ NEEDED = {
     "POST operations/preview": Scope.OPERATIONS_WRITE,
     "GET operations/1": Scope.OPERATIONS_READ,
     "POST operations/1/undo": Scope.OPERATIONS_WRITE,
+    "GET skips": Scope.SKIPS_READ,
+    "POST skips": Scope.SKIPS_WRITE,
+    "DELETE skips/1": Scope.SKIPS_WRITE,
+    "POST skips/applied": Scope.CAPTURE_WRITE,
+    "GET skips/stream": Scope.SKIPS_READ,
+    "GET positions": Scope.POSITIONS_READ,
+    "POST positions/open": Scope.POSITIONS_WRITE,
+    "POST positions/settle": Scope.POSITIONS_WRITE,
+    "POST positions/1/move": Scope.POSITIONS_WRITE,
+    "GET brokers": Scope.BROKERS_READ,
+    "POST brokers": Scope.BROKERS_WRITE,
+    "GET brokers/1": Scope.BROKERS_READ,
+    "PATCH brokers/1": Scope.BROKERS_WRITE,
+    "DELETE brokers/1": Scope.BROKERS_WRITE,
+    "POST brokers/1/test": Scope.BROKERS_WRITE,
+    "GET brokers/1/discover": Scope.BROKERS_READ,
+    "GET topics": Scope.BROKERS_READ,
+    "POST topics": Scope.BROKERS_WRITE,
+    "PATCH topics": Scope.BROKERS_WRITE,
     "GET audit": Scope.AUDIT_READ,
     "GET audit/verify": Scope.AUDIT_READ,
     "GET reports/failure-rates": Scope.REPORTS_READ,
@@ -71,12 +91,7 @@ def test_the_table_above_knows_every_call() -> None:
         for method in methods
     }
 
-    known = {
-        call.replace("poisons/1", "poisons/{poison_id}").replace(
-            "operations/1", "operations/{operation_id}"
-        )
-        for call in NEEDED
-    }
+    known = {re.sub(r"(\w+)s/1", r"\1s/{\1_id}", call) for call in NEEDED}
     assert told == known
 
 

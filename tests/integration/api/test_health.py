@@ -19,6 +19,7 @@ from django.test import Client
 
 from apps.api import health
 from apps.brokers.models import Topic
+from apps.capture.models import Lane
 from apps.core import clock
 from apps.triage.services import upkeep
 from tests.integration.api.caller import program
@@ -61,7 +62,7 @@ def ready() -> tuple[int, dict[str, Any]]:
 
 
 def say(topic: Topic, state: str, seen_at: datetime) -> None:
-    Topic.objects.filter(pk=topic.pk).update(lane_state=state, lane_seen_at=seen_at)
+    Lane.objects.filter(topic=topic).update(state=state, seen_at=seen_at)
 
 
 def test_alive_is_alive_and_nothing_more() -> None:
@@ -134,14 +135,10 @@ def test_of_two_lanes_of_a_broker_the_worse_is_told(
     orders: Topic, now: datetime
 ) -> None:
     say(orders, "away", now)
-    Topic.objects.create(
-        name="b",
-        native_name="b",
-        broker=orders.broker,
-        dead_letter_queue="b-poison",
-        lane_state="running",
-        lane_seen_at=now,
+    other = Topic.objects.create(
+        name="b", native_name="b", broker=orders.broker, dead_letter_queue="b-poison"
     )
+    Lane.objects.create(topic=other, state="running", seen_at=now)
 
     assert ready()[1]["brokers"] == {"redis": "away"}
 

@@ -53,6 +53,12 @@ def test_what_acts_takes_an_idempotency_key() -> None:
         "countMessages",
         "confirmOperation",
         "undoOperation",
+        "addSkip",
+        "addBroker",
+        "registerTopic",
+        "openPositions",
+        "settlePositions",
+        "movePosition",
     }
 
 

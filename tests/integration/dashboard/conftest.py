@@ -14,6 +14,7 @@ from apps.core import clock
 from apps.core.actor import Actor
 from apps.team.rights import Role
 from apps.team.services import create_user
+from tests.passwords import ONE_ROUND
 
 SignIn = Callable[..., Client]
 
@@ -28,7 +29,18 @@ def now() -> datetime:
 def plain_static_files(tmp_path: Path) -> Iterator[None]:
     plain = "django.contrib.staticfiles.storage.StaticFilesStorage"
     storages = {**settings.STORAGES, "staticfiles": {"BACKEND": plain}}
-    with override_settings(STORAGES=storages, STATIC_ROOT=tmp_path):
+    with override_settings(
+        STORAGES=storages,
+        STATIC_ROOT=tmp_path,
+        # Else each new client would read them all.
+        WHITENOISE_AUTOREFRESH=True,
+    ):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def quick_passwords() -> Iterator[None]:
+    with override_settings(PASSWORD_HASHERS=ONE_ROUND):
         yield
 
 

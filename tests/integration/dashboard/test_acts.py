@@ -241,3 +241,24 @@ def test_a_form_from_elsewhere_is_refused(anna: Client) -> None:
 
     assert response.status_code == 403
     assert "out of date" in response.content.decode()
+
+
+def test_an_order_is_offered_where_it_is_kept(
+    anna: Client, orders: Topic, now: datetime
+) -> None:
+    (kept,) = poisons(now, 1)
+    (nowhere,) = poisons(now, 1, topic="told")
+    form = {"verb": "redrive", "back": "/messages"}
+
+    offered, unoffered = (
+        anna.post("/operations/preview", {**form, "ids": each.pk}, follow=True)
+        for each in (kept, nowhere)
+    )
+    token = Operation.objects.get(items__poison=kept).token
+    asked = {"token": token, "target_topic": "", "ordered": "1"}
+    ordered = anna.post("/operations/elsewhere", asked, follow=True)
+
+    assert 'name="ordered"' in offered.content.decode()
+    assert 'name="ordered"' not in unoffered.content.decode()
+    assert "They go one after the other" in ordered.content.decode()
+    assert Operation.objects.latest("pk").ordered

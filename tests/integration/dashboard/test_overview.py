@@ -12,6 +12,7 @@ from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 
 from apps.brokers.models import Broker, Topic
+from apps.capture.models import Lane
 from apps.core.actor import Actor
 from apps.dashboard.context import shell
 from apps.dashboard.hurry import unless_slow
@@ -206,9 +207,9 @@ def test_the_health_of_lanes_workers_and_brokers_is_told(
 ) -> None:
     silent = states(get(anna))
     WorkerBeat.objects.create(id=1, at=now)
-    Topic.objects.update(lane_state="running", lane_seen_at=now)
+    Lane.objects.update(state="running", seen_at=now)
     well = states(get(anna))
-    Topic.objects.update(lane_state="away", lane_detail="connection refused")
+    Lane.objects.update(state="away", detail="connection refused")
     WorkerBeat.objects.update(at=now - timedelta(minutes=3))
     page = get(anna)
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 PAGES = (
     *("/", "/problems", "/messages", "/topics", "/positions", "/operations"),
-    *("/audit", "/help"),
+    *("/skips", "/skips/new", "/audit", "/help"),
 )
 HOSTILE_BODIES = (
     b"",
@@ -439,3 +439,20 @@ def test_a_traceback_of_megabytes_is_cut_and_the_page_says_so(
 
     assert len(page.content) < 200_000
     assert b"this is their beginning" in page.content
+
+
+def test_a_message_of_which_nobody_told_why_says_so(
+    anna: Client, now: datetime
+) -> None:
+    (told,) = poisons(now, 1)
+    (untold,) = poisons(now, 1, exception=None)
+    pages = {
+        poison: (
+            anna.get(f"/messages/{poison.pk}").content.decode(),
+            anna.get(f"/problems/{poison.problem_id}").content.decode(),
+        )
+        for poison in (told, untold)
+    }
+
+    assert ["Nobody told why" in page for page in pages[told]] == [False, False]
+    assert ["Nobody told why" in page for page in pages[untold]] == [True, True]

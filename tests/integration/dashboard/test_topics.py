@@ -12,13 +12,13 @@ from django.test import Client
 from apps.bookmarks import services as bookmarks
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import ConsumerPosition
-from apps.capture.models import Counter, HeldDeadLetter
+from apps.capture.models import Counter, HeldDeadLetter, Lane
 from apps.core.actor import Actor
 from apps.core.errors import Absent
 from apps.dashboard.paging import PAGE_SIZE
 from apps.dashboard.selectors import topics
 from apps.dashboard.selectors.topics import TopicsWanted, Traffic
-from apps.poison.models import Poison
+from apps.poison.models import Poison, SkipList
 from apps.poison.states import Shown
 from apps.team.rights import Principal, Scope
 from tests.reports import drop, poisons
@@ -152,7 +152,7 @@ def test_its_consumers_lane_letters_and_policy_are_told(
     HeldDeadLetter.objects.create(
         topic=orders, bookmark="9-9", reason="too large", size=10**9, seen_at=now
     )
-    Topic.objects.update(lane_state="running", lane_seen_at=now)
+    Lane.objects.update(state="running", seen_at=now)
 
     page = get(anna, f"/topics/{orders.pk}")
 
@@ -244,3 +244,24 @@ def test_many_topics_are_asked_for_at_once(
         get(anna, "/topics")
 
     assert Poison.objects.count() == 30
+
+
+def test_a_list_that_withheld_skips_lately_is_named_on_its_topic_s_page_alone(
+    anna: Client, now: datetime
+) -> None:
+    full, calm, long_ago = (
+        Topic.objects.create(name=name, native_name=name)
+        for name in ("orders", "stock", "prices")
+    )
+    SkipList.objects.create(topic=full, revision=7, withheld=3, withheld_at=now)
+    SkipList.objects.create(
+        topic=long_ago, revision=7, withheld=3, withheld_at=now - timedelta(days=2)
+    )
+
+    told = {
+        topic.name: "3 messages got no automatic skip"
+        in get(anna, f"/topics/{topic.pk}")
+        for topic in (full, calm, long_ago)
+    }
+
+    assert told == {"orders": True, "stock": False, "prices": False}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from apps.brokers.ports import Header
 from apps.brokers.vocabularies import poisonweb as vocabulary
+from apps.brokers.vocabularies.story import Story
 from poisonguard import contract
 from poisonguard.contract import Cause
 
@@ -35,7 +36,7 @@ headers = st.lists(
 
 
 def test_reads_the_whole_story() -> None:
-    assert vocabulary.read(WHOLE) == vocabulary.Story(
+    assert vocabulary.read(WHOLE) == Story(
         cause=Cause.EXHAUSTED,
         exception_type="ValueError",
         exception_message="I'm superstitious…",

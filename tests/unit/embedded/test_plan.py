@@ -29,7 +29,7 @@ def names(made: Plan) -> list[str]:
 def test_starts_everything_when_nothing_is_given(tmp_path: Path) -> None:
     made = planned(tmp_path)
 
-    servers, sample = ["postgres", "redis"], ["sample", "history"]
+    servers, sample = ["postgres", "redis"], ["sample", "shipping", "history"]
     assert names(made) == [*servers, *OURS, *sample]
     assert made.addresses.redis_url != made.addresses.celery_broker_url
 
@@ -48,8 +48,9 @@ def test_runs_no_sample_on_a_database_of_yours_unasked(tmp_path: Path) -> None:
     wished = planned(tmp_path, DATABASE, asked)
     beside_yours = planned(tmp_path, DATABASE, BROKER, MESSAGES, asked)
 
-    assert {"sample", "history"}.isdisjoint(names(unasked))
-    assert {"sample", "history"} <= set(names(wished)) & set(names(beside_yours))
+    sample = {"sample", "shipping", "history"}
+    assert sample.isdisjoint(names(unasked))
+    assert sample <= set(names(wished)) & set(names(beside_yours))
 
 
 def test_tells_every_process_whether_the_sample_runs(tmp_path: Path) -> None:
@@ -68,6 +69,16 @@ def test_only_the_history_has_an_end(tmp_path: Path) -> None:
     made = planned(tmp_path)
 
     assert [program.name for program in made.processes if program.once] == ["history"]
+
+
+def test_the_consumers_of_the_sample_keep_their_journals_in_var(tmp_path: Path) -> None:
+    programs = {program.name: program for program in planned(tmp_path).processes}
+
+    journals = {
+        programs[name].environment["POISONGUARD_JOURNAL"]
+        for name in ("sample", "shipping")
+    }
+    assert journals == {str(tmp_path / "sample-journal")}
 
 
 def test_each_worker_has_a_queue_and_a_name_of_its_own(tmp_path: Path) -> None:

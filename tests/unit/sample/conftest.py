@@ -1,15 +1,30 @@
-"""A Redis for the sample alone: its streams have the names that they have."""
+"""A Redis for the sample alone, whose streams have the names that they have.
+
+Beside it a double of Poisonweb: it keeps what it is told, and what came besides.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 from redis import Redis
 
 from poisonweb.embedded import redis as embedded
+from poisonweb.sample.consumer import Consumer, Handler
+from poisonweb.sample.guards import Guards
 from poisonweb.sample.ledger import Ledger
+from poisonweb.sample.subscriptions import BILLING, Subscription
+from tests.sdk.server import KEY, Server, running
+from tests.unit.sample.waiting import eventually, is_settled
+
+
+class Consume(Protocol):
+    def __call__(self, handler: Handler, subscription: Subscription = ..., /) -> None:
+        """Run a consumer until it has settled all there is."""
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +43,39 @@ def redis(redis_url: str) -> Iterator[Redis]:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "sample-ledger.jsonl")
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def port(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Give the port of a Poisonweb that takes the key in `tmp_path`."""
+    (tmp_path / "sample-api-key").write_text(KEY)
+    monkeypatch.setenv("POISONGUARD_JOURNAL", str(tmp_path / "sample-journal"))
+    return int(server.url.rpartition(":")[2])
+
+
+@pytest.fixture
+def guards(port: int, tmp_path: Path) -> Guards:
+    return Guards(port=port, var=tmp_path)
+
+
+@pytest.fixture
+def consume(redis: Redis, ledger: Ledger, guards: Guards) -> Consume:
+    def run(handler: Handler, subscription: Subscription = BILLING, /) -> None:
+        stop = threading.Event()
+        wishes: dict[str, Any] = {"guards": guards, "ledger": ledger, "stop": stop}
+        consumer = Consumer(redis, subscription, handler, **wishes)
+        thread = threading.Thread(target=consumer.run)
+        thread.start()
+        try:
+            eventually(lambda: is_settled(redis, subscription.topic))
+        finally:
+            stop.set()
+            thread.join()
+
+    return run

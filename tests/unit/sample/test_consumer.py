@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from base64 import b64decode
+from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from poisonweb.sample.consumer import Consumer, Handler
-from poisonweb.sample.counters import Counters
-from poisonweb.sample.ledger import Ledger, What, read
+from poisonweb.sample.consumer import Consumer
+from poisonweb.sample.guards import Guards
+from poisonweb.sample.ledger import Ledger, Tally, Unwritten, What, read, tally
 from poisonweb.sample.subscriptions import BILLING as OF
+from tests.sdk.server import Server
+from tests.unit.sample.conftest import Consume
 from tests.unit.sample.waiting import eventually
 
-Consume = Callable[[Handler], None]
+REDRIVE = "123e4567-e89b-12d3-a456-426614174000.0a1b"
 
 
 class Fails:
@@ -31,133 +34,148 @@ class Fails:
             raise self.errors.pop(0)
 
 
-@pytest.fixture
-def consume(redis: Redis, ledger: Ledger) -> Consume:
-    """Run a consumer until it has settled all there is."""
+class Refuses(Fails):
+    """A handler that never can do with one body."""
 
-    def run(handler: Handler) -> None:
-        stop = threading.Event()
-        consumer = Consumer(
-            redis, OF, handler, ledger=ledger, counters=Counters(), stop=stop
-        )
-        thread = threading.Thread(target=consumer.run)
-        thread.start()
-        try:
-            eventually(lambda: is_settled(redis))
-        finally:
-            stop.set()
-            thread.join()
+    def __init__(self, body: bytes) -> None:
+        super().__init__()
+        self._body = body
 
-    return run
+    def handle(self, body: bytes) -> None:
+        super().handle(body)
+        if body == self._body:
+            raise ValueError(body)
 
 
-def is_settled(redis: Redis) -> bool:
-    groups: Any = redis.xinfo_groups(OF.topic) if redis.exists(OF.topic) else []
-    newest: Any = redis.xrevrange(OF.topic, count=1)
-    return any(
-        not group["pending"] and [group["last-delivered-id"]] == [i for i, _ in newest]
-        for group in groups
-    )
+class Released(Fails):
+    """A handler that has a new release after each message."""
 
-
-def dead_letters(redis: Redis) -> list[dict[bytes, bytes]]:
-    found: Any = redis.xrange(OF.dead_letter_queue)
-    return [fields for _, fields in found]
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        return str(len(self.bodies))
 
 
 def whats(ledger: Ledger) -> list[What]:
     return [line.what for line in read(ledger.path)]
 
 
-def test_a_failure_goes_to_the_dead_letter_queue_whole(
-    redis: Redis, ledger: Ledger, consume: Consume
+def reports(server: Server) -> list[dict[str, Any]]:
+    return list(server.failures.values())
+
+
+def hand_out(redis: Redis, body: str) -> bytes:
+    """Leave a message with the consumer, as one that was killed leaves it."""
+    redis.xgroup_create(OF.topic, OF.consumer_group, id="0", mkstream=True)
+    bookmark: Any = redis.xadd(OF.topic, {"body": body})
+    redis.xreadgroup(OF.consumer_group, OF.client_name, {OF.topic: ">"})
+    return bytes(bookmark)
+
+
+def test_a_failure_is_reported_whole(
+    redis: Redis, server: Server, ledger: Ledger, consume: Consume
 ) -> None:
-    fields: dict[Any, Any] = {"a": "1", "body": b"\xff\x00", "b": ""}
+    fields: dict[Any, Any] = {"body": b"\xff\x00", "a": "1", "b": ""}
     bookmark: Any = redis.xadd(OF.topic, fields)
 
     consume(Fails(KeyError("customer_id")))
 
-    (letter,) = dead_letters(redis)
-    assert list(letter.items())[:3] == [
-        (b"a", b"1"),
-        (b"body", b"\xff\x00"),
-        (b"b", b""),
-    ]
-    story = {name: value for name, value in letter.items() if name.startswith(b"x-")}
-    assert b"Traceback (most recent call last)" in story.pop(b"x-exception-traceback")
-    assert story.pop(b"x-failed-at").endswith(b"+00:00")
-    assert story == {
-        b"x-poison-cause": b"fatal",
-        b"x-exception-type": b"KeyError",
-        b"x-exception-message": b"'customer_id'",
-        b"x-original-bookmark": bookmark,
-        b"x-consumer-group": b"billing",
-        b"x-client-name": b"billing-1",
-        b"x-attempts": b"1",
-        b"x-handler-version": b"7",
+    (told,) = reports(server)
+    wanted = {
+        "topic": "orders",
+        "consumer_group": "billing",
+        "client_name": "billing-1",
+        "bookmark": bookmark.decode(),
+        "cause": "fatal",
+        "attempts": 1,
+        "handler_version": "7",
     }
-    assert whats(ledger) == [What.FAILED]
+    assert {name: told[name] for name in wanted} == wanted
+    assert b64decode(told["body"]) == b"\xff\x00"
+    headers = [(name, b64decode(value)) for name, value in told["headers"]]
+    assert headers == [("a", b"1"), ("b", b"")]
+    raised = told["exception"]
+    assert (raised["type"], raised["message"]) == ("KeyError", "'customer_id'")
+    assert "poisonguard" not in raised["traceback"]
+    (line,) = read(ledger.path)
+    assert (line.what, line.error) == (What.FAILED, "KeyError")
 
 
 def test_a_handled_message_needs_no_line(
-    redis: Redis, ledger: Ledger, consume: Consume
+    redis: Redis, server: Server, ledger: Ledger, consume: Consume
 ) -> None:
     redis.xadd(OF.topic, {"body": "good"})
 
     consume(Fails())
 
-    assert (whats(ledger), dead_letters(redis)) == ([], [])
+    assert (whats(ledger), reports(server)) == ([], [])
 
 
-def test_a_time_out_is_tried_again(redis: Redis, consume: Consume) -> None:
+def test_what_is_done_is_counted(
+    redis: Redis, server: Server, consume: Consume
+) -> None:
+    for body in ("bad", "good", "better"):
+        redis.xadd(OF.topic, {"body": body})
+
+    consume(Fails(ValueError()))
+
+    totals = server.totals()
+    assert (totals["handled"], totals["failed"]) == (2, 1)
+
+
+def test_a_time_out_is_tried_again(
+    redis: Redis, server: Server, ledger: Ledger, consume: Consume
+) -> None:
     redis.xadd(OF.topic, {"body": "slow"})
     handler = Fails(TimeoutError(), TimeoutError())
 
     consume(handler)
 
     assert handler.bodies == [b"slow"] * 3
-    assert dead_letters(redis) == []
+    assert reports(server) == []
+    nothing = Tally(poisons=0, recurrences=0, confirmations=0)
+    assert tally(read(ledger.path)) == {OF.topic: nothing}
 
 
-def test_the_third_time_out_exhausts(redis: Redis, consume: Consume) -> None:
+def test_the_third_time_out_exhausts(
+    redis: Redis, server: Server, consume: Consume
+) -> None:
     redis.xadd(OF.topic, {"body": "slow"})
 
     consume(Fails(TimeoutError(), TimeoutError(), TimeoutError()))
 
-    (letter,) = dead_letters(redis)
-    assert (letter[b"x-poison-cause"], letter[b"x-attempts"]) == (b"exhausted", b"3")
+    (told,) = reports(server)
+    assert (told["cause"], told["attempts"]) == ("exhausted", 3)
 
 
-def test_a_redriven_message_that_fails_takes_its_header_along(
-    redis: Redis, ledger: Ledger, consume: Consume
+def test_a_redriven_message_that_fails_is_known_to_be_the_same(
+    redis: Redis, server: Server, ledger: Ledger, consume: Consume
 ) -> None:
-    redis.xadd(OF.topic, {"body": "bad", "x-poisonweb-redrive": "id.mac"})
+    redis.xadd(OF.topic, {"body": "bad", "x-poisonweb-redrive": REDRIVE})
 
     consume(Fails(ValueError()))
 
-    (letter,) = dead_letters(redis)
+    (told,) = reports(server)
     (line,) = read(ledger.path)
-    assert letter[b"x-poisonweb-redrive"] == b"id.mac"
-    assert (line.what, line.redrive) == (What.FAILED_AGAIN, "id.mac")
+    assert told["redrive"] == REDRIVE
+    assert (line.what, line.redrive) == (What.FAILED_AGAIN, REDRIVE)
 
 
-def test_a_redriven_message_that_is_handled_is_noted(
-    redis: Redis, ledger: Ledger, consume: Consume
+def test_a_redriven_message_that_is_handled_is_noted_and_confirmed(
+    redis: Redis, server: Server, ledger: Ledger, consume: Consume
 ) -> None:
-    redis.xadd(OF.topic, {"body": "good", "x-poisonweb-redrive": "id.mac"})
+    redis.xadd(OF.topic, {"body": "good", "x-poisonweb-redrive": REDRIVE})
 
     consume(Fails())
 
     (line,) = read(ledger.path)
-    assert (line.what, line.redrive) == (What.HANDLED, "id.mac")
+    assert (line.what, line.redrive) == (What.HANDLED, REDRIVE)
+    assert list(server.confirmations) == [REDRIVE]
 
 
 def test_what_was_handed_out_and_not_settled_comes_first(
     redis: Redis, ledger: Ledger, consume: Consume
 ) -> None:
-    redis.xgroup_create(OF.topic, OF.consumer_group, id="0", mkstream=True)
-    redis.xadd(OF.topic, {"body": "old"})
-    redis.xreadgroup(OF.consumer_group, OF.client_name, {OF.topic: ">"})
+    hand_out(redis, "old")
     redis.xadd(OF.topic, {"body": "new"})
     handler = Fails()
 
@@ -168,13 +186,89 @@ def test_what_was_handed_out_and_not_settled_comes_first(
 
 
 def test_what_somebody_deleted_is_settled(redis: Redis, consume: Consume) -> None:
-    redis.xgroup_create(OF.topic, OF.consumer_group, id="0", mkstream=True)
-    bookmark: Any = redis.xadd(OF.topic, {"body": "old"})
-    redis.xreadgroup(OF.consumer_group, OF.client_name, {OF.topic: ">"})
-    redis.xdel(OF.topic, bookmark)
+    redis.xdel(OF.topic, hand_out(redis, "old"))
     redis.xadd(OF.topic, {"body": "new"})
     handler = Fails()
 
     consume(handler)
 
     assert handler.bodies == [b"new"]
+
+
+def test_what_cannot_be_reported_stays_and_is_read_again(
+    redis: Redis, server: Server, consume: Consume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POISONGUARD_HOLD_FOR", "0.1")
+    answers = ["not now", "nor now"]
+    server.rejects = lambda _: answers.pop() if answers else None
+    hand_out(redis, "bad")
+    redis.xadd(OF.topic, {"body": "good"})
+    handler = Refuses(b"bad")
+
+    consume(handler)
+
+    assert len(reports(server)) == 1
+    assert handler.bodies == [b"bad", b"good", b"bad", b"bad"]
+
+
+def test_waits_for_a_poisonweb_that_is_away(
+    redis: Redis, server: Server, consume: Consume
+) -> None:
+    redis.xadd(OF.topic, {"body": "bad"})
+    server.stop()
+    back = threading.Timer(0.5, server.start)
+    back.start()
+
+    consume(Fails(ValueError()))
+
+    back.join()
+    assert len(reports(server)) == 1
+
+
+def test_each_release_of_the_handler_has_its_own_guard(
+    redis: Redis, server: Server, consume: Consume
+) -> None:
+    for body in ("bad", "good", "worse"):
+        redis.xadd(OF.topic, {"body": body})
+    handler = Released(ValueError(), ValueError(), ValueError())
+
+    consume(handler)
+
+    assert handler.bodies == [b"bad", b"good", b"worse"]
+    assert [told["handler_version"] for told in reports(server)] == ["0", "1", "2"]
+
+
+def test_a_ledger_that_is_lost_is_no_failure_of_the_message(
+    redis: Redis, server: Server, guards: Guards, tmp_path: Path
+) -> None:
+    redis.xadd(OF.topic, {"body": "good", "x-poisonweb-redrive": REDRIVE})
+    lost = Ledger(tmp_path / "lost")
+    lost.path.unlink()
+    lost.path.mkdir()
+    consumer = Consumer(
+        redis, OF, Fails(), guards=guards, ledger=lost, stop=threading.Event()
+    )
+
+    with pytest.raises(Unwritten):
+        consumer.run()
+
+    groups: Any = redis.xinfo_groups(OF.topic)
+    (group,) = groups
+    assert group["pending"] == 1
+    assert (reports(server), dict(server.confirmations)) == ([], {})
+
+
+def test_a_guard_reads_the_key_that_is_there_now(
+    redis: Redis, server: Server, consume: Consume, tmp_path: Path
+) -> None:
+    key = tmp_path / "sample-api-key"
+    right = key.read_text()
+    key.write_text("of yesterday")
+    redis.xadd(OF.topic, {"body": "bad"})
+    renewal = threading.Timer(0.3, key.write_text, (right,))
+    renewal.start()
+
+    consume(Fails(ValueError()))
+
+    renewal.join()
+    eventually(lambda: len(reports(server)) == 1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import traceback
 from collections import Counter
 from collections.abc import Iterable
 from datetime import date, time, timedelta
@@ -18,8 +16,7 @@ import pytest
 from redis import Redis
 
 from poisonguard.fingerprint import Fingerprint, fingerprint
-from poisonweb.sample.consumer import Consumer, Delivery
-from poisonweb.sample.counters import Counters
+from poisonweb.sample.consumer import Handler
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
 from poisonweb.sample.history import streams
 from poisonweb.sample.history import told as wire
@@ -27,8 +24,9 @@ from poisonweb.sample.history.ledger import Ledger
 from poisonweb.sample.history.plan import Day, Poisoned, Step, What, plan
 from poisonweb.sample.history.streams import Fate, Fault, Stream
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
-from poisonweb.sample.ledger import Ledger as LiveLedger
 from poisonweb.sample.subscriptions import BILLING, CONTENT, Subscription
+from tests.sdk.server import Server
+from tests.unit.sample.conftest import Consume
 
 MONDAY = date(2026, 10, 19)
 FIRST_DAYS = [MONDAY + number * DAY for number in range(7)]
@@ -291,22 +289,15 @@ def test_all_of_it_is_plainly_marked() -> None:
         assert step.reason.startswith("sample history: ") == decided
 
 
-def patient(subscription: Subscription, redis: Redis, ledger: LiveLedger) -> Consumer:
-    """Give today's consumer, in a hurry: it does not wait between its attempts."""
-    stop = threading.Event()
-    stop.set()
+def handler_of(subscription: Subscription) -> Handler:
+    """Give today's handler, at a time when the payments are away."""
+    if subscription is CONTENT:
+        return Superstitious()
     age = timedelta(seconds=20)
-    handler = (
-        Superstitious()
-        if subscription is CONTENT
-        else Billing(
-            payments=Payments(lambda: age),
-            age=lambda: age,
-            release_after=timedelta(minutes=1),
-        )
-    )
-    return Consumer(
-        redis, subscription, handler, ledger=ledger, counters=Counters(), stop=stop
+    return Billing(
+        payments=Payments(lambda: age),
+        age=lambda: age,
+        release_after=timedelta(minutes=1),
     )
 
 
@@ -326,21 +317,22 @@ OF_TODAY = [
     ids=lambda value: getattr(value, "title", "") or value.topic,
 )
 def test_what_fails_today_failed_for_the_same_reason_then(
-    subscription: Subscription, fault: Fault, redis: Redis, ledger: LiveLedger
+    subscription: Subscription,
+    fault: Fault,
+    redis: Redis,
+    server: Server,
+    consume: Consume,
 ) -> None:
     then = next(p for p in poisons() if p.fault is fault)
-    body = fault.body(then.number)
+    redis.xadd(subscription.topic, {"body": fault.body(then.number)})
 
-    delivery = Delivery(bookmark="1-0", fields={b"body": body}, again=False)
-    today = patient(subscription, redis, ledger)._attempt(delivery)
+    consume(handler_of(subscription), subscription)
 
-    assert today.error
-    assert today.attempts == fault.attempts
-    raised = wire.raised(then)
+    (today,) = server.failures.values()
+    assert today["attempts"] == fault.attempts
+    raised, raises = wire.raised(then), today["exception"]
     assert classified(raised.type, raised.message, raised.traceback) == classified(
-        type(today.error).__qualname__,
-        str(today.error),
-        "".join(traceback.format_exception(today.error)),
+        raises["type"], raises["message"], raises["traceback"]
     )
 
 

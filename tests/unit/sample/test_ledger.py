@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from poisonweb.sample.ledger import Ledger, Tally, What, read, tally
 
 
@@ -66,3 +68,24 @@ def test_half_a_line_is_cut_off_by_the_next_start(ledger: Ledger) -> None:
     note(again, What.FAILED, "2-0")
 
     assert [line.bookmark for line in read(ledger.path)] == ["1-0", "2-0"]
+
+
+def test_half_a_line_is_cut_off_by_whoever_writes_next(ledger: Ledger) -> None:
+    other = Ledger(ledger.path)
+    note(ledger, What.FAILED, "1-0")
+    with ledger.path.open("ab") as file:
+        file.write(b'{"at": "2026-')
+
+    note(other, What.FAILED, "2-0")
+
+    assert [line.bookmark for line in read(ledger.path)] == ["1-0", "2-0"]
+
+
+def test_a_start_cuts_no_line_off_that_another_process_writes(ledger: Ledger) -> None:
+    def start_and_write(n: int) -> None:
+        note(Ledger(ledger.path), What.FAILED, f"{n}-0")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(start_and_write, range(400)))
+
+    assert len(list(read(ledger.path))) == 400

@@ -36,3 +36,10 @@ def test_contents_are_those_of_the_article() -> None:
     assert json.loads(message.body) == {"id": 26}
     assert message.fields["body"] == message.body
     assert message.fields["content-type"] == "application/json"
+
+
+def test_some_shipments_go_to_an_address_with_a_flower_in_it() -> None:
+    addresses = [json.loads(messages.shipment(n).body)["to"] for n in range(60)]
+
+    strange = [n for n, address in enumerate(addresses) if not address.isascii()]
+    assert strange == [7, 37]

@@ -18,15 +18,15 @@ from redis import Redis
 
 from poisonweb.sample.ledger import Tally, read, tally
 from poisonweb.sample.messages import CONTENT_TOPIC, ORDERS
-from poisonweb.sample.subscriptions import BY_TOPIC
-from tests.unit.sample.waiting import eventually
+from tests.sdk.server import Server
+from tests.unit.sample.waiting import eventually, is_settled
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 KILLS = 10
 
 
 @pytest.fixture
-def start(redis: Redis, redis_url: str, tmp_path: Path) -> Iterator[Start]:
+def start(redis: Redis, redis_url: str, tmp_path: Path, port: int) -> Iterator[Start]:
     started = []
 
     def run(*options: str) -> subprocess.Popen[bytes]:
@@ -36,7 +36,7 @@ def start(redis: Redis, redis_url: str, tmp_path: Path) -> Iterator[Start]:
                 **os.environ,
                 "POISONWEB_VAR": str(tmp_path),
                 "POISONWEB_REDIS_URL": redis_url,
-                "PORT": "1",
+                "PORT": str(port),
             },
         )
         started.append(process)
@@ -49,14 +49,7 @@ def start(redis: Redis, redis_url: str, tmp_path: Path) -> Iterator[Start]:
 
 
 def is_at_rest(redis: Redis) -> bool:
-    return all(_is_settled(redis, topic) for topic in BY_TOPIC)
-
-
-def _is_settled(redis: Redis, topic: str) -> bool:
-    groups: Any = redis.xinfo_groups(topic)
-    newest: Any = redis.xrevrange(topic, count=1)
-    (group,) = groups
-    return not group["pending"] and group["last-delivered-id"] == newest[0][0]
+    return all(is_settled(redis, topic) for topic in (CONTENT_TOPIC, ORDERS))
 
 
 def number_of(redis: Redis) -> int:
@@ -68,13 +61,13 @@ def has_sent_more_than(number: int, redis: Redis) -> bool:
     return number_of(redis) > number
 
 
-def failed(redis: Redis, topic: str) -> list[bytes]:
-    found: Any = redis.xrange(f"{topic}-poison")
-    return [fields[b"x-original-bookmark"] for _, fields in found]
+def poisoned(server: Server, topic: str) -> list[str]:
+    told = list(server.failures.values())
+    return [report["bookmark"] for report in told if report["topic"] == topic]
 
 
 def test_kills_lose_nothing_and_the_ledger_stays_true(
-    start: Start, redis: Redis, tmp_path: Path
+    start: Start, redis: Redis, server: Server, tmp_path: Path
 ) -> None:
     for _ in range(KILLS):
         process = start("--rate", "1000", "--release-after", "3600")
@@ -88,14 +81,13 @@ def test_kills_lose_nothing_and_the_ledger_stays_true(
     counted = tally(read(tmp_path / "sample-ledger.jsonl"))
 
     for topic in (CONTENT_TOPIC, ORDERS):
-        dead = failed(redis, topic)
-        assert len(dead) == len(set(dead)) > 0
+        dead = set(poisoned(server, topic))
         assert counted[topic] == Tally(
             poisons=len(dead), recurrences=0, confirmations=0
         )
     contents: Any = redis.xrange(CONTENT_TOPIC)
-    unlucky = [i for i, f in contents if int(f[b"body"][7:-1]) % 13 == 0]
-    assert sorted(unlucky) == sorted(failed(redis, CONTENT_TOPIC))
+    unlucky = {i.decode() for i, f in contents if int(f[b"body"][7:-1]) % 13 == 0}
+    assert unlucky == set(poisoned(server, CONTENT_TOPIC)) != set()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -112,36 +104,55 @@ def test_ends_within_two_seconds_when_asked(
     assert time.monotonic() - asked < 2
 
 
-def test_sigusr1_ends_the_producing_only(start: Start, redis: Redis) -> None:
+def test_sigusr1_ends_the_producing_only(
+    start: Start, redis: Redis, server: Server
+) -> None:
     process = start("--rate", "100")
-    eventually(lambda: len(failed(redis, ORDERS)) > 0)
+    eventually(lambda: len(poisoned(server, ORDERS)) > 0)
 
     process.send_signal(signal.SIGUSR1)
     eventually(lambda: is_at_rest(redis), seconds=30)
     before = redis.get(f"{ORDERS}:numbers")
     bookmark: Any = redis.xadd(ORDERS, {"body": "one more"})
-    eventually(lambda: bookmark in failed(redis, ORDERS))
+    eventually(lambda: bookmark.decode() in poisoned(server, ORDERS))
 
     assert redis.get(f"{ORDERS}:numbers") == before
 
 
-def test_goes_on_when_redis_lost_its_mind(start: Start, redis: Redis) -> None:
+def test_goes_on_when_redis_lost_its_mind(
+    start: Start, redis: Redis, server: Server
+) -> None:
     process = start("--rate", "100")
-    eventually(lambda: len(failed(redis, ORDERS)) > 0)
+    eventually(lambda: len(poisoned(server, ORDERS)) > 0)
 
     redis.flushall()
     redis.client_kill_filter(_type="normal", skipme=True)
-    before = len(failed(redis, ORDERS))
+    before = len(poisoned(server, ORDERS))
 
-    eventually(lambda: len(failed(redis, ORDERS)) > before + 5, seconds=30)
+    eventually(lambda: len(poisoned(server, ORDERS)) > before + 5, seconds=30)
+    assert process.poll() is None
+
+
+def test_goes_on_when_poisonweb_comes_back(
+    start: Start, redis: Redis, server: Server
+) -> None:
+    process = start("--rate", "100")
+    eventually(lambda: len(poisoned(server, ORDERS)) > 0)
+
+    server.stop()
+    time.sleep(1)
+    before = len(poisoned(server, ORDERS))
+    server.start()
+
+    eventually(lambda: len(poisoned(server, ORDERS)) > before + 5, seconds=30)
     assert process.poll() is None
 
 
 def test_one_part_that_dies_takes_all_down(
-    start: Start, redis: Redis, tmp_path: Path
+    start: Start, server: Server, tmp_path: Path
 ) -> None:
     process = start("--rate", "100")
-    eventually(lambda: len(failed(redis, ORDERS)) > 0)
+    eventually(lambda: len(poisoned(server, ORDERS)) > 0)
 
     nowhere = tmp_path / "nowhere"
     nowhere.symlink_to(tmp_path / "no such folder" / "ledger")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
+
+from redis import Redis
 
 
 def eventually(true: Callable[[], bool], *, seconds: float = 10.0) -> None:
@@ -11,3 +14,13 @@ def eventually(true: Callable[[], bool], *, seconds: float = 10.0) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.02)
+
+
+def is_settled(redis: Redis, topic: str) -> bool:
+    """Tell whether its one consumer group has settled all that a topic holds."""
+    groups: Any = redis.xinfo_groups(topic) if redis.exists(topic) else []
+    newest: Any = redis.xrevrange(topic, count=1)
+    return any(
+        not group["pending"] and [group["last-delivered-id"]] == [i for i, _ in newest]
+        for group in groups
+    )

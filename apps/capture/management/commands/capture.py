@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from apps.brokers.models import Topic
-from apps.capture.lanes import Drain
+from apps.capture.drain import Drain
+from apps.capture.models import Lane, Mode
 from apps.core import clock, lock
 from apps.core.errors import PoisonwebError
 
@@ -19,22 +19,30 @@ class Command(BaseCommand):
         parser.add_argument("topic")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        named = Topic.objects.drained().filter(name=options["topic"])
-        topic = named.select_related("broker").first()
-        if topic is None:
-            raise CommandError(f"no topic {options['topic']} has a dead-letter queue")
+        name = options["topic"]
+        lane = Lane.objects.possible().filter(topic__name=name).first()
+        if lane is None:
+            raise CommandError(f"no topic {name} has a lane and a dead-letter queue")
+        if lane.mode == Mode.OBSERVE:
+            raise CommandError(
+                f"the lane of {name} only observes: set it to capture or tee first"
+            )
+        if lane.paused:
+            raise CommandError(f"the lane of {name} is paused: resume it first")
         try:
-            captured = self._drain(topic)
+            self._drain(lane)
         except PoisonwebError as trouble:
             raise CommandError(str(trouble)) from trouble
-        self.stdout.write(f"captured {captured}")
 
-    def _drain(self, topic: Topic) -> int:
-        with lock.attempt(f"lane:{topic.pk}") as held:
+    def _drain(self, lane: Lane) -> None:
+        with lock.attempt(f"lane:{lane.pk}") as held:
             if held is None:
                 raise CommandError("a lane is draining this topic already")
-            with Drain(topic=topic, clock=clock.now) as drain:
-                total = 0
-                while captured := drain.once(wait=0.0):
-                    total += captured
-                return total
+            before = Lane.objects.get(pk=lane.pk).captured
+            with Drain(lane=lane, clock=clock.now) as drain:
+                drain.reader.dead_letter_exhausted()
+                while drain.take(wait=0.0):
+                    pass
+                drain.keep_house()
+            captured = Lane.objects.get(pk=lane.pk).captured - before
+        self.stdout.write(f"captured {captured}")

@@ -1,0 +1,179 @@
+"""`/metrics`: what Prometheus asks for, in its own text, from queries that stay cheap.
+
+Each part has its time in Postgres. One that takes longer is left out for this once, and
+`metrics_complete` says so: a number that is missing is no alarm, a wrong one would be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import ClassVar
+
+from django.db import OperationalError, connection, transaction
+from django.http import HttpResponse
+from psycopg.errors import QueryCanceled
+from rest_framework.request import Request
+
+from apps.api.views.base import View
+from apps.brokers.models import Topic
+from apps.capture.models import Lane, LaneState
+from apps.core import clock
+from apps.team.rights import Principal, Scope
+from apps.triage.models import Item
+from apps.triage.states import UNFINISHED
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PATIENCE_MS = 1_000
+# Each topic is a series in somebody's memory: the first so many by name have theirs.
+MOST_TOPICS = 1_000
+# Where a count of open poisons ends. Nobody acts differently beyond.
+MOST_COUNTED = 100_000
+LONGEST_LABEL = 200
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """One metric: a gauge, and its value for each set of labels."""
+
+    name: str
+    help: str
+    samples: list[tuple[Labels, float]] = field(default_factory=list)
+
+    def lines(self) -> Iterator[str]:
+        yield f"# HELP {self.name} {self.help}"
+        yield f"# TYPE {self.name} gauge"
+        for labels, value in self.samples:
+            told = ",".join(f'{name}="{_escaped(labels[name])}"' for name in labels)
+            yield f"{self.name}{{{told}}} {value}"
+
+
+class Metrics(View):
+    scopes: ClassVar = {"GET": Scope.METRICS_READ}
+    schema = None
+
+    def get(self, _: Request) -> HttpResponse:
+        found = families(self.principal, now=clock.now())
+        return HttpResponse(text(found), content_type=MEDIA_TYPE)
+
+
+def text(found: Iterable[Family]) -> str:
+    return "".join(f"{line}\n" for family in found for line in family.lines())
+
+
+def families(principal: Principal, *, now: datetime) -> list[Family]:
+    """Measure what this principal may see of it."""
+    found, complete = list[Family](), True
+    for part in (_poisons, _lanes, _operations):
+        told = _unless_slow(partial(part, principal, now))
+        complete = complete and told is not None
+        found += told or []
+    whole = Family(
+        name="metrics_complete", help="1, or 0 where something took too long to count."
+    )
+    whole.samples.append(({}, float(complete)))
+    return [*found, whole]
+
+
+def _poisons(principal: Principal, now: datetime) -> list[Family]:
+    opened = Family(
+        name="poison_open",
+        help=f"Poisons that nobody has decided about, at most {MOST_COUNTED}.",
+    )
+    oldest = Family(
+        name="poison_oldest_seconds",
+        help="Since when the oldest open poison has not failed again.",
+    )
+    topics = Topic.objects.order_by("name")[:MOST_TOPICS]
+    names = {topic.pk: topic.name for topic in topics if principal.sees(topic.name)}
+    with connection.cursor() as cursor:
+        cursor.execute(_BACKLOGS, {"ids": list(names), "most": MOST_COUNTED})
+        for pk, number, since in cursor.fetchall():
+            labels = {"topic": _short(names[pk])}
+            age = max(0.0, (now - since).total_seconds()) if since else 0.0
+            opened.samples.append((labels, number))
+            oldest.samples.append((labels, age))
+    return [opened, oldest]
+
+
+# Only the index of problems, states and times is read, and of the oldest one entry.
+_BACKLOGS = """
+SELECT topic.id, opened.number, oldest.at
+FROM unnest(%(ids)s::bigint[]) AS topic(id),
+LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM poison_problem problem
+        JOIN poison_poison poison
+          ON poison.problem_id = problem.id AND poison.state = 'open'
+        WHERE problem.topic_id = topic.id LIMIT %(most)s
+    ) few
+) opened,
+LATERAL (
+    SELECT min(first.last_failed_at) AS at FROM poison_problem problem, LATERAL (
+        SELECT last_failed_at FROM poison_poison
+        WHERE problem_id = problem.id AND state = 'open'
+        ORDER BY last_failed_at, id LIMIT 1
+    ) first
+    WHERE problem.topic_id = topic.id
+) oldest
+"""
+
+
+def _lanes(principal: Principal, now: datetime) -> list[Family]:
+    lag = Family(
+        name="lane_lag", help="Dead letters in the queue, where the broker counts them."
+    )
+    up = Family(
+        name="lane_up",
+        help="1 while a lane works or is paused, 0 when it or its broker is away.",
+    )
+    lanes = Lane.objects.select_related("topic").order_by("topic__name")[:MOST_TOPICS]
+    for lane in lanes:
+        if not principal.sees(lane.topic.name):
+            continue
+        name, heard = _short(lane.topic.name), lane.is_heard(now)
+        works = heard and lane.state in {LaneState.RUNNING, LaneState.PAUSED}
+        up.samples.append(({"topic": name, "mode": lane.mode}, float(works)))
+        # What a lane said before it fell silent is no news.
+        if heard and lane.depth is not None:
+            lag.samples.append(({"topic": name}, lane.depth))
+    return [lag, up]
+
+
+def _operations(principal: Principal, _: datetime) -> list[Family]:
+    items = Family(
+        name="operation_items", help="Messages of operations that are not over yet."
+    )
+    # They are of many topics, and only the sum is told.
+    if principal.sees_every_topic:
+        counts = Item.objects.filter(operation__state__in=UNFINISHED).counts()
+        items.samples.extend(({"state": word}, n) for word, n in counts.items())
+    return [items]
+
+
+def _unless_slow(ask: Callable[[], list[Family]]) -> list[Family] | None:
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL statement_timeout = {PATIENCE_MS}")
+            return ask()
+    except OperationalError as error:
+        if not isinstance(error.__cause__, QueryCanceled):
+            raise
+        return None
+
+
+def _short(name: str) -> str:
+    """Cut a name that is too long for a label, and keep it apart from its like."""
+    if len(name) <= LONGEST_LABEL:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{name[: LONGEST_LABEL - len(digest) - 1]}~{digest}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,51 @@
+"""Positions of consumers, with where their topics end as far as a broker tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Prefetch
+
+from apps.api.paging import Page, Place, Window
+from apps.bookmarks.models import BookmarkPosition, Mark
+from apps.bookmarks.services import reading
+from apps.team.rights import Principal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PositionSeen:
+    """A position with its marks, and the head of each mark's publisher."""
+
+    position: BookmarkPosition
+    marks: Sequence[tuple[Mark, int | None]]
+
+
+def find(
+    window: Window, principal: Principal, *, topic: str | None, client_name: str | None
+) -> tuple[Page[BookmarkPosition], list[PositionSeen]]:
+    rows = BookmarkPosition.objects.on_topics(principal.topics)
+    if topic is not None:
+        rows = rows.filter(topic__name=topic)
+    if client_name is not None:
+        rows = rows.filter(client_name=client_name)
+    if window.after:
+        rows = rows.filter(pk__gt=window.after.pk)
+    marks = Prefetch("marks", Mark.objects.order_by("publisher"))
+    rows = rows.select_related("topic").prefetch_related(marks).order_by("pk")
+    page = window.cut(rows, lambda row: Place(pk=row.pk))
+    return page, _seen(page.rows)
+
+
+def _seen(positions: Sequence[BookmarkPosition]) -> list[PositionSeen]:
+    heads = reading.heads(topics={position.topic_id for position in positions})
+    return [
+        PositionSeen(
+            position=position,
+            marks=[
+                (mark, heads.get((position.topic_id, mark.publisher)))
+                for mark in position.marks.all()
+            ],
+        )
+        for position in positions
+    ]

@@ -1,0 +1,462 @@
+"""The stream of skips: one hub for each web process, however many read.
+
+The hub asks Postgres what is new whenever it is told that something is (LISTEN), and
+twice a second in any case. What it finds it encodes once for all readers that stand at
+the same place, and lays it down for each of them. A reader that does not keep up is
+told to begin anew: it never holds more memory than it is allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any, ClassVar
+
+import psycopg
+from rest_framework.utils.encoders import JSONEncoder
+
+from apps.api import shapes
+from apps.api.skips import Followed
+from apps.core import notices
+from apps.core.sessions import open_async_session
+from apps.poison import skip_list
+from apps.poison.skip_list import Head, Told
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+AGAIN_SECONDS = 0.5
+PING_SECONDS = 15.0
+# For so long at most a key that was revoked reads on; then it has to be shown again.
+LONGEST_SECONDS = 900.0
+PAGE = 100
+# Further behind, a snapshot is the shorter way.
+MOST_BEHIND = 1_000
+MOST_HELD = 1024 * 1024
+
+BEGIN = b"retry: 1000\n\n"
+RESET = b"event: reset\ndata: {}\n\n"
+
+Session = psycopg.AsyncConnection[Any]
+
+
+async def events(followed: Followed) -> AsyncIterator[bytes]:
+    """Give the events of these lists as they come, for the body of a response."""
+    hub = Hub.of_this_loop()
+    reader = hub.join(followed)
+    try:
+        async for chunk in reader.chunks():
+            yield chunk
+    finally:
+        hub.leave(reader)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All that the events of a reader depend on: who stands alike hears the same."""
+
+    topics: tuple[str, ...]
+    consumer_group: str | None
+    revisions: tuple[int, ...]
+
+    def at(self, topic: str) -> int:
+        return self.revisions[self.topics.index(topic)]
+
+    def moved(self, topic: str, revision: int) -> Standing:
+        place = self.topics.index(topic)
+        before, after = self.revisions[:place], self.revisions[place + 1 :]
+        return replace(self, revisions=(*before, revision, *after))
+
+    def id(self, epoch: str) -> bytes:
+        return f"id: {epoch}.{','.join(map(str, self.revisions))}\n".encode()
+
+
+class Reader:
+    """One open stream: where it stands, and what it has not taken yet."""
+
+    def __init__(self, followed: Followed, *, now: float) -> None:
+        self.followed = followed
+        self.standing = Standing(followed.topics, followed.consumer_group, ())
+        self.opened_at = self.spoken_to_at = now
+        self.ended = False
+        self._chunks = [BEGIN]
+        self._held = 0
+        self._news = asyncio.Event()
+        self._news.set()
+
+    def put(self, chunk: bytes) -> None:
+        """Lay something down to be sent; who has left too much lying begins anew."""
+        if self._held > MOST_HELD:
+            self.reset()
+        elif not self.ended:
+            self._chunks.append(chunk)
+            self._held += len(chunk)
+            self._news.set()
+
+    def reset(self) -> None:
+        """Tell it to take a new snapshot, and nothing else any more."""
+        self._chunks, self._held = [RESET], 0
+        self.end()
+
+    def end(self) -> None:
+        self.ended = True
+        self._news.set()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Give what was laid down, as it comes, until the end."""
+        while not self.ended or self._chunks:
+            await self._news.wait()
+            self._news.clear()
+            chunks, self._chunks, self._held = self._chunks, [], 0
+            if chunks:
+                yield b"".join(chunks)
+
+
+class Page:
+    """Changes of one topic, up to a revision, as events for readers wherever they are.
+
+    Each change is encoded once, and each list of events once for all who stand alike.
+    """
+
+    def __init__(
+        self, epoch: str, topic: str, changes: Sequence[Told], *, to: int
+    ) -> None:
+        self._epoch = epoch
+        self._topic = topic
+        self._changes = [(change, _change(change)) for change in changes]
+        self._to = to
+        self._known: dict[Standing, tuple[bytes, Standing]] = {}
+
+    def tell(self, reader: Reader, *, now: float) -> None:
+        """Bring a reader to where this page ends."""
+        before = reader.standing
+        if before not in self._known:
+            self._known[before] = self._events(before)
+        events, reader.standing = self._known[before]
+        if events:
+            reader.put(events)
+            reader.spoken_to_at = now
+
+    def _events(self, standing: Standing) -> tuple[bytes, Standing]:
+        events = bytearray()
+        for change, event in self._changes:
+            if change.revision > standing.at(self._topic):
+                standing = standing.moved(self._topic, change.revision)
+                if change.concerns(standing.consumer_group):
+                    events += standing.id(self._epoch) + event
+        last = max(self._to, standing.at(self._topic))
+        return bytes(events), standing.moved(self._topic, last)
+
+
+class Hub:
+    """All that read in one event loop, and the two sessions that feed them.
+
+    `_present` are the readers that have been told all there is, up to `_told` of each
+    topic; the others wait in `_new` to be brought there. `_read` counts who reads what.
+    """
+
+    _hubs: ClassVar[dict[asyncio.AbstractEventLoop, Hub]] = {}
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._open: set[Reader] = set()
+        self._read: Counter[str] = Counter()
+        self._present: set[Reader] = set()
+        self._new: set[Reader] = set()
+        self._epoch = ""
+        self._told: dict[str, int] = {}
+        self._pinged_at = loop.time()
+        self._wake = asyncio.Event()
+        self._task = loop.create_task(self._run())
+
+    @classmethod
+    def of_this_loop(cls) -> Hub:
+        loop = asyncio.get_running_loop()
+        if loop not in cls._hubs:
+            cls._hubs[loop] = cls(loop)
+            _end_when_told_to_stop()
+        return cls._hubs[loop]
+
+    @classmethod
+    def end_all(cls) -> None:
+        """End every stream; its reader goes on at another server."""
+        for loop, hub in list(cls._hubs.items()):
+            loop.call_soon_threadsafe(hub.end)
+
+    def end(self) -> None:
+        for reader in self._open:
+            reader.end()
+
+    def join(self, followed: Followed) -> Reader:
+        reader = Reader(followed, now=self._loop.time())
+        self._open.add(reader)
+        self._read.update(followed.topics)
+        self._new.add(reader)
+        self._wake.set()
+        return reader
+
+    def leave(self, reader: Reader) -> None:
+        """Forget a reader; with the last one the hub ends, and its sessions close."""
+        reader.end()
+        self._open.discard(reader)
+        self._read.subtract(reader.followed.topics)
+        self._present.discard(reader)
+        self._new.discard(reader)
+        if not self._open:
+            self._withdraw()
+            self._task.cancel()
+
+    def _withdraw(self) -> None:
+        if self._hubs.get(self._loop) is self:
+            del self._hubs[self._loop]
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._listen())
+                tasks.create_task(self._serve())
+        finally:
+            # Whatever ended this, nobody shall wait for it in vain.
+            self._withdraw()
+            for reader in self._open:
+                reader.reset()
+
+    async def _listen(self) -> None:
+        """Wake up at every notice; while that fails, polling finds the same."""
+        await self._on_and_on(
+            "skips are polled for: notices cannot be heard", self._heed
+        )
+
+    async def _heed(self, well: Callable[[], None]) -> None:
+        async with await open_async_session("listener") as session:
+            await session.execute(f"LISTEN {notices.CHANNEL}")
+            well()
+            self._wake.set()
+            async for notice in session.notifies():
+                self._hear(json.loads(notice.payload))
+
+    def _hear(self, notice: Mapping[str, Any]) -> None:
+        fence = notice.get(notices.FENCE)
+        if fence is None:
+            self._wake.set()
+            return
+        event = _event("fence", fence)
+        for reader in self._open:
+            if fence["topic"] in reader.followed.topics:
+                reader.put(event)
+
+    async def _serve(self) -> None:
+        await self._on_and_on("the skip lists cannot be read", self._look_on)
+
+    async def _look_on(self, well: Callable[[], None]) -> None:
+        async with await open_async_session("skips") as session:
+            await session.execute(skip_list.FOUND_EPOCH)
+            well()
+            while True:
+                await self._look(session)
+                await self._until_woken()
+
+    async def _until_woken(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), POLL_SECONDS)
+        self._wake.clear()
+
+    async def _look(self, session: Session) -> None:
+        """Bring all to the present: those that were there before, then the new."""
+        new = list(self._new)
+        heads = await self._heads(session)
+        for topic, head in heads.items():
+            await self._tell(session, topic, head.revision)
+        pages: dict[tuple[str, int], Page | None] = {}
+        for reader in new:
+            if not reader.ended:
+                await self._bring(session, reader, heads, pages)
+            self._new.discard(reader)
+        self._ping()
+
+    async def _heads(self, session: Session) -> dict[str, Head]:
+        """Ask where the lists stand that anybody reads; forget those nobody does."""
+        self._read = +self._read
+        rows = await session.execute(skip_list.HEADS, {"topics": sorted(self._read)})
+        heads = {
+            name: Head(epoch=epoch, revision=revision, floor=floor)
+            for name, epoch, revision, floor in await rows.fetchall()
+        }
+        for topic, head in heads.items():
+            if head.epoch != self._epoch or head.revision < self._told.get(topic, 0):
+                self._begin_anew(head.epoch)
+        self._told = {
+            topic: self._told.get(topic, head.revision) for topic, head in heads.items()
+        }
+        return heads
+
+    def _begin_anew(self, epoch: str) -> None:
+        if self._present:
+            log.warning("the store is another one than before: all readers begin anew")
+        for reader in self._present:
+            reader.reset()
+        self._present.clear()
+        self._told.clear()
+        self._epoch = epoch
+
+    async def _tell(self, session: Session, topic: str, head: int) -> None:
+        """Tell the readers of a topic what changed since they were told."""
+        while self._told[topic] < head:
+            changes = await _changes(session, topic, self._told[topic], limit=PAGE)
+            last = changes[-1].revision if changes else head
+            to = last if len(changes) == PAGE else max(last, head)
+            page = Page(self._epoch, topic, changes, to=to)
+            for reader in self._present:
+                if topic in reader.followed.topics:
+                    page.tell(reader, now=self._loop.time())
+            self._told[topic] = to
+            self._forget_ended()
+
+    async def _bring(
+        self,
+        session: Session,
+        reader: Reader,
+        heads: Mapping[str, Head],
+        pages: dict[tuple[str, int], Page | None],
+    ) -> None:
+        if self._resumes(reader, heads):
+            await self._admit(session, reader, pages)
+        else:
+            reader.reset()
+
+    def _resumes(self, reader: Reader, heads: Mapping[str, Head]) -> bool:
+        """Tell whether what came after a reader's last event is still known."""
+        topics, after = reader.followed.topics, reader.followed.after
+        if after is None:
+            return True
+        return (
+            after.epoch == self._epoch
+            and len(after.revisions) == len(topics)
+            and all(
+                heads[topic].floor <= revision <= self._told[topic]
+                for topic, revision in zip(topics, after.revisions, strict=True)
+            )
+        )
+
+    async def _admit(
+        self,
+        session: Session,
+        reader: Reader,
+        pages: dict[tuple[str, int], Page | None],
+    ) -> None:
+        """Bring a new reader from where it stands to the present."""
+        topics, after = reader.followed.topics, reader.followed.after
+        told = tuple(self._told[topic] for topic in topics)
+        known = told if after is None else after.revisions
+        reader.standing = replace(reader.standing, revisions=known)
+        for place in zip(topics, known, strict=True):
+            if place not in pages:
+                pages[place] = await self._since(session, *place)
+            page = pages[place]
+            if page is None:
+                reader.reset()
+                return
+            page.tell(reader, now=self._loop.time())
+        reader.put(_ping(reader.standing, self._epoch))
+        if reader in self._open:
+            self._present.add(reader)
+
+    async def _since(self, session: Session, topic: str, revision: int) -> Page | None:
+        """Give what came after a revision; None if it is too much."""
+        told, changes = self._told[topic], list[Told]()
+        if revision < told:
+            changes = await _changes(session, topic, revision, limit=MOST_BEHIND + 1)
+        if len(changes) > MOST_BEHIND:
+            return None
+        return Page(self._epoch, topic, changes, to=told)
+
+    def _ping(self) -> None:
+        """Tell those who heard nothing for long that they are at the present still."""
+        now = self._loop.time()
+        # While thousands join, one look follows the other.
+        if now < self._pinged_at + POLL_SECONDS:
+            return
+        self._pinged_at = now
+        for reader in self._present:
+            if now - reader.opened_at > LONGEST_SECONDS:
+                reader.end()
+            elif now - reader.spoken_to_at > PING_SECONDS:
+                reader.put(_ping(reader.standing, self._epoch))
+                reader.spoken_to_at = now
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        self._present = {reader for reader in self._present if not reader.ended}
+
+    async def _on_and_on(
+        self, trouble: str, work: Callable[[Callable[[], None]], Awaitable[None]]
+    ) -> None:
+        """Begin the work again whenever Postgres is away; say so once each time."""
+        is_well = True
+
+        def well() -> None:
+            nonlocal is_well
+            if not is_well:
+                log.info("no longer: %s", trouble)
+            is_well = True
+
+        while True:
+            try:
+                await work(well)
+            except psycopg.Error as away:
+                if is_well:
+                    log.warning("%s: %s", trouble, away)
+                is_well = False
+            await asyncio.sleep(AGAIN_SECONDS)
+
+
+def _end_when_told_to_stop() -> None:
+    """Let the streams end when the server is to: it would wait for each of them."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before = signal.getsignal(number)
+            if callable(before) and not isinstance(before, _Ending):
+                signal.signal(number, _Ending(before))
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """What the server does at a signal, and the end of all streams."""
+
+    before: Callable[[int, FrameType | None], object]
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        Hub.end_all()
+        self.before(number, frame)
+
+
+async def _changes(
+    session: Session, topic: str, after: int, *, limit: int
+) -> list[Told]:
+    values = {"topic": topic, "after": after, "limit": limit}
+    rows = await session.execute(skip_list.CHANGES, values)
+    return [Told(*row) for row in await rows.fetchall()]
+
+
+def _change(change: Told) -> bytes:
+    if change.because:
+        return _event("unskip", shapes.unskip(change))
+    return _event("skip", shapes.skip_at(change))
+
+
+def _ping(standing: Standing, epoch: str) -> bytes:
+    return standing.id(epoch) + _event("ping", {})
+
+
+def _event(kind: str, data: Mapping[str, object]) -> bytes:
+    # In ASCII: a bookmark may hold what UTF-8 has no bytes for.
+    text = json.dumps(data, cls=JSONEncoder, separators=(",", ":"))
+    return f"event: {kind}\ndata: {text}\n\n".encode()

@@ -1,0 +1,195 @@
+"""BROKERS AND TOPICS: where messages are, and what the lanes do there."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from django.db import transaction
+from django.urls import reverse
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api import brokers as asked
+from apps.api import schemas, shapes
+from apps.api.idempotency import idempotent
+from apps.api.openapi import (
+    IDEMPOTENCY_KEY,
+    PAGING,
+    REFUSED_KEY,
+    TOPICS,
+    described,
+)
+from apps.api.paging import Window
+from apps.api.selectors import brokers
+from apps.api.views.base import View, listed
+from apps.brokers import reaching, registering
+from apps.core import clock
+from apps.team.rights import Scope
+
+CHANGED = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
+
+
+class Brokers(View):
+    scopes: ClassVar = {"GET": Scope.BROKERS_READ, "POST": Scope.BROKERS_WRITE}
+
+    @described(
+        "listBrokers",
+        "List the brokers, and what each can do",
+        answer=schemas.Brokers,
+        parameters=PAGING,
+        refusals=[HTTPStatus.BAD_REQUEST],
+    )
+    def get(self, request: Request) -> Response:
+        """Addresses are told to nobody: only where each is kept."""
+        window = Window.parse(request.query_params, name="brokers")
+        page, seen = brokers.find(window)
+        return listed(page, [shapes.broker(each) for each in seen])
+
+    @described(
+        "addBroker",
+        "Add a broker",
+        request=schemas.NewBroker,
+        answer=schemas.AddedBroker,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """Nothing is asked of it yet: test it, then see what it has."""
+        new = asked.NewBroker.parse(request.data)
+        seen = brokers.add(new, self.principal, now=clock.now())
+        where = reverse("api-broker", args=[seen.broker.pk])
+        return Response(
+            shapes.broker(seen), status=HTTPStatus.CREATED, headers={"Location": where}
+        )
+
+
+class Broker(View):
+    scopes: ClassVar = {
+        "GET": Scope.BROKERS_READ,
+        "PATCH": Scope.BROKERS_WRITE,
+        "DELETE": Scope.BROKERS_WRITE,
+    }
+
+    @described(
+        "getBroker",
+        "Show one broker",
+        answer=schemas.Broker,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def get(self, _: Request, broker_id: int) -> Response:
+        return Response(shapes.broker(brokers.one(broker_id)))
+
+    @described(
+        "changeBroker",
+        "Change a broker's name, address or options",
+        request=schemas.BrokerChange,
+        answer=schemas.Broker,
+        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def patch(self, request: Request, broker_id: int) -> Response:
+        """What is left out stays as it is; its kind stays, too."""
+        change = asked.BrokerChange.parse(request.data)
+        seen = brokers.alter(broker_id, change, self.principal, now=clock.now())
+        return Response(shapes.broker(seen))
+
+    @described(
+        "removeBroker",
+        "Remove a broker that carries no topic",
+        answer=schemas.Broker,
+        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT],
+    )
+    def delete(self, _: Request, broker_id: int) -> Response:
+        seen = brokers.one(broker_id)
+        told = shapes.broker(seen)
+        registering.remove(
+            broker=seen.broker, principal=self.principal, now=clock.now()
+        )
+        return Response(told)
+
+
+class Test(View):
+    scopes: ClassVar = {"POST": Scope.BROKERS_WRITE}
+
+    @described(
+        "testBroker",
+        "Reach a broker now, with the credentials that are kept",
+        answer=schemas.Reached,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def post(self, _: Request, broker_id: int) -> Response:
+        """It takes 10 s at most, changes nothing, and is a 200 either way."""
+        broker = registering.one(broker_id=broker_id)
+        return Response(shapes.reached(reaching.reach(broker=broker)))
+
+
+class Discover(View):
+    scopes: ClassVar = {"GET": Scope.BROKERS_READ}
+
+    @described(
+        "discoverTopics",
+        "List the topics that a broker has, with their dead-letter queues",
+        answer=schemas.FoundTopics,
+        refusals=[
+            HTTPStatus.NOT_FOUND,
+            HTTPStatus.CONFLICT,
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+        ],
+    )
+    def get(self, _: Request, broker_id: int) -> Response:
+        """Asked of the broker itself, in 30 s at most; 503 when it is away."""
+        found = brokers.discovered(broker_id, self.principal)
+        return Response({"results": [shapes.found_topic(each) for each in found]})
+
+
+class Topics(View):
+    scopes: ClassVar = {
+        "GET": Scope.BROKERS_READ,
+        "POST": Scope.BROKERS_WRITE,
+        "PATCH": Scope.BROKERS_WRITE,
+    }
+
+    @described(
+        "listTopics",
+        "List the topics, with their policies and how their lanes are",
+        answer=schemas.Topics,
+        parameters=[*TOPICS, *PAGING],
+        refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> Response:
+        """One that was only reported has no broker, and one not watched no lane."""
+        wanted = asked.TopicsWanted.parse(request.query_params)
+        window = Window.parse(request.query_params, name="topics")
+        page, seen = brokers.find_topics(window, wanted, self.principal)
+        return listed(page, [shapes.topic(each, now=clock.now()) for each in seen])
+
+    @described(
+        "registerTopic",
+        "Say which broker carries a topic, and what its lane is to do",
+        request=schemas.NewTopic,
+        answer=schemas.RegisteredTopic,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """Without a `mode` nobody looks at its dead letters yet."""
+        change = asked.TopicChange.parse_new(request.data)
+        with transaction.atomic():
+            seen = brokers.register(change, self.principal, now=clock.now())
+        return Response(shapes.topic(seen, now=clock.now()), status=HTTPStatus.CREATED)
+
+    @described(
+        "changeTopic",
+        "Change a topic's policies, or what its lane does",
+        request=schemas.TopicChange,
+        answer=schemas.Topic,
+        refusals=CHANGED,
+    )
+    def patch(self, request: Request) -> Response:
+        """All of it or nothing; what is left out stays as it is."""
+        change = asked.TopicChange.parse(request.data)
+        with transaction.atomic():
+            seen = brokers.alter_topic(change, self.principal, now=clock.now())
+        return Response(shapes.topic(seen, now=clock.now()))

@@ -1,0 +1,135 @@
+"""HOW FAR consumers have read: open, settle, look, and move."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api import parameters, schemas, shapes
+from apps.api.idempotency import idempotent
+from apps.api.moves import Ask
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, POSITIONS, REFUSED_KEY, described
+from apps.api.paging import Window
+from apps.api.selectors import positions
+from apps.api.views.base import View, listed
+from apps.bookmarks.services import opening, settling
+from apps.bookmarks.wire import Holder
+from apps.core import clock
+from apps.team.rights import Scope
+from apps.triage.services import moves
+
+# Some thousand consumers of a process that conflates their settling, and room.
+MOST_UPDATES = 10_000
+
+
+class Positions(View):
+    scopes: ClassVar = {"GET": Scope.POSITIONS_READ}
+
+    @described(
+        "listPositions",
+        "List how far each consumer has read, by its broker or by what it settled",
+        answer=schemas.Positions,
+        parameters=[*POSITIONS, *PAGING],
+        refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> Response:
+        """A consumer that has settled nothing yet is listed too, without marks."""
+        wanted = parameters.Reader.parse(request.query_params)
+        page, seen = positions.find(
+            Window.parse(request.query_params, name="positions"),
+            self.principal,
+            topic=wanted.topic,
+            client_name=wanted.client_name,
+        )
+        return listed(page, [shapes.position(each) for each in seen])
+
+
+class Open(View):
+    scopes: ClassVar = {"POST": Scope.POSITIONS_WRITE}
+
+    @described(
+        "openPositions",
+        "Take positions over, and learn where to resume",
+        request=schemas.Holder,
+        answer=schemas.Opened,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """Who had them before is fenced. All of the client's if no sub id is named.
+
+        A position that is named in full, by sub id and topic, is made if there is none.
+        """
+        holder = Holder.parse(parameters.members_of(request.data))
+        opened = opening.open_positions(
+            holder=holder, principal=self.principal, now=clock.now()
+        )
+        return Response(shapes.opened(opened))
+
+
+class Settle(View):
+    scopes: ClassVar = {"POST": Scope.POSITIONS_WRITE}
+
+    @described(
+        "settlePositions",
+        "Tell what was received, settled and persisted",
+        request=schemas.PositionUpdates,
+        answer=schemas.PositionAnswers,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """At most 10,000 in one request; one bad member never sinks the rest.
+
+        Merging is a union, so nothing goes back and no order matters. Numbers are
+        sparse: a message is settled as the run from the number after the one received
+        before it (0 for the first ever) up to its own, so that runs adjoin where
+        nothing was handed out between. The watermark is the end of the run from 0.
+        """
+        members = parameters.members(request.data, "updates", most=MOST_UPDATES)
+        answers = settling.settle(
+            members=members, principal=self.principal, now=clock.now()
+        )
+        return Response({"results": [shapes.settled(answer) for answer in answers]})
+
+
+class Move(View):
+    scopes: ClassVar = {"POST": Scope.POSITIONS_WRITE}
+
+    @described(
+        "movePosition",
+        "Move a position back or forward, or see what that would do",
+        request=schemas.MoveAsk,
+        answer=schemas.MoveDone,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=[HTTPStatus.NOT_FOUND, *REFUSED_KEY],
+    )
+    @idempotent
+    def post(self, request: Request, position_id: int) -> Response:
+        """Its holder is fenced, and resumes at the new place.
+
+        Refused while the holder has settled within 2 minutes, unless `fence` is true.
+        """
+        ask, now = Ask.parse(request.data), clock.now()
+        if ask.dry_run:
+            review = moves.review(
+                position_id=position_id,
+                wish=ask.wish,
+                principal=self.principal,
+                now=now,
+            )
+            return Response(shapes.moved(review, None, now=now))
+        review, done = moves.move(
+            position_id=position_id,
+            wish=ask.wish,
+            reason=ask.reason,
+            fence=ask.fence,
+            principal=self.principal,
+            now=now,
+        )
+        return Response(shapes.moved(review, done, now=now))

@@ -1,0 +1,173 @@
+"""THE SKIP LIST: what consumers pass over, from the start and as it changes."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from django.http import HttpResponse, StreamingHttpResponse
+from django.urls import reverse
+from drf_spectacular.types import OpenApiTypes
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api import parameters, schemas, shapes, stream
+from apps.api import skips as asked
+from apps.api.idempotency import idempotent
+from apps.api.openapi import (
+    EVENT_STREAM,
+    FOLLOWED,
+    IDEMPOTENCY_KEY,
+    REFUSED_KEY,
+    SKIPS,
+    described,
+)
+from apps.api.selectors import skips
+from apps.api.views.base import View
+from apps.brokers import services as brokers
+from apps.core import clock
+from apps.core.errors import Unavailable
+from apps.poison import skip_list
+from apps.poison.skip_list import Told
+from apps.team.rights import Scope
+
+
+class Exact(JSONRenderer):
+    """JSON in ASCII: a bookmark may hold what UTF-8 has no bytes for."""
+
+    ensure_ascii = True
+
+
+class Skips(View):
+    scopes: ClassVar = {"GET": Scope.SKIPS_READ, "POST": Scope.SKIPS_WRITE}
+    renderer_classes = (Exact,)
+
+    @described(
+        "listSkips",
+        "Give all that consumers of a topic pass over now",
+        answer=schemas.Skips,
+        parameters=SKIPS,
+        refusals=[HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> HttpResponse:
+        """Begin with this, then follow the stream after `<epoch>.<revision>`.
+
+        A consumer looks at `expires_at` itself. A topic that nobody has told of yet has
+        an empty list.
+        """
+        wanted = asked.Wanted.parse(request.query_params)
+        skip_list.require_sight(topic=wanted.topic, principal=self.principal)
+        return HttpResponse(skips.rendered(wanted), content_type=Exact.media_type)
+
+    @described(
+        "addSkip",
+        "Let consumers pass over what matches",
+        request=schemas.NewSkip,
+        answer=schemas.AddedSkip,
+        parameters=[IDEMPOTENCY_KEY],
+        refusals=REFUSED_KEY,
+    )
+    @idempotent
+    def post(self, request: Request) -> Response:
+        """The same matcher again, for the same group and version, renews its skip.
+
+        A rule that matches each of the last 200 messages, or more, is refused unless
+        `everything` is true.
+        """
+        new = asked.NewSkip.parse(request.data)
+        skip_list.require_sight(topic=new.topic, principal=self.principal)
+        skip = skip_list.add(
+            topic=brokers.topics_named(names=[new.topic])[new.topic],
+            consumer_group=new.consumer_group,
+            matcher=new.matcher,
+            handler_version=new.handler_version,
+            expires_at=new.expires_at,
+            reason=new.reason,
+            poison_id=new.poison_id,
+            everything=new.everything,
+            principal=self.principal,
+            now=clock.now(),
+        )
+        where = reverse("api-skip", args=[skip.pk])
+        return Response(
+            shapes.skip(Told.of(skip)),
+            status=HTTPStatus.CREATED,
+            headers={"Location": where},
+        )
+
+
+class Skip(View):
+    scopes: ClassVar = {"DELETE": Scope.SKIPS_WRITE}
+    renderer_classes = (Exact,)
+
+    @described(
+        "removeSkip",
+        "Let consumers handle it again",
+        request=schemas.Unskip,
+        answer=schemas.Skip,
+        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def delete(self, request: Request, skip_id: int) -> Response:
+        """Idempotent: one that has ended already stays as it is."""
+        skip = skip_list.remove(
+            skip_id=skip_id,
+            reason=asked.reason(parameters.members_of(request.data)),
+            principal=self.principal,
+            now=clock.now(),
+        )
+        return Response(shapes.skip(Told.of(skip)))
+
+
+class Applied(View):
+    scopes: ClassVar = {"POST": Scope.CAPTURE_WRITE}
+
+    @described(
+        "countSkipped",
+        "Count what consumers passed over",
+        request=schemas.AppliedReports,
+        answer=schemas.AppliedAnswers,
+    )
+    def post(self, request: Request) -> Response:
+        """With `report`, a word counts once, however often it is sent."""
+        members = parameters.members(request.data, "applied")
+        answers = skips.applied(members, self.principal, now=clock.now())
+        return Response({"results": answers})
+
+
+class Stream(View):
+    scopes: ClassVar = {"GET": Scope.SKIPS_READ}
+    http_method_names = ["get"]
+
+    @described(
+        "followSkips",
+        "Follow what changes, as server-sent events",
+        answer=OpenApiTypes.STR,
+        parameters=FOLLOWED,
+        refusals=[HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> StreamingHttpResponse:
+        """Begin after a snapshot, or at the present if nothing is named.
+
+        - `skip`: a skip with its `revision`; it replaces one of the same id.
+        - `unskip`: `id`, `topic`, `revision`, `because` removed, expired or passed.
+        - `fence`: `client_name`, `sub_id`, `topic`, `epoch`: this position has a new
+          holder. It bears no id, and is told only to who is there.
+        - `ping`: all up to its id is told. One comes at the start, and whenever nothing
+          else did for 15 s.
+        - `reset`: what came after your last event is not known here; take a snapshot.
+
+        A stream ends now and then: go on after the id of the last event.
+        """
+        followed = asked.Followed.parse(
+            request.query_params, last_event_id=request.headers.get("Last-Event-ID")
+        )
+        for topic in followed.topics:
+            skip_list.require_sight(topic=topic, principal=self.principal)
+        if not hasattr(request, "scope"):
+            raise Unavailable("This server cannot stream: run it under ASGI.")
+        return StreamingHttpResponse(
+            stream.events(followed),
+            content_type=EVENT_STREAM,
+            headers={"X-Accel-Buffering": "no"},
+        )

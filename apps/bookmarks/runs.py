@@ -1,0 +1,66 @@
+"""Unbroken runs of numbers, both ends included, and how Postgres keeps them.
+
+Numbers are those of one publisher, 0 .. `LAST`: Postgres writes the end of a range as
+the number after it, and that has to be a bigint too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from psycopg.types.multirange import Multirange
+
+LAST = 2**63 - 2
+# The watermark of who has settled nothing: the place before the first number.
+NOWHERE = -1
+
+Run = tuple[int, int]
+Runs = tuple[Run, ...]
+
+# Generic for the type checker only; Django's own class takes no parameter.
+if TYPE_CHECKING:
+    RunsBase = models.Field[Any, Any]
+else:
+    RunsBase = models.Field
+
+
+def up_to(seq: int) -> Runs:
+    """Give all numbers to this one; none at all up to `NOWHERE`."""
+    return () if seq < 0 else ((0, seq),)
+
+
+def watermark(runs: Runs) -> int:
+    """Give the end of the run that begins at 0, or `NOWHERE`."""
+    return runs[0][1] if runs and runs[0][0] == 0 else NOWHERE
+
+
+def size(runs: Runs) -> int:
+    return sum(high - low + 1 for low, high in runs)
+
+
+def holds(runs: Runs, seq: int) -> bool:
+    return any(low <= seq <= high for low, high in runs)
+
+
+def as_text(runs: Runs) -> str:
+    """Write them as Postgres reads a multirange, in any order and overlapping too."""
+    return "{" + ",".join([f"[{low},{high}]" for low, high in runs]) + "}"
+
+
+def from_postgres(value: Multirange[int]) -> Runs:
+    # Postgres gives back what it made canonical: lower end in, upper end out.
+    return tuple((run.lower or 0, (run.upper or 0) - 1) for run in value)
+
+
+class RunsField(RunsBase):
+    """Runs in ascending order, none of them touching another (int8multirange)."""
+
+    def db_type(self, connection: Any) -> str:  # noqa: ARG002 - Django's signature
+        return "int8multirange"
+
+    def get_prep_value(self, value: Runs | None) -> str | None:
+        return None if value is None else as_text(value)
+
+    def from_db_value(self, value: Multirange[int] | None, *_: object) -> Runs | None:
+        return None if value is None else from_postgres(value)

@@ -1,0 +1,166 @@
+"""Move the marks of a position, and keep what they were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import connection, transaction
+from django.db.models import Max
+
+from apps.bookmarks.models import BookmarkPosition, Mark, Move, Moved
+from apps.bookmarks.runs import Runs, as_text, from_postgres, watermark
+from apps.bookmarks.services.opening import fence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """What a move makes of one publisher's mark.
+
+    `replayed` was settled and comes again; `passed_over` was not, and never comes.
+    """
+
+    publisher: str
+    before: Runs
+    after: Runs
+    replayed: Runs
+    passed_over: Runs
+
+    @property
+    def old(self) -> int:
+        return watermark(self.before)
+
+    @property
+    def new(self) -> int:
+        return watermark(self.after)
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.before == self.after
+
+
+# Back, or to where the watermark is: all behind the target comes again. Forward: what
+# is settled beyond the target stays so.
+_COMPARE = """
+WITH compared AS (
+    SELECT told.publisher, coalesce(mark.settled, '{}') AS before,
+           CASE WHEN lower(%(all)s::int8multirange - told.target)
+                     <= lower(%(all)s::int8multirange - coalesce(mark.settled, '{}'))
+           THEN told.target
+           ELSE told.target + coalesce(mark.settled, '{}') END AS after
+    FROM unnest(%(publishers)s::text[], %(targets)s::int8multirange[])
+         AS told(publisher, target)
+    LEFT JOIN bookmarks_mark mark
+      ON mark.position_id = %(position)s AND mark.publisher = told.publisher
+)
+SELECT publisher, before, after, before - after, after - before
+FROM compared ORDER BY publisher
+"""
+
+
+def compare(*, position_id: int, targets: Mapping[str, Runs]) -> list[Change]:
+    """Tell what moving each publisher's mark to its target would do."""
+    asked: dict[str, str | int | list[str]] = {
+        "all": "{[0,)}",
+        "position": position_id,
+        "publishers": list(targets),
+        "targets": [as_text(runs) for runs in targets.values()],
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_COMPARE, asked)
+        return [
+            Change(
+                publisher=publisher,
+                before=from_postgres(before),
+                after=from_postgres(after),
+                replayed=from_postgres(replayed),
+                passed_over=from_postgres(passed_over),
+            )
+            for publisher, before, after, replayed, passed_over in cursor.fetchall()
+        ]
+
+
+def lock(*, position_id: int) -> BookmarkPosition:
+    """Lock a position and its marks until the transaction ends, in that order."""
+    position = BookmarkPosition.objects.select_related("topic").locked()
+    found = position.get(pk=position_id)
+    list(Mark.objects.filter(position=found).locked().values_list("pk"))
+    return found
+
+
+@transaction.atomic
+def write(
+    *,
+    position: BookmarkPosition,
+    changes: Sequence[Change],
+    actor: str,
+    reason: str,
+    restores: int | None,
+    now: datetime,
+) -> Move:
+    """Move the marks of a locked position, and fence its holder."""
+    epoch = position.epoch + 1
+    _make_marks(position, [change.publisher for change in changes])
+    fence(positions=[position], epoch=epoch)
+    for change in changes:
+        Mark.objects.filter(position=position, publisher=change.publisher).update(
+            settled=change.after, processed=change.new, bookmark=""
+        )
+    BookmarkPosition.objects.filter(pk=position.pk).update(moved_at=now)
+    move = Move.objects.create(
+        position=position,
+        epoch=epoch,
+        at=now,
+        actor=actor,
+        reason=reason,
+        restores_id=restores,
+    )
+    Moved.objects.bulk_create(
+        Moved(
+            move=move,
+            publisher=change.publisher,
+            before=change.before,
+            after=change.after,
+        )
+        for change in changes
+    )
+    return move
+
+
+def _make_marks(position: BookmarkPosition, publishers: Sequence[str]) -> None:
+    Mark.objects.bulk_create(
+        [
+            Mark(
+                position=position,
+                publisher=publisher,
+                epoch=position.epoch,
+                processed=watermark(()),
+                settled=(),
+            )
+            for publisher in publishers
+        ],
+        ignore_conflicts=True,
+    )
+
+
+def holder_settled_at(*, position_id: int) -> datetime | None:
+    """Tell when the holder last settled anything; None while it never has."""
+    marks = Mark.objects.filter(position=position_id)
+    latest: datetime | None = marks.aggregate(at=Max("settled_at"))["at"]
+    return latest
+
+
+def furthest(*, topic_id: int) -> dict[str, int]:
+    """Give the highest number that anybody is known to have seen, by publisher."""
+    with connection.cursor() as cursor:
+        cursor.execute(_FURTHEST, [topic_id])
+        return dict(cursor.fetchall())
+
+
+_FURTHEST = """
+SELECT mark.publisher, max(greatest(mark.head, mark.received, mark.processed))
+FROM bookmarks_mark mark
+JOIN bookmarks_position position ON position.id = mark.position_id
+WHERE position.topic_id = %s GROUP BY mark.publisher
+"""

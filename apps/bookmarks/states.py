@@ -1,0 +1,12 @@
+"""Who keeps a position."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Source(StrEnum):
+    """Broker: it is only read. SDK: its consumer settles, and a person may move it."""
+
+    BROKER = "broker"
+    SDK = "sdk"

@@ -1,0 +1,16 @@
+"""Celery's doors of positions."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from apps.bookmarks.services import history
+from apps.core import clock
+
+
+@shared_task
+def sample() -> None:
+    """Note where positions stand, and forget where they stood too long ago."""
+    now = clock.now()
+    history.take(now=now)
+    history.prune(now=now)

@@ -1,0 +1,63 @@
+"""What each module of this package offers: how one kind of broker is spoken to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from apps.brokers.ports import (
+    BrokerAdmin,
+    Capabilities,
+    DeadLetterReader,
+    Ordering,
+    Publisher,
+    TopicAdmin,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerSettings:
+    """Where a broker is: `url` with its secret in the clear, and its free options."""
+
+    url: str = field(repr=False)
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicSettings:
+    """One topic, by the broker's own name; times in seconds.
+
+    `dead_letter_queue` "" stands for the broker's own default.
+    """
+
+    topic: str
+    dead_letter_queue: str = ""
+    max_dequeue_count: int = 5
+    visibility_timeout: float = 60.0
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+class Adapter(Protocol):
+    """One kind of broker. Each call connects to nothing yet.
+
+    All of them raise `Invalid` for values that cannot work, naming the field.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def publisher(self, broker: BrokerSettings) -> Publisher: ...
+
+    def dead_letter_reader(
+        self, broker: BrokerSettings, topic: TopicSettings
+    ) -> DeadLetterReader: ...
+
+    def topic_admin(
+        self, broker: BrokerSettings, topic: TopicSettings
+    ) -> TopicAdmin: ...
+
+    def broker_admin(self, broker: BrokerSettings) -> BrokerAdmin: ...
+
+    def ordering(self, topic: str) -> Ordering:
+        """Tell what stays in order on this very topic, which may be more or less."""

@@ -1,0 +1,191 @@
+"""Where an Azure storage account is, and what opens it, parsed once.
+
+A connection string, `UseDevelopmentStorage=true`, or the address of the account with a
+shared access signature. Nothing here repeats what it was given: any piece of it may be
+a part of a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import SplitResult, parse_qs, urlsplit
+
+from apps.core.errors import Invalid
+
+DEVELOPMENT = "devstoreaccount1"
+# The same in every emulator, printed in Azure's documentation: it opens nothing else.
+DEVELOPMENT_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeks"
+    "oGMGw=="
+)
+DEVELOPMENT_PORT = 10_001
+PORTS = {"https": 443, "http": 80}
+
+PROTOCOL, SUFFIX = "DefaultEndpointsProtocol", "EndpointSuffix"
+NAME, KEY, SIGNATURE = "AccountName", "AccountKey", "SharedAccessSignature"
+ENDPOINT = "QueueEndpoint"
+EMULATED, EMULATOR = "UseDevelopmentStorage", "DevelopmentStorageProxyUri"
+SETTINGS = (PROTOCOL, SUFFIX, NAME, KEY, SIGNATURE, ENDPOINT, EMULATED, EMULATOR)
+# Of other services; a connection string names them all.
+OTHERS = tuple(
+    f"{service}{place}"
+    for service in ("Blob", "File", "Table", "Dfs", "Queue")
+    for place in ("Endpoint", "SecondaryEndpoint")
+    if f"{service}{place}" != ENDPOINT
+)
+_KNOWN = {name.lower(): name for name in (*SETTINGS, *OTHERS)}
+
+_ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
+_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+# What an address holds as it is: nothing that could end or break a line of a request.
+_PRINTABLE = re.compile(r"[!-~]+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """One storage account's queues; `key` signs requests, else `signature` is added.
+
+    `path` is "" or, where the account is no host of its own, `/` and its name.
+    """
+
+    name: str
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+    key: bytes = field(default=b"", repr=False)
+    signature: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        text = url.strip()
+        if text.lower().startswith(("http://", "https://")):
+            address, _, signature = text.partition("?")
+            return cls._at(_endpoint(address), signature=_signature(signature))
+        given = _pieces(text)
+        if EMULATED in given:
+            return cls._emulated(given)
+        key, signature = given.get(KEY, ""), given.get(SIGNATURE, "")
+        if bool(key) == bool(signature):
+            raise _unusable(f"give either {KEY} or {SIGNATURE}")
+        if signature:
+            return cls._at(_endpoint_of(given), signature=_signature(signature))
+        name = _name(given.get(NAME, ""))
+        return cls._at(_endpoint_of(given), name=name, key=_key(key))
+
+    @classmethod
+    def _emulated(cls, given: Mapping[str, str]) -> Self:
+        if given[EMULATED].lower() != "true" or set(given) - {EMULATED, EMULATOR}:
+            raise _unusable(f"{EMULATED} is `true`, and stands alone or with its proxy")
+        proxy = _endpoint(given.get(EMULATOR, "http://127.0.0.1"))
+        place = f"{proxy.scheme}://{proxy.netloc.partition(':')[0]}:{DEVELOPMENT_PORT}"
+        endpoint = _endpoint(f"{place}/{DEVELOPMENT}")
+        return cls._at(endpoint, name=DEVELOPMENT, key=_key(DEVELOPMENT_KEY))
+
+    @classmethod
+    def _at(
+        cls,
+        endpoint: SplitResult,
+        *,
+        name: str = "",
+        key: bytes = b"",
+        signature: str = "",
+    ) -> Self:
+        host, path = endpoint.hostname or "", endpoint.path.rstrip("/")
+        return cls(
+            name=name or path.strip("/") or host.partition(".")[0],
+            scheme=endpoint.scheme,
+            host=host,
+            port=endpoint.port or PORTS[endpoint.scheme],
+            path=path,
+            key=key,
+            signature=signature,
+        )
+
+
+def _pieces(text: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for piece in filter(None, text.split(";")):
+        written, is_one, value = piece.partition("=")
+        name = _KNOWN.get(written.strip().lower())
+        if not is_one or name is None:
+            raise _unusable(
+                "there is a piece in it that is none of its settings, perhaps because "
+                "of a `;` inside a value"
+            )
+        if name in given:
+            raise _unusable(f"{name} is in it twice")
+        given[name] = value.strip()
+    return given
+
+
+def _endpoint_of(given: Mapping[str, str]) -> SplitResult:
+    if ENDPOINT in given:
+        return _endpoint(given[ENDPOINT])
+    suffix = given.get(SUFFIX, "core.windows.net")
+    protocol = given.get(PROTOCOL, "https").lower()
+    if not _HOST.fullmatch(suffix):
+        raise _unusable(f"{SUFFIX} is no host name")
+    if protocol not in PORTS:
+        raise _unusable(f"{PROTOCOL} is https or http")
+    return _endpoint(f"{protocol}://{_name(given.get(NAME, ''))}.queue.{suffix}")
+
+
+def _endpoint(text: str) -> SplitResult:
+    remedy = "its address is https://, a host and perhaps a port, and nothing more"
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise _unusable(remedy) from None
+    path = parts.path.strip("/")
+    if (
+        parts.scheme not in PORTS
+        or not _HOST.fullmatch(host)
+        or port == 0
+        or "@" in parts.netloc
+        or parts.query
+        or parts.fragment
+        or (path and not _ACCOUNT_NAME.fullmatch(path))
+    ):
+        raise _unusable(remedy)
+    return parts
+
+
+def _name(name: str) -> str:
+    if not _ACCOUNT_NAME.fullmatch(name):
+        raise _unusable(f"{NAME} is 3 to 24 small letters and digits")
+    return name
+
+
+def _key(text: str) -> bytes:
+    try:
+        key = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not key:
+        raise _unusable(f"{KEY} is base64: copy it whole")
+    return key
+
+
+def _signature(text: str) -> str:
+    signature = text.strip().lstrip("?")
+    is_one = _PRINTABLE.fullmatch(signature) and "#" not in signature
+    if not is_one or not parse_qs(signature).get("sig"):
+        raise _unusable("a shared access signature is `sv=...&sig=...`: copy it whole")
+    return signature
+
+
+def _unusable(what: str) -> Invalid:
+    remedy = (
+        f"{what}. Paste the account's connection string, "
+        "`UseDevelopmentStorage=true`, or https://account.queue.core.windows.net/?"
+        "and a shared access signature."
+    )
+    return Invalid("url", remedy)

@@ -1,0 +1,88 @@
+"""Looks at queues of Azure without touching them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+
+from apps.brokers.adapters.azure_account import Account
+from apps.brokers.adapters.azure_settings import SUFFIX, QueueSettings
+from apps.brokers.adapters.azure_wire import LARGEST_PAGE, Message, Wire, if_there
+from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
+
+MOST_TOPICS = 10_000
+
+
+class AzureTopicAdmin:
+    """Looks at a queue and its poison queue; consumers are unknown to Azure."""
+
+    def __init__(self, wire: Wire, settings: QueueSettings) -> None:
+        self._wire = wire
+        self._queue = settings.poison_queue
+
+    def consumers(self) -> list[ConsumerPosition]:
+        """A queue keeps no positions: what is settled is gone."""
+        return []
+
+    def depth(self) -> int | None:
+        return if_there(partial(self._wire.depth, self._queue), otherwise=0)
+
+    def oldest_at(self) -> datetime | None:
+        """Look at the first that are visible: nobody is shown the others."""
+        look = partial(self._wire.peek, self._queue, count=LARGEST_PAGE)
+        found = if_there(look, otherwise=list[Message]())
+        return min((message.inserted_at for message in found), default=None)
+
+    def delivered(self) -> Delivered | None:
+        return None
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+class AzureBrokerAdmin:
+    """Looks at all queues of one account."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._wire = Wire(account)
+
+    def ping(self) -> str:
+        server = self._wire.server() or "a server that does not say what it is"
+        return f"Azure Storage Queues of {self._account.name}: {server}"
+
+    def discover(self) -> list[FoundTopic]:
+        names = self._names()
+        counted = zip(names, self._wire.each(self._depth, names), strict=True)
+        depths = {name: depth for name, depth in counted if depth is not None}
+        return [
+            FoundTopic(
+                name=name,
+                depth=depth,
+                dead_letter_queue=queue if queue in depths else "",
+                dead_letters=depths.get(queue),
+            )
+            for name, depth in sorted(depths.items())
+            if not _is_queue_of_another(name, depths)
+            for queue in [name + SUFFIX]
+        ]
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _names(self) -> list[str]:
+        names, marker = self._wire.queues()
+        while marker and len(names) < MOST_TOPICS:
+            more, marker = self._wire.queues(after=marker)
+            names += more
+        return names[:MOST_TOPICS]
+
+    def _depth(self, queue: str) -> int | None:
+        """Count one queue; None if it went away since it was listed."""
+        count: Callable[[], int | None] = partial(self._wire.depth, queue)
+        return if_there(count, otherwise=None)
+
+
+def _is_queue_of_another(name: str, known: dict[str, int]) -> bool:
+    return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in known

@@ -1,0 +1,252 @@
+"""How one queue is read, under the names that Azure Functions give its settings.
+
+They may be pasted as they stand in a `host.json`. Each is used where the Functions
+runtime would: `maxDequeueCount`, `batchSize`, `newBatchThreshold` and
+`visibilityTimeout` where we dead-letter in its place, `maxPollingInterval` and
+`messageEncoding` where we read a poison queue.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.adapters.azure_text import Encoding
+from apps.core.errors import Invalid
+
+SUFFIX = "-poison"
+SHORTEST_NAME, LONGEST_NAME = 3, 63
+LARGEST_BATCH = 32
+LONGEST_TIMEOUT = 7 * 86_400.0
+SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.1, 3_600.0
+# What Azure lets a dequeue count be; who means more means never.
+LARGEST_COUNT = 2**31 - 1
+
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_TIME_SPAN = re.compile(
+    r"(?:(\d{1,3})\.)?(\d{1,2}):(\d{2}):(\d{2}(?:\.\d{1,7})?)", re.ASCII
+)
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_COMMENT = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueSettings:
+    """One topic's queue and its poison queue; times in seconds.
+
+    `hidden_for` is how long we keep from others what we read of the poison queue;
+    `visibility_timeout` is how long a message that failed waits in its own. Messages
+    are written as `usual_encoding` where nothing tells how they came.
+    """
+
+    topic: str
+    poison_queue: str
+    hidden_for: int = 60
+    max_dequeue_count: int = 5
+    visibility_timeout: float = 0.0
+    batch_size: int = 16
+    new_batch_threshold: int = 8
+    max_polling_interval: float = 1.0
+    message_encoding: Encoding = Encoding.BASE64
+    usual_encoding: Encoding = Encoding.BASE64
+
+    @classmethod
+    def parse(cls, broker: BrokerSettings, topic: TopicSettings) -> Self:
+        usual = usual_encoding(broker)
+        options = _checked(topic.options, where="options")
+        values = {_field(name): value for name, value in options.items()}
+        values.setdefault("max_dequeue_count", topic.max_dequeue_count)
+        values.setdefault("message_encoding", usual)
+        return cls(
+            topic=queue_name(topic.topic, field="topic"),
+            poison_queue=poison_queue(topic.topic, topic.dead_letter_queue),
+            hidden_for=_whole_seconds(topic.visibility_timeout),
+            usual_encoding=usual,
+            **values,
+        )
+
+
+def settings_from_host_json(text: str) -> dict[str, object]:
+    """Give the queue settings of a `host.json`, to be kept as a topic's options.
+
+    Comments are allowed, and so is the fragment without the outer braces, as it is
+    often printed. Times come back as `hh:mm:ss`; what is not there is left out.
+    """
+    section: Any = _json(text)
+    path = "host.json"
+    remedy = _no_section(section)
+    for name in ("extensions", "queues"):
+        path = f"{path}.{name}"
+        section = section.get(name)
+        if not isinstance(section, dict):
+            raise Invalid(path, remedy)
+    checked = _checked(section, where=path)
+    return {name: _as_written(value) for name, value in checked.items()}
+
+
+def poison_queue(topic: str, named: str) -> str:
+    """Give the name of a topic's poison queue; raise `Invalid` for one that cannot be.
+
+    The Functions runtime goes without one, and says nothing, where the name would be
+    too long or the queue is a poison queue itself.
+    """
+    field = "dead_letter_queue"
+    if named and named == topic:
+        raise Invalid(field, "must be another queue than the topic.")
+    if not named and topic.endswith(SUFFIX):
+        remedy = f"{topic} looks like one itself: name it expressly."
+        raise Invalid(field, remedy)
+    queue = named or topic + SUFFIX
+    if queue.endswith(SUFFIX * 2):
+        raise Invalid(field, f"{queue} would be the poison of a poison queue.")
+    if not named and len(queue) > LONGEST_NAME:
+        longest = LONGEST_NAME - len(SUFFIX)
+        remedy = f"{topic} leaves no room for {SUFFIX}: at most {longest} characters."
+        raise Invalid(field, remedy)
+    return queue_name(queue, field=field)
+
+
+def queue_name(name: str, *, field: str) -> str:
+    """Give the name back; raise `Invalid` where Azure has no queue of such a name."""
+    fits = SHORTEST_NAME <= len(name) <= LONGEST_NAME
+    if not fits or not _NAME.fullmatch(name):
+        remedy = (
+            f"{name[:80]!a} is no queue name in Azure: 3 to 63 small letters, "
+            "digits and single hyphens, none of them first or last."
+        )
+        raise Invalid(field, remedy)
+    return name
+
+
+def usual_encoding(broker: BrokerSettings) -> Encoding:
+    """Read a broker's options, of which there is one: `messageEncoding`."""
+    unknown = set(broker.options) - {"messageEncoding"}
+    if unknown:
+        remedy = f"{_listed(unknown)} is unknown: there is only messageEncoding."
+        raise Invalid("options", remedy)
+    value = broker.options.get("messageEncoding", Encoding.BASE64)
+    return _encoding(value, field="options.messageEncoding")
+
+
+def _checked(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    unknown = set(given) - set(_SETTINGS)
+    if unknown:
+        known = ", ".join(_SETTINGS)
+        raise Invalid(where, f"{_listed(unknown)} is unknown: there are {known}.")
+    return {
+        name: _SETTINGS[name](value, field=f"{where}.{name}")
+        for name, value in given.items()
+    }
+
+
+def _number(lowest: int, highest: int) -> Callable[..., int]:
+    def check(value: object, *, field: str) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise Invalid(field, "is a whole number, without quotes.")
+        if not lowest <= value <= highest:
+            raise Invalid(field, f"is {value}: use {lowest:,} to {highest:,}.")
+        return value
+
+    return check
+
+
+def _duration(shortest: float, longest: float) -> Callable[..., float]:
+    def check(value: object, *, field: str) -> float:
+        seconds = _seconds(value)
+        if seconds is None:
+            raise Invalid(field, "is hh:mm:ss, or a number of seconds.")
+        if not shortest <= seconds <= longest:
+            least, most = _time_span(shortest), _time_span(longest)
+            raise Invalid(field, f"is {_time_span(seconds)}: use {least} to {most}.")
+        return seconds
+
+    return check
+
+
+def _encoding(value: object, *, field: str) -> Encoding:
+    known = {encoding.value: encoding for encoding in Encoding}
+    if not isinstance(value, str) or value.lower() not in known:
+        raise Invalid(field, "is base64 or none.")
+    return known[value.lower()]
+
+
+_SETTINGS: dict[str, Callable[..., Any]] = {
+    "maxDequeueCount": _number(1, LARGEST_COUNT),
+    "visibilityTimeout": _duration(0, LONGEST_TIMEOUT),
+    "batchSize": _number(1, LARGEST_BATCH),
+    "newBatchThreshold": _number(0, 1_000),
+    "maxPollingInterval": _duration(SHORTEST_INTERVAL, LONGEST_INTERVAL),
+    "messageEncoding": _encoding,
+}
+
+
+def _field(name: str) -> str:
+    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return min(float(value), 1e9) if math.isfinite(value) else None
+    found = _TIME_SPAN.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    if hours >= 24 or minutes >= 60 or seconds >= 60:
+        return None
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _time_span(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds, 3), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    days, hours = divmod(hours, 24)
+    fraction = f"{rest:06.3f}".removesuffix(".000")
+    return (f"{days}." if days else "") + f"{hours:02}:{minutes:02}:{fraction}"
+
+
+def _as_written(value: object) -> object:
+    if isinstance(value, float):
+        return _time_span(value)
+    return value.value if isinstance(value, Encoding) else value
+
+
+def _whole_seconds(seconds: float) -> int:
+    if not 0 < seconds <= LONGEST_TIMEOUT:
+        longest = f"{LONGEST_TIMEOUT:,.0f} seconds, which is 7 days"
+        raise Invalid("visibility_timeout", f"is more than 0 and at most {longest}.")
+    return math.ceil(seconds)
+
+
+def _json(text: str) -> dict[str, Any]:
+    bare = _LAST_COMMA.sub(r"\1", _COMMENT.sub(r"\1", text)).strip("\ufeff \t\r\n")
+    if bare.startswith('"'):
+        bare = f"{{{bare}}}"
+    try:
+        found = json.loads(bare)
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", "")
+        where = f" in line {line}" if line else ""
+        remedy = f"cannot be read as JSON{where}: paste the whole file."
+        raise Invalid("host.json", remedy) from None
+    if not isinstance(found, dict):
+        raise Invalid("host.json", 'is an object: it begins with "{".')
+    return found
+
+
+def _no_section(whole: Mapping[str, object]) -> str:
+    if "queues" in whole:
+        return (
+            'is not there. "queues" alone is of version 1, whose times are in '
+            'milliseconds: write it as "extensions": {"queues": {...}}.'
+        )
+    return 'is no section here: the settings stand in "extensions": {"queues": {...}}.'
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(ascii(str(name))[:80] for name in names))

@@ -1,0 +1,128 @@
+"""How a body stands as text in a message of Azure Storage Queues.
+
+A message is text that XML can carry. Most producers write base64 of their bytes, as
+Azure Functions expect by default; others write plain text. What came as the one leaves
+as the same, to the letter: a message that did not come as base64 bears a mark, in place
+of the headers that this broker does not have.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from apps.brokers.ports import Header
+from apps.core.errors import Refused
+from poisonguard import contract
+
+# Counted in bytes of UTF-8.
+LARGEST_TEXT = 64 * 2**10
+# As much of any bytes as base64 puts into the largest text.
+LARGEST_BODY = LARGEST_TEXT // 4 * 3
+NAMED_HEADERS = 5
+
+ENCODING_HEADER = b"x-azure-message-encoding"
+_REDRIVE_HEADER = contract.REDRIVE_HEADER.encode()
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+class Encoding(StrEnum):
+    """What a message's text is of its body, in the words of `messageEncoding`."""
+
+    BASE64 = "base64"
+    NONE = "none"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """What is in a message: its body, and the mark that tells how it was written."""
+
+    body: bytes
+    headers: tuple[Header, ...]
+
+
+def read(text: str, *, expected: Encoding, usual: Encoding) -> Content:
+    """Take a body out of its text, so that `write` makes the very same text of it.
+
+    `expected` is what the queue's producers write, `usual` what `write` makes of a body
+    without a mark. What was to be base64 and is not, is plain.
+    """
+    body = _decoded(text) if expected is Encoding.BASE64 else None
+    if body is None:
+        return Content(body=text.encode(), headers=(_mark(Encoding.NONE),))
+    marked = () if usual is Encoding.BASE64 else (_mark(Encoding.BASE64),)
+    return Content(body=body, headers=marked)
+
+
+def write(body: bytes, headers: Sequence[Header], *, usual: Encoding) -> str:
+    """Make the text of a message; raise `Refused` where that would lose or alter any.
+
+    Our redrive mark stays behind, as this broker carries no headers.
+    """
+    if _encoding_of(headers, usual=usual) is Encoding.BASE64:
+        text = base64.b64encode(body).decode()
+    else:
+        text = _plain(body)
+    size = len(text.encode())
+    if size > LARGEST_TEXT:
+        raise Refused(
+            f"Azure Storage Queues take {LARGEST_TEXT:,} bytes of text in a message, "
+            f"and this one makes {size:,} of its {len(body):,} bytes."
+        )
+    return text
+
+
+def _decoded(text: str) -> bytes | None:
+    """Undo base64, if making it again gives the same letters."""
+    try:
+        body = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return body if base64.b64encode(body).decode() == text else None
+
+
+def _plain(body: bytes) -> str:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        raise Refused("This message is to be plain text, and is no UTF-8.") from None
+    if found := _ILLEGAL.search(text):
+        raise Refused(
+            f"This message is to be plain text, and holds U+{ord(found[0]):04X} at "
+            f"{found.start():,}, which Azure's XML cannot carry."
+        )
+    return text
+
+
+def _encoding_of(headers: Sequence[Header], *, usual: Encoding) -> Encoding:
+    lost = [name for name, _ in headers if not _stays_behind(name)]
+    if lost:
+        raise Refused(
+            "Azure Storage Queues carry no headers, and these would be lost: "
+            f"{_named(lost)}."
+        )
+    marks = [value for name, value in headers if name.lower() == ENCODING_HEADER]
+    try:
+        return Encoding(marks[-1].decode()) if marks else usual
+    except ValueError:
+        raise Refused(
+            f"The header {ENCODING_HEADER.decode()} is base64 or none."
+        ) from None
+
+
+def _stays_behind(name: bytes) -> bool:
+    return name.lower() in {ENCODING_HEADER, _REDRIVE_HEADER}
+
+
+def _named(names: Sequence[bytes]) -> str:
+    shown = [ascii(name.decode(errors="replace"))[:80] for name in names]
+    more = len(shown) - NAMED_HEADERS
+    return ", ".join(shown[:NAMED_HEADERS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _mark(encoding: Encoding) -> Header:
+    return ENCODING_HEADER, encoding.encode()

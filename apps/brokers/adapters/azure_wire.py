@@ -1,0 +1,308 @@
+"""Azure's queues over plain HTTP: one try, one answer, and no secret in any word of it.
+
+The client that Azure offers tries again by itself, which sends messages twice, and with
+as many threads it sends about half as many messages (`benchmarks/azure.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import formatdate, parsedate_to_datetime
+from typing import TypeVar
+from urllib.parse import quote, urlencode
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, Timeout
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NewConnectionError,
+    ReadTimeoutError,
+)
+
+from apps.brokers.adapters.azure_account import Account
+from apps.core.errors import Refused, Unavailable
+
+VERSION = "2021-12-02"
+# A lane keeps its connections as long as it lives, and there may be many lanes.
+CONNECTIONS = 8
+CONNECT_SECONDS = 5.0
+REPLY_SECONDS = 20.0
+LARGEST_PAGE = 32
+QUEUES_PAGE = 5_000
+REASON_LIMIT = 300
+
+# The service is over-run and did nothing; and: it is in trouble and may have done it.
+TURNED_AWAY = frozenset({429, 503})
+IN_TROUBLE = frozenset({408, 500, 502, 504})
+
+_CODE = re.compile(rb"<Code>([A-Za-z]{1,100})</Code>")
+_MESSAGE = re.compile(rb"<Message>([^<]{1,2000})")
+_SIGNATURE = re.compile(r"sig=[^&\s\"']+")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Unsent(Unavailable):
+    """Azure was not reached: it has done nothing of what was asked."""
+
+
+class Unanswered(Unavailable):
+    """Azure did not answer: it may have done what was asked, or not."""
+
+
+class Hung(Unanswered):
+    """Azure did not answer in time, and is not likely to answer others."""
+
+
+class Answered(Refused):
+    """Azure answered that it will not do it; `code` is its own word for why."""
+
+    def __init__(self, *, status: int, code: str, about: str, words: str) -> None:
+        super().__init__(f"Azure refuses {about}: {status} {code} {words}".strip())
+        self.code = code
+
+    @property
+    def names_no_queue(self) -> bool:
+        return self.code == "QueueNotFound"
+
+    @property
+    def names_no_message(self) -> bool:
+        """Tell that the message is gone, or in somebody else's hands by now."""
+        return self.code in {"MessageNotFound", "PopReceiptMismatch"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """A message as it is in its queue; `receipt` is "" where it was only looked at."""
+
+    id: str
+    text: str
+    inserted_at: datetime
+    dequeue_count: int
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    headers: Mapping[str, str]
+    body: bytes
+
+    def xml(self) -> ElementTree.Element:
+        # Azure sends no DTD: so there is nothing here that could expand.
+        if b"<!DOCTYPE" in self.body:
+            raise Unanswered("What answers there is not Azure: it sends a DTD.")
+        try:
+            return ElementTree.fromstring(self.body)  # noqa: S314
+        except ElementTree.ParseError:
+            raise Unanswered("What answers there is not Azure: it is no XML.") from None
+
+
+class Wire:
+    """The queues of one account. Its calls may come from several threads at once."""
+
+    def __init__(self, account: Account, *, connections: int = CONNECTIONS) -> None:
+        self._account = account
+        self._place = f"Azure at {account.host}:{account.port}"
+        tls = account.scheme == "https"
+        self._pool = (HTTPSConnectionPool if tls else HTTPConnectionPool)(
+            account.host,
+            account.port,
+            timeout=Timeout(connect=CONNECT_SECONDS, read=REPLY_SECONDS),
+            maxsize=connections,
+            block=True,
+            retries=False,
+        )
+        self._threads = ThreadPoolExecutor(connections, thread_name_prefix="azure")
+
+    def each(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Make one call for each, many at a time, and return their results in order."""
+        if len(items) == 1:
+            return [call(items[0])]
+        return list(self._threads.map(call, items))
+
+    def later(self, call: Callable[[T], R], item: T) -> Future[R]:
+        return self._threads.submit(call, item)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
+
+    # --- what the service can do
+
+    def put(self, queue: str, text: str) -> Message:
+        """Add a message that never expires, and tell which one it became."""
+        escaped = escape(text, {"\r": "&#13;"})
+        body = f"<QueueMessage><MessageText>{escaped}</MessageText></QueueMessage>"
+        query = {"messagettl": "-1"}
+        reply = self._ask("POST", f"/{queue}/messages", query, body.encode())
+        made = _messages(reply)
+        if len(made) != 1:
+            raise Unanswered("What answers there is not Azure: it names no message.")
+        return made[0]
+
+    def get(self, queue: str, *, count: int, hidden_for: int) -> list[Message]:
+        """Take the first messages and hide them from others for so many seconds."""
+        query = {"numofmessages": str(count), "visibilitytimeout": str(hidden_for)}
+        return _messages(self._ask("GET", f"/{queue}/messages", query))
+
+    def peek(self, queue: str, *, count: int) -> list[Message]:
+        """Look at the first messages that are visible, and change nothing."""
+        query = {"numofmessages": str(min(count, LARGEST_PAGE)), "peekonly": "true"}
+        return _messages(self._ask("GET", f"/{queue}/messages", query))
+
+    def hide(self, queue: str, message: str, receipt: str, *, seconds: int) -> str:
+        """Hide a message that is in our hands from now on; give its new receipt."""
+        query = {"popreceipt": receipt, "visibilitytimeout": str(seconds)}
+        reply = self._ask("PUT", f"/{queue}/messages/{quote(message, safe='')}", query)
+        return reply.headers.get("x-ms-popreceipt", "")
+
+    def delete(self, queue: str, message: str, receipt: str) -> None:
+        query = {"popreceipt": receipt}
+        self._ask("DELETE", f"/{queue}/messages/{quote(message, safe='')}", query)
+
+    def depth(self, queue: str) -> int:
+        """Count the messages, hidden ones too, about."""
+        reply = self._ask("GET", f"/{queue}", {"comp": "metadata"})
+        return int(reply.headers.get("x-ms-approximate-messages-count", "0"))
+
+    def make(self, queue: str) -> None:
+        """Make a queue; one that is there already is left as it is."""
+        self._ask("PUT", f"/{queue}", {})
+
+    def queues(self, *, after: str = "") -> tuple[list[str], str]:
+        """List some queues by name, and where to go on; "" at the end."""
+        query = {"comp": "list", "maxresults": str(QUEUES_PAGE)}
+        if after:
+            query["marker"] = after
+        found = self._ask("GET", "/", query).xml()
+        names = [name.text or "" for name in found.iter("Name")]
+        return names, found.findtext("NextMarker") or ""
+
+    def server(self) -> str:
+        """Ask for nothing but an answer, and say what answers."""
+        query = {"comp": "list", "maxresults": "1"}
+        return self._ask("GET", "/", query).headers.get("server", "")
+
+    # --- one request
+
+    def _ask(
+        self, method: str, path: str, query: Mapping[str, str], body: bytes = b""
+    ) -> Reply:
+        path = self._account.path + path
+        headers = self._headers(method, path, query, body)
+        url = f"{path}?{urlencode(query, quote_via=quote)}"
+        if self._account.signature:
+            url = f"{url}&{self._account.signature}"
+        try:
+            reply = self._pool.urlopen(
+                method, url, body=body or None, headers=headers, redirect=False
+            )
+        # What these errors say may hold the address, and the address the signature.
+        except (HTTPError, OSError) as error:
+            raise self._lost(error) from None
+        if reply.status >= 300:
+            raise self._answered(reply.status, reply.data, f"{method} {path}")
+        return Reply(reply.headers, reply.data)
+
+    def _headers(
+        self, method: str, path: str, query: Mapping[str, str], body: bytes
+    ) -> dict[str, str]:
+        headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": VERSION}
+        if body:
+            headers["Content-Type"] = "application/xml"
+        if self._account.key:
+            signed = _to_sign(method, self._account.name + path, query, headers, body)
+            mac = hmac.digest(self._account.key, signed.encode(), hashlib.sha256)
+            signature = base64.b64encode(mac).decode()
+            headers["Authorization"] = f"SharedKey {self._account.name}:{signature}"
+        return headers
+
+    def _lost(self, error: Exception) -> Unavailable:
+        if isinstance(error, ConnectTimeoutError | NewConnectionError):
+            return Unsent(f"{self._place} is away: it takes no connection.")
+        if isinstance(error, ReadTimeoutError):
+            waited = f"{REPLY_SECONDS:g} seconds"
+            return Hung(f"{self._place} is away: no answer in {waited}.")
+        kind = type(error).__name__
+        return Unanswered(f"{self._place} is away: the connection broke ({kind}).")
+
+    def _answered(self, status: int, body: bytes, about: str) -> Exception:
+        code, words = _first(_CODE, body), _first(_MESSAGE, body)
+        if status in TURNED_AWAY:
+            return Unsent(f"{self._place} says: {status} {code} {words}".strip())
+        if status in IN_TROUBLE:
+            return Unanswered(f"{self._place} says: {status} {code} {words}".strip())
+        return Answered(status=status, code=code, about=about, words=words)
+
+
+def _to_sign(
+    method: str,
+    path: str,
+    query: Mapping[str, str],
+    headers: Mapping[str, str],
+    body: bytes,
+) -> str:
+    """Put together what the service puts together, too, to check a signature."""
+    unused = "\n" * 2
+    length = str(len(body)) if body else ""
+    kind = headers.get("Content-Type", "")
+    own = [f"{name}:{headers[name]}" for name in ("x-ms-date", "x-ms-version")]
+    asked = [f"{name}:{value}" for name, value in sorted(query.items())]
+    standard = f"{method}\n{unused}{length}\n\n{kind}\n" + "\n" * 6
+    return standard + "\n".join([*own, f"/{path}", *asked])
+
+
+def _messages(reply: Reply) -> list[Message]:
+    try:
+        return [_message(found) for found in reply.xml().iter("QueueMessage")]
+    except (TypeError, ValueError):
+        raise Unanswered("What answers there is not Azure: it lacks a date.") from None
+
+
+def _message(found: ElementTree.Element) -> Message:
+    return Message(
+        id=found.findtext("MessageId") or "",
+        text=found.findtext("MessageText") or "",
+        inserted_at=parsedate_to_datetime(found.findtext("InsertionTime") or ""),
+        dequeue_count=int(found.findtext("DequeueCount") or 0),
+        receipt=found.findtext("PopReceipt") or "",
+    )
+
+
+def _first(pattern: re.Pattern[bytes], body: bytes) -> str:
+    """Find what the service says in one short line, and nothing that it was sent."""
+    found = pattern.search(body)
+    words = " ".join(found[1].decode(errors="replace").split()) if found else ""
+    return _SIGNATURE.sub("sig=...", words)[:REASON_LIMIT]
+
+
+def if_there(call: Callable[[], T], *, otherwise: T) -> T:
+    """Ask about a queue that need not be there: the first poison makes its own."""
+    try:
+        return call()
+    except Answered as answer:
+        if not answer.names_no_queue:
+            raise
+        return otherwise
+
+
+class _WithoutSignature(logging.Filter):
+    """Keep signatures out of what urllib3 tells a log that asks for every detail."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = _SIGNATURE.sub("sig=...", record.getMessage()), None
+        return True
+
+
+logging.getLogger("urllib3.connectionpool").addFilter(_WithoutSignature())

@@ -1,0 +1,73 @@
+"""RabbitMQ, 3.8 or later, classic and quorum queues: a topic is a queue.
+
+Its parts are in modules beside this one: `rabbitmq_wire` speaks AMQP, `_publisher` and
+`_reader` are the ports for messages, `_admin` those for people, and `_properties` keeps
+what a message brings along. `docs/brokers/rabbitmq.md` tells its users the rest.
+"""
+
+from __future__ import annotations
+
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.adapters.rabbitmq_admin import RabbitBrokerAdmin, RabbitTopicAdmin
+from apps.brokers.adapters.rabbitmq_publisher import MOST_BYTES, RabbitPublisher
+from apps.brokers.adapters.rabbitmq_reader import RabbitDeadLetterReader
+from apps.brokers.adapters.rabbitmq_settings import Address, Queues
+from apps.brokers.ports import (
+    Capabilities,
+    Counting,
+    Durability,
+    Headers,
+    Ordering,
+)
+
+CAPABILITIES = Capabilities(
+    # What a 3.x takes at most; a 4.x takes 16 MiB, and refuses the rest in its words.
+    max_message=MOST_BYTES,
+    counts_headers=False,
+    headers=Headers.BYTES,
+    most_headers=None,
+    # A queue hands out in the order in which it took; with one consumer that stays so.
+    ordering=Ordering.TOPIC,
+    dedupe_window=0,
+    # A quorum queue confirms what most of its nodes have on disk, a classic one what
+    # its one node has handed to the operating system: this is the weaker of the two.
+    durability=Durability.PAGE_CACHE,
+    delay=0,
+    peeks=False,
+    extends=False,
+    counting=Counting.BROKER,
+    dead_letters_itself=True,
+    delivered=True,
+)
+
+
+class RabbitAdapter:
+    """Speaks AMQP 0-9-1, and HTTP with the management plugin where that is there."""
+
+    capabilities = CAPABILITIES
+
+    def publisher(self, broker: BrokerSettings) -> RabbitPublisher:
+        return RabbitPublisher(Address.of(broker))
+
+    def dead_letter_reader(
+        self, broker: BrokerSettings, topic: TopicSettings
+    ) -> RabbitDeadLetterReader:
+        return RabbitDeadLetterReader(
+            Address.of(broker),
+            Queues.of(topic),
+            max_dequeue_count=topic.max_dequeue_count,
+        )
+
+    def topic_admin(
+        self, broker: BrokerSettings, topic: TopicSettings
+    ) -> RabbitTopicAdmin:
+        return RabbitTopicAdmin(Address.of(broker), Queues.of(topic))
+
+    def broker_admin(self, broker: BrokerSettings) -> RabbitBrokerAdmin:
+        return RabbitBrokerAdmin(Address.of(broker))
+
+    def ordering(self, topic: str) -> Ordering:
+        return CAPABILITIES.ordering
+
+
+ADAPTER = RabbitAdapter()

@@ -1,0 +1,184 @@
+"""Looks at queues without touching them: by AMQP what is exact, by HTTP the rest."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime
+from functools import cache
+
+from pika import spec
+
+from apps.brokers.adapters.rabbitmq_management import Management
+from apps.brokers.adapters.rabbitmq_settings import Address, Queues
+from apps.brokers.adapters.rabbitmq_topology import Declared, Exchange, partner
+from apps.brokers.adapters.rabbitmq_wire import Broken, Wire
+from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
+from apps.core import clock
+from apps.core.errors import Refused, Unavailable
+
+MOST_TOPICS = 10_000
+# A management that is not there is not asked again for so long.
+ABSENT_SECONDS = 60.0
+
+_NOT_FOUND = 404
+_NO_QUEUE = "no queue"
+_LOG = logging.getLogger(__name__)
+
+
+class Counter:
+    """Counts what is ready in queues; one connection, opened when it is needed."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._wire: Wire | None = None
+
+    @property
+    def wire(self) -> Wire:
+        if self._wire is None or not self._wire.is_open:
+            self.close()
+            self._wire = Wire(self._address)
+        return self._wire
+
+    def count(self, queue: str) -> tuple[int, int] | None:
+        """Count a queue's ready messages and its consumers; None if there is none."""
+        try:
+            return self._declared(queue)
+        except Broken as broken:
+            if broken.code == _NOT_FOUND and _NO_QUEUE in broken.words:
+                return None
+            self.close()
+            # There is one, but the node that holds it is down, or just starting.
+            raise Unavailable(str(broken)) from broken
+        except Unavailable:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+
+    def _declared(self, queue: str) -> tuple[int, int]:
+        wire = self.wire
+        wire.open_channel()
+        declare = spec.Queue.Declare(queue=queue, passive=True)
+        told = wire.call(declare, spec.Queue.DeclareOk)
+        return told.message_count, told.consumer_count
+
+
+class RabbitTopicAdmin:
+    """Looks at the queue of a topic and at that of its dead letters."""
+
+    def __init__(self, address: Address, queues: Queues) -> None:
+        self._queues = queues
+        self._counter = Counter(address)
+        self._management = Management(address)
+        self._absent_until = 0.0
+
+    def consumers(self) -> list[ConsumerPosition]:
+        """Give the one position there is: all consumers of a queue share it.
+
+        What is behind it is gone, so it has no number; what is before it can be told.
+        """
+        told = self._counter.count(self._queues.topic)
+        if told is None:
+            return []
+        ready, consumers = told
+        position = ConsumerPosition(
+            consumer_group="",
+            bookmark="",
+            seq=0,
+            head_bookmark="",
+            head_seq=0,
+            lag=ready,
+            pending=self._of_management("messages_unacknowledged") or 0,
+            oldest_pending_seconds=None,
+            clients=consumers,
+        )
+        return [position]
+
+    def depth(self) -> int | None:
+        """Count what waits to be read; what a reader holds is not among it."""
+        told = self._counter.count(self._queues.dead_letters)
+        return told[0] if told else 0
+
+    def oldest_at(self) -> datetime | None:
+        """Nobody can tell without taking the message."""
+        return None
+
+    def delivered(self) -> Delivered | None:
+        """Count deliveries, repeated ones too; None without the management plugin."""
+        total = self._of_management("message_stats", "deliver_get")
+        return None if total is None else Delivered(total=total, at=clock.now())
+
+    def close(self) -> None:
+        self._counter.close()
+        self._management.close()
+
+    def _of_management(self, *path: str) -> int | None:
+        """Give a number that only the management plugin knows of the topic's queue."""
+        if time.monotonic() < self._absent_until:
+            return None
+        try:
+            found: object = self._management.queue(self._queues.topic)
+        except (Unavailable, Refused) as why:
+            self._absent_until = time.monotonic() + ABSENT_SECONDS
+            _LOG.info("%s", why)
+            return None
+        for part in path:
+            found = found.get(part) if isinstance(found, dict) else None
+        return found if isinstance(found, int) else None
+
+
+class RabbitBrokerAdmin:
+    """Looks at one virtual host of a broker."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._counter = Counter(address)
+        self._management = Management(address)
+
+    def ping(self) -> str:
+        self._counter.close()
+        wire = self._counter.wire
+        over = f", over {wire.tls}" if wire.tls else ""
+        return f"{wire.version}, virtual host {self._address.vhost}{over}"
+
+    def discover(self) -> list[FoundTopic]:
+        queues = [
+            Declared.of(told)
+            for told in self._management.queues()
+            if not told.get("exclusive") and told.get("type") != "stream"
+        ]
+        exchange_of = cache(self._exchange)
+        names = {queue.name for queue in queues}
+        partners = {queue.name: partner(queue, exchange_of) for queue in queues}
+        # One that has a partner itself is a stage on the way, and a topic as well.
+        ends = {found for found in partners.values() if not partners.get(found)}
+        topics = sorted(names - ends)[:MOST_TOPICS]
+        return [self._found(name, partners[name]) for name in topics]
+
+    def close(self) -> None:
+        self._counter.close()
+        self._management.close()
+
+    def _exchange(self, name: str) -> Exchange | None:
+        told = self._management.exchange(name)
+        if told is None:
+            return None
+        return Exchange.of(told["type"], self._management.bindings_of(name))
+
+    def _found(self, name: str, dead_letter_queue: str) -> FoundTopic:
+        there = self._depth(dead_letter_queue) if dead_letter_queue else None
+        return FoundTopic(
+            name=name,
+            depth=self._depth(name),
+            # A dead-letter queue that was never made gets nothing.
+            dead_letter_queue=dead_letter_queue if there is not None else "",
+            dead_letters=there,
+        )
+
+    def _depth(self, queue: str) -> int | None:
+        told = self._counter.count(queue)
+        return told[0] if told else None

@@ -1,0 +1,155 @@
+"""Bytes to and from a RabbitMQ, over TCP or TLS, both ways at the same time.
+
+It is never read from without being written to: a broker that waits for us to take its
+confirmations while we wait for it to take our messages would wait for ever.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import time
+import weakref
+from collections import deque
+from contextlib import suppress
+
+from apps.brokers.adapters.rabbitmq_settings import Address
+from apps.core.errors import Unavailable
+
+CONNECT_SECONDS = 5.0
+CHUNK = 2**18
+REASON_LIMIT = 300
+
+_NOT_NOW = (
+    BlockingIOError,
+    InterruptedError,
+    ssl.SSLWantReadError,
+    ssl.SSLWantWriteError,
+)
+
+
+class Lost(Unavailable):
+    """The connection is gone, and the broker did not say why."""
+
+
+class Link:
+    """One connection; not thread-safe."""
+
+    def __init__(self, address: Address) -> None:
+        self.place = address.place
+        self._socket = _connected(address)
+        # A link that is forgotten is closed with it.
+        self._close = weakref.finalize(self, _close, self._socket)
+        self._poll = select.poll()
+        self._out: deque[memoryview] = deque()
+        self._unwritten = 0
+        self._refusal: OSError | None = None
+
+    @property
+    def tls(self) -> str:
+        """Tell the version of TLS, "" where there is none."""
+        if not isinstance(self._socket, ssl.SSLSocket):
+            return ""
+        return self._socket.version() or "TLS"
+
+    @property
+    def unwritten(self) -> int:
+        """Count the bytes that are still to be sent."""
+        return self._unwritten
+
+    def write(self, data: bytes) -> None:
+        """Send this with the next turns."""
+        self._out.append(memoryview(data))
+        self._unwritten += len(data)
+
+    def turn(self, *, wait: float) -> bytes:
+        """Send what can be sent and return what came, waiting for one of the two.
+
+        Raises `Lost` once the broker has gone and everything it said was returned.
+        """
+        until = time.monotonic() + wait
+        while True:
+            wrote, data = self._send(), self._receive()
+            left = until - time.monotonic()
+            if wrote or data or left <= 0:
+                return data
+            self._wait(left)
+
+    def close(self) -> None:
+        self._close()
+
+    def _send(self) -> bool:
+        before = self._unwritten
+        try:
+            while self._out:
+                sent = self._socket.send(self._out[0])
+                self._unwritten -= sent
+                rest = self._out[0][sent:]
+                self._out.popleft()
+                if rest:
+                    self._out.appendleft(rest)
+        except _NOT_NOW:
+            return self._unwritten != before  # the kernel is full: the rest goes later
+        except OSError as refusal:
+            # It may have said why before it closed: that is read first.
+            self._refusal = refusal
+            self._out.clear()
+            self._unwritten = before = 0
+        return self._unwritten != before
+
+    def _receive(self) -> bytes:
+        try:
+            data = self._socket.recv(CHUNK)
+        except _NOT_NOW:
+            if self._refusal is not None:
+                raise self._lost(self._refusal) from self._refusal
+            return b""
+        except OSError as error:
+            raise self._lost(error) from error
+        if not data:
+            raise self._lost(self._refusal)
+        return data
+
+    def _wait(self, seconds: float) -> None:
+        events = select.POLLIN | (select.POLLOUT if self._out else 0)
+        self._poll.register(self._socket, events)
+        self._poll.poll(seconds * 1000)
+
+    def _lost(self, error: OSError | None) -> Lost:
+        why = reason_of(error) if error else "it closed the connection."
+        return Lost(f"{self.place} is away: {why}")
+
+
+def reason_of(error: Exception) -> str:
+    """Say in one short line what the system said."""
+    return " ".join(str(error).split())[:REASON_LIMIT] or type(error).__name__
+
+
+def _connected(address: Address) -> socket.socket:
+    try:
+        made = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made = _with_tls(made, address)
+            made.settimeout(0)
+        except BaseException:
+            made.close()
+            raise
+    # ValueError: a host name that no resolver would take.
+    except (OSError, ValueError) as error:
+        reason = f"{address.place} is away: {reason_of(error)}"
+        raise Unavailable(reason) from error
+    return made
+
+
+def _with_tls(plain: socket.socket, address: Address) -> socket.socket:
+    if not address.tls:
+        return plain
+    context = ssl.create_default_context()
+    return context.wrap_socket(plain, server_hostname=address.host)
+
+
+def _close(opened: socket.socket) -> None:
+    with suppress(OSError):
+        opened.close()

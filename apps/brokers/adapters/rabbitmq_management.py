@@ -1,0 +1,114 @@
+"""What only RabbitMQ's management plugin tells: its queues, their arguments, counts.
+
+It counts every few seconds, so what has to be exact comes from the broker itself.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from apps.brokers.adapters.rabbitmq_link import reason_of
+from apps.brokers.adapters.rabbitmq_settings import Address
+from apps.core.errors import Refused, Unavailable
+
+CONNECT_SECONDS = 5.0
+REPLY_SECONDS = 20.0
+PAGE = 500
+
+_COLUMNS = "name,type,arguments,effective_policy_definition,exclusive"
+_FORBIDDEN = frozenset({401, 403})
+_NOT_FOUND = 404
+
+
+class Management:
+    """The HTTP API of one broker, of which it needs only what can be read."""
+
+    def __init__(self, address: Address) -> None:
+        self._url = address.management_url
+        self._vhost = address.vhost
+        self._user = f"{address.user}:{address.password}"
+        self._pool: urllib3.PoolManager | None = None
+
+    def queues(self) -> Iterator[Mapping[str, Any]]:
+        """Give every queue of the virtual host, with its arguments and policy."""
+        page, pages = 1, 1
+        while page <= pages:
+            told = self._get(
+                "queues", self._vhost, page=page, page_size=PAGE, columns=_COLUMNS
+            )
+            yield from told["items"]
+            page, pages = page + 1, told["page_count"]
+
+    def queue(self, name: str) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any] | None = self._get("queues", self._vhost, name)
+        return found
+
+    def exchange(self, name: str) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any] | None = self._get("exchanges", self._vhost, name)
+        return found
+
+    def bindings_of(self, exchange: str) -> list[Mapping[str, Any]]:
+        """Give what is bound to an exchange to be sent to."""
+        path = ("exchanges", self._vhost, exchange, "bindings", "source")
+        return self._get(*path) or []
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.clear()
+
+    def _opened(self) -> urllib3.PoolManager:
+        if self._pool is None:
+            is_tls = self._url.startswith("https")
+            self._pool = urllib3.PoolManager(
+                retries=False,
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=REPLY_SECONDS),
+                ssl_context=ssl.create_default_context() if is_tls else None,
+                headers=urllib3.make_headers(basic_auth=self._user),
+            )
+        return self._pool
+
+    def _get(self, *path: str, **query: object) -> Any:
+        """Return the answer; None where there is no such thing."""
+        where = "/".join(quote(part, safe="") for part in path)
+        url = f"{self._url}/api/{where}?{urlencode(query)}"
+        try:
+            reply = self._opened().request("GET", url, redirect=False)
+            return self._read(reply.status, reply.data)
+        except (HTTPError, OSError, ValueError) as error:
+            raise Unavailable(self._away(reason_of(error))) from error
+
+    def _read(self, status: int, data: bytes) -> Any:
+        if status == _NOT_FOUND and _says_so(data):
+            return None
+        if status in _FORBIDDEN:
+            raise Refused(
+                f"RabbitMQ's management at {self._url} refuses this user: give it the "
+                "tag `monitoring` and rights on the virtual host."
+            )
+        if status != 200:
+            raise Unavailable(self._away(f"it answers {status}"))
+        return json.loads(data)
+
+    def _away(self, why: str) -> str:
+        return (
+            f"RabbitMQ's management plugin is not to be had at {self._url} ({why}). "
+            "Enable it with `rabbitmq-plugins enable rabbitmq_management`, or give the "
+            "broker's option management_url."
+        )
+
+
+def _says_so(data: bytes) -> bool:
+    """Tell the plugin's own 404 from that of any web server."""
+    try:
+        told = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(told, dict) and "reason" in told

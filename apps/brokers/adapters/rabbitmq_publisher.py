@@ -1,0 +1,351 @@
+"""Publishes to queues by their names, pipelined, each message confirmed or refused.
+
+A message goes to the default exchange, persistent and mandatory: one that no queue
+takes comes back before its confirmation, so it is never told as sent.
+
+A hostile message breaks the channel, and with it go the confirmations of those before
+it. Then what is unconfirmed is split by a rehearsal, in which the messages go to a
+queue that does not exist: the broker looks at each as closely as ever and puts it
+nowhere. Whichever breaks the channel there alone is refused, in the broker's words; the
+others are sent. So a message leaves twice only if it was unconfirmed at the break, at
+most `IN_FLIGHT` of them, and one that was confirmed never.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+from uuid import uuid4
+
+from pika import spec
+
+from apps.brokers.adapters import rabbitmq_properties as properties
+from apps.brokers.adapters.rabbitmq_link import Lost
+from apps.brokers.adapters.rabbitmq_settings import Address, is_name
+from apps.brokers.adapters.rabbitmq_table import Malformed
+from apps.brokers.adapters.rabbitmq_wire import (
+    FRAME_OVERHEAD,
+    Arrival,
+    Broken,
+    Wire,
+    frame,
+)
+from apps.brokers.ports import Outbound, Outcome, OutcomeKind
+from apps.core.errors import Unavailable
+
+MOST_BYTES = 2**27
+IN_FLIGHT = 1_000
+# As much is kept ready for the socket, in steps of so many messages.
+AHEAD_BYTES = 2**18
+AT_ONCE = 32
+CONFIRM_SECONDS = 30.0
+# How long an alarm of the broker may last before its messages' fate is left open.
+BLOCKED_SECONDS = 5.0
+# A connection that has rested for so long is tried before anything is entrusted to it.
+RESTED_SECONDS = 1.0
+
+_CONTENT = struct.Struct(">HHQ")
+_PROBE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One message as it goes over the wire; `place` is where it stood in its window."""
+
+    place: int
+    queue: str
+    properties: bytes
+    body: bytes
+
+    def is_what_came_back(self, arrival: Arrival) -> bool:
+        return (
+            self.queue == arrival.method.routing_key
+            and self.properties == arrival.properties
+            and self.body == arrival.body
+        )
+
+    def frames(self, *, largest: int) -> bytes:
+        content = _CONTENT.pack(spec.Basic.INDEX, 0, len(self.body)) + self.properties
+        room = largest - FRAME_OVERHEAD
+        parts = (
+            self.body[start : start + room] for start in range(0, len(self.body), room)
+        )
+        return b"".join(
+            (
+                _publish(self.queue),
+                frame(spec.FRAME_HEADER, content),
+                *(frame(spec.FRAME_BODY, part) for part in parts),
+            )
+        )
+
+
+class Channel:
+    """A channel in confirm mode, and what is in flight on it."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.returns = 0
+        self._wire = wire
+        self._nowhere = f"poisonweb.nowhere.{uuid4()}"
+        self._last = 0
+        self._waiting: dict[int, Parcel] = {}
+        self._returned: dict[int, str] = {}
+        wire.open_channel()
+        wire.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
+
+    def probe(self) -> None:
+        """Make sure that the broker takes messages now, with one that goes nowhere.
+
+        It tells of an alarm only when it is given a message, and then it would keep
+        all that follows for as long as that lasts. What follows here is a question.
+        """
+        self._write([Parcel(_PROBE, self._nowhere, b"\0\0", b"")])
+        self._wire.call(spec.Basic.Qos(), spec.Basic.QosOk)
+
+    def rehearse(self, parcels: Sequence[Parcel]) -> None:
+        """Let the broker look at messages without putting them anywhere."""
+        self.send([replace(one, queue=self._nowhere) for one in parcels], {})
+
+    def send(self, parcels: Sequence[Parcel], outcomes: dict[int, Outcome]) -> None:
+        """Send all, and note each outcome as soon as it is known.
+
+        Raises `Broken` or `Lost`; what has no outcome then was sent, or it was not.
+        """
+        ahead = iter(parcels)
+        until = time.monotonic() + CONFIRM_SECONDS
+        while self._fill(ahead) or self._waiting:
+            unwritten = self._wire.unwritten
+            if not self._take_all(outcomes):
+                self._wire.turn(wait=BLOCKED_SECONDS)
+            if self._take_all(outcomes) or self._wire.unwritten != unwritten:
+                until = time.monotonic() + self._patience
+            elif time.monotonic() > until:
+                why = self._wire.blocked or "it confirms nothing"
+                raise Lost(f"{self._wire.place} takes no message: {why}.")
+
+    @property
+    def _patience(self) -> float:
+        return BLOCKED_SECONDS if self._wire.blocked else CONFIRM_SECONDS
+
+    def _fill(self, ahead: Iterator[Parcel]) -> bool:
+        """Write on until enough is in flight; tell whether there was more to write."""
+        while self._wire.unwritten < AHEAD_BYTES:
+            room = min(IN_FLIGHT - len(self._waiting), AT_ONCE)
+            batch = list(islice(ahead, room))
+            if not batch:
+                return False
+            self._write(batch)
+        return True
+
+    def _write(self, batch: Sequence[Parcel]) -> None:
+        largest = self._wire.largest_frame
+        for parcel in batch:
+            self._last += 1
+            self._waiting[self._last] = parcel
+        self._wire.write(b"".join(one.frames(largest=largest) for one in batch))
+
+    def _take_all(self, outcomes: dict[int, Outcome]) -> bool:
+        some = False
+        while (arrival := self._wire.next()) is not None:
+            self._take(arrival, outcomes)
+            some = True
+        return some
+
+    def _take(self, arrival: Arrival, outcomes: dict[int, Outcome]) -> None:
+        match arrival.method:
+            case spec.Basic.Return():
+                self._take_back(arrival)
+            case spec.Basic.Ack(delivery_tag=tag, multiple=multiple):
+                for one in self._settled(tag, multiple=multiple):
+                    self._note(one, _SENT, outcomes)
+            case spec.Basic.Nack(delivery_tag=tag, multiple=multiple):
+                for one in self._settled(tag, multiple=multiple):
+                    self._note(one, _NOT_TAKEN, outcomes)
+            case _:
+                # An alarm, or its end, which the wire has noted.
+                pass
+
+    def _note(self, tag: int, outcome: Outcome, outcomes: dict[int, Outcome]) -> None:
+        parcel, why = self._waiting.pop(tag), self._returned.pop(tag, "")
+        outcomes[parcel.place] = refused(why) if why else outcome
+
+    def _settled(self, tag: int, *, multiple: bool) -> list[int]:
+        if not multiple:
+            return [tag] if tag in self._waiting else []
+        last = tag or self._last
+        return [one for one in self._waiting if one <= last]
+
+    def _take_back(self, arrival: Arrival) -> None:
+        """Note which message no queue took: the first in flight that is this one."""
+        queue = arrival.method.routing_key
+        for tag, parcel in self._waiting.items():
+            if tag not in self._returned and parcel.is_what_came_back(arrival):
+                self._returned[tag] = f"RabbitMQ has no queue {queue} (NO_ROUTE)."
+                self.returns += parcel.place != _PROBE
+                return
+        raise Lost(f"{self._wire.place} gave back a message that nobody sent.")
+
+
+class RabbitPublisher:
+    """Publishes on one connection, which it opens when it is first needed."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._wire: Wire | None = None
+        self._channel: Channel | None = None
+
+    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+        if not messages:
+            return []
+        largest = self._ready().largest_frame
+        outcomes: dict[int, Outcome] = {}
+        parcels = list[Parcel]()
+        for place, message in enumerate(messages):
+            try:
+                parcels.append(packed(place, message, largest=largest))
+            except Malformed as why:
+                outcomes[place] = refused(f"{why}.")
+        lost = self._deliver(parcels, outcomes)
+        unknown = Outcome(kind=OutcomeKind.UNKNOWN, detail=lost)
+        return [outcomes.get(place, unknown) for place in range(len(messages))]
+
+    def close(self) -> None:
+        wire, self._wire, self._channel = self._wire, None, None
+        if wire is not None:
+            wire.close()
+
+    def _deliver(self, parcels: list[Parcel], outcomes: dict[int, Outcome]) -> str:
+        """Note the outcomes as far as they can be had, and say what cut them short."""
+        try:
+            try:
+                self._send(parcels, outcomes)
+            except Broken:
+                left = [one for one in parcels if one.place not in outcomes]
+                self._send_one_by_one(self._harmless(left, outcomes), outcomes)
+        except Unavailable as lost:
+            self.close()
+            return str(lost)
+        return ""
+
+    def _harmless(
+        self, parcels: list[Parcel], outcomes: dict[int, Outcome]
+    ) -> list[Parcel]:
+        """Split a window until each hostile message stands alone, and is refused."""
+        harmless, parts = list[Parcel](), [parcels]
+        while parts:
+            part = parts.pop()
+            seen, broken = self._rehearse(part)
+            harmless += part[:seen]
+            if broken is None:
+                continue
+            rest = part[seen:]
+            if len(part) == 1:
+                outcomes[part[0].place] = refused(str(broken))
+            elif rest:
+                # Of a channel it is known which message broke it: the next one.
+                half = len(rest) // 2 if broken.whole else 1
+                parts += [some for some in (rest[half:], rest[:half]) if some]
+        return harmless
+
+    def _rehearse(self, part: Sequence[Parcel]) -> tuple[int, Broken | None]:
+        """Tell how many of these the broker bore, and what it said to the next."""
+        channel = self._open_channel()
+        before = channel.returns
+        try:
+            channel.rehearse(part)
+        except Broken as broken:
+            self._channel = None
+            return channel.returns - before, broken
+        return len(part), None
+
+    def _send_one_by_one(
+        self, parcels: list[Parcel], outcomes: dict[int, Outcome]
+    ) -> None:
+        """Send what passed the rehearsal, singly if even that breaks the channel."""
+        try:
+            self._send(parcels, outcomes)
+        except Broken:
+            for parcel in parcels:
+                if parcel.place not in outcomes:
+                    self._send_alone(parcel, outcomes)
+
+    def _send_alone(self, parcel: Parcel, outcomes: dict[int, Outcome]) -> None:
+        try:
+            self._send([parcel], outcomes)
+        except Broken as broken:
+            outcomes[parcel.place] = refused(str(broken))
+
+    def _send(self, parcels: list[Parcel], outcomes: dict[int, Outcome]) -> None:
+        channel = self._open_channel()
+        try:
+            channel.send(parcels, outcomes)
+        except Broken:
+            self._channel = None
+            raise
+
+    def _ready(self) -> Wire:
+        """Give a connection that takes messages; raise `Unavailable` if none does."""
+        try:
+            if self._wire is not None and self._wire.rested > RESTED_SECONDS:
+                self._open_channel().probe()
+            elif self._wire is not None:
+                self._wire.turn(wait=0)
+        except Unavailable:
+            # It went while nobody looked, and nothing was under way: a new one.
+            self.close()
+        return self._open_wire()
+
+    def _open_wire(self) -> Wire:
+        if self._wire is not None and self._wire.is_open:
+            return self._wire
+        self.close()
+        self._wire = Wire(self._address)
+        try:
+            self._channel = Channel(self._wire)
+            self._channel.probe()
+        except (Broken, Unavailable):
+            self.close()
+            raise
+        return self._wire
+
+    def _open_channel(self) -> Channel:
+        wire = self._open_wire()
+        if self._channel is None:
+            self._channel = Channel(wire)
+        return self._channel
+
+
+def packed(place: int, message: Outbound, *, largest: int) -> Parcel:
+    """Write a message as it goes over the wire; raise `Malformed` if it cannot go."""
+    if not is_name(message.topic):
+        raise Malformed("the name of a queue has 1 to 255 bytes")
+    if len(message.body) > MOST_BYTES:
+        raise Malformed(f"RabbitMQ takes {MOST_BYTES:,} bytes at most")
+    parcel = Parcel(
+        place, message.topic, properties.written(message.headers), message.body
+    )
+    room = largest - FRAME_OVERHEAD - _CONTENT.size
+    if len(parcel.properties) > room:
+        size = f"its headers take {len(parcel.properties):,} bytes"
+        raise Malformed(f"{size}, and this RabbitMQ takes {room:,} at most")
+    return parcel
+
+
+def refused(reason: str) -> Outcome:
+    return Outcome(kind=OutcomeKind.REFUSED, detail=reason)
+
+
+_SENT = Outcome(kind=OutcomeKind.SENT)
+_NOT_TAKEN = refused(
+    "RabbitMQ did not take it (nack): its queue is full, as a rule, or cannot be had."
+)
+
+
+@lru_cache(maxsize=256)
+def _publish(queue: str) -> bytes:
+    method = spec.Basic.Publish(exchange="", routing_key=queue, mandatory=True)
+    payload = method.INDEX.to_bytes(4, "big") + b"".join(method.encode())
+    return frame(spec.FRAME_METHOD, payload)

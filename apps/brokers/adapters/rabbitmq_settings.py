@@ -1,0 +1,131 @@
+"""Where a RabbitMQ is and which of its queues are meant, parsed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.core.errors import Invalid
+
+SUFFIX = "-dead"
+# What AMQP takes for the name of a queue, in bytes.
+LONGEST_NAME = 255
+
+_PORTS = {"amqp": 5672, "amqps": 5671}
+_MANAGEMENT_PORTS = {"amqp": 15672, "amqps": 15671}
+_MANAGEMENT_SCHEMES = {"amqp": "http", "amqps": "https"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Address:
+    """A server, one of its virtual hosts, and who we are there."""
+
+    host: str
+    port: int
+    tls: bool
+    user: str
+    password: str = field(repr=False)
+    vhost: str
+    management_url: str
+
+    @property
+    def place(self) -> str:
+        return f"RabbitMQ at {self.host}:{self.port}"
+
+    @classmethod
+    def of(cls, settings: BrokerSettings) -> Self:
+        # Errors of the URL parser quote what they stumble over, which may be a secret.
+        try:
+            parts = urlsplit(settings.url)
+            port = parts.port or _PORTS[parts.scheme]
+        except (ValueError, KeyError):
+            raise _unusable() from None
+        if not parts.hostname or parts.query or parts.fragment or _nested(parts.path):
+            raise _unusable()
+        return cls(
+            host=unquote(parts.hostname),
+            port=port,
+            tls=parts.scheme == "amqps",
+            user=unquote(parts.username or "guest"),
+            password=unquote(parts.password or "guest"),
+            vhost=unquote(parts.path[1:]) or "/",
+            management_url=_management_url(
+                settings.options, parts.scheme, parts.hostname
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Queues:
+    """The queue of a topic and that of its dead letters."""
+
+    topic: str
+    dead_letters: str
+
+    @classmethod
+    def of(cls, settings: TopicSettings) -> Self:
+        if settings.options:
+            unknown = ", ".join(sorted(settings.options))
+            remedy = f"{unknown} is unknown: a topic on RabbitMQ has no options."
+            raise Invalid("options", remedy)
+        queue = settings.dead_letter_queue
+        if not queue and settings.topic.endswith(SUFFIX):
+            remedy = f"{settings.topic} looks like one itself: name it expressly."
+            raise Invalid("dead_letter_queue", remedy)
+        queue = queue or settings.topic + SUFFIX
+        if queue == settings.topic:
+            raise Invalid(
+                "dead_letter_queue", "must be another queue than the topic's."
+            )
+        if not is_name(queue):
+            raise Invalid("dead_letter_queue", "RabbitMQ's names have 1 to 255 bytes.")
+        return cls(topic=settings.topic, dead_letters=queue)
+
+
+def is_name(text: str) -> bool:
+    try:
+        return 0 < len(text.encode()) <= LONGEST_NAME
+    except UnicodeEncodeError:
+        return False
+
+
+def _nested(path: str) -> bool:
+    """Tell a path of more than one part: a slash in a virtual host is written %2F."""
+    return "/" in path[1:]
+
+
+def _management_url(options: Mapping[str, object], scheme: str, host: str) -> str:
+    unknown = sorted(set(options) - {"management_url"})
+    if unknown:
+        known = 'the only option of rabbitmq is "management_url".'
+        raise Invalid("options", f"{', '.join(unknown)} is unknown: {known}")
+    shown = f"[{host}]" if ":" in host else host
+    usual = f"{_MANAGEMENT_SCHEMES[scheme]}://{shown}:{_MANAGEMENT_PORTS[scheme]}"
+    told = options.get("management_url") or usual
+    if not isinstance(told, str) or not _is_plain(told):
+        remedy = "management_url must be http(s)://host[:port][/path], with no user."
+        raise Invalid("options", remedy)
+    return told.rstrip("/")
+
+
+def _is_plain(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        usable = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    bare = not (parts.username or parts.password or parts.query or parts.fragment)
+    return (
+        usable and bare and parts.scheme in {"http", "https"} and bool(parts.hostname)
+    )
+
+
+def _unusable() -> Invalid:
+    remedy = (
+        "write amqp://user:password@host[:port][/vhost], or amqps:// for TLS; "
+        "percent-encode what is special in a password or a virtual host."
+    )
+    return Invalid("url", remedy)

@@ -1,0 +1,239 @@
+"""Tables of AMQP 0-9-1, which are a message's headers, as pairs of bytes and back.
+
+A long string stays what it is, its bytes. A value of any other type becomes JSON: a
+type that JSON does not know is an object whose one key is `$` and its letter on the
+wire, like `{"$I": 5}` for a 32-bit number. Inside of arrays and tables, JSON's own
+texts are long strings (`S`), its numbers have 64 bits (`l`), and true, false and null
+are `t` and `V`. So the story that the broker itself adds to a dead letter reads
+
+    x-death  [{"count": 1, "reason": "rejected", "time": {"$T": 1700000000}}]
+
+What JSON would not give back byte for byte is `{"$raw": <base64>}`. A long string that
+happens to read like one of all these becomes `{"$S": <the string>}`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Iterator
+
+from apps.brokers.ports import Header
+
+LONGEST_NAME = 255
+DEEPEST = 32
+
+_LENGTH = struct.Struct(">I")
+_DECIMAL = struct.Struct(">Bi")
+_NUMBERS = {
+    letter: struct.Struct(form)
+    for letter, form in (
+        *(("b", ">b"), ("B", ">B"), ("s", ">h"), ("u", ">H"), ("I", ">i")),
+        *(("i", ">I"), ("l", ">q"), ("L", ">q"), ("T", ">Q"), ("f", ">f"), ("d", ">d")),
+    )
+}
+_SIZES = {letter: form.size for letter, form in _NUMBERS.items()} | {
+    "t": 1,
+    "V": 0,
+    "D": _DECIMAL.size,
+}
+_HAVE_LENGTH = frozenset("SxAF")
+# What a text raises on the way to a value when it stands for none.
+_NOT_OURS = (ValueError, TypeError, struct.error, RecursionError)
+
+
+class Malformed(ValueError):
+    """This is no table as AMQP knows it, or nothing that may be in one."""
+
+
+def read(table: bytes) -> list[Header]:
+    """Give a table, without its length, as pairs; raise `Malformed` if it is none."""
+    return [(name, _text(value)) for name, value in _entries(table)]
+
+
+def written(header: Header) -> bytes:
+    """Give a pair as an entry of a table; undoes `read` exactly."""
+    name, text = header
+    if len(name) > LONGEST_NAME:
+        raise Malformed(f"a header's name has {len(name)} bytes, and 255 is the most")
+    value = _meant(text)
+    return bytes([len(name)]) + name + (_long_string(text) if value is None else value)
+
+
+def _text(value: bytes) -> bytes:
+    if value[:1] != b"S":
+        return _told(value)
+    text = value[5:]
+    return text if _meant(text) is None else _escaped(text)
+
+
+def _meant(text: bytes) -> bytes | None:
+    """Give the value that a text stands for; None where it stands for itself.
+
+    Only the very text that `_text` makes of a value stands for it.
+    """
+    if text[:1] not in {b"[", b"{"}:
+        return None
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict) and found.keys() == {"$S"}:
+            return _unescaped(found["$S"].encode(), text)
+        value = _value(found)
+    except (*_NOT_OURS, AttributeError):
+        return None
+    return value if _told(value) == text else None
+
+
+def _escaped(text: bytes) -> bytes:
+    return _json({"$S": text.decode()})
+
+
+def _unescaped(inner: bytes, text: bytes) -> bytes | None:
+    needed = _meant(inner) is not None and _escaped(inner) == text
+    return _long_string(inner) if needed else None
+
+
+def _told(value: bytes) -> bytes:
+    """Write a value that is no long string as JSON, or as it is."""
+    try:
+        plain = _plain(value, deep=0)
+        # Only what is in an array or a table may do without its letter.
+        bare = not isinstance(plain, list | dict) or not plain
+        told = _json({f"${chr(value[0])}": plain} if bare else plain)
+        if _value(json.loads(told)) == value:
+            return told
+    except _NOT_OURS:
+        # No JSON for this one: not UTF-8, not a number, too deep.
+        return _raw(value)
+    return _raw(value)
+
+
+def _raw(value: bytes) -> bytes:
+    return _json({"$raw": base64.b64encode(value).decode()})
+
+
+def _plain(value: bytes, *, deep: int) -> object:
+    if deep > DEEPEST:
+        raise Malformed("it is too deep")
+    if value[:1] == b"A":
+        return [_plain(one, deep=deep + 1) for one in _values(value[5:])]
+    if value[:1] == b"F":
+        found = _entries(value[5:])
+        return {name.decode(): _plain(one, deep=deep + 1) for name, one in found}
+    return _plain_scalar(chr(value[0]), value[1:])
+
+
+def _plain_scalar(letter: str, rest: bytes) -> object:
+    match letter:
+        case "S":
+            return rest[4:].decode()
+        case "t":
+            return bool(rest[0])
+        case "V":
+            return None
+        case "x":
+            return {"$x": base64.b64encode(rest[4:]).decode()}
+        case "D":
+            return {"$D": list(_DECIMAL.unpack(rest))}
+        case _:
+            (number,) = _NUMBERS[letter].unpack(rest)
+            return number if letter == "l" else {f"${letter}": number}
+
+
+def _value(plain: object) -> bytes:
+    if isinstance(plain, list):
+        return b"A" + _with_length(b"".join(map(_value, plain)))
+    if not isinstance(plain, dict):
+        return _scalar(plain)
+    if len(plain) == 1 and next(iter(plain))[:1] == "$":
+        ((name, inner),) = plain.items()
+        return _tagged(name[1:], inner)
+    return b"F" + _with_length(b"".join(_entry(*item) for item in plain.items()))
+
+
+def _scalar(plain: object) -> bytes:
+    match plain:
+        case str():
+            return _long_string(plain.encode())
+        case bool():
+            return b"t" + bytes([plain])
+        case None:
+            return b"V"
+        case int():
+            return b"l" + _NUMBERS["l"].pack(plain)
+        case _:
+            raise Malformed("a number without its type")
+
+
+def _entry(name: str, plain: object) -> bytes:
+    # Too long a name is no byte's worth, which is a ValueError.
+    return bytes([len(name.encode())]) + name.encode() + _value(plain)
+
+
+def _tagged(letter: str, inner: object) -> bytes:
+    match letter, inner:
+        case "raw", str():
+            return _only(base64.b64decode(inner, validate=True))
+        case "x", str():
+            return b"x" + _with_length(base64.b64decode(inner, validate=True))
+        case "D", [places, number]:
+            return b"D" + _DECIMAL.pack(places, number)
+        case "l" | "t" | "V" | "A" | "F", _:
+            return _value(inner)
+        case _:
+            return letter.encode() + _NUMBERS[_known(letter)].pack(inner)
+
+
+def _known(letter: str) -> str:
+    if letter not in _NUMBERS:
+        raise Malformed(f"there is no type {letter}")
+    return letter
+
+
+def _only(value: bytes) -> bytes:
+    if _end(value, 0) != len(value):
+        raise Malformed("more than a value")
+    return value
+
+
+def _entries(table: bytes) -> Iterator[Header]:
+    place = 0
+    while place < len(table):
+        start = place + 1 + table[place]
+        end = _end(table, start)
+        yield table[place + 1 : start], table[start:end]
+        place = end
+
+
+def _values(array: bytes) -> Iterator[bytes]:
+    place = 0
+    while place < len(array):
+        end = _end(array, place)
+        yield array[place:end]
+        place = end
+
+
+def _end(data: bytes, place: int) -> int:
+    """Tell where the value ends that begins here with its letter."""
+    letter = chr(data[place]) if place < len(data) else ""
+    end = place + 1 + _SIZES.get(letter, 0)
+    if letter in _HAVE_LENGTH and end + 4 <= len(data):
+        end += 4 + _LENGTH.unpack_from(data, end)[0]
+    elif letter not in _SIZES:
+        raise Malformed(f"there is no type {letter!r}")
+    if end > len(data):
+        raise Malformed("it ends in the middle of a value")
+    return end
+
+
+def _long_string(text: bytes) -> bytes:
+    return b"S" + _with_length(text)
+
+
+def _with_length(content: bytes) -> bytes:
+    return _LENGTH.pack(len(content)) + content
+
+
+def _json(plain: object) -> bytes:
+    return json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()

@@ -1,0 +1,103 @@
+"""Where the dead letters of a queue go, from its arguments, policies and bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declared:
+    """A queue as it was declared; `exchange` is None where it drops its dead letters.
+
+    `routing_key` is None where dead letters keep the one they came with.
+    """
+
+    name: str
+    exchange: str | None
+    routing_key: str | None
+    delivery_limit: int | None
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        def setting(name: str) -> Any:
+            # Arguments win over policies.
+            return arguments.get(f"x-{name}", policy.get(name))
+
+        arguments = _mapping(told.get("arguments"))
+        policy = _mapping(told.get("effective_policy_definition"))
+        limit = setting("delivery-limit")
+        return cls(
+            name=told["name"],
+            exchange=_text(setting("dead-letter-exchange")),
+            routing_key=_text(setting("dead-letter-routing-key")),
+            delivery_limit=limit if isinstance(limit, int) else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchange:
+    """An exchange, and the queues bound to it with their routing keys."""
+
+    kind: str
+    bindings: Sequence[tuple[str, str]]
+
+    @classmethod
+    def of(cls, kind: str, bindings: Sequence[Mapping[str, Any]]) -> Self:
+        queues = (one for one in bindings if one["destination_type"] == "queue")
+        found = sorted((one["destination"], one["routing_key"]) for one in queues)
+        return cls(kind=kind, bindings=found)
+
+
+def partner(queue: Declared, exchange_of: Callable[[str], Exchange | None]) -> str:
+    """Name the queue that gets the dead letters of this one, "" if none does.
+
+    Of several, the first by name. Where only the messages know their routing key, it
+    is taken that they were sent to the queue by its name.
+    """
+    if queue.exchange is None:
+        return ""
+    key = queue.name if queue.routing_key is None else queue.routing_key
+    if not queue.exchange:
+        return key if key != queue.name else ""
+    exchange = exchange_of(queue.exchange)
+    if exchange is None:
+        return ""
+    fit = [
+        name for name, bound in exchange.bindings if _leads(exchange.kind, bound, key)
+    ]
+    every = {name for name, _ in exchange.bindings}
+    if not fit and queue.routing_key is None and len(every) == 1:
+        # Whatever the key is: there is only one queue to go to.
+        fit = list(every)
+    return next((name for name in fit if name != queue.name), "")
+
+
+def _leads(kind: str, bound: str, key: str) -> bool:
+    match kind:
+        case "fanout" | "headers":
+            return True
+        case "topic":
+            return _matches(bound.split("."), key.split("."))
+        case _:
+            return bound == key
+
+
+def _matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
+    """Tell whether a topic's pattern fits: `*` is one word, `#` any number of them."""
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(_matches(pattern[1:], words[n:]) for n in range(len(words) + 1))
+    same = bool(words) and pattern[0] in {"*", words[0]}
+    return same and _matches(pattern[1:], words[1:])
+
+
+def _mapping(told: object) -> Mapping[str, Any]:
+    # An empty one is told as [] by some versions.
+    return told if isinstance(told, Mapping) else {}
+
+
+def _text(told: object) -> str | None:
+    return told if isinstance(told, str) else None

@@ -1,0 +1,315 @@
+"""A conversation with RabbitMQ in AMQP 0-9-1, on one channel, that changes nothing.
+
+Of pika, this uses the grammar of the protocol (`pika.spec`). Its connections would not
+do: they make dicts of tables, in which repeated names, widths of numbers and fractions
+are lost, and when a channel breaks they drop the confirmations that came before. So
+properties stay bytes here, and whatever came is handed over before the break is raised.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from pika import spec
+
+from apps.brokers.adapters.rabbitmq_link import Link, Lost
+from apps.brokers.adapters.rabbitmq_settings import Address
+from apps.core.errors import Refused, Unavailable
+
+REPLY_SECONDS = 20.0
+GOODBYE_SECONDS = 2.0
+# Ours to send; after two of them without a sign of life either side gives up.
+HEARTBEAT = 60
+CHANNEL = 1
+LARGEST_FRAME = 2**17
+FRAME_OVERHEAD = 8
+
+_FRAME = struct.Struct(">BHI")
+_METHOD = struct.Struct(">I")
+_CONTENT = struct.Struct(">HHQ")
+_FRAME_END = bytes([spec.FRAME_END])
+_PROTOCOL = b"AMQP\0\0\x09\x01"
+# It goes down, or was told to close: no word about what was asked of it.
+_CONNECTION_FORCED = 320
+
+_WHO_WE_ARE = {
+    "product": "Poisonweb",
+    "connection_name": "poisonweb",
+    "capabilities": {
+        "authentication_failure_close": True,
+        "basic.nack": True,
+        "connection.blocked": True,
+        "consumer_cancel_notify": True,
+        "publisher_confirms": True,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A method that the broker sent, with its content where it has one."""
+
+    method: Any  # of pika.spec, which leaves them untyped
+    properties: bytes = b""
+    body: bytes = b""
+
+
+class Broken(Refused):
+    """The broker closed the channel, or the `whole` connection, and said why."""
+
+    def __init__(self, place: str, close: Any, *, whole: bool) -> None:
+        self.code: int = close.reply_code
+        self.words = text_of(close.reply_text)
+        self.whole = whole
+        super().__init__(f"{place} says: {self.words}")
+
+
+@dataclass(slots=True)
+class _Content:
+    """What came of a method with content, until its last frame is here."""
+
+    method: Any
+    properties: bytes
+    size: int
+    parts: list[bytes]
+    left: int
+
+
+class Wire:
+    """One connection with one channel, for one thread."""
+
+    def __init__(self, address: Address) -> None:
+        self.place = address.place
+        self.blocked = ""
+        self.version = ""
+        self.largest_frame = LARGEST_FRAME
+        self.is_open = self.has_channel = False
+        self._buffer = bytearray()
+        self._arrived: deque[Arrival | Exception] = deque()
+        self._content: _Content | None = None
+        self._link = Link(address)
+        self._sent_at = self._heard_at = time.monotonic()
+        try:
+            self._introduce(address)
+        except Broken as refusal:
+            self._link.close()
+            raise Unavailable(str(refusal)) from refusal
+        except BaseException:
+            self._link.close()
+            raise
+
+    @property
+    def tls(self) -> str:
+        return self._link.tls
+
+    @property
+    def unwritten(self) -> int:
+        return self._link.unwritten
+
+    @property
+    def rested(self) -> float:
+        """Count the seconds since the broker was last heard."""
+        return time.monotonic() - self._heard_at
+
+    def open_channel(self) -> None:
+        if not self.has_channel:
+            self.call(spec.Channel.Open(), spec.Channel.OpenOk)
+            self.has_channel = True
+
+    def send(self, method: Any, *, channel: int = CHANNEL) -> None:
+        payload = _METHOD.pack(method.INDEX) + b"".join(method.encode())
+        self.write(frame(spec.FRAME_METHOD, payload, channel=channel))
+
+    def write(self, frames: bytes) -> None:
+        self._link.write(frames)
+        self._sent_at = time.monotonic()
+
+    def call(self, method: Any, answer: type, *, channel: int = CHANNEL) -> Any:
+        """Send a method and return its answer; what else came, comes afterwards."""
+        self.send(method, channel=channel)
+        return self.answer(answer)
+
+    def answer(self, kind: type, *, within: float = REPLY_SECONDS) -> Any:
+        """Wait for a method of this kind; what else came, comes afterwards."""
+        others = list[Arrival]()
+        until = time.monotonic() + within
+        try:
+            while (left := until - time.monotonic()) > 0:
+                arrival = self.receive(wait=left)
+                if arrival is not None and isinstance(arrival.method, kind):
+                    return arrival.method
+                others += [arrival] if arrival else []
+                if self.blocked:
+                    raise Unavailable(f"{self.place} takes no message: {self.blocked}.")
+        finally:
+            self._arrived.extendleft(reversed(others))
+        raise self._lost(f"no {kind.__qualname__} came within {within:g} seconds.")
+
+    def receive(self, *, wait: float) -> Arrival | None:
+        """Return the next that came, None when nothing does in time.
+
+        Raises `Broken` or `Lost`, but only behind all that came before it.
+        """
+        until = time.monotonic() + wait
+        while (arrival := self.next()) is None:
+            left = until - time.monotonic()
+            self.turn(wait=max(0.0, left))
+            if left <= 0:
+                return self.next()
+        return arrival
+
+    def next(self) -> Arrival | None:
+        """Return the next of what came already; raises as `receive` does."""
+        arrival = self._arrived.popleft() if self._arrived else None
+        if isinstance(arrival, Exception):
+            raise arrival
+        return arrival
+
+    def turn(self, *, wait: float) -> None:
+        """Send what can be sent and take what came, waiting for one of the two."""
+        now = time.monotonic()
+        if now - self._sent_at > HEARTBEAT / 2 and self.is_open:
+            self.write(frame(spec.FRAME_HEARTBEAT, b"", channel=0))
+        try:
+            data = self._link.turn(wait=min(wait, HEARTBEAT / 4))
+        except Lost as lost:
+            self._gone(lost)
+            return
+        if data:
+            self._heard_at = time.monotonic()
+            self._feed(data)
+        elif self.rested > 2 * HEARTBEAT:
+            self._gone(self._lost("it gives no sign of life."))
+
+    def close(self) -> None:
+        """Say goodbye if anybody listens: then all that was not settled is back."""
+        try:
+            if self.is_open and not self.blocked:
+                self.send(spec.Connection.Close(200, "Goodbye", 0, 0), channel=0)
+                self.answer(spec.Connection.CloseOk, within=GOODBYE_SECONDS)
+        except (Refused, Unavailable):
+            # It is gone already, which is what was wanted.
+            self.is_open = False
+        finally:
+            self.is_open = self.has_channel = False
+            self._link.close()
+
+    def _introduce(self, address: Address) -> None:
+        self._link.write(_PROTOCOL)
+        start = self.answer(spec.Connection.Start)
+        told = start.server_properties
+        self.version = (
+            f"{told.get('product', 'AMQP')} {told.get('version', '')}".strip()
+        )
+        self.send(
+            spec.Connection.StartOk(
+                _WHO_WE_ARE, "PLAIN", f"\0{address.user}\0{address.password}", "en_US"
+            ),
+            channel=0,
+        )
+        tune = self.answer(spec.Connection.Tune)
+        self.largest_frame = tune.frame_max or LARGEST_FRAME
+        self.send(
+            spec.Connection.TuneOk(tune.channel_max, self.largest_frame, HEARTBEAT),
+            channel=0,
+        )
+        self.call(
+            spec.Connection.Open(address.vhost), spec.Connection.OpenOk, channel=0
+        )
+        self.is_open = True
+
+    def _gone(self, error: Exception) -> None:
+        """Note the end, behind all that came before it."""
+        self.is_open = self.has_channel = False
+        self._link.close()
+        self._arrived.append(error)
+
+    def _feed(self, data: bytes) -> None:
+        self._buffer += data
+        place = 0
+        while len(self._buffer) - place >= FRAME_OVERHEAD:
+            kind, channel, size = _FRAME.unpack_from(self._buffer, place)
+            start, end = place + _FRAME.size, place + FRAME_OVERHEAD + size
+            if end > len(self._buffer):
+                break
+            self._take(kind, channel, bytes(self._buffer[start : end - 1]))
+            place = end
+        del self._buffer[:place]
+
+    def _take(self, kind: int, channel: int, payload: bytes) -> None:
+        if kind == spec.FRAME_METHOD:
+            self._take_method(channel, payload)
+        elif kind == spec.FRAME_HEADER and self._content is not None:
+            _, _, size = _CONTENT.unpack_from(payload)
+            self._content.properties = payload[_CONTENT.size :]
+            self._content.size = self._content.left = size
+            self._finish_content()
+        elif kind == spec.FRAME_BODY and self._content is not None:
+            self._content.parts.append(payload)
+            self._content.left -= len(payload)
+            self._finish_content()
+
+    def _take_method(self, channel: int, payload: bytes) -> None:
+        (index,) = _METHOD.unpack_from(payload)
+        method = spec.methods[index]().decode(payload, _METHOD.size)
+        if spec.has_content(index):
+            self._content = _Content(method, b"", 0, [], 0)
+        elif isinstance(method, spec.Connection.Close):
+            self._take_goodbye(method)
+        elif isinstance(method, spec.Channel.Close):
+            self.has_channel = False
+            self.send(spec.Channel.CloseOk(), channel=channel)
+            self._arrived.append(Broken(self.place, method, whole=False))
+        else:
+            self._take_blocking(method)
+            self._arrived.append(Arrival(method))
+
+    def _take_blocking(self, method: Any) -> None:
+        if isinstance(method, spec.Connection.Blocked):
+            self.blocked = text_of(method.reason) or "an alarm"
+        elif isinstance(method, spec.Connection.Unblocked):
+            self.blocked = ""
+
+    def _take_goodbye(self, close: Any) -> None:
+        error: Exception = Broken(self.place, close, whole=True)
+        if close.reply_code == _CONNECTION_FORCED:
+            error = self._lost(text_of(close.reply_text))
+        self._link.write(
+            frame(
+                spec.FRAME_METHOD,
+                _METHOD.pack(spec.Connection.CloseOk.INDEX),
+                channel=0,
+            )
+        )
+        try:
+            self._link.turn(wait=0)
+        except Lost:
+            # The answer is a courtesy.
+            self.is_open = False
+        self._gone(error)
+
+    def _finish_content(self) -> None:
+        content = self._content
+        if content is not None and content.left <= 0:
+            body = (
+                content.parts[0] if len(content.parts) == 1 else b"".join(content.parts)
+            )
+            self._arrived.append(Arrival(content.method, content.properties, body))
+            self._content = None
+
+    def _lost(self, why: str) -> Lost:
+        return Lost(f"{self.place} is away: {why}")
+
+
+def frame(kind: int, payload: bytes, *, channel: int = CHANNEL) -> bytes:
+    return _FRAME.pack(kind, channel, len(payload)) + payload + _FRAME_END
+
+
+def text_of(value: str | bytes | None) -> str:
+    """Give a short text of the broker's, which pika leaves as bytes if it is odd."""
+    text = value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+    return " ".join(text.split())

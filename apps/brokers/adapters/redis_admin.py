@@ -1,0 +1,139 @@
+"""Looks at a stream, and at a Redis as a whole, without changing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from apps.brokers.adapters.redis_entries import entries_of, pairs, seq_of
+from apps.brokers.adapters.redis_settings import FENCE, SUFFIX, RedisStreams, text
+from apps.brokers.adapters.redis_wire import Argument, Wire, optional, server_time
+from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
+
+SCAN_PAGE = 1_000
+MOST_TOPICS = 10_000
+
+
+class RedisTopicAdmin:
+    """Looks at a stream with XINFO and XPENDING."""
+
+    def __init__(self, settings: RedisStreams) -> None:
+        self._wire = Wire(settings.url)
+        self._settings = settings
+
+    def consumers(self) -> list[ConsumerPosition]:
+        stream = self._settings.stream
+        # This brings the first and the last entry along; Redis has no call without.
+        info = optional(self._wire, "XINFO", "STREAM", stream)
+        if info is None:
+            return []
+        head, now = pairs(info)["last-generated-id"], server_time(self._wire)
+        groups = self._wire.call("XINFO", "GROUPS", stream)
+        return [self._position(pairs(group), head, now=now) for group in groups]
+
+    def depth(self) -> int | None:
+        return int(self._wire.call("XLEN", self._settings.queue))
+
+    def oldest_at(self) -> datetime | None:
+        queue = self._settings.queue
+        found = entries_of(self._wire.call("XRANGE", queue, "-", "+", "COUNT", 1))
+        return _moment_of(found[0].bookmark) if found else None
+
+    def delivered(self) -> Delivered | None:
+        """Add up what every group read, which Redis counts since 7.0."""
+        groups = optional(self._wire, "XINFO", "GROUPS", self._settings.stream) or ()
+        told = [pairs(group).get("entries-read") for group in groups]
+        counts = [count for count in told if count is not None]
+        if not counts or len(counts) < len(told):
+            return None
+        return Delivered(total=sum(counts), at=server_time(self._wire))
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _position(
+        self, group: Mapping[str, Any], head: bytes, *, now: datetime
+    ) -> ConsumerPosition:
+        last = group["last-delivered-id"]
+        oldest, consumers = self._details(group["name"])
+        return ConsumerPosition(
+            consumer_group=text(group["name"]),
+            bookmark=text(last),
+            seq=seq_of(last),
+            head_bookmark=text(head),
+            head_seq=seq_of(head),
+            # Redis counts it since 7.0; before, only "nothing is left" is certain.
+            lag=0 if last == head else group.get("lag"),
+            pending=group["pending"],
+            oldest_pending_seconds=_age(oldest[0][0], now=now) if oldest else None,
+            clients=sum(pairs(client)["name"] != FENCE for client in consumers),
+        )
+
+    def _details(self, group: bytes) -> tuple[Any, Any]:
+        stream = self._settings.stream
+        oldest = self._wire.call("XPENDING", stream, group, "-", "+", 1)
+        return oldest, self._wire.call("XINFO", "CONSUMERS", stream, group)
+
+
+class RedisBrokerAdmin:
+    """Looks at one server with INFO and SCAN; in a cluster, at the node it is given."""
+
+    def __init__(self, settings: RedisStreams) -> None:
+        self._wire = Wire(settings.url)
+
+    def ping(self) -> str:
+        info = text(self._wire.call("INFO", "server"))
+        facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+        return f"Redis {facts.get('redis_version', 'of an unknown version')}"
+
+    def discover(self) -> list[FoundTopic]:
+        depths = {text(key): self._length(key) for key in sorted(self._streams())}
+        return [
+            FoundTopic(
+                name=name,
+                depth=depth,
+                dead_letter_queue=queue if queue in depths else "",
+                dead_letters=depths.get(queue),
+            )
+            for name, depth in depths.items()
+            if not _is_queue_of_another(name, depths)
+            for queue in [name + SUFFIX]
+        ]
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _streams(self) -> set[bytes]:
+        """Go through all keys; one that comes or goes meanwhile may be missed."""
+        found: set[bytes] = set()
+        cursor: Argument = "0"
+        while True:
+            page = ("SCAN", cursor, "TYPE", "stream", "COUNT", SCAN_PAGE)
+            cursor, keys = self._wire.call(*page)
+            found.update(keys)
+            if cursor == b"0" or len(found) >= MOST_TOPICS:
+                return found
+
+    def _length(self, key: bytes) -> int:
+        return int(self._wire.call("XLEN", key))
+
+
+def _is_queue_of_another(name: str, known: Mapping[str, int]) -> bool:
+    return name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in known
+
+
+def _age(bookmark: bytes, *, now: datetime) -> float:
+    return max(0.0, now.timestamp() - _milliseconds(bookmark) / 1000)
+
+
+def _moment_of(bookmark: bytes) -> datetime | None:
+    """Tell when an entry was added; None for an id that is no time."""
+    try:
+        return datetime.fromtimestamp(_milliseconds(bookmark) / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def _milliseconds(bookmark: bytes) -> int:
+    return int(bookmark.partition(b"-")[0])

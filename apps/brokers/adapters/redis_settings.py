@@ -1,0 +1,80 @@
+"""Where a topic of Redis Streams is, how it is read, and how its names are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.core.errors import Invalid
+
+SUFFIX = "-poison"
+# The consumer that holds a message of another group while we dead-letter it.
+FENCE = b"poisonweb"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RedisStreams:
+    """Where one topic is and how it is read; a publisher needs no topic."""
+
+    url: str = field(repr=False)
+    topic: str = ""
+    dead_letter_queue: str = ""
+    body_field: str = "body"
+    max_dequeue_count: int = 5
+    visibility_timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.body_field:
+            raise Invalid("body_field", "name the field that holds the body.")
+        if self.topic and not self.dead_letter_queue and self.topic.endswith(SUFFIX):
+            remedy = f"{self.topic} looks like one itself: name it expressly."
+            raise Invalid("dead_letter_queue", remedy)
+        if self.topic and self.topic == self.dead_letter_queue:
+            raise Invalid("dead_letter_queue", "must be another stream than the topic.")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, object], **settings: Any) -> Self:
+        """Add a broker's free options, of which there is one: `body_field`."""
+        unknown = set(options) - {"body_field"}
+        if unknown:
+            known = 'the only option of redis_streams is "body_field".'
+            raise Invalid(
+                "options", f"{', '.join(sorted(unknown))} is unknown: {known}"
+            )
+        body_field = options.get("body_field", "body")
+        if not isinstance(body_field, str):
+            raise Invalid("options", "body_field must be text.")
+        return cls(body_field=body_field, **settings)
+
+    @property
+    def stream(self) -> bytes:
+        return key(self.topic)
+
+    @property
+    def queue(self) -> bytes:
+        return key(self.dead_letter_queue or self.topic + SUFFIX)
+
+
+def settings_of(
+    broker: BrokerSettings, topic: TopicSettings | None = None
+) -> RedisStreams:
+    if topic is None:
+        return RedisStreams.from_options(broker.options, url=broker.url)
+    return RedisStreams.from_options(
+        {**broker.options, **topic.options},
+        url=broker.url,
+        topic=topic.topic,
+        dead_letter_queue=topic.dead_letter_queue,
+        max_dequeue_count=topic.max_dequeue_count,
+        visibility_timeout=topic.visibility_timeout,
+    )
+
+
+def key(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+def text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")

@@ -1,0 +1,263 @@
+"""A message as SQS carries it, and as we keep it: the one gives the other, exactly.
+
+SQS takes text alone: a body of one character at least, and up to ten attributes, each
+with a type. A header is an attribute; what is no attribute of a message, but belongs to
+it, is a header whose name holds a colon, which no attribute's name does:
+
+=====================  =============================================================
+`sqs:types`            JSON: the types of the attributes that are no plain `String`
+`sqs:MessageGroupId`   the group in a FIFO queue, or the tenant in a fair one
+`sqs:AWSTraceHeader`   the trace that the message belongs to
+`sqs:DeadLetterQueueSourceArn`  where its redrive policy moved it from; never sent
+=====================  =============================================================
+
+A body that is no text of SQS' goes in base64 and with the attribute
+`x-poisonweb-body: base64`, and comes back as the bytes that it was. What SQS would
+alter or refuse raises `Refused` here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from apps.brokers.ports import Header, Outbound
+from apps.core.errors import Refused
+
+FIFO = ".fifo"
+LARGEST = 2**20
+MOST_ATTRIBUTES = 10
+LONGEST_NAME = 256
+
+TYPES = b"sqs:types"
+GROUP = b"sqs:MessageGroupId"
+TRACE = b"sqs:AWSTraceHeader"
+CAME_FROM = b"sqs:DeadLetterQueueSourceArn"
+BODY_MARK = "x-poisonweb-body"
+_MARKED = ("String", b"base64")
+
+# Beyond these XML 1.0 has no characters: SQS puts U+FFFD in the place of others.
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NAME = re.compile(r"(?!aws\.|amazon\.)[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE)
+_TOKEN = re.compile(r"[!-~]{1,128}")
+
+# An attribute's type and its value.
+Attribute = tuple[str, bytes]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """One message, ready for SendMessageBatch; `size` is what SQS counts."""
+
+    body: str
+    attributes: Mapping[str, Attribute]
+    group: str = ""
+    dedupe: str = ""
+    trace: str = ""
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = sum(len(n) + len(k) + len(v) for n, (k, v) in self.attributes.items())
+        object.__setattr__(self, "size", len(self.body.encode()) + parts)
+
+    def to_wire(self, number: int) -> dict[str, Any]:
+        wire: dict[str, Any] = {"Id": str(number), "MessageBody": self.body}
+        if self.attributes:
+            wire["MessageAttributes"] = {
+                name: _attribute_to_wire(*attribute)
+                for name, attribute in self.attributes.items()
+            }
+        if self.group:
+            wire["MessageGroupId"] = self.group
+        if self.dedupe:
+            wire["MessageDeduplicationId"] = self.dedupe
+        if self.trace:
+            trace = {"DataType": "String", "StringValue": self.trace}
+            wire["MessageSystemAttributes"] = {"AWSTraceHeader": trace}
+        return wire
+
+
+def entry(message: Outbound) -> Entry:
+    """Make a message ready to be sent; raise `Refused` where it cannot go unaltered."""
+    aside, headers = _parted(message.headers)
+    attributes = _attributes(headers, types=_types(aside.get(TYPES, b"{}")))
+    body = _text(message.body)
+    if body is None:
+        if BODY_MARK in attributes:
+            raise Refused(f"The header {BODY_MARK} is ours to set on such a body.")
+        body = base64.b64encode(message.body).decode()
+        attributes[BODY_MARK] = _MARKED
+    made = Entry(
+        body=body,
+        attributes=attributes,
+        group=_group(message, aside),
+        dedupe=_token(message.dedupe or uuid4().hex) if _is_fifo(message) else "",
+        trace=_carried(TRACE, aside.get(TRACE, b"")),
+    )
+    _check(made)
+    return made
+
+
+def stored(message: Mapping[str, Any]) -> tuple[bytes, tuple[Header, ...]]:
+    """Return the body and the headers of a message as ReceiveMessage gives it."""
+    body = _raw(message["Body"])
+    attributes = {
+        name: _attribute_of(wire)
+        for name, wire in sorted(message.get("MessageAttributes", {}).items())
+    }
+    if attributes.get(BODY_MARK) == _MARKED:
+        decoded = _decoded(body)
+        if decoded is not None:
+            body = decoded
+            del attributes[BODY_MARK]
+    headers = [(_raw(name), value) for name, (_, value) in attributes.items()]
+    return body, (*headers, *_aside(message.get("Attributes", {}), attributes))
+
+
+def _check(made: Entry) -> None:
+    if not made.body:
+        raise Refused("SQS takes no empty body.")
+    if len(made.attributes) > MOST_ATTRIBUTES:
+        count = len(made.attributes)
+        mark = "; the mark of a redrive and that of a body in base64 are two of them"
+        raise Refused(f"SQS takes {MOST_ATTRIBUTES} attributes, not {count}{mark}.")
+    if made.size > LARGEST:
+        raise Refused(
+            f"SQS takes {LARGEST} bytes, body, names, types and values of the "
+            f"attributes together, not {made.size}."
+        )
+
+
+def _parted(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], list[Header]]:
+    """Part what is no attribute from what is one."""
+    ours = {TYPES, GROUP, TRACE, CAME_FROM}
+    aside = {name: value for name, value in headers if name in ours}
+    return aside, [header for header in headers if header[0] not in aside]
+
+
+def _attributes(
+    headers: Sequence[Header], *, types: Mapping[str, str]
+) -> dict[str, Attribute]:
+    attributes: dict[str, Attribute] = {}
+    for raw, value in headers:
+        name = _name(raw)
+        if name in attributes:
+            raise Refused(f"SQS takes the attribute {name} once, not twice.")
+        kind = types.get(name, "String")
+        if not value:
+            raise Refused(f"SQS takes no empty attribute, as {name} is.")
+        if not _is_binary(kind):
+            _carried(raw, value)
+        attributes[name] = (kind, value)
+    return attributes
+
+
+def _name(raw: bytes) -> str:
+    name = raw.decode("ascii", "replace")
+    if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        raise Refused(
+            f"SQS takes no attribute named {raw[:80]!r}: a name has letters, digits, "
+            "_, - and single dots within, and does not begin with AWS. or Amazon."
+        )
+    return name
+
+
+def _carried(name: bytes, value: bytes) -> str:
+    text = _text(value)
+    if text is None:
+        raise Refused(f"The value of {name.decode(errors='replace')} is no text.")
+    return text
+
+
+def _types(told: bytes) -> dict[str, str]:
+    try:
+        found = json.loads(told)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(
+        isinstance(kind, str) for kind in found.values()
+    ):
+        raise Refused(f"The header {TYPES.decode()} is no JSON of names and types.")
+    return found
+
+
+def _group(message: Outbound, aside: Mapping[bytes, bytes]) -> str:
+    """Return the group: the original's; in a FIFO queue it must have one.
+
+    A message that belongs to no other is a group of its own: nothing waits for it.
+    """
+    kept = aside.get(GROUP, b"").decode("utf-8", "surrogateescape")
+    if not _is_fifo(message):
+        return _token(kept) if kept else ""
+    return _token(kept or message.key or message.dedupe or uuid4().hex)
+
+
+def _token(text: str) -> str:
+    """Keep what SQS takes for a group or a dedupe id; name anything else by a hash."""
+    if _TOKEN.fullmatch(text):
+        return text
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _is_fifo(message: Outbound) -> bool:
+    return message.topic.endswith(FIFO)
+
+
+def _is_binary(kind: str) -> bool:
+    return kind.partition(".")[0] == "Binary"
+
+
+def _text(value: bytes) -> str | None:
+    """Return text that SQS keeps as it is, None if it would not."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if _NO_XML.search(text) else text
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decoded(body: bytes) -> bytes | None:
+    """Undo what `entry` did, and only that: no other body would be sent like this."""
+    try:
+        decoded = base64.b64decode(body, validate=True)
+    except binascii.Error:
+        return None
+    undone = _text(decoded) is None and base64.b64encode(decoded) == body
+    return decoded if undone else None
+
+
+def _attribute_of(wire: Mapping[str, Any]) -> Attribute:
+    kind = wire["DataType"]
+    if _is_binary(kind):
+        return kind, bytes(wire.get("BinaryValue", b""))
+    return kind, _raw(wire.get("StringValue", ""))
+
+
+def _attribute_to_wire(kind: str, value: bytes) -> dict[str, Any]:
+    if _is_binary(kind):
+        return {"DataType": kind, "BinaryValue": value}
+    return {"DataType": kind, "StringValue": value.decode()}
+
+
+def _aside(
+    system: Mapping[str, str], attributes: Mapping[str, Attribute]
+) -> list[Header]:
+    types = {n: kind for n, (kind, _) in attributes.items() if kind != "String"}
+    found = [
+        (TYPES, json.dumps(types, separators=(",", ":")).encode() if types else b""),
+        (GROUP, _raw(system.get("MessageGroupId", ""))),
+        (TRACE, _raw(system.get("AWSTraceHeader", ""))),
+        (CAME_FROM, _raw(system.get("DeadLetterQueueSourceArn", ""))),
+    ]
+    return [(name, value) for name, value in found if value]

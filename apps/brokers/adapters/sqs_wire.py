@@ -1,0 +1,276 @@
+"""One region of Amazon SQS, called once: what was not done, and what nobody can know.
+
+botocore would try again by itself, which sends messages twice; here it may not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+from boto3.session import Session
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ParamValidationError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    ProxyConnectionError,
+)
+from botocore.loaders import create_loader
+from botocore.session import Session as BotocoreSession
+
+from apps.core.errors import Invalid, Refused, Unavailable
+
+CONNECT_SECONDS = 5.0
+# The longest that SQS itself waits for a message, and time for its answer to come.
+LONGEST_POLL = 20
+REPLY_SECONDS = LONGEST_POLL + 10.0
+REASON_LIMIT = 300
+
+# What AWS' services look like: 8 MB and most of the time that a client takes to make.
+_DESCRIPTIONS = create_loader()
+
+_PREFIX = "AWS.SimpleQueueService."
+_ENDPOINT = re.compile(
+    r"https?://([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:]+\])(:\d{1,5})?/?"
+)
+_REGION = re.compile(r"[a-z]{2,}(-[a-z0-9]+)*")
+
+# Nothing left this machine.
+_NEVER_SENT = (
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    ProxyConnectionError,
+)
+# SQS knows us no longer, or not yet: that says nothing about a message.
+_STRANGERS = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteSignature",
+        "InvalidAccessKeyId",
+        "InvalidClientTokenId",
+        "InvalidSecurity",
+        "InvalidSignatureException",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "OptInRequired",
+        "RequestExpired",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
+THROTTLED = frozenset(
+    {
+        "KmsThrottled",
+        "OverLimit",
+        "RequestLimitExceeded",
+        "RequestThrottled",
+        "SlowDown",
+        "ThrottledException",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+MISSING = frozenset({"NonExistentQueue", "QueueDoesNotExist"})
+# Of a whole queue, whatever the message.
+_OF_A_QUEUE = MISSING | {
+    "AccessDenied",
+    "AccessDeniedException",
+    "InvalidAddress",
+    "KmsAccessDenied",
+    "KmsDisabled",
+    "KmsInvalidKeyUsage",
+    "KmsInvalidState",
+    "KmsNotFound",
+    "KmsOptInRequired",
+    "QueueDeletedRecently",
+}
+
+
+class Lost(Unavailable):
+    """The call was heard, or it was not: its answer never came."""
+
+
+class Answered(Refused):
+    """SQS answered that it will not do this."""
+
+    def __init__(self, code: str, words: str, *, about: str) -> None:
+        self.code = code
+        super().__init__(f"SQS refuses {about}: {said(code, words)}")
+
+    @property
+    def of_a_queue(self) -> bool:
+        return self.code in _OF_A_QUEUE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where SQS is, and as whom to call; without keys, whoever this machine is."""
+
+    region: str
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    endpoint: str | None = None
+
+    @classmethod
+    def of(cls, url: str, options: Mapping[str, object]) -> Self:
+        """Read an address, sqs://[access-key:secret-key@]region, and its options."""
+        # Errors of the URL parser quote what they stumble over, maybe a secret.
+        try:
+            parts = urlsplit(url)
+            region, port = parts.hostname or "", parts.port
+        except ValueError:
+            raise _unusable() from None
+        rest = parts.path.strip("/") or parts.query or parts.fragment or port
+        alone = bool(parts.username) != bool(parts.password)
+        if parts.scheme != "sqs" or not _REGION.fullmatch(region) or rest or alone:
+            raise _unusable()
+        return cls(
+            region=region,
+            access_key=unquote(parts.username) if parts.username else None,
+            secret_key=unquote(parts.password) if parts.password else None,
+            endpoint=_endpoint(options),
+        )
+
+    def __str__(self) -> str:
+        shown = f"Amazon SQS in {self.region}"
+        return f"{shown} at {self.endpoint}" if self.endpoint else shown
+
+
+class Wire:
+    """SQS at one place, for one thread; it is reached with the first call."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._client: Any = None
+        self._urls: dict[str, str] = {}
+
+    def call(self, action: str, *, about: str, **parameters: object) -> dict[str, Any]:
+        """Do one thing once; `about` is what a refusal names.
+
+        Raises `Answered` for a refusal, `Lost` where nobody knows, and any other
+        `Unavailable` where nothing was done.
+        """
+        try:
+            done: dict[str, Any] = getattr(self._connected(), action)(**parameters)
+        except ClientError as error:
+            raise self._translated(error, about) from error
+        except ParamValidationError as error:
+            raise Answered("ParamValidation", str(error), about=about) from error
+        except _NEVER_SENT as error:
+            raise Unavailable(f"{self.place} is away: {_line(str(error))}") from error
+        except (BotoCoreError, OSError) as error:
+            raise Lost(f"{self.place} is away: {_line(str(error))}") from error
+        return done
+
+    def queue_url(self, queue: str) -> str:
+        """Return what the calls know a queue by; raise `Answered` if there is none."""
+        if queue not in self._urls:
+            about = f"GetQueueUrl {queue}"
+            reply = self.call("get_queue_url", about=about, QueueName=queue)
+            self._urls[queue] = reply["QueueUrl"]
+        return self._urls[queue]
+
+    def on(
+        self, queue: str, action: str, *, about: str = "", **parameters: object
+    ) -> dict[str, Any]:
+        """Do one thing with a queue, known by its name."""
+        url = self.queue_url(queue)
+        about = about or f"{action} {queue}"
+        try:
+            return self.call(action, about=about, QueueUrl=url, **parameters)
+        except Answered as refusal:
+            if refusal.code in MISSING:
+                self._urls.pop(queue, None)
+            raise
+
+    def attributes(self, queue: str, *names: str) -> dict[str, str]:
+        reply = self.on(queue, "get_queue_attributes", AttributeNames=list(names))
+        found: dict[str, str] = reply.get("Attributes", {})
+        return found
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _connected(self) -> Any:  # boto3 makes its clients at run time, without types
+        if self._client is None:
+            core = BotocoreSession()
+            core.register_component("data_loader", _DESCRIPTIONS)
+            session = Session(
+                botocore_session=core,
+                aws_access_key_id=self.place.access_key,
+                aws_secret_access_key=self.place.secret_key,
+                region_name=self.place.region,
+            )
+            once = Config(
+                connect_timeout=CONNECT_SECONDS,
+                read_timeout=REPLY_SECONDS,
+                retries={"total_max_attempts": 1, "mode": "standard"},
+                user_agent_extra="poisonweb",
+            )
+            endpoint = self.place.endpoint
+            self._client = session.client("sqs", endpoint_url=endpoint, config=once)
+        return self._client
+
+    def _translated(self, error: ClientError, about: str) -> Unavailable | Answered:
+        told = error.response.get("Error", {})
+        code = code_of(told.get("Code", ""))
+        words = said(code, told.get("Message", ""))
+        if code in THROTTLED or code in _STRANGERS:
+            return Unavailable(f"{self.place} says: {words}")
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
+        if status >= 500:
+            return Lost(f"{self.place} says: {words}")
+        return Answered(code, told.get("Message", ""), about=about)
+
+
+def code_of(told: str) -> str:
+    return told.removeprefix(_PREFIX)
+
+
+def said(code: str, words: str) -> str:
+    """Say in one short line what SQS said."""
+    return _line(f"{code_of(code)}: {words}" if words else code_of(code))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:REASON_LIMIT]
+
+
+def _endpoint(options: Mapping[str, object]) -> str | None:
+    unknown = set(options) - {"endpoint_url"}
+    if unknown:
+        known = 'the only option of sqs is "endpoint_url".'
+        raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {known}")
+    url = options.get("endpoint_url")
+    if url is None:
+        return None
+    if not isinstance(url, str) or not _ENDPOINT.fullmatch(url):
+        remedy = "endpoint_url must be http(s)://host[:port], without a secret."
+        raise Invalid("options", remedy)
+    return url
+
+
+def _unusable() -> Invalid:
+    remedy = (
+        "write sqs://access-key:secret-key@region, or sqs://region for this machine's "
+        "own role"
+    )
+    return Invalid("url", f"{remedy}; percent-encode what is special in a key.")

@@ -1,0 +1,262 @@
+"""What is known of a topic beside its name: limits, retention, and whom to ask."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from django.db import transaction
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.brokers import adapters, secrets
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.models import Topic
+from apps.core.errors import Absent, Invalid, Unavailable
+from apps.core.text import storable
+from apps.team.rights import Principal, Scope
+
+log = logging.getLogger(__name__)
+
+MOST_COUNT = 10_000
+MOST_DAYS = 36_500
+LONGEST_TIMEOUT = 7 * 86_400.0
+TEXT_LIMIT = 200
+LINK_LIMIT = 2_000
+OPTIONS_LIMIT = 10_000
+_CLOCK = re.compile(r"(?:(\d{1,2})\.)?(\d{1,2}):([0-5]\d):([0-5]\d(?:\.\d{1,7})?)")
+# What a kind of broker may have its own mind about.
+OF_THE_BROKER = {
+    *("dead_letter_queue", "max_dequeue_count", "visibility_timeout", "options"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policies:
+    """One topic's; times in seconds. `retention_days` None is the installation's."""
+
+    dead_letter_queue: str = ""
+    max_dequeue_count: int = 5
+    visibility_timeout: float = 60.0
+    retention_days: int | None = None
+    owner: str = ""
+    runbook: str = ""
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, topic: Topic) -> Self:
+        return cls(**{name: getattr(topic, name) for name in NAMES})
+
+    def changed(self, told: Mapping[str, object]) -> Self:
+        """Give these with what is told instead; raises Invalid naming the field."""
+        values: dict[str, Any] = {
+            name: _READ[name](name, value) for name, value in told.items()
+        }
+        return replace(self, **values)
+
+    def differences(self, other: Self) -> dict[str, list[object]]:
+        """Tell what is another, as [here, there]."""
+        here, there = asdict(self), asdict(other)
+        return {
+            name: [value, there[name]]
+            for name, value in here.items()
+            if value != there[name]
+        }
+
+
+def set_policies(
+    *,
+    topic: Topic,
+    policies: Policies,
+    reason: str = "",
+    principal: Principal,
+    now: datetime,
+) -> Topic:
+    """Make these the policies of a topic; raises Invalid for what cannot work."""
+    principal.require(Scope.BROKERS_WRITE)
+    if not principal.sees(topic.name):
+        raise Absent(f"There is no topic {topic.name} here.")
+    changes = Policies.of(topic).differences(policies)
+    if not changes:
+        return topic
+    if OF_THE_BROKER & changes.keys():
+        _check_with_broker(topic, policies)
+    with transaction.atomic():
+        Topic.objects.filter(pk=topic.pk).update(
+            **{name: after for name, (_, after) in changes.items()}
+        )
+        audit.record(
+            action=Action.TOPIC_ALTERED,
+            subject=f"topic:{topic.name}",
+            actor=principal.actor,
+            source=principal.source,
+            reason=reason,
+            now=now,
+            detail=changes,
+        )
+    return Topic.objects.select_related("broker").get(pk=topic.pk)
+
+
+def options_from(text: str) -> dict[str, object]:
+    """Read options as people write them: a JSON object, or nothing."""
+    if not text.strip():
+        return {}
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        told = None
+    return _options("options", told)
+
+
+def takes_host_json(topic: Topic) -> bool:
+    """Tell whether its kind of broker is set up in a `host.json` that can be pasted."""
+    return _host_json_of(topic) is not None
+
+
+def pasted(
+    topic: Topic, host_json: str, told: Mapping[str, object]
+) -> dict[str, object]:
+    """Put what a pasted `host.json` says of queues in front of what else is told."""
+    read = _host_json_of(topic)
+    if read is None:
+        raise Invalid("host_json", "its kind of broker is not set up in one.")
+    try:
+        found = read(host_json)
+    except Invalid as wrong:
+        raise Invalid("host_json", str(wrong)) from None
+    # It is a policy of ours, whatever the kind.
+    count = found.pop("maxDequeueCount", told.get("max_dequeue_count"))
+    known = _options("options", told.get("options"))
+    return {**told, "max_dequeue_count": count, "options": {**known, **found}}
+
+
+def _host_json_of(topic: Topic) -> adapters.Pasted | None:
+    if topic.broker is None:
+        return None
+    return adapters.reader_of_host_json(topic.broker.kind)
+
+
+def _check_with_broker(topic: Topic, policies: Policies) -> None:
+    """Let the adapter look at them: it knows what its kind can do."""
+    if topic.broker is None:
+        if policies.dead_letter_queue or policies.options:
+            raise Invalid("broker", "say first which broker carries the topic.")
+        return
+    settings = TopicSettings(
+        topic=topic.native_name,
+        dead_letter_queue=policies.dead_letter_queue,
+        max_dequeue_count=policies.max_dequeue_count,
+        visibility_timeout=policies.visibility_timeout,
+        options=policies.options,
+    )
+    try:
+        url = secrets.revealed(topic.broker.url)
+        broker = BrokerSettings(url=url, options=topic.broker.options)
+        adapters.adapter(topic.broker.kind).topic_admin(broker, settings).close()
+    except Unavailable as later:
+        log.info("policies of %s are not looked at: %s", topic.name, later)
+
+
+def _count(name: str, value: object) -> int:
+    return _whole(name, value, MOST_COUNT)
+
+
+def _days(name: str, value: object) -> int | None:
+    if value is None or value == "":
+        return None
+    return _whole(name, value, MOST_DAYS)
+
+
+def _whole(name: str, value: object, most: int) -> int:
+    text = value.strip() if isinstance(value, str) else value
+    # A bool is an int to Python; int() would read other scripts' digits, too.
+    if isinstance(text, str) and text.isascii() and text.isdigit():
+        text = int(text[:20])
+    if type(text) is not int or not 1 <= text <= most:
+        raise Invalid(name, f"give a whole number from 1 to {most}.")
+    return text
+
+
+def _seconds(name: str, value: object) -> float:
+    """Read seconds, or a time span as hh:mm:ss."""
+    seconds = _clock(value) if isinstance(value, str) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise Invalid(name, "give seconds, or hh:mm:ss.")
+    if not 0 < seconds <= LONGEST_TIMEOUT:
+        raise Invalid(name, f"give more than 0 and at most {LONGEST_TIMEOUT:.0f} s.")
+    return float(seconds)
+
+
+def _clock(text: str) -> float | None:
+    found = _CLOCK.fullmatch(text.strip())
+    if found:
+        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or len(value) > TEXT_LIMIT:
+        raise Invalid(name, f"give text of at most {TEXT_LIMIT} characters.")
+    if value != storable(value) or not value.isprintable():
+        raise Invalid(name, "it holds a character that cannot be seen.")
+    return value.strip()
+
+
+def _queue(name: str, value: object) -> str:
+    # Spaces at its ends are part of a queue's name.
+    return value if _text(name, value) and isinstance(value, str) else ""
+
+
+def _link(name: str, value: object) -> str:
+    """Read a link that is safe to follow: nothing that a page would run."""
+    if value == "":
+        return ""
+    if not isinstance(value, str) or len(value) > LINK_LIMIT:
+        raise Invalid(name, f"give a link of at most {LINK_LIMIT} characters.")
+    try:
+        parts = urlsplit(value.strip())
+        is_one = parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        is_one = False
+    if not is_one or not value.isprintable() or any(map(str.isspace, value.strip())):
+        raise Invalid(name, "give a link that begins with https:// or http://")
+    return value.strip()
+
+
+def _options(name: str, value: object) -> dict[str, object]:
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value):
+        raise Invalid(name, 'give a JSON object, such as {"body_field": "body"}.')
+    if not _is_keepable(value):
+        raise Invalid(name, f"give at most {OPTIONS_LIMIT} characters of plain JSON.")
+    return dict(value)
+
+
+def _is_keepable(value: object) -> bool:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return False
+    is_text = text == storable(text) and "\\u0000" not in text
+    return is_text and len(text) <= OPTIONS_LIMIT
+
+
+_READ: Mapping[str, Callable[[str, object], object]] = {
+    "dead_letter_queue": _queue,
+    "max_dequeue_count": _count,
+    "visibility_timeout": _seconds,
+    "retention_days": _days,
+    "owner": _text,
+    "runbook": _link,
+    "options": _options,
+}
+NAMES = tuple(each.name for each in fields(Policies))

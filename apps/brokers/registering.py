@@ -1,0 +1,227 @@
+"""Brokers as people enter and change them, and the topics that they take from them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.brokers import adapters, hosts, secrets
+from apps.brokers.adapters.adapter import BrokerSettings
+from apps.brokers.models import Broker, Topic
+from apps.brokers.ports import FoundTopic
+from apps.brokers.services import register_topic
+from apps.core.errors import Absent, Forbidden, Invalid, Refused, Unavailable
+from apps.core.text import storable
+from apps.team.rights import Principal, Scope
+
+log = logging.getLogger(__name__)
+
+NAME_LIMIT = 100
+URL_LIMIT = 4_000
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+
+
+def add(
+    *,
+    name: str,
+    kind: str,
+    url: str,
+    options: Mapping[str, object],
+    principal: Principal,
+    now: datetime,
+) -> Broker:
+    """Add what somebody entered; raises Invalid for a name or an address of no use.
+
+    `url` is an address in the clear, which is kept sealed, or env:NAME.
+    """
+    _require_all_topics(principal)
+    adapters.known(kind)
+    _check_name(name)
+    kept = _kept(url)
+    _check_address(kind, kept, options)
+    with transaction.atomic():
+        broker, made = Broker.objects.get_or_create(
+            name=name,
+            defaults={"kind": kind, "url": kept, "options": options},
+        )
+        if not made:
+            raise Invalid("name", f"there is a broker {name} already.")
+        _record(
+            Action.BROKER_REGISTERED, broker.name, principal, now, {"kind": broker.kind}
+        )
+    return broker
+
+
+def alter(
+    *,
+    broker: Broker,
+    name: str | None = None,
+    url: str | None = None,
+    options: Mapping[str, object] | None = None,
+    principal: Principal,
+    now: datetime,
+) -> Broker:
+    """Change what is given, and leave the rest; its kind stays what it is."""
+    _require_all_topics(principal)
+    values: dict[str, Any] = {}
+    if name is not None and name != broker.name:
+        _check_name(name)
+        values["name"] = name
+    if options is not None and dict(options) != broker.options:
+        values["options"] = dict(options)
+    if url is not None:
+        values["url"] = _kept(url)
+    if {"url", "options"} & values.keys():
+        changed = {"url": broker.url, "options": broker.options, **values}
+        _check_address(broker.kind, changed["url"], changed["options"])
+    return _altered(broker, values, principal, now=now) if values else broker
+
+
+@transaction.atomic
+def _altered(
+    broker: Broker, values: Mapping[str, object], principal: Principal, *, now: datetime
+) -> Broker:
+    others = Broker.objects.exclude(pk=broker.pk)
+    if others.filter(name=values.get("name")).exists():
+        raise Invalid("name", f"there is a broker {values['name']} already.")
+    Broker.objects.filter(pk=broker.pk).update(**values)
+    # What an address or an option was may be a secret: only that it changed is told.
+    detail = {"changed": sorted(values), "name": values.get("name", "")}
+    _record(Action.BROKER_ALTERED, broker.name, principal, now, detail)
+    return Broker.objects.get(pk=broker.pk)
+
+
+@transaction.atomic
+def remove(*, broker: Broker, principal: Principal, now: datetime) -> None:
+    """Remove a broker that carries no topic; raises Refused for one that does."""
+    _require_all_topics(principal)
+    locked = Broker.objects.select_for_update().get(pk=broker.pk)
+    number = locked.topics.count()
+    if number:
+        raise Refused(f"{broker.name} still carries {number} of the topics known here.")
+    locked.delete()
+    _record(Action.BROKER_REMOVED, broker.name, principal, now, {"kind": broker.kind})
+
+
+def one(*, broker_id: int) -> Broker:
+    """Find a broker; raises Absent where there is none."""
+    broker = Broker.objects.filter(pk=broker_id).first()
+    if broker is None:
+        raise Absent(f"There is no broker {broker_id} here.")
+    return broker
+
+
+@transaction.atomic
+def adopt_topics(
+    *,
+    broker: Broker,
+    found: Sequence[FoundTopic],
+    principal: Principal,
+    now: datetime,
+) -> list[Topic]:
+    """Register topics that a broker was found to have; what is known stays as it is.
+
+    A name that another broker's topic has already is told apart by this broker's.
+    """
+    principal.require(Scope.BROKERS_WRITE)
+    return [_adopted(broker, each, principal, now=now) for each in found]
+
+
+def _adopted(
+    broker: Broker, found: FoundTopic, principal: Principal, *, now: datetime
+) -> Topic:
+    if not is_keepable(found):
+        raise Refused("A topic whose name is no text cannot be kept here.")
+    known = broker.topics.filter(native_name=found.name).first()
+    name = known.name if known else _free_name(broker, found.name)
+    if not principal.sees(name):
+        raise Forbidden(f"The topic {name} is none of yours.")
+    if known and known.dead_letter_queue:
+        return known
+    return register_topic(
+        name=name,
+        broker=broker,
+        dead_letter_queue=found.dead_letter_queue,
+        policy={},
+        native_name=found.name,
+        actor=principal.actor,
+        now=now,
+    )
+
+
+def is_keepable(found: FoundTopic) -> bool:
+    """Tell whether its names are text, as Postgres and HTTP know it."""
+    names = (found.name, found.dead_letter_queue)
+    return all(name == storable(name) for name in names)
+
+
+def _free_name(broker: Broker, name: str) -> str:
+    taken = Topic.objects.filter(name=name).exclude(broker=None)
+    return f"{name}@{broker.name}" if taken.exists() else name
+
+
+def _require_all_topics(principal: Principal) -> None:
+    """Raise Forbidden for a key of some topics: a broker carries those of others."""
+    principal.require(Scope.BROKERS_WRITE)
+    if not principal.sees_every_topic:
+        raise Forbidden("Brokers carry topics that this key does not see.")
+
+
+def _check_name(name: str) -> None:
+    if (
+        not 0 < len(name) <= NAME_LIMIT
+        or not name.isprintable()
+        or name != name.strip()
+    ):
+        raise Invalid("name", f"give up to {NAME_LIMIT} characters that can be seen.")
+
+
+def _kept(url: str) -> str:
+    """Give what is stored of an address that somebody entered."""
+    if len(url) > URL_LIMIT or not url.isprintable():
+        raise Invalid("url", f"give at most {URL_LIMIT} characters that can be seen.")
+    name = url.removeprefix(secrets.FROM_ENVIRONMENT)
+    if name != url and not VARIABLE.fullmatch(name):
+        raise Invalid("url", "name a variable of the environment behind env:")
+    if url.startswith(secrets.SEALED):
+        raise Invalid("url", "give the address itself; it is sealed here.")
+    return secrets.sealed(url.strip())
+
+
+def _check_address(kind: str, kept: str, options: Mapping[str, object]) -> None:
+    """Raise Invalid for what can never work, as far as that can be told by now.
+
+    Where a client or a variable of the environment is missing, using it will tell.
+    """
+    try:
+        clear = secrets.revealed(kept)
+        if kept.startswith(secrets.SEALED):
+            hosts.check(clear, options, resolve=False)
+        settings = BrokerSettings(url=clear, options=options)
+        adapters.adapter(kind).broker_admin(settings).close()
+    except Unavailable as later:
+        log.info("an address of %s is not looked at: %s", kind, later)
+
+
+def _record(
+    action: Action,
+    name: str,
+    principal: Principal,
+    now: datetime,
+    detail: Mapping[str, object],
+) -> None:
+    audit.record(
+        action=action,
+        subject=f"broker:{name}",
+        actor=principal.actor,
+        source=principal.source,
+        now=now,
+        detail=detail,
+    )

@@ -1,0 +1,59 @@
+"""A broker's address, whose secret is never shown again once it was given.
+
+It is kept in one of two ways: `env:NAME` names the variable that holds it, so that the
+database never does; anything else is sealed with a key derived from the installation's
+own (Fernet: AES-128-CBC and HMAC-SHA-256).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+
+from cryptography.fernet import Fernet, InvalidToken
+from django.conf import settings
+
+from apps.core.errors import Invalid, Unavailable
+
+FROM_ENVIRONMENT = "env:"
+SEALED = "sealed:"
+
+
+def sealed(url: str) -> str:
+    """Give what may be stored of an address; what is sealed already stays so."""
+    if url.startswith((FROM_ENVIRONMENT, SEALED)):
+        return url
+    if "\0" in url or not url.strip():
+        raise Invalid("url", "give the broker's address, or env:NAME.")
+    return SEALED + _box().encrypt(url.encode()).decode()
+
+
+def revealed(url: str) -> str:
+    """Give the address in the clear; raise `Unavailable` where it cannot be had."""
+    if url.startswith(FROM_ENVIRONMENT):
+        name = url.removeprefix(FROM_ENVIRONMENT)
+        if name not in os.environ:
+            raise Unavailable(
+                f"The broker's address is to be in {name}, which is not set."
+            )
+        return os.environ[name]
+    if not url.startswith(SEALED):
+        return url
+    try:
+        return _box().decrypt(url.removeprefix(SEALED).encode()).decode()
+    except InvalidToken as broken:
+        raise Unavailable(
+            "The broker's address was sealed under another POISONWEB_SECRET_KEY: "
+            "enter it again, or start with the key of then."
+        ) from broken
+
+
+def described(url: str) -> str:
+    """Say in a word where an address is kept, and nothing of what it is."""
+    return url if url.startswith(FROM_ENVIRONMENT) else "kept, sealed"
+
+
+def _box() -> Fernet:
+    key = hashlib.sha256(b"poisonweb brokers\0" + settings.SECRET_KEY.encode()).digest()
+    return Fernet(base64.urlsafe_b64encode(key))

@@ -1,0 +1,85 @@
+"""RabbitMQ itself: what it adds to a message that it dead-letters.
+
+Our adapter keeps the array `x-death` as JSON; its first entry is the latest death.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from apps.brokers.vocabularies.story import Found, Told
+from poisonguard import contract
+
+NAME = "rabbitmq"
+
+DEATHS = "x-death"
+# Of the queue it lies in now: it counts our own reads, and no consumer's.
+DELIVERIES = "x-delivery-count"
+# A message that came back with the deaths it died could be taken for one that goes
+# round in a circle, which RabbitMQ drops; and counts would go on where they stopped.
+_WROTE = (DEATHS, DELIVERIES, "x-acquired-count")
+_PREFIXES = ("x-first-death-", "x-last-death-")
+_CAUSES = {
+    "rejected": contract.Cause.REJECTED,
+    "expired": contract.Cause.EXPIRED,
+    "maxlen": contract.Cause.REJECTED,
+    "delivery_limit": contract.Cause.MAX_DEQUEUE_COUNT,
+}
+_LONGEST = 2**20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def told(found: Found) -> Told:
+    death = _latest(found.raw(DEATHS))
+    reason = _text(death.get("reason")) or found.first(
+        "x-last-death-reason", "x-first-death-reason"
+    )
+    queue = _text(death.get("queue")) or found.first(
+        "x-last-death-queue", "x-first-death-queue"
+    )
+    properties = Told(
+        content_type=found.text("amqp.content_type"),
+        message_type=found.text("amqp.type"),
+    )
+    if not reason and not queue:
+        return properties
+    return replace(
+        properties,
+        cause=_CAUSES.get(reason.strip(), contract.Cause.REJECTED) if reason else None,
+        origin=queue,
+        failed_at=_moment(death.get("time")),
+    )
+
+
+def wrote(found: Found) -> Collection[bytes]:
+    return found.among(_WROTE, prefixes=_PREFIXES)
+
+
+def _latest(deaths: bytes) -> Mapping[str, object]:
+    if not deaths or len(deaths) > _LONGEST:
+        return {}
+    try:
+        told_deaths = json.loads(deaths)
+    except (ValueError, RecursionError):
+        return {}
+    entries = told_deaths if isinstance(told_deaths, list) else [told_deaths]
+    first = entries[0] if entries else {}
+    return first if isinstance(first, dict) else {}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _moment(value: object) -> datetime | None:
+    """Read the seconds since 1970, bare or as our adapter marks a timestamp."""
+    seconds = value.get("$T") if isinstance(value, dict) else value
+    if not isinstance(seconds, int) or isinstance(seconds, bool):
+        return None
+    try:
+        return _EPOCH + timedelta(seconds=seconds)
+    except OverflowError:
+        return None

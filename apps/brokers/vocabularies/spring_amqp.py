@@ -1,0 +1,50 @@
+"""Spring AMQP: what RepublishMessageRecoverer adds.
+
+It names no type: that stands in the stack, where Spring's own wrapper comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from apps.brokers.vocabularies import stacks
+from apps.brokers.vocabularies.story import Found, Told
+from poisonguard import contract
+
+NAME = "spring-amqp"
+
+STACK = "x-exception-stacktrace"
+MESSAGE = "x-exception-message"
+EXCHANGE, ROUTING_KEY = "x-original-exchange", "x-original-routingkey"
+# Of a failure that is over: Spring would write them anew, and whoever looks into the
+# queue would take the message for one that has just failed.
+_WROTE = (STACK, MESSAGE, EXCHANGE, ROUTING_KEY)
+_WRAPPERS = frozenset(
+    {
+        "org.springframework.amqp.rabbit.support.ListenerExecutionFailedException",
+        "org.springframework.amqp.rabbit.listener.exception."
+        "ListenerExecutionFailedException",
+        "org.springframework.amqp.AmqpRejectAndDontRequeueException",
+        "java.lang.reflect.InvocationTargetException",
+    }
+)
+
+
+def told(found: Found) -> Told:
+    if STACK not in found:
+        return Told()
+    stack = found.text(STACK)
+    chain = list(stacks.java(stack))
+    named = [one for one in chain if one[0] not in _WRAPPERS] or chain or [("", "")]
+    kind, words = named[0]
+    return Told(
+        cause=contract.Cause.EXHAUSTED,
+        exception_type=kind,
+        exception_message=found.text(MESSAGE) or words,
+        exception_traceback=stack,
+        origin=found.first(ROUTING_KEY, EXCHANGE),
+    )
+
+
+def wrote(found: Found) -> Collection[bytes]:
+    return found.among(_WROTE)

@@ -1,0 +1,31 @@
+"""Exceptions named inside of a stack, where no header names them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+# Stacks are read to here: what wraps what is told long before.
+_LIMIT = 262_144
+_TYPE = r"(?:[A-Za-z_$][\w$]*\.)+[A-Za-z_$][\w$]*"
+_JAVA = re.compile(rf"(?:Caused by: )?({_TYPE})(?:: (.*))?")
+_NAME = re.compile(r"(?<![\w.$])[\w.$+`]+")
+
+
+def java(stack: str) -> Iterator[tuple[str, str]]:
+    """Yield the type and message of each exception, the outermost first."""
+    for number, line in enumerate(stack[:_LIMIT].splitlines()):
+        if number == 0 or line.startswith("Caused by: "):
+            found = _JAVA.fullmatch(line.rstrip())
+            if found:
+                yield found[1], found[2] or ""
+
+
+def dotnet(text: str) -> tuple[str, str]:
+    """Return the type and message of the first exception; twice "" if none is told."""
+    for line in text[:_LIMIT].splitlines():
+        for name in _NAME.finditer(line):
+            if "." in name[0] and name[0].endswith("Exception"):
+                words = line[name.end() :]
+                return name[0], words[2:].rstrip() if words.startswith(": ") else ""
+    return "", ""

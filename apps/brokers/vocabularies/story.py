@@ -1,0 +1,132 @@
+"""What a dead letter's headers may tell, and how to read them without being hurt.
+
+Header names are matched without regard to case. Of headers that occur twice the last
+one counts: whoever gives up on a message adds its headers behind those it found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+
+from apps.brokers.ports import Header
+from poisonguard import contract
+
+# A number in a table of AMQP, as our adapter writes its type down.
+_TYPED = re.compile(r'\{"\$[a-zA-Z]": ?(\d+)\}', re.ASCII)
+_COUNT_DIGITS = len(str(contract.COUNT_LIMIT))
+# What a message is, whether or not it failed.
+_OF_ANY_MESSAGE = frozenset({"content_type", "message_type", "redrive"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What one vocabulary tells; what it does not tell is "" or None.
+
+    The texts are decoded with replacement and may hold NUL. `origin` is where the
+    message was read from before it failed, in the teller's words.
+    """
+
+    cause: contract.Cause | None = None
+    exception_type: str = ""
+    exception_message: str = ""
+    exception_traceback: str = ""
+    original_bookmark: str | None = None
+    origin: str = ""
+    consumer_group: str = ""
+    client_name: str = ""
+    attempts: int | None = None
+    failed_at: datetime | None = None
+    handler_version: str | None = None
+    content_type: str = ""
+    message_type: str = ""
+    redrive: str | None = None
+
+    @property
+    def says_why(self) -> bool:
+        """Tell whether anything here is about a failure."""
+        return any(
+            is_said(getattr(self, field.name))
+            for field in fields(Told)
+            if field.name not in _OF_ANY_MESSAGE
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Story(Told):
+    """What all vocabularies tell together; `told_by` names those that say why.
+
+    A dead letter of which nobody tells a cause was simply `rejected`: somebody put it
+    there.
+    """
+
+    cause: contract.Cause = contract.Cause.REJECTED
+    told_by: tuple[str, ...] = ()
+
+
+class Found:
+    """The headers of one message, by their names in small letters."""
+
+    def __init__(self, headers: Sequence[Header]) -> None:
+        self._values = {name.lower(): value for name, value in headers}
+
+    def __contains__(self, name: str) -> bool:
+        return name.encode() in self._values
+
+    def raw(self, name: str) -> bytes:
+        return self._values.get(name.encode(), b"")
+
+    def text(self, name: str) -> str:
+        return self.raw(name).decode("utf-8", "replace")
+
+    def count(self, name: str) -> int | None:
+        """Return a decimal number from 0 on; None for anything else."""
+        return counted(self.text(name))
+
+    def moment(self, name: str) -> datetime | None:
+        """Return an ISO-8601 time with a zone; None for anything else."""
+        return moment(self.text(name))
+
+    def among(
+        self, names: Iterable[str] = (), *, prefixes: tuple[str, ...] = ()
+    ) -> set[bytes]:
+        """Return the names that are here of these, or begin like these."""
+        wanted = {name.encode() for name in names}
+        beginnings = tuple(prefix.encode() for prefix in prefixes)
+        return {
+            name
+            for name in self._values
+            if name in wanted or name.startswith(beginnings)
+        }
+
+    def first(self, *names: str) -> str:
+        """Return the first of these that is there and not empty."""
+        return next((text for text in map(self.text, names) if text), "")
+
+
+def is_said(value: object) -> bool:
+    return value is not None and value != ""
+
+
+def counted(text: str) -> int | None:
+    typed = _TYPED.fullmatch(text)
+    digits = typed[1] if typed else text.strip()
+    # int() reads other scripts' digits and underscores, and refuses 5,000 digits.
+    if not digits.isascii() or not digits.isdigit() or len(digits) > _COUNT_DIGITS:
+        return None
+    return min(int(digits), contract.COUNT_LIMIT)
+
+
+def one_more(count: int | None) -> int | None:
+    """Turn a number of retries into one of attempts."""
+    return None if count is None else min(count + 1, contract.COUNT_LIMIT)
+
+
+def moment(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text.strip())
+        return found.astimezone(UTC) if found.tzinfo else None
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,208 @@
+"""What a lane does beside draining: it looks at its topic, and says how it is.
+
+Looking changes nothing at the broker. What is seen stands on the row of the lane.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.models import F
+
+from apps.bookmarks import services as bookmarks
+from apps.brokers import services as brokers
+from apps.brokers.ports import DeadLetter, Delivered
+from apps.capture.models import Counter, Lane, LaneState, Sample
+from apps.capture.paces import Rate, Timer
+from apps.core.ids import digest_of
+
+LOOK_EVERY = 2.0
+SAMPLE_EVERY = 10.0
+SAMPLES = 10
+SAMPLE_BYTES = 4096
+SAMPLE_HEADERS = 100
+SAMPLE_HEADER_BYTES = 1024
+# Whoever counted so lately counts for itself: the broker's word would count it twice.
+COUNTS_ITSELF = timedelta(days=1)
+
+Clock = Callable[[], datetime]
+
+
+class House:
+    """Looks at one lane's topic every two seconds, however often it is asked to."""
+
+    def __init__(self, *, lane: Lane, clock: Clock, timer: Timer) -> None:
+        self.lane = lane
+        self.topic = lane.topic
+        self.clock = clock
+        self.timer = timer
+        self.rate = Rate(timer)
+        self.admin = brokers.admin_of(lane.topic)
+        self.capabilities = brokers.capabilities_of(lane.topic)
+        self._looked_at: float | None = None
+        self._counted_minute: datetime | None = None
+
+    def close(self) -> None:
+        self.admin.close()
+
+    def is_due(self) -> bool:
+        at = self._looked_at
+        return at is None or self.timer() - at >= LOOK_EVERY
+
+    def look(self) -> int | None:
+        """Note positions, depth, age and deliveries; give the depth."""
+        self._looked_at = self.timer()
+        now = self.clock()
+        bookmarks.observe(topic=self.topic, consumers=self.admin.consumers(), now=now)
+        depth = self.admin.depth()
+        if self.capabilities.delivered:
+            self._count_deliveries(now)
+        note(
+            lane=self.lane,
+            state=LaneState.RUNNING,
+            detail="" if depth is None else f"{depth} in the dead-letter queue",
+            depth=depth,
+            oldest_at=self.admin.oldest_at(),
+            rate=self.rate.per_minute(),
+            now=now,
+        )
+        return depth
+
+    def _count_deliveries(self, now: datetime) -> None:
+        if _minute(now) != self._counted_minute:
+            told = self.admin.delivered()
+            self._counted_minute = _minute(now)
+            if told is not None:
+                count_deliveries(lane=self.lane, told=told, now=now)
+
+
+def note(*, lane: Lane, state: LaneState, now: datetime, **values: Any) -> None:
+    """Say how a lane is."""
+    if "detail" in values:
+        values["detail"] = values["detail"][:500]
+    Lane.objects.filter(pk=lane.pk).update(state=state.value, seen_at=now, **values)
+
+
+def note_captured(*, lane: Lane, number: int) -> None:
+    Lane.objects.filter(pk=lane.pk).update(captured=F("captured") + number)
+
+
+@transaction.atomic
+def count_deliveries(*, lane: Lane, told: Delivered, now: datetime) -> None:
+    """Count what a broker delivered since it was last asked, in the minute of that.
+
+    A total that fell, or that begins anew elsewhere, says nothing of the time between.
+    """
+    known = Lane.objects.select_for_update().get(pk=lane.pk)
+    before, at = known.delivered_total, known.delivered_at
+    goes_on = told.since == known.delivered_since
+    if before is not None and at is not None and goes_on:
+        if _minute(at) == _minute(now):
+            return  # each minute is written once; this one is not over
+        if told.total > before and not _counts_itself(known, now):
+            _count(known, at, told.total - before, now=now)
+    Lane.objects.filter(pk=lane.pk).update(
+        delivered_total=told.total, delivered_since=told.since, delivered_at=now
+    )
+
+
+def _minute(moment: datetime) -> datetime:
+    return moment.replace(second=0, microsecond=0)
+
+
+def _counts_itself(lane: Lane, now: datetime) -> bool:
+    recent = Counter.objects.filter(topic=lane.topic_id, source="sdk")
+    return recent.filter(minute__gt=now - COUNTS_ITSELF).exists()
+
+
+_COUNT = """
+INSERT INTO capture_counter (day, reporter, sequence, topic_id, consumer_group,
+    client_name, minute, source, handled, failed, skipped, retried, duration_ms_hist,
+    captured_at)
+VALUES (%(day)s, %(reporter)s, %(sequence)s, %(topic)s, '', '', %(minute)s, 'broker',
+        %(number)s, 0, 0, 0, '{}', %(now)s)
+ON CONFLICT DO NOTHING
+"""
+
+
+def _count(lane: Lane, at: datetime, number: int, *, now: datetime) -> None:
+    """Write one counter, which is named by its topic and its minute."""
+    name = digest_of(b"delivered", str(lane.topic_id).encode())[:16]
+    values: dict[str, Any] = {
+        "day": now.date(),
+        "reporter": uuid.UUID(bytes=name),
+        "sequence": int(_minute(at).timestamp()) // 60,
+        "topic": lane.topic_id,
+        "minute": _minute(at),
+        "number": number,
+        "now": now,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNT, values)
+
+
+class Watch:
+    """Observing: depth, age and samples; nothing is removed, nothing is consumed."""
+
+    def __init__(self, *, lane: Lane, clock: Clock, timer: Timer) -> None:
+        self.topic = lane.topic
+        self.clock = clock
+        self.timer = timer
+        self.house = House(lane=lane, clock=clock, timer=timer)
+        self._depth: int | None = None
+        self._sampled_at: float | None = None
+
+    def close(self) -> None:
+        self.house.close()
+
+    def once(self) -> float:
+        """Look if it is time to, and give the seconds until it is again."""
+        if self.house.is_due():
+            depth = self.house.look()
+            if depth is not None and self._depth is not None:
+                self.house.rate.add(depth - self._depth)
+            self._depth = depth
+            self._sample()
+        return LOOK_EVERY / 2
+
+    def _sample(self) -> None:
+        at = self._sampled_at
+        if at is not None and self.timer() - at < SAMPLE_EVERY:
+            return
+        self._sampled_at = self.timer()
+        if not self.house.capabilities.peeks:
+            return
+        reader = brokers.reader_of(self.topic)
+        try:
+            letters = reader.peek(limit=SAMPLES)
+        finally:
+            reader.close()
+        _keep_samples(self.house.lane, letters[:SAMPLES], now=self.clock())
+
+
+@transaction.atomic
+def _keep_samples(lane: Lane, letters: Sequence[DeadLetter], *, now: datetime) -> None:
+    Sample.objects.filter(topic=lane.topic).delete()
+    Sample.objects.bulk_create(
+        [
+            Sample(
+                topic=lane.topic,
+                place=place,
+                bookmark=letter.bookmark,
+                start=letter.body[:SAMPLE_BYTES],
+                size=letter.size,
+                headers=[
+                    part[:SAMPLE_HEADER_BYTES]
+                    for header in letter.headers[:SAMPLE_HEADERS]
+                    for part in header
+                ],
+                dequeue_count=letter.dequeue_count,
+                seen_at=now,
+            )
+            for place, letter in enumerate(letters)
+        ]
+    )

@@ -1,0 +1,31 @@
+"""Lanes, and letters without a name, asked for in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Self
+
+from django.db import models
+
+if TYPE_CHECKING:
+    from apps.capture.models import Delivery, Lane
+
+
+class LaneQuerySet(models.QuerySet["Lane"]):
+    def possible(self) -> Self:
+        """Keep those whose topic has a broker and a dead-letter queue, with both."""
+        carried = self.filter(topic__broker__isnull=False)
+        named = carried.exclude(topic__dead_letter_queue="")
+        return named.select_related("topic__broker")
+
+
+class DeliveryQuerySet(models.QuerySet["Delivery"]):
+    def like(self, *, topic: int, digests: Iterable[bytes]) -> Self:
+        return self.filter(topic=topic, digest__in=list(digests))
+
+    def before(self, moment: datetime) -> Self:
+        return self.filter(captured_at__lt=moment)
+
+    def oldest_first(self) -> Self:
+        return self.order_by("captured_at", "report_id")

@@ -1,0 +1,187 @@
+"""Automatic skips: what one consumer could not process, no other need try.
+
+They are made where the broker hands old messages out again, for the consumer group that
+failed, and only of what is not suspected. They live for 30 days, or until every known
+position of the topic is beyond them.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from django.db import connection, transaction
+from django.db.backends.utils import CursorWrapper
+
+from apps.core import notices
+from apps.core.actor import Actor
+from apps.poison import skip_list
+from apps.poison.states import Because
+
+log = logging.getLogger(__name__)
+
+LIVES = timedelta(days=30)
+# A message that fails again while its skip is young changes nothing: a hundred
+# consumers that fail together would take a hundred revisions.
+RENEWED_AFTER = timedelta(days=15)
+# So long a consumer that starts anew, and is no known reader yet, is spared them too.
+KEPT_FOR = timedelta(days=1)
+# Each consumer holds the whole list, and a list that grows faster is no list of
+# exceptions: then it is the consumer that is sick.
+MOST_ACTIVE = 100_000
+MOST_A_MINUTE = 1_000
+AT_ONCE = 1_000
+
+_TOPICS = """
+SELECT DISTINCT topic.id FROM incoming JOIN brokers_topic topic
+ON topic.id = incoming.topic_id
+WHERE topic.replays AND incoming.status <> 'duplicate' AND NOT incoming.suspected
+  AND incoming.consumer_group <> ''
+"""
+
+_SHARE = """
+WITH failed AS (
+    SELECT DISTINCT ON (topic_id, consumer_group, value_digest) * FROM (
+        SELECT *, sha256(bookmark) AS value_digest FROM incoming
+        WHERE topic_id = ANY(%(topics)s) AND status <> 'duplicate' AND NOT suspected
+          AND consumer_group <> '') hashed
+    ORDER BY topic_id, consumer_group, value_digest, ord DESC
+), known AS (
+    SELECT failed.*, active.id AS skip_id, active.is_automatic
+           AND (active.expires_at < %(renew_before)s
+                OR active.redrive IS DISTINCT FROM failed.redrive) AS is_due
+    FROM failed LEFT JOIN LATERAL (
+        -- OFFSET 0: looked up by nothing but the digest. Of a list that has grown
+        -- fast, Postgres would believe that it is short, and read it whole each time.
+        SELECT * FROM (SELECT * FROM poison_skip WHERE digest = failed.value_digest
+                       AND removed_revision IS NULL OFFSET 0) same
+        WHERE same.topic_id = failed.topic_id AND same.kind = 'bookmark'
+          AND same.consumer_group = failed.consumer_group
+          AND same.handler_version IS NULL) active ON true
+), placed AS (
+    SELECT known.*, skip_id IS NULL AND row_number() OVER (
+               PARTITION BY known.topic_id, skip_id IS NULL ORDER BY ord
+           ) <= least(%(most_active)s - list.automatic, %(most_a_minute)s
+                - CASE WHEN list.minute = %(minute)s THEN list.made ELSE 0 END)
+           AS is_new, list.revision
+    FROM known JOIN poison_skip_list list ON list.topic_id = known.topic_id
+), allowed AS (
+    SELECT placed.*,
+           revision + row_number() OVER (PARTITION BY topic_id ORDER BY ord) AS next
+    FROM placed WHERE is_new OR is_due
+), made AS (
+    INSERT INTO poison_skip (topic_id, consumer_group, kind, value, publisher, seq,
+        redrive, poison_id, reason, by, is_automatic, at, expires_at, revision,
+        removed_by, because, removed_reason, applied)
+    SELECT topic_id, consumer_group, 'bookmark', bookmark, publisher, seq, redrive,
+           poison_id, concat_ws(': ', cause, nullif(error_type, '')), %(by)s, true,
+           %(now)s, %(expires_at)s, next, '', '', '', 0
+    FROM allowed WHERE is_new ORDER BY ord
+), due AS (
+    SELECT id FROM poison_skip WHERE id IN (SELECT skip_id FROM allowed WHERE is_due)
+    ORDER BY id FOR NO KEY UPDATE
+), renewed AS (
+    UPDATE poison_skip SET at = %(now)s, expires_at = %(expires_at)s,
+           redrive = allowed.redrive, revision = allowed.next
+    FROM due JOIN allowed ON allowed.skip_id = due.id WHERE poison_skip.id = due.id
+), told AS (
+    SELECT topic_id, count(*) FILTER (WHERE is_new OR is_due) AS changes,
+           count(*) FILTER (WHERE is_new) AS made,
+           count(*) FILTER (WHERE skip_id IS NULL AND NOT is_new) AS withheld
+    FROM placed GROUP BY topic_id
+)
+UPDATE poison_skip_list list SET
+    revision = list.revision + told.changes,
+    automatic = list.automatic + told.made,
+    made = told.made + CASE WHEN list.minute = %(minute)s THEN list.made ELSE 0 END,
+    minute = %(minute)s,
+    withheld = list.withheld + told.withheld,
+    withheld_at = CASE WHEN told.withheld > 0 THEN %(now)s ELSE list.withheld_at END
+FROM told WHERE list.topic_id = told.topic_id AND told.changes + told.withheld > 0
+RETURNING list.topic_id, told.changes, told.withheld
+"""
+
+# A reader that is at a publisher's number has settled all up to it; one that knows
+# nothing of the publisher may yet be handed all of them.
+_PASSED = """
+WITH readers AS (
+    SELECT topic_id, count(*) AS number FROM bookmarks_position
+    WHERE source = 'sdk' GROUP BY topic_id
+), passed AS (
+    SELECT reader.topic_id, mark.publisher,
+           min(least(mark.processed, mark.persisted)) AS seq
+    FROM bookmarks_position reader JOIN readers USING (topic_id)
+    JOIN bookmarks_mark mark ON mark.position_id = reader.id
+    WHERE reader.source = 'sdk'
+    GROUP BY reader.topic_id, mark.publisher, readers.number
+    HAVING count(*) = readers.number
+)
+SELECT skip.topic_id, skip.id FROM poison_skip skip JOIN passed
+ON passed.topic_id = skip.topic_id AND passed.publisher = coalesce(skip.publisher, '')
+   AND skip.seq <= passed.seq
+WHERE skip.is_automatic AND skip.removed_revision IS NULL AND skip.at < %(before)s
+ORDER BY skip.topic_id, skip.id LIMIT %(limit)s
+"""
+
+
+def share(cursor: CursorWrapper, *, now: datetime) -> None:
+    """Make skips of what a merge has just found to fail, or renew those there are.
+
+    The last step of `merge`, inside its transaction.
+    """
+    cursor.execute(_TOPICS)
+    topics = [topic_id for (topic_id,) in cursor.fetchall()]
+    if not topics:
+        return
+    skip_list.hold(topics)
+    values: dict[str, Any] = {
+        "topics": topics,
+        "now": now,
+        "minute": now.replace(second=0, microsecond=0),
+        "expires_at": now + LIVES,
+        "renew_before": now + LIVES - RENEWED_AFTER,
+        "most_active": MOST_ACTIVE,
+        "most_a_minute": MOST_A_MINUTE,
+        "by": str(Actor.system("capture")),
+    }
+    cursor.execute(_SHARE, values)
+    for topic_id, changes, withheld in cursor.fetchall():
+        if changes:
+            notices.notify_skips(topic_id=topic_id)
+            log.info("topic %d: %d skips made or renewed", topic_id, changes)
+        if withheld:
+            log.warning(
+                "topic %d: %d failures were kept and not shared as skips, for it has"
+                " %d, or got %d this minute: see what its consumers have in common",
+                topic_id,
+                withheld,
+                MOST_ACTIVE,
+                MOST_A_MINUTE,
+            )
+
+
+def end_passed(*, now: datetime) -> int:
+    """End the automatic skips that every known position has passed; give their number.
+
+    A position back there on purpose finds what fails again, as anybody would.
+    """
+    number = 0
+    while passed := _passed(before=now - KEPT_FOR):
+        for topic_id, rows in groupby(passed, key=lambda row: row[0]):
+            with transaction.atomic():
+                number += skip_list.end(
+                    topic_id=topic_id,
+                    skips=[skip_id for _, skip_id in rows],
+                    because=Because.PASSED,
+                    actor=Actor.system("skips"),
+                    now=now,
+                )
+    return number
+
+
+def _passed(*, before: datetime) -> list[tuple[int, int]]:
+    with connection.cursor() as cursor:
+        cursor.execute(_PASSED, {"before": before, "limit": AT_ONCE})
+        return [(topic_id, skip_id) for topic_id, skip_id in cursor.fetchall()]

@@ -1,0 +1,42 @@
+"""What is told to every web process at once: Postgres carries it, on one channel.
+
+A notice leaves with the commit of the transaction that gives it, or never. It is only
+a word: whoever missed one finds the truth in the rows.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.db import connection
+
+CHANNEL = "poisonweb"
+SKIPS = "skips"
+FENCE = "fence"
+
+
+def notify_skips(*, topic_id: int) -> None:
+    """Tell that the skip list of this topic has a new revision."""
+    _notify({SKIPS: topic_id})
+
+
+def notify_fence(*, topic: str, client_name: str, sub_id: str, epoch: int) -> None:
+    """Tell the holder of this position that it holds it no longer."""
+    _notify(
+        {
+            FENCE: {
+                "client_name": client_name,
+                "sub_id": sub_id,
+                "topic": topic,
+                "epoch": epoch,
+            }
+        }
+    )
+
+
+def _notify(notice: dict[str, Any]) -> None:
+    # Postgres carries 8,000 bytes; names of 255 characters stay far below in UTF-8.
+    text = json.dumps(notice, ensure_ascii=False, separators=(",", ":"))
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, text])

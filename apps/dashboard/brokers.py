@@ -1,0 +1,170 @@
+"""What people fill in about brokers and topics, read once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from django.http import QueryDict
+
+from apps.brokers import policies, registering, secrets
+from apps.brokers.models import Broker, Topic
+from apps.brokers.policies import Policies
+from apps.capture import watching
+from apps.capture.models import Mode
+from apps.core.errors import Invalid, PoisonwebError
+from apps.team.rights import Principal
+
+REASON_LIMIT = 1_000
+# Of the policies, those that are filled in as they are.
+PLAIN = (
+    *("dead_letter_queue", "max_dequeue_count", "visibility_timeout"),
+    *("retention_days", "owner", "runbook"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerForm:
+    """As it is filled in, so that it can be shown again: all but an address.
+
+    Only that an address is in the environment is shown; `url` "" leaves the known one.
+    """
+
+    name: str = ""
+    kind: str = ""
+    url: str = ""
+    options: str = ""
+
+    @classmethod
+    def read(cls, sent: QueryDict) -> Self:
+        return cls(**{name: sent.get(name, "") for name in cls.__slots__})
+
+    @classmethod
+    def of(cls, broker: Broker) -> Self:
+        return cls(name=broker.name, kind=broker.kind, options=written(broker.options))
+
+    @property
+    def shown_url(self) -> str:
+        is_secret = not self.url.startswith(secrets.FROM_ENVIRONMENT)
+        return "" if is_secret else self.url
+
+    def add(self, principal: Principal, *, now: datetime) -> Broker:
+        return registering.add(
+            name=self.name.strip(),
+            kind=self.kind,
+            url=self.url.strip(),
+            options=policies.options_from(self.options),
+            principal=principal,
+            now=now,
+        )
+
+    def alter(self, broker: Broker, principal: Principal, *, now: datetime) -> Broker:
+        return registering.alter(
+            broker=broker,
+            name=self.name.strip(),
+            url=self.url.strip() or None,
+            options=policies.options_from(self.options),
+            principal=principal,
+            now=now,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoliciesForm:
+    """As it is filled in: every policy as text."""
+
+    values: Mapping[str, str]
+    options: str
+    host_json: str = ""
+    reason: str = ""
+
+    @classmethod
+    def read(cls, sent: QueryDict) -> Self:
+        return cls(
+            values={name: sent.get(name, "") for name in PLAIN},
+            options=sent.get("options", ""),
+            host_json=sent.get("host_json", ""),
+            reason=sent.get("reason", ""),
+        )
+
+    @classmethod
+    def of(cls, known: Policies) -> Self:
+        values = {name: getattr(known, name) for name in PLAIN}
+        return cls(
+            values={name: _text(value) for name, value in values.items()},
+            options=written(known.options),
+        )
+
+    def keep(self, topic: Topic, principal: Principal, *, now: datetime) -> Topic:
+        told: dict[str, object] = {
+            **self.values,
+            "options": policies.options_from(self.options),
+        }
+        if self.host_json.strip():
+            told = policies.pasted(topic, self.host_json, told)
+        return policies.set_policies(
+            topic=topic,
+            policies=Policies.of(topic).changed(told),
+            reason=checked(self.reason),
+            principal=principal,
+            now=now,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeForm:
+    """What a lane shall do, and why."""
+
+    mode: Mode
+    tee_queue: str
+    reason: str
+
+    @classmethod
+    def read(cls, sent: QueryDict) -> Self:
+        """Read it; raises Invalid for a mode that is none."""
+        mode = sent.get("mode", "")
+        if mode not in list(Mode):
+            raise Invalid("mode", f"use one of {', '.join(Mode)}.")
+        return cls(
+            mode=Mode(mode),
+            tee_queue=sent.get("tee_queue", ""),
+            reason=sent.get("reason", ""),
+        )
+
+    def set(self, topic: Topic, principal: Principal, *, now: datetime) -> None:
+        reason = checked(self.reason)
+        if not reason and self.mode is not Mode.OBSERVE:
+            raise Invalid("reason", "say why; it stands in the audit trail.")
+        watching.set_mode(
+            topic=topic,
+            mode=self.mode,
+            tee_queue=self.tee_queue if self.mode is Mode.TEE else "",
+            reason=reason,
+            principal=principal,
+            now=now,
+        )
+
+
+def checked(reason: str) -> str:
+    if len(reason) > REASON_LIMIT:
+        raise Invalid("reason", f"give at most {REASON_LIMIT} characters.")
+    return reason.strip()
+
+
+def field_of(wrong: PoisonwebError | None) -> str:
+    """Tell which field an error is about; "" for none of them."""
+    # An adapter says which option, too: "options body_field".
+    return wrong.field.partition(" ")[0] if isinstance(wrong, Invalid) else ""
+
+
+def written(options: Mapping[str, object]) -> str:
+    return json.dumps(options, ensure_ascii=False, indent=2) if options else ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return "" if value is None else str(value)

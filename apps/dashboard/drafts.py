@@ -1,0 +1,281 @@
+"""A skip on its way: what a form says so far, and what it would have matched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from django import forms
+from django.core.signing import Signer
+from django.http import QueryDict
+
+from apps.brokers.models import Topic
+from apps.core.errors import Absent, Invalid, PoisonwebError, Refused
+from apps.dashboard.selectors.skips import Words
+from apps.poison import matching, reading, skip_list
+from apps.poison.matching import Matcher, Preview
+from apps.poison.models import Poison, Skip
+from apps.team.rights import Principal
+from poisonguard.contract import NAME_LIMIT, TEXT_LIMIT, MatcherKind
+
+MOST_HEADERS = 100
+MOST_DIGITS = 19
+
+
+class By(StrEnum):
+    """What a person may skip by; a header and a pointer are both rules."""
+
+    BOOKMARK = "bookmark"
+    MESSAGE_ID = "message_id"
+    BODY_DIGEST = "body_digest"
+    HEADER = "header"
+    POINTER = "pointer"
+
+
+# What one message has of its own; a rule has to be written.
+OF_A_MESSAGE = {
+    By.BOOKMARK: MatcherKind.BOOKMARK,
+    By.MESSAGE_ID: MatcherKind.MESSAGE_ID,
+    By.BODY_DIGEST: MatcherKind.BODY_DIGEST,
+}
+ANY = {
+    By.BOOKMARK: "The message with this bookmark",
+    By.MESSAGE_ID: "Every message with this message id",
+    By.BODY_DIGEST: "Every message whose body has this SHA-256",
+    By.HEADER: "Every message with this header",
+    By.POINTER: "Every message with this in its body",
+}
+ITS_OWN = {
+    By.BOOKMARK: "This message alone, by its bookmark",
+    By.MESSAGE_ID: "Every message with its message id",
+    By.BODY_DIGEST: "Every message with the same body, byte for byte",
+}
+LIVES: Mapping[str, tuple[str, timedelta | None]] = {
+    "hour": ("for an hour", timedelta(hours=1)),
+    "day": ("for a day", timedelta(days=1)),
+    "week": ("for 7 days", timedelta(days=7)),
+    "month": ("for 30 days", timedelta(days=30)),
+    "quarter": ("for 90 days", timedelta(days=90)),
+    "ever": ("until somebody removes it", None),
+}
+USUAL = "month"
+_CHANGED = "The skip is not what you looked at any more: this is what it matches now."
+
+
+class SkipForm(forms.Form):
+    """What is filled in; `seen` is the mark of what was looked at.
+
+    Of a message the topic and its values are its own, and nobody fills them in.
+    """
+
+    topic = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
+    consumer_group = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
+    by = forms.ChoiceField(choices=[(by.value, by.value) for by in By])
+    where = forms.CharField(required=False, strip=False, max_length=TEXT_LIMIT)
+    value = forms.CharField(required=False, strip=False, max_length=TEXT_LIMIT)
+    handler_version = forms.CharField(
+        required=False, strip=False, max_length=NAME_LIMIT
+    )
+    lives = forms.ChoiceField(
+        choices=[(name, label) for name, (label, _) in LIVES.items()]
+    )
+    reason = forms.CharField(required=False, max_length=skip_list.REASON_LIMIT)
+    everything = forms.BooleanField(required=False)
+    seen = forms.CharField(required=False, max_length=NAME_LIMIT)
+
+    def __init__(self, sent: QueryDict, message: Poison | None) -> None:
+        # What an address leaves out is as it usually is.
+        group = message.consumer_group if message else ""
+        usual = {"by": By.BOOKMARK, "lives": USUAL, "consumer_group": group}
+        super().__init__({**usual, **sent.dict()})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draft:
+    """A skip that can be looked at, and added."""
+
+    topic: Topic
+    consumer_group: str | None
+    matcher: Matcher
+    handler_version: str | None
+    lives: timedelta | None
+    message: Poison | None
+
+    @property
+    def words(self) -> Words:
+        return Words.of(self.matcher)
+
+    @property
+    def only_message(self) -> int | None:
+        """Name the message, where the draft is for that one and for no other."""
+        if self.message is None or self.matcher.kind is not MatcherKind.BOOKMARK:
+            return None
+        return self.message.pk
+
+    @property
+    def as_asked(self) -> dict[str, object]:
+        """Say the same to the API."""
+        kind, value = self.matcher.kind.value, self.matcher.wire_value
+        asked: dict[str, object] = {
+            "topic": self.topic.name,
+            "matcher": {"kind": kind, "value": value},
+            "reason": "",
+        }
+        if self.consumer_group is not None:
+            asked["consumer_group"] = self.consumer_group
+        if self.handler_version is not None:
+            asked["handler_version"] = self.handler_version
+        return asked
+
+    def mark(self, principal: Principal) -> str:
+        """Name what is looked at, so that nobody adds what they have not seen."""
+        told = json.dumps(self.as_asked)
+        return Signer(salt=f"skip of {principal.actor}").signature(told)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What a draft would have matched among the newest messages of its topic."""
+
+    draft: Draft
+    preview: Preview
+    sample: list[Poison]
+
+    @property
+    def is_everything(self) -> bool:
+        found = self.preview
+        is_rule = self.draft.matcher.kind is MatcherKind.RULE
+        return is_rule and found.matched == found.of >= skip_list.OVERBROAD_AFTER
+
+
+def message_of(sent: QueryDict, principal: Principal) -> Poison | None:
+    """Find the message that a skip is made from; raises Absent where it is not seen."""
+    number = sent.get("message", "")
+    if not number:
+        return None
+    if not (number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS):
+        raise Absent("There is no such message here.")
+    return reading.visible(poison_id=int(number), principal=principal)
+
+
+def says_all(form: SkipForm, message: Poison | None) -> bool:
+    """Tell whether nothing but a reason is missing."""
+    return message is not None and form["by"].value() in OF_A_MESSAGE
+
+
+def choices(message: Poison | None) -> list[tuple[str, str]]:
+    """Say what there is to skip by, for a message or without one."""
+    if message is None:
+        return list(ANY.items())
+    has_no_id = message.message_id is None
+    return [
+        (by, label)
+        for by, label in {**ANY, **ITS_OWN}.items()
+        if not (by is By.MESSAGE_ID and has_no_id)
+    ]
+
+
+def field_of(wrong: PoisonwebError | None) -> str:
+    """Tell which field of the form an error is about; "" for none of them."""
+    if not isinstance(wrong, Invalid):
+        return ""
+    last = wrong.field.rpartition("/")[-1]
+    field = {"header": "where", "pointer": "where", "equals": "value"}.get(last, last)
+    return field if field in SkipForm.base_fields else ""
+
+
+def draft(form: SkipForm, message: Poison | None, principal: Principal) -> Draft:
+    """Read a form as a skip; raises Invalid or Refused for what makes none."""
+    if not form.is_valid():
+        field, problems = next(iter(form.errors.items()))
+        raise Invalid(field, str(problems[0]))
+    told = form.cleaned_data
+    return Draft(
+        topic=message.topic if message else _topic(told["topic"], principal),
+        consumer_group=told["consumer_group"] or None,
+        matcher=_matcher(By(told["by"]), told["where"], told["value"], message),
+        handler_version=told["handler_version"] or None,
+        lives=LIVES[told["lives"]][1],
+        message=message,
+    )
+
+
+def look(draft: Draft) -> Seen:
+    """Tell what a draft would have matched, and show some of it."""
+    found = matching.preview(
+        topic=draft.topic, consumer_group=draft.consumer_group, matcher=draft.matcher
+    )
+    sample = Poison.objects.filter(pk__in=found.sample).select_related("topic")
+    return Seen(draft=draft, preview=found, sample=list(sample.recent_first()))
+
+
+def add(form: SkipForm, seen: Seen, principal: Principal, *, now: datetime) -> Skip:
+    """Put on the list what was looked at, once somebody has said why."""
+    draft, told = seen.draft, form.cleaned_data
+    if told["seen"] != draft.mark(principal):
+        raise Refused(_CHANGED)
+    if seen.is_everything and not told["everything"]:
+        raise Invalid("everything", "tick “Yes, all of them” if you mean every message")
+    check_reason(told["reason"])
+    return skip_list.add(
+        topic=draft.topic,
+        consumer_group=draft.consumer_group,
+        matcher=draft.matcher,
+        handler_version=draft.handler_version,
+        expires_at=None if draft.lives is None else now + draft.lives,
+        reason=told["reason"],
+        poison_id=draft.only_message,
+        everything=told["everything"],
+        principal=principal,
+        now=now,
+    )
+
+
+def check_reason(reason: str) -> None:
+    """Raise Invalid unless it says anything: people answer for what is skipped."""
+    if not reason.strip():
+        raise Invalid("reason", "say why; it stands in the audit trail")
+
+
+def header_names(message: Poison) -> list[str]:
+    """List the headers of a message that a rule can name."""
+    told = reading.header_names(poison_id=message.pk)
+    names = (name.decode(errors="replace") for name in told)
+    return [name for name in dict.fromkeys(names) if _is_nameable(name)][:MOST_HEADERS]
+
+
+def _is_nameable(name: str) -> bool:
+    return 0 < len(name) <= NAME_LIMIT and name.isprintable() and "\ufffd" not in name
+
+
+def _topic(name: str, principal: Principal) -> Topic:
+    visible = Topic.objects.matching(principal.topics)
+    topic = visible.filter(name=name).first()
+    if topic is None:
+        raise Invalid("topic", f"there is no topic “{name}” here")
+    return topic
+
+
+def _matcher(by: By, where: str, value: str, message: Poison | None) -> Matcher:
+    if by is By.HEADER:
+        return _rule({"header": where, "equals": value})
+    if by is By.POINTER:
+        return _rule({"pointer": where, "equals": _scalar(value)})
+    if message is not None:
+        return Matcher.from_poison(message, OF_A_MESSAGE[by])
+    return Matcher.parse({"kind": by.value, "value": value})
+
+
+def _rule(told: dict[str, object]) -> Matcher:
+    return Matcher.parse({"kind": MatcherKind.RULE.value, "value": told})
+
+
+def _scalar(text: str) -> object:
+    """Read a number, true, false, null or text in quotes; what is none is text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,105 @@
+"""A publisher's messages as a line: what is settled, what is not, where poison lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from apps.bookmarks.models import Mark
+from apps.bookmarks.runs import Runs
+from apps.triage.services.moves import PlacedPoison
+
+WIDTH = 1000
+MARGIN = 20
+# Narrower, and it could not be seen.
+THINNEST = 2
+MOST_DRAWN = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """A stretch of settled numbers."""
+
+    x: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pin:
+    x: int
+    poison: PlacedPoison
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """The drawing; `watermark` and `head` are places on it, `summary` says it all."""
+
+    blocks: Sequence[Block]
+    pins: Sequence[Pin]
+    watermark: int
+    head: int | None
+    low: int
+    high: int
+    summary: str
+
+
+def draw(mark: Mark, *, head: int | None, poisons: Sequence[PlacedPoison]) -> Line:
+    """Draw from the first poison or hole to the furthest that is known."""
+    runs = mark.settled if mark.settled is not None else ((0, mark.processed),)
+    low, high = _ends(mark, runs, head, poisons)
+    scale = _Scale(low=low, high=high)
+    return Line(
+        blocks=list(_blocks(runs, scale))[:MOST_DRAWN],
+        pins=[Pin(x=scale.at(p.place.seq), poison=p) for p in poisons[:MOST_DRAWN]],
+        watermark=scale.at(mark.processed),
+        head=None if head is None else scale.at(head),
+        low=low,
+        high=high,
+        summary=_summary(mark, head, poisons),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    low: int
+    high: int
+
+    def at(self, seq: int) -> int:
+        """Place a number; whole numbers all the way, for a float would blur them."""
+        inside = min(max(seq, self.low), self.high)
+        span = max(self.high - self.low, 1)
+        return MARGIN + (inside - self.low) * (WIDTH - 2 * MARGIN) // span
+
+
+def _ends(
+    mark: Mark, runs: Runs, head: int | None, poisons: Sequence[PlacedPoison]
+) -> tuple[int, int]:
+    places = [poison.place.seq for poison in poisons]
+    told = [seq for seq in (head, mark.received, mark.persisted) if seq is not None]
+    high = max(mark.processed, *places, *told, *(run[1] for run in runs), 0)
+    low = min(mark.processed, *places, *told)
+    # Some of what is behind belongs to the picture.
+    return max(0, low - max((high - low) // 4, 1)), high
+
+
+def _blocks(runs: Runs, scale: _Scale) -> Iterator[Block]:
+    for first, last in runs:
+        if last >= scale.low:
+            x = scale.at(first)
+            yield Block(x=x, width=max(scale.at(last) - x, THINNEST))
+
+
+def _summary(mark: Mark, head: int | None, poisons: Sequence[PlacedPoison]) -> str:
+    parts = [
+        f"settled up to {mark.processed}"
+        if mark.processed >= 0
+        else "nothing settled yet",
+        f"{_counted(len(mark.ahead), 'run')} settled ahead" if mark.ahead else "",
+        "" if head is None else f"the topic ends at {head}",
+        _counted(len(poisons), "open poison") if poisons else "no open poison",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,139 @@
+"""A team's first hour with a broker of its own: what is done, and what comes next.
+
+Ticked by what is in the database, never by a click. The sample's own broker is not
+counted: it did all of this by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from django.db.models import Q
+from django.urls import reverse
+
+from apps.brokers.models import Broker, Topic
+from apps.capture.models import Lane
+from apps.dashboard.hurry import unless_slow
+from apps.poison.models import Poison, Problem, Redrive
+from apps.poison.states import State
+from apps.team.rights import Principal, Scope
+
+# Of one team's first hour; whoever has more topics than these is past it.
+MOST_TOPICS = 1_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One thing to do; `link` leads to where it is done, "" if this person may not."""
+
+    what: str
+    why: str
+    link: str
+    done: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstSteps:
+    steps: tuple[Step, ...]
+
+    @property
+    def done(self) -> int:
+        return sum(step.done for step in self.steps)
+
+    @property
+    def are_done(self) -> bool:
+        return self.done == len(self.steps)
+
+    @property
+    def next(self) -> Step | None:
+        return next((step for step in self.steps if not step.done), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Facts:
+    """What a step's link is made of: the newest broker and topic of one's own."""
+
+    broker: Broker | None = None
+    topic: Topic | None = None
+    poison: Poison | None = None
+    sent: bool = False
+
+
+def find(principal: Principal) -> FirstSteps | None:
+    """Give the steps; None where asking took too long, or all of them are done."""
+    broker = Broker.objects.filter(is_sample=False).order_by("-pk").first()
+    facts: _Facts | None = _Facts()
+    if broker is not None:
+        facts = unless_slow(partial(_facts, broker, principal), instead=None)
+    if facts is None:
+        return None
+    steps = FirstSteps(steps=_steps(facts, principal))
+    return None if steps.are_done else steps
+
+
+def _facts(broker: Broker, principal: Principal) -> _Facts:
+    lanes = Lane.objects.filter(topic__broker__is_sample=False)
+    mine = lanes.filter(topic__in=Topic.objects.matching(principal.topics))
+    # Whoever captures already is led to that topic, else to what has most to capture.
+    lane = mine.select_related("topic").order_by("-captured", "-depth", "-pk").first()
+    topics = list(mine.values_list("topic_id", flat=True)[:MOST_TOPICS])
+    problems = Problem.objects.filter(topic_id__in=topics).values("pk")
+    captured = Poison.objects.filter(problem_id__in=problems)
+    return _Facts(
+        broker=broker,
+        topic=lane.topic if lane else None,
+        poison=captured.order_by("-pk").first(),
+        sent=Redrive.objects.filter(
+            ~Q(sent_at=None), queue="", poison__problem_id__in=problems
+        ).exists(),
+    )
+
+
+def _steps(facts: _Facts, principal: Principal) -> tuple[Step, ...]:
+    writes = principal.may(Scope.BROKERS_WRITE)
+    acts = principal.may(Scope.OPERATIONS_WRITE)
+    return (
+        Step(
+            what="Connect a broker",
+            why="Where your messages are. Nothing is read from it before you say so.",
+            link=reverse("broker-new") if writes else "",
+            done=facts.broker is not None,
+        ),
+        Step(
+            what="See its dead-letter queues",
+            why="How many are in each, how old, and samples. Looking removes nothing.",
+            link=_to_discover(facts) if writes else "",
+            done=facts.topic is not None,
+        ),
+        Step(
+            what="Capture one",
+            why="A topic's dead letters are then kept here, each with why it failed.",
+            link=_to_capture(facts) if writes else "",
+            done=facts.poison is not None,
+        ),
+        Step(
+            what="Requeue one",
+            why="It goes back to its topic byte for byte, once its consumer is mended.",
+            link=_to_requeue(facts) if acts else "",
+            done=facts.sent,
+        ),
+    )
+
+
+def _to_discover(facts: _Facts) -> str:
+    if facts.broker is None:
+        return ""
+    return reverse("broker-discover", args=[facts.broker.pk])
+
+
+def _to_capture(facts: _Facts) -> str:
+    if facts.topic is None:
+        return ""
+    return reverse("topic", args=[facts.topic.pk]) + "#lane"
+
+
+def _to_requeue(facts: _Facts) -> str:
+    if facts.poison is None or facts.poison.state != State.OPEN:
+        return reverse("messages") if facts.poison else ""
+    return reverse("message", args=[facts.poison.pk])

@@ -1,0 +1,109 @@
+"""How the guards of consumers are, as they last said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+
+from apps.brokers.models import Topic
+from apps.brokers.querysets import TopicQuerySet
+from apps.capture.guards import GUARD_LIVES
+from apps.capture.models import Guard, GuardState
+from apps.dashboard.selectors.health import Sign
+
+MOST_SHOWN = 50
+# An alert names so many; the rest is a number.
+MOST_NAMED = 5
+# Those that take no message by now.
+IDLE = Q(state__in=[GuardState.PAUSED, GuardState.HOLDING])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuardRow:
+    """A guard and its state: silent is one that should have told of itself by now."""
+
+    guard: Guard
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuardList:
+    rows: list[GuardRow]
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Idle:
+    """The guards that take no message: the first to have stopped, and their number."""
+
+    guards: list[Guard]
+    number: int
+
+    @property
+    def others(self) -> int:
+        return self.number - len(self.guards)
+
+
+def of_topic(topic: Topic, *, now: datetime) -> GuardList:
+    """List the guards of a topic, those that take no message first."""
+    lately = Q(heard_at__gte=now - GUARD_LIVES)
+    # Who said goodbye is gone, and is not missed.
+    there = _missed(now=now).filter(lately | ~Q(state=GuardState.STOPPING), topic=topic)
+    found = there.alias(is_idle=IDLE & lately).order_by(
+        "-is_idle", "consumer_group", "client_name", "pk"
+    )
+    return GuardList(
+        rows=[
+            GuardRow(guard=guard, state=_state(guard, now=now))
+            for guard in found[:MOST_SHOWN]
+        ],
+        number=there.count(),
+    )
+
+
+def idle(topics: TopicQuerySet, *, now: datetime) -> Idle:
+    """Find the guards that are heard, and say that they take no message."""
+    found = Guard.objects.filter(
+        IDLE, heard_at__gte=now - GUARD_LIVES, topic__in=topics
+    )
+    first = list(found.select_related("topic").order_by("since", "pk")[:MOST_NAMED])
+    number = len(first) if len(first) < MOST_NAMED else found.count()
+    return Idle(guards=first, number=number)
+
+
+def signs(topics: TopicQuerySet, *, now: datetime) -> list[Sign]:
+    """Say of all guards together how they are, where there are any."""
+    heard = Q(heard_at__gte=now - GUARD_LIVES)
+    there = _missed(now=now).filter(topic__in=topics).exclude(state=GuardState.STOPPING)
+    numbers = there.aggregate(
+        total=Count("pk"),
+        running=Count("pk", filter=heard & Q(state=GuardState.RUNNING)),
+        idle=Count("pk", filter=heard & IDLE),
+    )
+    total, running = numbers["total"], numbers["running"]
+    if not total:
+        return []
+    state = "paused" if numbers["idle"] else "up" if running == total else "silent"
+    return [Sign(what="Guards", state=state, told=f"{running} of {total} run")]
+
+
+def _missed(*, now: datetime) -> QuerySet[Guard]:
+    """Leave out who is silent since another of its name, on its host, came after it.
+
+    That is how a consumer looks which died and was started again.
+    """
+    successors = Guard.objects.filter(
+        topic=OuterRef("topic"),
+        consumer_group=OuterRef("consumer_group"),
+        client_name=OuterRef("client_name"),
+        host=OuterRef("host"),
+        pk__gt=OuterRef("pk"),
+    )
+    is_silent = Q(heard_at__lt=now - GUARD_LIVES)
+    return Guard.objects.exclude(is_silent & Q(Exists(successors)))
+
+
+def _state(guard: Guard, *, now: datetime) -> str:
+    return guard.state if now - guard.heard_at <= GUARD_LIVES else "silent"

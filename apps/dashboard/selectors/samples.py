@@ -1,0 +1,51 @@
+"""Dead letters as a lane saw them that only observes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from apps.brokers.models import Topic
+from apps.capture import samples
+from apps.capture.models import Sample
+from apps.core.text import readable
+from apps.dashboard.body import BodyView, view
+from apps.dashboard.selectors.messages import MASKED, legible
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleSeen:
+    """One of them; `body` is None until somebody who may has it revealed."""
+
+    sample: Sample
+    headers: list[tuple[str, str]]
+    body: BodyView | None = None
+
+
+def of(topic: Topic) -> list[SampleSeen]:
+    return [
+        SampleSeen(
+            sample=sample,
+            headers=[
+                (readable(name), MASKED) for name, _ in samples.headers_of(sample)
+            ],
+        )
+        for sample in samples.of(topic)
+    ]
+
+
+def opened(revealed: Sequence[Sample]) -> list[SampleSeen]:
+    return [
+        SampleSeen(
+            sample=sample,
+            headers=[legible(*header) for header in samples.headers_of(sample)],
+            body=view(bytes(sample.start), size=_size_of_body(sample)),
+        )
+        for sample in revealed
+    ]
+
+
+def _size_of_body(sample: Sample) -> int:
+    """Take the headers, as far as they are kept, off the size of the whole letter."""
+    headers = sum(len(bytes(part)) for part in sample.headers)
+    return max(len(sample.start), sample.size - headers)

@@ -1,0 +1,207 @@
+"""The skip list as its pages show it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from apps.audit.models import Entry
+from apps.brokers.models import Topic
+from apps.brokers.querysets import TopicQuerySet
+from apps.core.ids import unraw
+from apps.core.patterns import like
+from apps.core.text import storable
+from apps.dashboard.paging import Count, Cursor, Page, counted, page
+from apps.poison import matching, skip_list
+from apps.poison.matching import Matcher
+from apps.poison.models import Poison, Skip, SkipList
+from apps.poison.querysets import PoisonQuerySet, SkipQuerySet
+from apps.poison.states import Because
+from apps.team.rights import Principal
+from poisonguard.contract import MatcherKind
+from poisonguard.rules import HeaderRule
+
+MOST_SHOWN = 20
+MOST_TOPICS = 200
+MOST_SWALLOWED = 20
+# A list that could not take what came is told of for so long.
+WITHHELD_LATELY = timedelta(days=1)
+_WHAT = {
+    MatcherKind.BOOKMARK: "bookmark",
+    MatcherKind.MESSAGE_ID: "message id",
+    MatcherKind.BODY_DIGEST: "SHA-256 of the body",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """What a skip matches, for a sentence: the header `x` is `1`."""
+
+    what: str
+    where: str
+    value: str
+
+    @classmethod
+    def of(cls, matcher: Matcher) -> Words:
+        rule = matcher.rule
+        if rule is None:
+            value = storable(unraw(matcher.value))
+            return cls(what=_WHAT[matcher.kind], where="", value=value)
+        if isinstance(rule, HeaderRule):
+            return cls(what="header", where=rule.header, value=storable(rule.equals))
+        # As JSON, so that the text "42" does not look like the number.
+        value = storable(json.dumps(rule.equals, ensure_ascii=False))
+        return cls(what="body at", where=storable(rule.pointer) or "/", value=value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkipRow:
+    skip: Skip
+    words: Words
+    state: str
+
+    @classmethod
+    def of(cls, skip: Skip, *, now: datetime) -> SkipRow:
+        # One that is over is ended by a worker, a moment later; nobody honours it.
+        is_over = skip.expires_at is not None and skip.expires_at <= now
+        state = skip.because or (Because.EXPIRED.value if is_over else "active")
+        return cls(skip=skip, words=Words.of(Matcher.of(skip)), state=state)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkipsWanted:
+    """Which skips: of topics with this name, or like this pattern; or those ended."""
+
+    topic: str = ""
+    ended: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkipsFound:
+    rows: list[SkipRow]
+    page: Page[Skip]
+    total: Count
+    topics: list[str]
+    withheld: list[SkipList]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SkipDetail:
+    row: SkipRow
+    entries: list[Entry]
+
+    @property
+    def skip(self) -> Skip:
+        return self.row.skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SwallowedMessage:
+    poison: int
+    row: SkipRow
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Swallowed:
+    """What active skips would swallow of a requeue, of as many as were looked at."""
+
+    looked_at: int
+    unread: int
+    number: int
+    shown: list[SwallowedMessage]
+
+    @property
+    def others(self) -> int:
+        return self.number - len(self.shown)
+
+
+def find(
+    wanted: SkipsWanted, cursor: Cursor | None, principal: Principal, *, now: datetime
+) -> SkipsFound:
+    """List the active skips, or those that have ended, by page, the newest first."""
+    skips = _wanted(wanted, principal)
+    ended_or_not = (
+        skips.exclude(removed_revision=None) if wanted.ended else skips.active()
+    )
+    field = "removed_at" if wanted.ended else "at"
+    found = page(ended_or_not.select_related("topic"), field=field, cursor=cursor)
+    return SkipsFound(
+        rows=[SkipRow.of(skip, now=now) for skip in found.rows],
+        page=found,
+        total=counted(ended_or_not),
+        topics=topics(principal),
+        withheld=withheld(Topic.objects.matching(principal.topics), now=now),
+    )
+
+
+def one(skip_id: int, principal: Principal, *, now: datetime) -> SkipDetail:
+    """Find a skip that this principal may see; raises Absent otherwise."""
+    skip = skip_list.visible(skip_id=skip_id, principal=principal)
+    entries = Entry.objects.filter(subject=f"skip:{skip_id}").order_by("-seq")
+    return SkipDetail(row=SkipRow.of(skip, now=now), entries=list(entries[:MOST_SHOWN]))
+
+
+def of_message(message: Poison, *, now: datetime) -> list[SkipRow]:
+    """Find the active skips by which its consumer group passes over a message."""
+    theirs = Skip.objects.in_force(now).for_group(message.consumer_group)
+    exact = [
+        skip
+        for matcher in _its_own(message)
+        for skip in theirs.matched_like(
+            topic=message.topic_id,
+            kind=matcher.kind,
+            digest=hashlib.sha256(matcher.value).digest(),
+        ).select_related("topic")
+    ]
+    this_one = Poison.objects.filter(pk=message.pk)
+    by_rule = matching.swallowed(poisons=this_one, target=None, now=now).skips.values()
+    return [SkipRow.of(skip, now=now) for skip in [*exact, *by_rule]]
+
+
+def swallowed(
+    poisons: PoisonQuerySet, target: Topic | None, *, now: datetime
+) -> Swallowed:
+    """Find what consumers would pass over, if these poisons were requeued now."""
+    found = matching.swallowed(poisons=poisons, target=target, now=now)
+    shown = list(found.skips.items())[:MOST_SWALLOWED]
+    return Swallowed(
+        looked_at=found.looked_at,
+        unread=found.unread,
+        number=len(found.skips),
+        shown=[
+            SwallowedMessage(poison=pk, row=SkipRow.of(skip, now=now))
+            for pk, skip in shown
+        ],
+    )
+
+
+def topics(principal: Principal) -> list[str]:
+    """Name topics, to choose from; a longer list is no help to anybody."""
+    names = Topic.objects.matching(principal.topics).order_by("name")
+    return list(names.values_list("name", flat=True)[:MOST_TOPICS])
+
+
+def _wanted(wanted: SkipsWanted, principal: Principal) -> SkipQuerySet:
+    skips = Skip.objects.on_topics(principal.topics)
+    if not wanted.topic:
+        return skips
+    return skips.filter(
+        topic__in=Topic.objects.filter(name__like=like(wanted.topic)).values("pk")
+    )
+
+
+def withheld(of: TopicQuerySet, *, now: datetime) -> list[SkipList]:
+    """Find the topics' lists that were lately too full for what capture had to add."""
+    full = SkipList.objects.filter(
+        topic__in=of, withheld_at__gt=now - WITHHELD_LATELY
+    ).select_related("topic")
+    return list(full.order_by("-withheld_at")[:MOST_SHOWN])
+
+
+def _its_own(message: Poison) -> list[Matcher]:
+    kinds = [MatcherKind.BOOKMARK, MatcherKind.BODY_DIGEST]
+    if message.message_id is not None:
+        kinds.append(MatcherKind.MESSAGE_ID)
+    return [Matcher.from_poison(message, kind) for kind in kinds]

@@ -1,0 +1,37 @@
+"""The small pieces of the pages of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from django import template
+
+from apps.bookmarks import runs
+
+register = template.Library()
+register.filter(runs.watermark)
+register.filter(runs.size)
+
+UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+@register.filter
+def span(time: timedelta | None) -> str:
+    """Say how long something takes in its largest unit: 3 h, 20 min."""
+    if time is None:
+        return ""
+    seconds = time.total_seconds()
+    size, unit = next(((s, u) for s, u in UNITS if seconds >= s), (1, "s"))
+    return f"{seconds / size:.0f}\u00a0{unit}"
+
+
+@register.filter
+def place(seq: int) -> str:
+    """Say a number of a message; the one before all others has no number."""
+    return "the start" if seq < 0 else str(seq)
+
+
+@register.filter
+def first_few(items: Sequence[object]) -> Sequence[object]:
+    return items[:20]

@@ -1,0 +1,27 @@
+"""What only the pages of skips show."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from apps.core import clock
+from apps.dashboard.templatetags.pw import relative, stamp, utc
+
+register = template.Library()
+
+
+@register.simple_tag
+def left(moment: datetime | None) -> SafeString:
+    """Tell how long it is until then, or that it is never."""
+    if moment is None:
+        return format_html("{}", "never")
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        stamp(moment),
+        utc(moment),
+        relative(moment - clock.now()),
+    )

@@ -1,0 +1,195 @@
+"""Brokers: the list, one of them, a new one, a try of it, and what it has."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods, require_safe
+
+from apps.brokers import adapters, reaching, registering
+from apps.brokers.models import Broker
+from apps.brokers.reaching import Reached
+from apps.capture import watching
+from apps.core import clock
+from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
+from apps.dashboard import curl
+from apps.dashboard.brokers import BrokerForm, field_of
+from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.selectors import brokers
+from apps.dashboard.views import errors
+from apps.team.rights import Scope
+
+API = "/api/v1/brokers"
+
+
+@require_safe
+@needs(Scope.BROKERS_READ)
+def index(request: SignedIn) -> HttpResponse:
+    principal = request.user.principal
+    context = {
+        "rows": brokers.find(principal, now=clock.now()),
+        "may_write": principal.may(Scope.BROKERS_WRITE),
+        "curl": curl.get(request, API),
+    }
+    return show(request, "brokers/list.html", context, live="brokers/_rows.html")
+
+
+@require_safe
+@needs(Scope.BROKERS_READ)
+def detail(request: SignedIn, broker_id: int) -> HttpResponse:
+    return _detail(request, broker_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def new(request: SignedIn) -> HttpResponse:
+    if request.method != "POST":
+        kind = request.GET.get("kind", "")
+        return _form(request, BrokerForm(kind=kind))
+    form = BrokerForm.read(request.POST)
+    try:
+        broker = form.add(request.user.principal, now=clock.now())
+    except Invalid as wrong:
+        return _form(request, form, wrong=wrong)
+    return redirect(f"{reverse('broker', args=[broker.pk])}?added=1")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def edit(request: SignedIn, broker_id: int) -> HttpResponse:
+    broker = registering.one(broker_id=broker_id)
+    if request.method != "POST":
+        return _form(request, BrokerForm.of(broker), broker)
+    form = BrokerForm.read(request.POST)
+    try:
+        form.alter(broker, request.user.principal, now=clock.now())
+    except Invalid as wrong:
+        return _form(request, form, broker, wrong=wrong)
+    return redirect("broker", broker_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def test(request: SignedIn, broker_id: int) -> HttpResponse:
+    """Reach it now, while somebody waits: nothing of it is kept."""
+    if request.method != "POST":
+        return redirect("broker", broker_id)  # somebody reloads the page of an answer
+    reached = reaching.reach(broker=registering.one(broker_id=broker_id))
+    return _detail(request, broker_id, reached=reached)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def remove(request: SignedIn, broker_id: int) -> HttpResponse:
+    if request.method != "POST":
+        return redirect("broker", broker_id)
+    broker = registering.one(broker_id=broker_id)
+    try:
+        registering.remove(
+            broker=broker, principal=request.user.principal, now=clock.now()
+        )
+    except Refused as refusal:
+        return _detail(request, broker_id, refusal=refusal)
+    return redirect("brokers")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_READ)
+def discover(request: SignedIn, broker_id: int) -> HttpResponse:
+    """Ask the broker what it has, and observe what is chosen of it."""
+    broker = registering.one(broker_id=broker_id)
+    if request.method != "POST":
+        return _discover(request, broker)
+    try:
+        number = _observe(request, broker)
+    except (Invalid, Refused, Unavailable) as wrong:
+        return _discover(request, broker, wrong=wrong)
+    place = reverse("broker", args=[broker_id])
+    return redirect(f"{place}?{urlencode({'observed': number})}")
+
+
+def _observe(request: SignedIn, broker: Broker) -> int:
+    """Register what was chosen, and observe what of it has a dead-letter queue."""
+    principal, now = request.user.principal, clock.now()
+    principal.require(Scope.BROKERS_WRITE)
+    found = brokers.chosen(
+        broker,
+        request.POST.getlist("topics"),
+        principal,
+        everything="everything" in request.POST,
+    )
+    if not found:
+        raise Invalid("topics", "choose at least one of them.")
+    topics = registering.adopt_topics(
+        broker=broker, found=found, principal=principal, now=now
+    )
+    return watching.observe_all(topics=topics, principal=principal, now=now)
+
+
+def _detail(
+    request: SignedIn,
+    broker_id: int,
+    *,
+    reached: Reached | None = None,
+    refusal: Refused | None = None,
+) -> HttpResponse:
+    principal = request.user.principal
+    found = brokers.one(broker_id, principal, now=clock.now())
+    context = {
+        "found": found,
+        "row": found.row,
+        "broker": found.row.broker,
+        "may_write": principal.may(Scope.BROKERS_WRITE),
+        "reached": reached,
+        "refusal": refusal,
+        "was_added": "added" in request.GET,
+        "observed": request.GET.get("observed", "")[:9],
+        "curl": curl.post(request, f"{API}/{broker_id}/test", {}),
+    }
+    status = HTTPStatus.CONFLICT if refusal else HTTPStatus.OK
+    return render(request, "brokers/detail.html", context, status=status)
+
+
+def _form(
+    request: SignedIn,
+    form: BrokerForm,
+    broker: Broker | None = None,
+    *,
+    wrong: Invalid | None = None,
+) -> HttpResponse:
+    context = {
+        "form": form,
+        "broker": broker,
+        "kinds": adapters.KINDS.values(),
+        "wrong": wrong,
+        "wrong_at": field_of(wrong),
+        # An address is not shown again, so whoever gave one has to give it once more.
+        "again": wrong is not None and form.url != form.shown_url,
+    }
+    status = errors.status_of(wrong) if wrong else 200
+    return render(request, "brokers/form.html", context, status=status)
+
+
+def _discover(
+    request: SignedIn, broker: Broker, *, wrong: PoisonwebError | None = None
+) -> HttpResponse:
+    principal, name = request.user.principal, request.GET.get("name", "")
+    found = None
+    try:
+        found = brokers.discovered(broker, name, principal, now=clock.now())
+    except (Invalid, Refused, Unavailable) as trouble:
+        wrong = wrong or trouble
+    context = {
+        "broker": broker,
+        "found": found,
+        "name": name,
+        "wrong": wrong,
+        "may_write": principal.may(Scope.BROKERS_WRITE),
+        "curl": curl.get(request, f"{API}/{broker.pk}/discover"),
+    }
+    status = errors.status_of(wrong) if wrong else 200
+    return render(request, "brokers/discover.html", context, status=status)

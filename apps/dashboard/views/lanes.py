@@ -1,0 +1,130 @@
+"""What the lane of a topic does, what it saw, and the topic's policies."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from apps.brokers.models import Topic
+from apps.brokers.policies import Policies, takes_host_json
+from apps.capture import samples as letters
+from apps.capture import watching
+from apps.capture.models import Mode
+from apps.core import clock
+from apps.core.errors import Absent, Invalid, Unavailable
+from apps.dashboard import curl
+from apps.dashboard.brokers import ModeForm, PoliciesForm, checked, field_of
+from apps.dashboard.doors import SignedIn, needs
+from apps.dashboard.selectors import samples, topics
+from apps.dashboard.views import errors
+from apps.team.rights import Scope
+
+API = "/api/v1/topics"
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def mode(request: SignedIn, topic_id: int) -> HttpResponse:
+    """Show what another mode means for this very topic; and change to it."""
+    topic = topics.visible(topic_id, request.user.principal)
+    form = ModeForm.read(request.POST if request.method == "POST" else request.GET)
+    if request.method != "POST":
+        return _mode(request, topic, form)
+    try:
+        form.set(topic, request.user.principal, now=clock.now())
+    except Invalid as wrong:
+        return _mode(request, topic, form, wrong=wrong)
+    return redirect("topic", topic_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def pause(request: SignedIn, topic_id: int) -> HttpResponse:
+    """Let the lane stand still, or go on."""
+    topic = topics.visible(topic_id, request.user.principal)
+    if request.method == "POST":
+        act = watching.resume if "resume" in request.POST else watching.pause
+        act(
+            topic=topic,
+            reason=checked(request.POST.get("reason", "")),
+            principal=request.user.principal,
+            now=clock.now(),
+        )
+    return redirect("topic", topic_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def policies(request: SignedIn, topic_id: int) -> HttpResponse:
+    topic = topics.visible(topic_id, request.user.principal)
+    if request.method != "POST":
+        return _policies(request, topic, PoliciesForm.of(Policies.of(topic)))
+    form = PoliciesForm.read(request.POST)
+    try:
+        form.keep(topic, request.user.principal, now=clock.now())
+    except (Invalid, Unavailable) as wrong:
+        return _policies(request, topic, form, wrong=wrong)
+    return redirect("topic", topic_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.POISONS_READ)
+def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
+    """List what an observing lane saw; a POST reveals what is in it."""
+    principal = request.user.principal
+    topic = topics.visible(topic_id, principal)
+    seen = (
+        samples.opened(
+            letters.reveal(topic=topic, principal=principal, now=clock.now())
+        )
+        if request.method == "POST"
+        else samples.of(topic)
+    )
+    context = {
+        "topic": topic,
+        "seen": seen,
+        "is_revealed": request.method == "POST",
+        "reads_bodies": principal.may(Scope.BODIES_READ),
+    }
+    return render(request, "topics/samples.html", context)
+
+
+def _mode(
+    request: SignedIn, topic: Topic, form: ModeForm, *, wrong: Invalid | None = None
+) -> HttpResponse:
+    if topic.broker is None or not topic.dead_letter_queue:
+        raise Absent("Name its broker and its dead-letter queue first.")
+    asked = {"name": topic.name, "mode": form.mode.value, "reason": form.reason}
+    if form.mode is Mode.TEE:
+        asked["tee_queue"] = form.tee_queue
+    context = {
+        "topic": topic,
+        "lane": getattr(topic, "lane", None),
+        "form": form,
+        "wrong": wrong,
+        "wrong_at": field_of(wrong),
+        "curl": curl.patch(request, API, dict(asked)),
+    }
+    status = errors.status_of(wrong) if wrong else 200
+    return render(request, "topics/mode.html", context, status=status)
+
+
+def _policies(
+    request: SignedIn,
+    topic: Topic,
+    form: PoliciesForm,
+    *,
+    wrong: Invalid | Unavailable | None = None,
+) -> HttpResponse:
+    context = {
+        "topic": topic,
+        "form": form,
+        "values": form.values,
+        "pastes": takes_host_json(topic),
+        "wrong": wrong,
+        "wrong_at": field_of(wrong),
+        "curl": curl.patch(request, API, {"name": topic.name, "owner": topic.owner}),
+    }
+    status = errors.status_of(wrong) if wrong else 200
+    return render(request, "topics/policies.html", context, status=status)

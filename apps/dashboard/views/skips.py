@@ -1,0 +1,127 @@
+"""Skips: the list, one of them, a new one after a look at it, and its end."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_safe
+
+from apps.core import clock
+from apps.core.errors import Invalid, Refused
+from apps.dashboard import asks, curl, drafts
+from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.drafts import Draft, Seen, SkipForm
+from apps.dashboard.forms import SkipsForm
+from apps.dashboard.paging import Cursor
+from apps.dashboard.selectors import skips
+from apps.dashboard.views import errors
+from apps.poison import skip_list
+from apps.poison.models import Poison
+from apps.team.rights import Scope
+
+API = "/api/v1/skips"
+MOST_COPIED = 2_000
+
+
+@require_safe
+@needs(Scope.SKIPS_READ)
+def index(request: SignedIn) -> HttpResponse:
+    principal = request.user.principal
+    wanted = SkipsForm(request.GET).wanted
+    cursor = Cursor.parse(request.GET.get("cursor", ""))
+    context = {
+        "found": skips.find(wanted, cursor, principal, now=clock.now()),
+        "wanted": wanted,
+        "may_skip": principal.may(Scope.SKIPS_WRITE),
+        "curl": curl.get(request, API, topic=wanted.topic),
+    }
+    return show(request, "skips/list.html", context, live="skips/_rows.html")
+
+
+@require_safe
+@needs(Scope.SKIPS_READ)
+def detail(request: SignedIn, skip_id: int) -> HttpResponse:
+    return _detail(request, skip_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.SKIPS_WRITE)
+def new(request: SignedIn) -> HttpResponse:
+    """Show what a skip would match; add it when that is what was looked at."""
+    principal = request.user.principal
+    sent = request.POST if request.method == "POST" else request.GET
+    message = drafts.message_of(sent, principal)
+    form, seen = SkipForm(sent, message), None
+    try:
+        if request.method == "POST" or drafts.says_all(form, message):
+            seen = drafts.look(drafts.draft(form, message, principal))
+        if seen and request.POST.get("act") == "add":
+            made = drafts.add(form, seen, principal, now=clock.now())
+            return redirect("skip", made.pk)
+    except (Invalid, Refused) as wrong:
+        return _new(request, form, message, seen, wrong=wrong)
+    return _new(request, form, message, seen)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.SKIPS_WRITE)
+def remove(request: SignedIn, skip_id: int) -> HttpResponse:
+    if request.method != "POST":
+        return redirect("skip", skip_id)  # somebody reloads the page of a refusal
+    principal, now = request.user.principal, clock.now()
+    reason = request.POST.get("reason", "")
+    try:
+        skips.one(skip_id, principal, now=now)
+        drafts.check_reason(reason)
+        skip_list.remove(skip_id=skip_id, reason=reason, principal=principal, now=now)
+    except Invalid as wrong:
+        return _detail(request, skip_id, wrong=wrong)
+    return redirect(asks.back(request) if "back" in request.POST else "skips")
+
+
+def _new(
+    request: SignedIn,
+    form: SkipForm,
+    message: Poison | None,
+    seen: Seen | None,
+    *,
+    wrong: Invalid | Refused | None = None,
+) -> HttpResponse:
+    principal = request.user.principal
+    context = {
+        "form": form,
+        "message": message,
+        "seen": seen,
+        "mark": seen.draft.mark(principal) if seen else "",
+        "wrong": wrong,
+        "wrong_at": drafts.field_of(wrong),
+        "choices": drafts.choices(message),
+        "lives": [(name, label) for name, (label, _) in drafts.LIVES.items()],
+        "topics": skips.topics(principal),
+        "headers": drafts.header_names(message) if message else [],
+        "curl": _curl(request, seen.draft) if seen else "",
+    }
+    status = errors.status_of(wrong) if wrong else 200
+    return render(request, "skips/new.html", context, status=status)
+
+
+def _curl(request: SignedIn, draft: Draft) -> str:
+    # A bookmark may be as long as a book; nobody would copy that.
+    if len(draft.matcher.value) > MOST_COPIED:
+        return ""
+    return curl.post(request, API, draft.as_asked)
+
+
+def _detail(
+    request: SignedIn, skip_id: int, *, wrong: Invalid | None = None
+) -> HttpResponse:
+    principal = request.user.principal
+    context = {
+        "found": skips.one(skip_id, principal, now=clock.now()),
+        "may_skip": principal.may(Scope.SKIPS_WRITE),
+        "wrong": wrong,
+        "reason": request.POST.get("reason", ""),
+        "curl": curl.delete(request, f"{API}/{skip_id}"),
+    }
+    status = errors.status_of(wrong) if wrong else 200
+    return render(request, "skips/detail.html", context, status=status)

@@ -1,0 +1,263 @@
+"""Which messages a skip is for, and what it would have meant for those we hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Self
+
+from django.db.models import Q, QuerySet
+
+from apps.brokers.models import Topic
+from apps.brokers.ports import Header
+from apps.core.errors import Invalid, Refused
+from apps.core.ids import raw, unraw
+from apps.core.text import storable
+from apps.poison.models import Body, Poison, Skip
+from poisonguard import rules
+from poisonguard.contract import TEXT_LIMIT, MatcherKind
+from poisonguard.contract import Invalid as Unreadable
+
+DIGEST_BYTES = 32
+RECENT = 1_000
+SAMPLE = 20
+# A longer body is not looked into, and none after so many bytes of them.
+MOST_OF_A_BODY = 1024 * 1024
+MOST_OF_ALL = 32 * 1024 * 1024
+AT_ONCE = 50
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Matcher:
+    """What a skip is matched by; `value` is the bytes that `Skip.value` holds."""
+
+    kind: MatcherKind
+    value: bytes
+
+    @classmethod
+    def parse(cls, told: object) -> Self:
+        """Read {kind, value} off the wire; raises Invalid with the remedy."""
+        if not isinstance(told, Mapping):
+            raise Invalid("matcher", "send an object with kind and value")
+        kind, value = told.get("kind"), told.get("value")
+        if kind not in list(MatcherKind):
+            raise Invalid("matcher/kind", f"use one of {', '.join(MatcherKind)}")
+        return cls(
+            kind=MatcherKind(str(kind)), value=_PARSERS[MatcherKind(kind)](value)
+        )
+
+    @classmethod
+    def of(cls, skip: Skip) -> Self:
+        return cls(kind=MatcherKind(skip.kind), value=bytes(skip.value))
+
+    @classmethod
+    def from_poison(cls, poison: Poison, kind: MatcherKind) -> Self:
+        """Match a message by what it has; raises Refused where it has no such thing."""
+        if kind is MatcherKind.BOOKMARK:
+            return cls(kind=kind, value=bytes(poison.bookmark))
+        if kind is MatcherKind.BODY_DIGEST:
+            return cls(kind=kind, value=bytes(poison.digest).hex().encode())
+        if kind is MatcherKind.MESSAGE_ID and poison.message_id is not None:
+            return cls(kind=kind, value=raw(poison.message_id))
+        raise Refused(f"The message {poison.pk} has no {kind} of its own.")
+
+    @property
+    def rule(self) -> rules.Rule | None:
+        if self.kind is not MatcherKind.RULE:
+            return None
+        return rules.from_canonical(self.value.decode())
+
+    @property
+    def wire_value(self) -> str | dict[str, object]:
+        rule = self.rule
+        return unraw(self.value) if rule is None else rule.to_wire()
+
+    def of_poisons(self) -> Q:
+        """Choose the poisons that match; not for a rule, which looks beyond rows."""
+        if self.kind is MatcherKind.BOOKMARK:
+            return Q(bookmark=self.value)
+        if self.kind is MatcherKind.BODY_DIGEST:
+            return Q(digest=bytes.fromhex(self.value.decode()))
+        return Q(message_id=storable(unraw(self.value)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preview:
+    """What would have matched: `matched` of the `of` newest that were looked at.
+
+    `sample` holds the newest that matched. `unread` had too large a body for a rule to
+    be tried on it, and are in no other number.
+    """
+
+    matched: int
+    of: int
+    unread: int
+    sample: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Swallowed:
+    """Which skip each poison would meet, of the `looked_at` that were tried."""
+
+    looked_at: int
+    unread: int
+    skips: dict[int, Skip]
+
+
+def preview(
+    *, topic: Topic, consumer_group: str | None, matcher: Matcher, limit: int = RECENT
+) -> Preview:
+    """Tell what this would have matched among the newest messages of the topic."""
+    recent = Poison.objects.filter(topic=topic).recent_first()
+    if consumer_group is not None:
+        recent = recent.filter(consumer_group=consumer_group)
+    rule = matcher.rule
+    if rule is not None:
+        return _preview_of(rule, list(recent[:limit]))
+    newest = recent[:limit]
+    matching = Poison.objects.filter(
+        matcher.of_poisons(), pk__in=newest.values("pk")
+    ).recent_first()
+    found = list(matching.values_list("pk", flat=True))
+    return Preview(
+        matched=len(found), of=newest.count(), unread=0, sample=tuple(found[:SAMPLE])
+    )
+
+
+def _preview_of(rule: rules.Rule, newest: Sequence[Poison]) -> Preview:
+    tried, found = 0, []
+    for message in _messages(newest, [rule]):
+        tried += 1
+        if message.meets(rule):
+            found.append(message.poison.pk)
+    return Preview(
+        matched=len(found),
+        of=tried,
+        unread=len(newest) - tried,
+        sample=tuple(found[:SAMPLE]),
+    )
+
+
+def swallowed(
+    *, poisons: QuerySet[Poison], target: Topic | None, now: datetime
+) -> Swallowed:
+    """Tell which of these no consumer would handle, if they were requeued now.
+
+    A redriven message passes every skip but those by a rule. The newest are looked at.
+    """
+    by_rule = Skip.objects.in_force(now).filter(kind=MatcherKind.RULE)
+    if target is None:
+        by_rule = by_rule.filter(topic__in=poisons.order_by().values("topic"))
+    else:
+        by_rule = by_rule.filter(topic=target)
+    active = [
+        (skip, rules.from_canonical(bytes(skip.value).decode()))
+        for skip in by_rule.select_related("topic").order_by("id")
+    ]
+    if not active:
+        return Swallowed(looked_at=0, unread=0, skips={})
+    newest = list(poisons.order_by("-last_failed_at", "-id")[:RECENT])
+    tried, found = 0, {}
+    for message in _messages(newest, [rule for _, rule in active]):
+        tried += 1
+        skip = _first_that_meets(message, active, target)
+        if skip is not None:
+            found[message.poison.pk] = skip
+    return Swallowed(looked_at=tried, unread=len(newest) - tried, skips=found)
+
+
+def _first_that_meets(
+    message: Message, active: Sequence[tuple[Skip, rules.Rule]], target: Topic | None
+) -> Skip | None:
+    topic = message.poison.topic_id if target is None else target.pk
+    group = message.poison.consumer_group
+    for skip, rule in active:
+        theirs = skip.topic_id == topic and skip.consumer_group in {None, group}
+        if theirs and message.meets(rule):
+            return skip
+    return None
+
+
+@dataclass(kw_only=True)
+class Message:
+    """A message that rules are tried on; its body is read once for all of them."""
+
+    poison: Poison
+    headers: tuple[Header, ...]
+    body: bytes
+
+    @cached_property
+    def document(self) -> object:
+        return rules.read(self.body)
+
+    def meets(self, rule: rules.Rule) -> bool:
+        if isinstance(rule, rules.PointerRule):
+            return rule.matches_document(self.document)
+        return rule.matches(body=self.body, headers=self.headers)
+
+
+def _messages(
+    poisons: Sequence[Poison], tried: Sequence[rules.Rule]
+) -> Iterator[Message]:
+    """Fetch what these rules look into, of the messages that are not too large."""
+    whole = any(isinstance(rule, rules.PointerRule) for rule in tried)
+    chosen = list(_within_reason(poisons)) if whole else list(poisons)
+    fields = ("poison_id", "headers", "content")[: 3 if whole else 2]
+    for start in range(0, len(chosen), AT_ONCE):
+        batch = chosen[start : start + AT_ONCE]
+        wanted = [poison.pk for poison in batch]
+        found = Body.objects.filter(poison_id__in=wanted).values_list(*fields)
+        held = {row[0]: row[1:] for row in found}
+        for poison in batch:
+            if poison.pk in held:
+                yield _message(poison, *held[poison.pk])
+
+
+def _message(
+    poison: Poison, flat: Sequence[bytes | memoryview], content: bytes = b""
+) -> Message:
+    parts = [bytes(part) for part in flat]
+    headers = tuple(zip(parts[::2], parts[1::2], strict=True))
+    return Message(poison=poison, headers=headers, body=bytes(content))
+
+
+def _within_reason(poisons: Sequence[Poison]) -> Iterator[Poison]:
+    total = 0
+    for poison in poisons:
+        if poison.size <= MOST_OF_A_BODY and total + poison.size <= MOST_OF_ALL:
+            total += poison.size
+            yield poison
+
+
+def _text(value: object) -> bytes:
+    if not isinstance(value, str) or not 0 < len(value) <= TEXT_LIMIT:
+        raise Invalid("matcher/value", f"send text of 1 to {TEXT_LIMIT} characters")
+    return raw(value)
+
+
+def _digest(value: object) -> bytes:
+    try:
+        digest = bytes.fromhex(value) if isinstance(value, str) else b""
+    except ValueError:
+        digest = b""
+    if len(digest) != DIGEST_BYTES:
+        raise Invalid("matcher/value", "send a SHA-256 as 64 hexadecimal digits")
+    return digest.hex().encode()
+
+
+def _rule(value: object) -> bytes:
+    try:
+        return rules.canonical(rules.parse_rule(value)).encode()
+    except Unreadable as reason:
+        field = f"matcher/value{reason.pointer}"
+        raise Invalid(field, reason.detail) from None
+
+
+_PARSERS = {
+    MatcherKind.BOOKMARK: _text,
+    MatcherKind.MESSAGE_ID: _text,
+    MatcherKind.BODY_DIGEST: _digest,
+    MatcherKind.RULE: _rule,
+}

@@ -1,0 +1,587 @@
+"""The skip list: what consumers pass over, and each change of it under a number.
+
+Every change takes the next revision of its topic while it holds the topic's list, and
+keeps hold of it until it commits. So whoever has all of revision n, and then asks for
+what came after n, misses nothing. Lists are held in the order of their topics' ids, and
+skips in the order of theirs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from django.db import connection, transaction
+from django.db.models import F, QuerySet
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.brokers.models import Topic
+from apps.core import notices
+from apps.core.actor import Actor
+from apps.core.errors import Absent, Forbidden, Invalid
+from apps.core.text import storable
+from apps.poison.matching import Matcher, preview
+from apps.poison.models import Poison, Skip, SkipCount, SkipList
+from apps.poison.states import Because
+from apps.team.rights import Principal, Scope
+from poisonguard.contract import MatcherKind
+
+log = logging.getLogger(__name__)
+
+REASON_LIMIT = 2_000
+SHOWN = 300
+AT_ONCE = 1_000
+# A rule that matches each of so many messages was hardly meant to.
+OVERBROAD_AFTER = 200
+# Ended automatic skips, and what counted skips, stay as long as anybody may ask again.
+REMEMBERED = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A skip as consumers are told of it; `because` says why it ended, if it did.
+
+    `revision` is that of its last change, which may be its end.
+    """
+
+    id: int
+    topic: str
+    kind: str
+    value: bytes
+    consumer_group: str | None
+    handler_version: str | None
+    redrive: uuid.UUID | None
+    poison: int | None
+    reason: str
+    by: str
+    at: datetime
+    expires_at: datetime | None
+    revision: int
+    because: str
+
+    @classmethod
+    def of(cls, skip: Skip) -> Self:
+        return cls(
+            id=skip.pk,
+            topic=skip.topic.name,
+            kind=skip.kind,
+            value=bytes(skip.value),
+            consumer_group=skip.consumer_group,
+            handler_version=skip.handler_version,
+            redrive=skip.redrive,
+            poison=skip.poison_id,
+            reason=skip.reason,
+            by=skip.by,
+            at=skip.at,
+            expires_at=skip.expires_at,
+            revision=skip.removed_revision or skip.revision,
+            because=skip.because,
+        )
+
+    @property
+    def matcher(self) -> Matcher:
+        return Matcher(kind=MatcherKind(self.kind), value=bytes(self.value))
+
+    def concerns(self, consumer_group: str | None) -> bool:
+        """Tell whether this group is to hear of it; None hears of all."""
+        return consumer_group is None or self.consumer_group in {None, consumer_group}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Head:
+    """Where the list of a topic stands; changes up to `floor` are forgotten."""
+
+    epoch: str
+    revision: int
+    floor: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """All that is active at one revision, or a little of what came after it."""
+
+    epoch: str
+    revision: int
+    skips: tuple[Told, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied:
+    """One consumer's word that it passed over; the same `report` counts once."""
+
+    skip: int
+    consumer_group: str
+    client_name: str
+    count: int
+    last_at: datetime
+    report: uuid.UUID | None
+
+
+# A copy of the data under another life of Postgres is another store, and its revisions
+# are others: a dump that is put back writes the row anew (xmin), another database or
+# cluster has other numbers, and whoever goes back in time goes on in another timeline.
+_EPOCH = """
+SELECT substr(encode(sha256(convert_to(concat_ws('/', store.value, store.xmin,
+           current.oid, control.system_identifier,
+           substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)), 'UTF8')), 'hex'),
+           1, 16)
+FROM poison_store_epoch store, pg_control_system() control, pg_database current
+WHERE current.datname = current_database()
+"""
+
+FOUND_EPOCH = """
+INSERT INTO poison_store_epoch (id, value) VALUES (1, gen_random_uuid())
+ON CONFLICT (id) DO NOTHING
+"""
+
+# A topic that nobody has told of yet has an empty list, at revision 0.
+HEADS = f"""
+SELECT wanted.name, store.epoch, coalesce(list.revision, 0), coalesce(list.floor, 0)
+FROM unnest(%(topics)s::text[]) AS wanted(name)
+CROSS JOIN ({_EPOCH}) AS store(epoch)
+LEFT JOIN brokers_topic topic ON topic.name = wanted.name
+LEFT JOIN poison_skip_list list ON list.topic_id = topic.id
+"""  # noqa: S608 - all of it is ours
+
+_TOLD = """
+skip.id, topic.name, skip.kind, skip.value, skip.consumer_group, skip.handler_version,
+skip.redrive, skip.poison_id, skip.reason, skip.by, skip.at, skip.expires_at
+"""
+
+# Each skip as it is now, and no more than once: what it was between is of no use.
+CHANGES = f"""
+(SELECT {_TOLD}, skip.revision AS changed, skip.because
+ FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
+ WHERE topic.name = %(topic)s AND skip.removed_revision IS NULL
+   AND skip.revision > %(after)s
+ ORDER BY skip.revision LIMIT %(limit)s)
+UNION ALL
+(SELECT {_TOLD}, skip.removed_revision AS changed, skip.because
+ FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
+ WHERE topic.name = %(topic)s AND skip.removed_revision > %(after)s
+ ORDER BY skip.removed_revision LIMIT %(limit)s)
+ORDER BY changed LIMIT %(limit)s
+"""  # noqa: S608 - all of it is ours
+
+_ACTIVE = f"""
+SELECT {_TOLD}, skip.revision, skip.because
+FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
+WHERE topic.name = %(topic)s AND skip.removed_revision IS NULL
+  AND (%(group)s::text IS NULL OR skip.consumer_group IS NULL
+       OR skip.consumer_group = %(group)s)
+ORDER BY skip.id
+"""  # noqa: S608 - all of it is ours
+
+_TAKE = """
+INSERT INTO poison_skip_list (topic_id, revision) VALUES (%s, 1)
+ON CONFLICT (topic_id) DO UPDATE SET revision = poison_skip_list.revision + 1
+RETURNING revision
+"""
+
+_END = """
+WITH locked AS (
+    SELECT id, is_automatic FROM poison_skip
+    WHERE topic_id = %(topic)s AND id = ANY(%(skips)s) AND removed_revision IS NULL
+    ORDER BY id FOR NO KEY UPDATE
+), due AS (
+    SELECT id, is_automatic, row_number() OVER (ORDER BY id) AS place FROM locked
+), ended AS (
+    UPDATE poison_skip SET removed_revision = list.revision + due.place,
+           removed_at = %(now)s, removed_by = %(by)s, because = %(because)s,
+           removed_reason = %(reason)s
+    FROM due, poison_skip_list list
+    WHERE poison_skip.id = due.id AND list.topic_id = %(topic)s
+)
+UPDATE poison_skip_list list SET revision = list.revision + told.number,
+       automatic = list.automatic - told.automatic
+FROM (SELECT count(*) AS number, count(*) FILTER (WHERE is_automatic) AS automatic
+      FROM due) told
+WHERE topic_id = %(topic)s AND told.number > 0
+RETURNING told.number
+"""
+
+_FORGET = """
+WITH forgotten AS (
+    DELETE FROM poison_skip WHERE id IN (
+        SELECT id FROM poison_skip
+        WHERE topic_id = %(topic)s AND is_automatic AND removed_at < %(before)s
+        ORDER BY removed_revision LIMIT %(limit)s)
+    RETURNING removed_revision
+)
+UPDATE poison_skip_list list SET floor = greatest(list.floor, told.last)
+FROM (SELECT max(removed_revision) AS last, count(*) AS number FROM forgotten) told
+WHERE topic_id = %(topic)s AND told.number > 0
+RETURNING told.number
+"""
+
+_COUNT = """
+WITH told AS (
+    SELECT * FROM unnest(%(skips)s::int8[], %(groups)s::text[], %(clients)s::text[],
+        %(counts)s::int8[], %(lasts)s::timestamptz[], %(reports)s::uuid[])
+        AS told(skip, consumer_group, client_name, number, last_at, report)
+), fresh AS (
+    INSERT INTO poison_skip_count
+        (report, skip_id, consumer_group, client_name, count, counted_at)
+    SELECT DISTINCT ON (report)
+           report, skip, consumer_group, client_name, number, %(now)s
+    FROM told WHERE report IS NOT NULL ORDER BY report
+    ON CONFLICT (report) DO NOTHING RETURNING report, skip_id, count
+), added AS (
+    SELECT skip, sum(number) AS number, max(last_at) AS last_at FROM (
+        SELECT skip, number, last_at FROM told WHERE report IS NULL
+        UNION ALL
+        SELECT fresh.skip_id, fresh.count, (
+            SELECT max(told.last_at) FROM told WHERE told.report = fresh.report)
+        FROM fresh) every
+    GROUP BY skip HAVING sum(number) > 0
+)
+UPDATE poison_skip SET applied = applied + added.number,
+       last_applied_at = greatest(last_applied_at, least(added.last_at, %(now)s))
+FROM added WHERE poison_skip.id = added.skip
+"""
+
+
+def add(
+    *,
+    topic: Topic,
+    consumer_group: str | None,
+    matcher: Matcher,
+    principal: Principal,
+    now: datetime,
+    handler_version: str | None = None,
+    expires_at: datetime | None = None,
+    reason: str = "",
+    poison_id: int | None = None,
+    everything: bool = False,
+) -> Skip:
+    """Let consumers pass over what matches; the same matcher again renews its skip.
+
+    A rule that matches every recent message is refused unless `everything` is true.
+    """
+    principal.require(Scope.SKIPS_WRITE)
+    require_sight(topic=topic.name, principal=principal)
+    _refuse_useless(topic, consumer_group, matcher, everything=everything)
+    if expires_at is not None and expires_at <= now:
+        raise Invalid("expires_at", "send a time to come")
+    if poison_id is not None:
+        _require_poison(poison_id, topic)
+    facts = {
+        "reason": _usable(reason),
+        "by": str(principal.actor),
+        "at": now,
+        "expires_at": expires_at,
+        "poison_id": poison_id,
+        "redrive": None,
+        "is_automatic": False,
+    }
+    with transaction.atomic():
+        facts["revision"] = _take(topic.pk)
+        same = Skip.objects.active().filter(
+            topic=topic,
+            kind=matcher.kind.value,
+            digest=hashlib.sha256(matcher.value).digest(),
+            consumer_group=consumer_group,
+            handler_version=handler_version,
+        )
+        skip = same.first()
+        if skip is None:
+            skip = Skip.objects.create(
+                topic=topic,
+                consumer_group=consumer_group,
+                kind=matcher.kind.value,
+                value=matcher.value,
+                handler_version=handler_version,
+                **facts,
+            )
+        else:
+            _take_over(skip, facts)
+        skip = visible(skip_id=skip.pk, principal=principal)
+        notices.notify_skips(topic_id=topic.pk)
+        _record(Action.SKIP_ADDED, skip, principal, reason=skip.reason, now=now)
+    log.info("%s added the skip %s to %s", principal.actor, skip, topic)
+    return skip
+
+
+def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) -> Skip:
+    """End a skip; one that has ended already stays as it is."""
+    principal.require(Scope.SKIPS_WRITE)
+    skip = visible(skip_id=skip_id, principal=principal)
+    _remove([skip], reason=_usable(reason), principal=principal, now=now)
+    return visible(skip_id=skip_id, principal=principal)
+
+
+def remove_of_poison(
+    *, poison_id: int, reason: str, principal: Principal, now: datetime
+) -> list[Skip]:
+    """Un-poison: end every active skip that was made for this message; give those."""
+    principal.require(Scope.SKIPS_WRITE)
+    of_it = Skip.objects.active().filter(poison=poison_id).on_topics(principal.topics)
+    skips = list(of_it.select_related("topic").order_by("topic_id", "id"))
+    _remove(skips, reason=_usable(reason), principal=principal, now=now)
+    return skips
+
+
+@transaction.atomic
+def _remove(
+    skips: Sequence[Skip], *, reason: str, principal: Principal, now: datetime
+) -> None:
+    """End them one by one, in the order of their topics, which is that of locking."""
+    ended = [
+        skip
+        for skip in skips
+        if end(
+            topic_id=skip.topic_id,
+            skips=[skip.pk],
+            because=Because.REMOVED,
+            actor=principal.actor,
+            reason=reason,
+            now=now,
+        )
+    ]
+    for skip in ended:
+        _record(Action.SKIP_REMOVED, skip, principal, reason=reason, now=now)
+        log.info("%s removed the skip %s of %s", principal.actor, skip, skip.topic)
+
+
+def end(
+    *,
+    topic_id: int,
+    skips: Sequence[int],
+    because: Because,
+    actor: Actor,
+    reason: str = "",
+    now: datetime,
+) -> int:
+    """End those of a topic that are still active, each under a revision of its own.
+
+    Give their number. Call it inside a transaction.
+    """
+    hold([topic_id])
+    values = {
+        "topic": topic_id,
+        "skips": list(skips),
+        "because": because.value,
+        "by": str(actor),
+        "reason": reason,
+        "now": now,
+    }
+    ended = _number(_END, values)
+    if ended:
+        notices.notify_skips(topic_id=topic_id)
+    return ended
+
+
+def hold(topics: Iterable[int]) -> None:
+    """Hold the lists of these topics until the transaction ends; make those missing."""
+    wanted = sorted(set(topics))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO poison_skip_list (topic_id) SELECT unnest(%s::int8[])"
+            " ON CONFLICT (topic_id) DO NOTHING",
+            [wanted],
+        )
+        cursor.execute(
+            "SELECT FROM poison_skip_list WHERE topic_id = ANY(%s) ORDER BY topic_id"
+            " FOR NO KEY UPDATE",
+            [wanted],
+        )
+
+
+def expire(*, now: datetime) -> int:
+    """End the skips whose time is up; give their number."""
+    over = Skip.objects.active().filter(expires_at__lte=now)
+    topics = over.order_by("topic_id").values_list("topic_id", flat=True).distinct()
+    number = 0
+    for topic_id in list(topics):
+        due = over.filter(topic=topic_id).order_by("id").values_list("pk", flat=True)
+        while batch := list(due[:AT_ONCE]):
+            with transaction.atomic():
+                number += end(
+                    topic_id=topic_id,
+                    skips=batch,
+                    because=Because.EXPIRED,
+                    actor=Actor.system("skips"),
+                    now=now,
+                )
+    return number
+
+
+def forget(*, now: datetime) -> int:
+    """Delete automatic skips that ended long ago; whoever asks from before starts anew.
+
+    What people decided stays.
+    """
+    before = now - REMEMBERED
+    SkipCount.objects.filter(counted_at__lt=before).delete()
+    number = 0
+    for topic_id in SkipList.objects.order_by("topic_id").values_list("pk", flat=True):
+        values = {"topic": topic_id, "before": before, "limit": AT_ONCE}
+        while forgotten := _forget(values):
+            number += forgotten
+    return number
+
+
+@transaction.atomic
+def _forget(values: dict[str, Any]) -> int:
+    hold([values["topic"]])
+    return _number(_FORGET, values)
+
+
+def head(*, topic: str) -> Head:
+    """Tell where the list of a topic stands, heard of or not."""
+    with connection.cursor() as cursor:
+        cursor.execute(HEADS, {"topics": [topic]})
+        row = cursor.fetchone()
+        if row is None:
+            cursor.execute(FOUND_EPOCH)
+            cursor.execute(HEADS, {"topics": [topic]})
+            row = cursor.fetchone()
+    _, epoch, revision, floor = row
+    return Head(epoch=epoch, revision=revision, floor=floor)
+
+
+def snapshot(*, topic: str, consumer_group: str | None) -> Snapshot:
+    """Give all that is active, with the revision after which to ask for changes."""
+    # The revision first: what commits in between is in the skips, and told again.
+    at = head(topic=topic)
+    told = _told(_ACTIVE, {"topic": topic, "group": consumer_group})
+    return Snapshot(epoch=at.epoch, revision=at.revision, skips=tuple(told))
+
+
+def changes_after(*, topic: str, revision: int, limit: int = AT_ONCE) -> list[Told]:
+    """Give what changed after a revision, in order, each skip as it is now."""
+    return _told(CHANGES, {"topic": topic, "after": revision, "limit": limit})
+
+
+def history(*, topic: Topic) -> QuerySet[Skip]:
+    """Give all skips of a topic, ended ones too, the newest first."""
+    return Skip.objects.filter(topic=topic).select_related("topic").recent_first()
+
+
+def require_sight(*, topic: str, principal: Principal) -> None:
+    """Raise Forbidden unless this principal sees the topic, heard of or not."""
+    if not principal.sees(topic):
+        raise Forbidden(f"This key may not use the topic {topic}; give it the topic.")
+
+
+def visible(*, skip_id: int, principal: Principal) -> Skip:
+    """Find a skip on a topic that this principal sees; raises Absent otherwise."""
+    allowed = Skip.objects.on_topics(principal.topics).select_related("topic")
+    skip = allowed.filter(pk=skip_id).first()
+    if skip is None:
+        raise Absent(f"There is no skip {skip_id} here.")
+    return skip
+
+
+@transaction.atomic
+def applied(
+    *, told: Sequence[Applied], principal: Principal, now: datetime
+) -> list[bool]:
+    """Add up what consumers passed over; False for a skip that nobody here sees."""
+    wanted = {each.skip for each in told}
+    allowed = Skip.objects.on_topics(principal.topics).filter(pk__in=wanted)
+    # Locked on their own: a join would lock the topics too.
+    known = set(allowed.values_list("pk", flat=True))
+    list(
+        Skip.objects.filter(pk__in=known)
+        .order_by("pk")
+        .select_for_update(no_key=True)
+        .values_list("pk")
+    )
+    counted = [each for each in told if each.skip in known]
+    if counted:
+        with connection.cursor() as cursor:
+            cursor.execute(_COUNT, {**_columns(counted), "now": now})
+    return [each.skip in known for each in told]
+
+
+def _columns(told: Sequence[Applied]) -> dict[str, list[Any]]:
+    return {
+        "skips": [each.skip for each in told],
+        "groups": [each.consumer_group for each in told],
+        "clients": [each.client_name for each in told],
+        "counts": [each.count for each in told],
+        "lasts": [each.last_at for each in told],
+        "reports": [each.report for each in told],
+    }
+
+
+def _take(topic_id: int) -> int:
+    """Hold the list of a topic until the transaction ends; give its next revision."""
+    return _number(_TAKE, [topic_id])
+
+
+def _take_over(skip: Skip, facts: dict[str, Any]) -> None:
+    """Make a skip that is there already the one that was asked for."""
+    if skip.is_automatic:
+        lists = SkipList.objects.filter(topic=skip.topic_id)
+        lists.update(automatic=F("automatic") - 1)
+    Skip.objects.filter(pk=skip.pk).update(**facts)
+
+
+def _number(statement: str, values: Any) -> int:
+    """Carry out a statement that gives one number, or no row for none."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        row = cursor.fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _told(statement: str, values: dict[str, Any]) -> list[Told]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return [Told(*row) for row in cursor.fetchall()]
+
+
+def _require_poison(poison_id: int, topic: Topic) -> None:
+    if not Poison.objects.filter(pk=poison_id, topic=topic).exists():
+        raise Invalid("poison", f"{topic} has no message {poison_id}")
+
+
+def _refuse_useless(
+    topic: Topic, consumer_group: str | None, matcher: Matcher, *, everything: bool
+) -> None:
+    if everything or matcher.kind is not MatcherKind.RULE:
+        return
+    seen = preview(topic=topic, consumer_group=consumer_group, matcher=matcher)
+    if seen.of >= OVERBROAD_AFTER and seen.matched == seen.of:
+        raise Invalid(
+            "matcher/value",
+            f"this rule matches each of the last {seen.of} messages of {topic}; name "
+            'what tells the bad ones apart, or send "everything": true',
+        )
+
+
+def _usable(reason: str) -> str:
+    reason = storable(reason.strip())
+    if len(reason) > REASON_LIMIT:
+        raise Invalid("reason", f"keep it under {REASON_LIMIT} characters")
+    return reason
+
+
+def _record(
+    action: Action, skip: Skip, principal: Principal, *, reason: str, now: datetime
+) -> None:
+    audit.record(
+        action=action,
+        subject=f"skip:{skip.pk}",
+        actor=principal.actor,
+        reason=reason,
+        source=principal.source,
+        now=now,
+        detail={
+            "topic": skip.topic.name,
+            "consumer_group": skip.consumer_group,
+            "kind": skip.kind,
+            "value": skip.value_text[:SHOWN],
+            "handler_version": skip.handler_version,
+            "expires_at": skip.expires_at and skip.expires_at.isoformat(),
+            "poison": skip.poison_id,
+        },
+    )

@@ -1,0 +1,45 @@
+"""The way out: every open poison of a topic into its dead-letter queue again.
+
+It goes there as it was captured, with nothing added and nothing left out, in the order
+of capture, as one operation like any other: a run that dies is taken over by the next.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from apps.brokers.models import Topic
+from apps.core.errors import Refused
+from apps.poison.query import Query, Term
+from apps.team.rights import Principal
+from apps.triage.models import Operation
+from apps.triage.services import decision, selection
+from apps.triage.services.selection import Ask
+from apps.triage.states import Verb
+
+
+def give_back(
+    *, topic: Topic, reason: str, principal: Principal, now: datetime
+) -> Operation | None:
+    """Queue the operation, or find the one that has begun; None if nothing is open."""
+    if topic.broker_id is None or not topic.dead_letter_queue:
+        raise Refused(
+            f"the topic {topic.name} has no dead-letter queue to give back to"
+        )
+    begun = Operation.objects.unfinished().filter(
+        verb=Verb.GIVE_BACK, target_topic=topic
+    )
+    if operation := begun.first():
+        return operation
+    ask = Ask(
+        verb=Verb.GIVE_BACK,
+        query=Query((Term("topic", topic.name), Term("is", "open"))),
+        target_topic=topic.name,
+    )
+    preview = selection.preview(ask=ask, principal=principal, now=now)
+    selection.take(operation_id=preview.pk, now=now)
+    if not preview.items.waiting().exists():
+        return None
+    return decision.confirm(
+        token=preview.token, reason=reason, principal=principal, now=now
+    )

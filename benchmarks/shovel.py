@@ -1,0 +1,161 @@
+"""Our publisher against RabbitMQ's own shovel, and against pika, on one broker.
+
+All move the same messages of 1 KiB, persistent and confirmed. Targets: a quorum queue
+at least 0.9 of the shovel, a classic one 1.0; 0.6 of pika pipelined; 10 times pika
+that waits for each confirmation.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pika
+from pika import spec
+
+from apps.brokers.adapters.adapter import BrokerSettings
+from apps.brokers.adapters.rabbitmq import ADAPTER
+from apps.brokers.ports import Outbound, OutcomeKind
+from benchmarks._bench import ROUNDS, seconds
+from tests.brokers.rabbitmq import Server
+
+NUMBER = int(os.environ.get("NUMBER", "5000"))
+# So few, because each waits for its own confirmation.
+SINGLY = max(1, NUMBER // 20)
+WINDOW = 1_000
+BODY = os.urandom(1024)
+TARGET, SOURCE = "target", "source"
+
+
+class Bench:
+    def __init__(self, server: Server, kind: str) -> None:
+        self.server = server
+        self.kind = kind
+        self.publisher = ADAPTER.publisher(BrokerSettings(url=server.url))
+        self.connection = server.connection()
+        self.channel = self.connection.channel()
+
+    def empty(self, queue: str) -> None:
+        self.channel.queue_delete(queue)
+        arguments = {"x-queue-type": self.kind}
+        self.channel.queue_declare(queue, durable=True, arguments=arguments)
+
+    def ours(self, queue: str = TARGET) -> None:
+        message = Outbound(topic=queue, body=BODY, headers=((b"trace", b"1"),))
+        for _ in range(0, NUMBER, WINDOW):
+            outcomes = self.publisher.publish([message] * WINDOW)
+            if {outcome.kind for outcome in outcomes} != {OutcomeKind.SENT}:
+                raise AssertionError(outcomes)
+
+    def shovel(self) -> None:
+        """Let the broker move a full queue; it ends by itself when all is confirmed."""
+        uri = f"{self.server.url}%2F"
+        self.server.manage(
+            *("PUT", "parameters", "shovel", "/", "bench"),
+            value={
+                "src-uri": uri,
+                "src-queue": SOURCE,
+                "src-prefetch-count": WINDOW,
+                "src-delete-after": "queue-length",
+                "dest-uri": uri,
+                "dest-queue": TARGET,
+                "ack-mode": "on-confirm",
+            },
+        )
+        while self.length(SOURCE) or self.length(TARGET) < NUMBER:
+            time.sleep(0.01)
+
+    def length(self, queue: str) -> int:
+        told = self.channel.queue_declare(queue, passive=True)
+        return int(told.method.message_count)
+
+    def pipelined(self) -> None:
+        """Publish as fast as pika can, and wait for the confirmation of all."""
+        confirmed = 0
+
+        def opened(channel: pika.channel.Channel) -> None:
+            channel.confirm_delivery(answered, callback=lambda _: publish(channel))
+
+        def publish(channel: pika.channel.Channel) -> None:
+            properties = pika.BasicProperties(delivery_mode=2, headers={"trace": "1"})
+            for _ in range(NUMBER):
+                channel.basic_publish("", TARGET, BODY, properties, mandatory=True)
+
+        def answered(frame: pika.frame.Method) -> None:
+            nonlocal confirmed
+            assert isinstance(frame.method, spec.Basic.Ack)
+            confirmed = frame.method.delivery_tag
+            if confirmed == NUMBER:
+                connection.close()
+
+        connection = pika.SelectConnection(
+            pika.URLParameters(f"{self.server.url}%2F"),
+            on_open_callback=lambda made: made.channel(on_open_callback=opened),
+            on_close_callback=lambda made, _: made.ioloop.stop(),
+        )
+        connection.ioloop.start()
+        if confirmed != NUMBER:
+            raise AssertionError(confirmed)
+
+    def singly(self) -> None:
+        channel = self.connection.channel()
+        channel.confirm_delivery()
+        properties = pika.BasicProperties(delivery_mode=2, headers={"trace": "1"})
+        for _ in range(SINGLY):
+            channel.basic_publish("", TARGET, BODY, properties, mandatory=True)
+        channel.close()
+
+    def rate(self, work: Callable[[], None], number: int) -> float:
+        self.empty(TARGET)
+        if work == self.shovel:
+            self.empty(SOURCE)
+            self.ours(SOURCE)
+        return number / seconds(work)
+
+    def close(self) -> None:
+        self.publisher.close()
+        self.connection.close()
+
+
+def main(server: Server) -> None:
+    ratios = [
+        ratio for kind in ("quorum", "classic") for ratio in measure(server, kind)
+    ]
+    print("\n".join(ratios))
+
+
+def measure(server: Server, kind: str) -> list[str]:
+    bench = Bench(server, kind)
+    works = {
+        "ours": (bench.ours, NUMBER),
+        "shovel, on-confirm": (bench.shovel, NUMBER),
+        "pika, pipelined": (bench.pipelined, NUMBER),
+        "pika, a confirmation each": (bench.singly, SINGLY),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(ROUNDS + 1):
+        for name, (work, number) in works.items():
+            rate = bench.rate(work, number)
+            rates[name] += [rate] if turn else []  # the first is to warm up
+    bench.close()
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    print(kind, *(f"{name}: {rate:,.0f}/s" for name, rate in medians.items()), sep="  ")
+    ours = medians.pop("ours")
+    return [
+        f"{kind}: ratio {ours / rate:.2f} of {name}" for name, rate in medians.items()
+    ]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="pw-bench-") as folder:
+        plugins = ("rabbitmq_management", "rabbitmq_shovel")
+        cores = os.cpu_count() or 1
+        server = Server(Path(folder), plugins=plugins, schedulers=cores)
+        try:
+            main(server)
+        finally:
+            server.stop()

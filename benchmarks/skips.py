@@ -1,0 +1,320 @@
+"""From the commit of a skip to where it takes effect, against a bare NOTIFY.
+
+Targets: with 50 consumers p99 at most 10 x that of an INSERT with a NOTIFY; at most 1 s
+while LISTEN is cut again and again. With 2,000 readers of one web process p99 at most
+500 ms, and all of them current at most 10 s after they start together. The last two are
+no ratios: they hold where nothing else keeps the machine busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import re
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import datetime
+from itertools import count
+from urllib.parse import urlsplit
+
+from benchmarks._bench import ROUNDS, api_key, p99, product, web
+from poisonguard.client import Client
+from poisonguard.contract import Skip
+from poisonguard.feed import Feed
+from poisonguard.skips import SkipList
+
+CONSUMERS = 50
+CHANGES = 40  # in each round
+CUTS = 20
+READERS = 2_000
+CHANGES_FOR_MANY = 20
+PATIENCE = 60.0
+TOPIC, GROUP = "orders", "billing"
+
+Commit = Callable[[], float]  # commits one change, and gives when it began to
+
+
+class Arrivals:
+    """When a change came to each of those who wait for it."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._at: list[float] = []
+
+    def note(self, times: int = 1) -> None:
+        self._at += [time.perf_counter()] * times
+
+    def of(self, commit: Commit) -> list[float]:
+        """Commit a change, wait until all have it, and give how long each waited."""
+        self._at.clear()
+        committed_at = commit()
+        while len(self._at) < self._number:
+            if time.perf_counter() > committed_at + PATIENCE:
+                raise TimeoutError(f"{len(self._at)} of {self._number} heard of it")
+            time.sleep(0.005)
+        return [at - committed_at for at in self._at]
+
+
+def bare_notify(channel: str) -> Commit:
+    """Make what inserts a row and tells of it, and no more."""
+    from django.db import connection, transaction
+
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {channel} (id bigserial PRIMARY KEY, value text)")
+
+    def commit() -> float:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {channel} (value) VALUES ('a skip')")
+            cursor.execute("SELECT pg_notify(%s, '1')", [channel])
+            return time.perf_counter()
+
+    return commit
+
+
+def new_skip() -> Commit:
+    """Make what adds a skip as the API and the pages do."""
+    from django.db import transaction
+
+    from apps.brokers.services import topics_named
+    from apps.core import clock
+    from apps.core.actor import Actor
+    from apps.poison import skip_list
+    from apps.poison.matching import Matcher
+    from apps.team.rights import Principal, Scope
+
+    topic = topics_named(names=[TOPIC])[TOPIC]
+    anna = Principal(actor=Actor.user("anna"), scopes=frozenset(Scope))
+    numbers = count()
+
+    def commit() -> float:
+        told = {"kind": "bookmark", "value": f"{next(numbers)}-0"}
+        with transaction.atomic():
+            skip_list.add(
+                topic=topic,
+                consumer_group=GROUP,
+                matcher=Matcher.parse(told),
+                principal=anna,
+                now=clock.now(),
+            )
+            return time.perf_counter()
+
+    return commit
+
+
+class Watched(SkipList):
+    """A skip list that tells when a skip takes effect."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        super().__init__(
+            topic=TOPIC,
+            consumer_group=GROUP,
+            handler_version=None,
+            tell_applied=lambda *_: None,
+        )
+        self._arrivals = arrivals
+
+    def put(self, skip: Skip, *, now: datetime) -> None:
+        before = len(self)
+        super().put(skip, now=now)
+        if len(self) > before:
+            self._arrivals.note()
+
+
+@contextmanager
+def consumer(url: str, key: str, arrivals: Arrivals) -> Iterator[None]:
+    """Follow the list as a guard does, by a connection and a thread of its own."""
+    with closing(Client([url], key)) as client:
+        feed = Feed(client, on_return=lambda: None)
+        feed.join(Watched(arrivals))
+        feed.start()
+        if not feed.until_loaded(PATIENCE):
+            raise TimeoutError(feed.trouble)
+        yield
+        feed.stop()
+        feed.join_thread(PATIENCE)
+
+
+@contextmanager
+def listener(channel: str, arrivals: Arrivals) -> Iterator[None]:
+    """Hear of bare notices, by a session and a thread of its own."""
+    from apps.core.sessions import open_session
+
+    stopped = threading.Event()
+
+    def listen() -> None:
+        while not stopped.is_set():
+            for _ in session.notifies(timeout=0.5):
+                arrivals.note()
+
+    with open_session("bench") as session:
+        session.execute(f"LISTEN {channel}")
+        thread = threading.Thread(target=listen)
+        thread.start()
+        yield
+        stopped.set()
+        thread.join()
+
+
+@contextmanager
+def listen_cut() -> Iterator[None]:
+    """End the session that hears the notices, however often it is opened anew."""
+    from apps.core.sessions import open_session
+
+    stopped = threading.Event()
+
+    def cut() -> None:
+        with open_session("bench") as session:
+            while not stopped.wait(0.01):
+                session.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name = 'poisonweb listener'"
+                )
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    yield
+    stopped.set()
+    thread.join()
+
+
+def fifty(url: str, key: str, skip: Commit) -> None:
+    ours, many, one = Arrivals(CONSUMERS), Arrivals(CONSUMERS), Arrivals(1)
+    told_many, told_one = bare_notify("many"), bare_notify("one")
+    with ExitStack() as stack:
+        stack.enter_context(listener("one", one))
+        for _ in range(CONSUMERS):
+            stack.enter_context(listener("many", many))
+            stack.enter_context(consumer(url, key, ours))
+        turns = [
+            (ours, skip, CHANGES),
+            (many, told_many, CHANGES),
+            (one, told_one, 4 * CHANGES),
+        ]
+        for arrivals, commit, _ in turns:
+            arrivals.of(commit)  # once each to warm up
+        rounds = [
+            [p99_of(arrivals, commit, number) for arrivals, commit, number in turns]
+            for _ in range(ROUNDS)
+        ]
+        with listen_cut():
+            time.sleep(1)
+            worst = max(max(ours.of(at_any_time(skip))) for _ in range(CUTS))
+    mine, bare, alone = map(statistics.median, zip(*rounds, strict=True))
+    print(f"{CONSUMERS} consumers: p99 {mine * 1000:.1f} ms", end=", ")
+    print(f"NOTIFY to as many: {bare * 1000:.1f} ms, to one: {alone * 1000:.1f} ms")
+    print(f"{CONSUMERS} consumers: ratio {mine / bare:.2f}, to one {mine / alone:.2f}")
+    print(f"{CONSUMERS} consumers, LISTEN cut: {worst * 1000:.0f} ms at the most")
+
+
+def p99_of(arrivals: Arrivals, commit: Commit, number: int) -> float:
+    return p99([delay for _ in range(number) for delay in arrivals.of(commit)])
+
+
+def at_any_time(commit: Commit) -> Commit:
+    def later() -> float:
+        time.sleep(random.uniform(0, 0.5))
+        return commit()
+
+    return later
+
+
+class Readers:
+    """Many plain sockets in one event loop, which read a stream of one web process."""
+
+    def __init__(self, url: str, key: str, arrivals: Arrivals) -> None:
+        self._address = urlsplit(url)
+        self._key = key
+        self._arrivals = arrivals
+        self._tasks: list[asyncio.Task[None]] = []
+        self.retries = 0
+
+    async def start(self, number: int) -> None:
+        """Have all of them begin at once; come back when the last is current."""
+        current = [asyncio.Event() for _ in range(number)]
+        self._tasks = [asyncio.create_task(self._read(each)) for each in current]
+        await asyncio.gather(*(each.wait() for each in current))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _read(self, current: asyncio.Event) -> None:
+        while True:
+            try:
+                await self._follow(current)
+            except (OSError, EOFError):
+                self.retries += 1
+            # As the SDK does, so that those who were refused do not come as one.
+            await asyncio.sleep(random.uniform(0.1, 1.0))
+
+    async def _follow(self, current: asyncio.Event) -> None:
+        """Take a snapshot, and note whatever comes after it."""
+        host, port = self._address.hostname, self._address.port
+        reader, writer = await asyncio.open_connection(host, port)
+        with closing(writer):
+            self._ask(writer, "/skips?")
+            length = await _length_of_answer(reader)
+            taken = json.loads(await reader.readexactly(length))
+            place = f"{taken['epoch']}.{taken['revision']}"
+            self._ask(writer, f"/skips/stream?after={place}&")
+            await _length_of_answer(reader)
+            while piece := await reader.read(65_536):
+                if b"event: ping\n" in piece:
+                    current.set()
+                # A piece is what the server wrote at once: whole events.
+                self._arrivals.note(piece.count(b"event: skip\n"))
+
+    def _ask(self, writer: asyncio.StreamWriter, path: str) -> None:
+        writer.write(
+            f"GET /api/v1{path}topic={TOPIC}&consumer_group={GROUP} HTTP/1.1\r\n"
+            f"Host: {self._address.netloc}\r\n"
+            f"Authorization: Bearer {self._key}\r\n\r\n".encode()
+        )
+
+
+async def _length_of_answer(reader: asyncio.StreamReader) -> int:
+    """Read the head of an answer; its body may be a stream, of no length."""
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    if b" 200 " not in head.partition(b"\r\n")[0]:
+        raise EOFError(head)
+    found = re.search(rb"\r\ncontent-length: (\d+)", head)
+    return int(found[1]) if found else 0
+
+
+async def thousands(url: str, key: str, commit: Commit) -> None:
+    arrivals = Arrivals(READERS)
+    readers = Readers(url, key, arrivals)
+    loop = asyncio.get_running_loop()
+    began = time.perf_counter()
+    await readers.start(READERS)
+    took = time.perf_counter() - began
+    print(
+        f"{READERS:,} readers that start together: {took:.1f} s until all are current,"
+        f" {readers.retries} had to ask again"
+    )
+    # The sockets are read here, so the commits are made by another thread.
+    late = await loop.run_in_executor(
+        None, lambda: p99_of(arrivals, commit, CHANGES_FOR_MANY)
+    )
+    print(f"{READERS:,} readers: p99 {late * 1000:.0f} ms")
+    await readers.stop()
+
+
+def main() -> None:
+    logging.disable()
+    key, commit = api_key(), new_skip()
+    with web() as url:
+        fifty(url, key, commit)
+    with web() as url:
+        asyncio.run(thousands(url, key, commit))
+
+
+if __name__ == "__main__":
+    with product():
+        main()

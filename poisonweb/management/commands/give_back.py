@@ -1,0 +1,90 @@
+"""`manage.py give_back TOPIC`: the way out, into the dead-letter queue again."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from apps.brokers.models import Topic
+from apps.brokers.services import RoutingPublisher
+from apps.capture.models import Lane, Mode
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.core.errors import PoisonwebError
+from apps.team.rights import Principal, Scope
+from apps.triage.models import Operation
+from apps.triage.services import giving_back, running
+from apps.triage.services.running import Ended
+
+WHO = Principal(
+    actor=Actor.system("command line"),
+    scopes=frozenset({Scope.OPERATIONS_WRITE}),
+    source="command",
+)
+# What is said to a lane holds within so many seconds.
+UNTIL_A_LANE_STANDS = 2.0
+BREATH = 0.5
+
+
+class Command(BaseCommand):
+    help = (
+        "Give every open message of a topic back to its dead-letter queue, byte for "
+        "byte as it was captured. Its lane must be paused, or only observe."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("topic")
+        parser.add_argument("--reason", default="", help="for the trail")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        topic = Topic.objects.filter(name=options["topic"]).first()
+        if topic is None:
+            raise CommandError(f"there is no topic {options['topic']}")
+        _check_lane(topic)
+        try:
+            operation = giving_back.give_back(
+                topic=topic, reason=options["reason"], principal=WHO, now=clock.now()
+            )
+        except PoisonwebError as refusal:
+            raise CommandError(str(refusal)) from refusal
+        if operation is None:
+            self.stdout.write("gave back 0: no message of this topic is open")
+            return
+        self._finish(operation)
+
+    def _finish(self, operation: Operation) -> None:
+        """Carry the operation out, here or wherever a worker took it up."""
+        while self._run(operation) is not Ended.DONE:
+            operation.refresh_from_db()
+            if operation.trouble:
+                self.stderr.write(f"waiting: {operation.trouble}")
+            time.sleep(BREATH)
+        counts = operation.items.counts()
+        self.stdout.write(f"gave back {counts['moved']} (operation {operation.pk})")
+        if counts["refused"]:
+            refused = counts["refused"]
+            raise CommandError(f"{refused} were refused and are open still")
+
+    def _run(self, operation: Operation) -> Ended:
+        with RoutingPublisher() as publisher:
+            ended = Ended.AGAIN
+            while ended is Ended.AGAIN:
+                ended = running.run(
+                    operation_id=operation.pk, publisher=publisher, clock=clock.now
+                )
+        return ended
+
+
+def _check_lane(topic: Topic) -> None:
+    lane = Lane.objects.filter(topic=topic).first()
+    if lane is None:
+        return
+    if lane.mode != Mode.OBSERVE and not lane.paused:
+        raise CommandError(
+            f"the lane of {topic.name} is in mode {lane.mode}, and would capture again "
+            "what is given back: pause it first, or let it only observe"
+        )
+    if lane.is_heard(clock.now()):
+        time.sleep(UNTIL_A_LANE_STANDS)

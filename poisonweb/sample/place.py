@@ -1,0 +1,49 @@
+"""Where a program of the sample runs: what each of them starts with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from poisonweb import env as settings
+from poisonweb.sample.guards import Guards
+from poisonweb.sample.ledger import Ledger
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    redis: Redis
+    ledger: Ledger
+    guards: Guards
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Self:
+        """Find it, and begin to log; raises BadEnvironment."""
+        env = settings.load(environ)
+        if env.redis_url is None:
+            raise settings.BadEnvironment("POISONWEB_REDIS_URL is not set.")
+        logging.basicConfig(
+            level=env.log_level, format="%(asctime)s %(levelname)s %(message)s"
+        )
+        return cls(
+            redis=_redis(env.redis_url),
+            ledger=Ledger(env.var / "sample-ledger.jsonl"),
+            guards=Guards(port=int(environ.get("PORT") or "8000"), var=env.var),
+        )
+
+
+def _redis(url: str) -> Redis:
+    # One try each: the client's own patience would send a message twice.
+    return Redis.from_url(
+        url,
+        protocol=2,
+        retry=Retry(NoBackoff(), 0),
+        socket_connect_timeout=2,
+        socket_timeout=5,
+    )

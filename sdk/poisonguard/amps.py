@@ -1,0 +1,362 @@
+"""Poisonweb for the AMPS Python client as it is: positions, and a shared skip list.
+
+    client = AMPS.HAClient("billing-1")
+    store = BookmarkStore(url, api_key, client_name="billing-1")
+    client.set_bookmark_store(store)
+    client.set_server_chooser(chooser)
+    client.connect_and_logon()
+    guarded = MisterYuck(client, handler)
+    client.bookmark_subscribe(guarded, "orders", "recent", sub_id="eu")
+
+`MisterYuck` shares its list through a topic of AMPS itself, as ever. A `poisonguard`
+`Guard` shares it through Poisonweb, retries first, and notices a crash of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from threading import Event, current_thread, main_thread
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import AMPS
+
+from poisonguard import bookmarks
+from poisonguard.bookmarks import Health, Start
+from poisonguard.ending import end_process
+from poisonguard.errors import GuardError, StartTimeout, Stopping
+from poisonguard.positions import IN_FLIGHT_LIMIT, Resume
+from poisonguard.skips import Fence
+
+__all__ = ["BookmarkStore", "MisterYuck", "Start"]
+
+log = logging.getLogger(__name__)
+
+EPOCH, NOW = "0", "0|1|"  # the bookmarks of the beginning and of the end
+POISON_TOPIC = "ADMIN_PoisonMessages"
+WHY_LIMIT = 10_000
+
+PAUSE = 0.5  # seconds
+FLUSH = 5.0
+_BOOKMARK = re.compile(r"(\d+)\|(\d+)\|")
+# What the client calls a subscription that was given no sub id; another one next time.
+_MADE_UP = re.compile(r"auto\d+")
+
+
+class BookmarkStore:
+    """A bookmark store for `Client.set_bookmark_store`, kept in Poisonweb.
+
+    Subscribe with a sub id that stays the same and the bookmark `recent`. A message is
+    settled by `client.discard(message)`, in any order; what was settled before is not
+    delivered again. `topics` names the topic of a sub id; without it, it is that of its
+    first message.
+
+    The client drops a message when its store raises. So this one raises only where no
+    message can be lost: `get_most_recent` when the position cannot be read, which
+    refuses the subscription. Whoever is fenced goes on getting messages and settles
+    none; `on_fenced` is the place to unsubscribe, or to subscribe again and resume
+    where the position is now.
+    """
+
+    def __init__(  # noqa: PLR0913 - each a setting of its own
+        self,
+        url: str | Sequence[str],
+        api_key: str | Callable[[], str],
+        *,
+        client_name: str,
+        topics: Mapping[str, str] | None = None,
+        start: Start | str = Start.EARLIEST,
+        interval: float = 1.0,
+        in_flight_limit: int = IN_FLIGHT_LIMIT,
+        on_fenced: Callable[[str], object] | None = None,
+    ) -> None:
+        self._topics = dict(topics or {})
+        self._start = Start(start)
+        self._positions = bookmarks.BookmarkStore(
+            url,
+            api_key,
+            client_name=client_name,
+            interval=interval,
+            in_flight_limit=in_flight_limit,
+            on_fenced=on_fenced,
+            bookmark=_bookmark,
+        )
+
+    # What the client calls
+
+    def set_server_version(self, version: int) -> None:
+        """Take note of nothing: all versions are alike to this store."""
+
+    def get_most_recent(self, sub_id: str) -> str:
+        """Tell where a subscription resumes: after a bookmark of each publisher."""
+        if _MADE_UP.fullmatch(sub_id):
+            self._positions.open_unkept(sub_id, start=self._start)
+        return _begin(self._open(sub_id, self._topics.get(sub_id)))
+
+    def is_discarded(self, message: Any) -> bool:
+        """Tell whether a message was settled before; the client drops it then."""
+        sub_id = message.get_sub_id()
+        self._make_known(sub_id, message.get_topic())
+        places = _places(message.get_bookmark())
+        return len(places) == 1 and self._positions.is_settled(sub_id, *places[0])
+
+    def log(self, message: Any) -> int:
+        """Note that a message came; wait while too many are unsettled."""
+        sub_id, topic = message.get_sub_id(), message.get_topic() or None
+        self._make_known(sub_id, topic)
+        places = _places(message.get_bookmark())
+        try:
+            for place in places:
+                self._positions.received(sub_id, *place, topic=topic)
+            if not places:
+                self._positions.received(sub_id, "", None)  # it counts those
+        except GuardError as reason:
+            log.debug("A message of %s is not tracked: %s", sub_id, reason)
+        return places[-1][1] if places else 0
+
+    def discard_message(self, message: Any) -> None:
+        """Settle a message."""
+        for place in _places(message.get_bookmark()):
+            self._positions.settle(message.get_sub_id(), *place)
+
+    def persisted(self, sub_id: str, bookmark: str) -> None:
+        """Note how far the server has replicated what this subscription gets."""
+        for place in _places(bookmark):
+            self._positions.persisted(sub_id, *place)
+
+    def _make_known(self, sub_id: str | None, topic: str | None) -> None:
+        """Open a subscription that began without asking where; whatever happens."""
+        if not sub_id or self._positions.is_known(sub_id):
+            return
+        if _MADE_UP.fullmatch(sub_id):
+            self._positions.open_unkept(sub_id, start=self._start)
+            return
+        topic = self._topics.get(sub_id) or topic or None
+        try:
+            self._open(sub_id, topic)
+        except Exception:
+            log.exception("%s begins without its position, which is read later", sub_id)
+            self._positions.open_later(sub_id, topic, start=self._start)
+
+    def _open(self, sub_id: str, topic: str | None) -> Resume:
+        try:
+            return self._positions.resume(sub_id, topic, start=self._start)
+        except GuardError:
+            # The client asks again at once, and for ever.
+            time.sleep(PAUSE)
+            raise
+
+    # What the application calls
+
+    @property
+    def fenced(self) -> frozenset[str]:
+        """The sub ids that somebody else has taken over or moved since."""
+        return self._positions.fenced
+
+    def fence(self, fence: Fence) -> None:
+        """Heed the word of a skip list's `on_fence`, ahead of the next write."""
+        self._positions.fence(fence)
+
+    def health(self) -> Health:
+        return self._positions.health()
+
+    def flush(self) -> None:
+        """Write all that has been settled so far, or raise what keeps it from that."""
+        self._positions.flush()
+
+    def close(self) -> None:
+        """Flush, and end; close the client first."""
+        self._positions.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._positions.__exit__(kind, error, traceback)
+
+
+class MisterYuck:
+    """Wrap a handler: known poison is skipped, new poison is told to all others.
+
+    The list is a SOW topic of the client's own AMPS server, with the key `/bookmark`.
+    It is read by a client of its own, which comes back by itself when it is cut off.
+    Raise `StartTimeout` when the list is not there in time: without it no message may
+    be handled. What the handler raises is raised again, once the topic has it; an
+    `HAClient` is told to discard what is poison, so that it never comes back.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        handler: Callable[[Any], object],
+        *,
+        topic: str = POISON_TOPIC,
+        timeout: float = 30.0,
+    ) -> None:
+        self._discard = getattr(client, "discard", None)
+        self._handler = handler
+        self._topic = topic
+        self._why: dict[str, str] = {}  # by bookmark
+        self._untold: set[str] = set()  # ours, as far as the topic has not shown them
+        self._loaded = Event()
+        self._closed = False
+        self.skipped = 0
+        self._monitor = _monitor(client.get_uri(), timeout)
+        try:
+            self._load(timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        try:
+            self._monitor.connect_and_logon()
+            self._monitor.set_reconnect_delay_strategy(AMPS.ExponentialDelayStrategy())
+            self._monitor.sow_and_subscribe(
+                self._learn, self._topic, timeout=int(timeout * 1000)
+            )
+        except AMPS.AMPSException as reason:
+            raise StartTimeout(f"{self._topic} cannot be read: {reason}") from reason
+        if not self._loaded.wait(max(0.0, deadline - time.monotonic())):
+            raise StartTimeout(
+                f"{self._topic} was not read within {timeout:g} s: is it a SOW topic"
+                " of this server?"
+            )
+
+    def __call__(self, message: Any) -> None:
+        if self._closed:
+            raise Stopping
+        bookmark = str(message.get_bookmark() or "")
+        if bookmark in self._why:
+            self.skipped += 1
+            log.info("skipped %s: %s", bookmark, self._why[bookmark])
+            self._settle(message, bookmark)
+            return
+        try:
+            self._handler(message)
+        except (Exception, SystemExit) as error:
+            # Not KeyboardInterrupt and the like: those are nobody's poison.
+            self._poison(bookmark, _why(error))
+            self._settle(message, bookmark)
+            is_main = current_thread() is main_thread()
+            if isinstance(error, SystemExit) and not is_main:
+                end_process(error.code)
+            raise
+
+    def _poison(self, bookmark: str, why: str) -> None:
+        """Skip it from here on, and tell the others; whatever keeps us from that."""
+        if not bookmark:
+            log.error("A message without bookmark cannot be skipped later: %s", why)
+            return
+        self._untold.add(bookmark)
+        self._why[bookmark] = why
+        try:
+            self._tell(bookmark)
+            self._monitor.publish_flush(int(FLUSH * 1000))
+            self._untold.discard(bookmark)
+        except AMPS.AMPSException:
+            log.exception("%s is poison, which the others are told later", bookmark)
+
+    def _tell(self, bookmark: str) -> None:
+        record = {"bookmark": bookmark, "why": self._why[bookmark]}
+        self._monitor.publish(self._topic, json.dumps(record))
+
+    def _settle(self, message: Any, bookmark: str) -> None:
+        # What nobody else knows of must come again, if this process dies.
+        if bookmark and bookmark not in self._untold and self._discard is not None:
+            self._discard(message)
+
+    def _learn(self, message: Any) -> None:
+        """Take over one record of the topic; at the end of them, tell what is ours."""
+        command = message.get_command()
+        if command == "group_end":
+            self._loaded.set()
+            for bookmark in [*self._untold]:
+                self._tell(bookmark)
+        elif command in {"sow", "publish"}:
+            bookmark, why = _read(message.get_data())
+            if bookmark:
+                self._why[bookmark] = why
+                self._untold.discard(bookmark)
+
+    def close(self) -> None:
+        """End the client that reads the list; again does nothing."""
+        self._closed = True
+        self._monitor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _monitor(uri: str, timeout: float) -> Any:
+    """Make the client that reads the list.
+
+    A client that waits for an answer in one of its own handlers waits for ever, so it
+    has to be another than the one that is guarded.
+    """
+    client = AMPS.HAClient(f"poison_monitor-{uuid4()}", no_store=True)
+    chooser = AMPS.DefaultServerChooser()
+    chooser.add(uri)
+    client.set_server_chooser(chooser)
+    client.set_retry_on_disconnect(False)  # a handler must not wait for a server
+    client.set_timeout(int(timeout * 1000))
+    patience = AMPS.ExponentialDelayStrategy(maximum_retry_time=int(timeout * 1000))
+    client.set_reconnect_delay_strategy(patience)
+    return client
+
+
+def _why(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - it is the message's, and may do anything
+        text = ""
+    if isinstance(error, SystemExit):
+        text = f"Fatal error: the handler ended the process ({text})."
+    return text[:WHY_LIMIT] or type(error).__name__
+
+
+def _read(data: str) -> tuple[str, str]:
+    """Read a record; anybody may write to the topic, so it may be anything."""
+    try:
+        record = json.loads(data)
+    except ValueError:
+        record = None
+    bookmark = record.get("bookmark") if isinstance(record, dict) else None
+    if not isinstance(bookmark, str) or not isinstance(record, dict):
+        log.warning("A record of the poison topic names no bookmark: %.100r", data)
+        return "", ""
+    return bookmark, str(record.get("why"))
+
+
+def _bookmark(publisher: str, seq: int) -> str:
+    return f"{publisher}|{seq}|"
+
+
+def _begin(resume: Resume) -> str:
+    """Write a bookmark of each publisher; `p|0|` is before the first of p."""
+    if not resume.positions:
+        return NOW if resume.start is Start.NOW else EPOCH
+    return ",".join(_bookmark(p, seq or 0) for p, seq in resume.positions.items())
+
+
+# Each is asked for three times: when it comes, when it is logged, when discarded.
+@lru_cache(4_096)
+def _places(bookmark: str | None) -> tuple[tuple[str, int], ...]:
+    """Read a bookmark, or a list of them; one that is no place gives nothing."""
+    found = _BOOKMARK.findall(bookmark or "")
+    return tuple((publisher, int(seq)) for publisher, seq in found)

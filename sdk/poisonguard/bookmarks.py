@@ -1,0 +1,532 @@
+"""Keep a consumer's positions in Poisonweb, so that it reads on where it left off.
+
+    with BookmarkStore(url, api_key, client_name="billing-1") as store:
+        resume = store.open("eu", "orders")
+        for message in subscribe("orders", after=resume.positions):
+            place = ("eu", message.publisher, message.seq)
+            if not store.is_settled(*place):
+                store.received(*place)
+                workers.submit(handle, message)  # and when it is done: settle(*place)
+
+Messages may be settled in any order and from any thread. What has been settled is
+written about once a second, all subscriptions in one request. So after a kill -9 these
+come again, and no others: the messages that were in flight, and those settled since the
+last write, about a second's worth. While Poisonweb is away nothing stops and nothing is
+lost, but that second gets longer until it is back: `health()` tells how long it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from threading import Condition, Event, Lock, Thread
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakSet
+
+from poisonguard.client import Client
+from poisonguard.errors import (
+    Away,
+    Fenced,
+    GuardError,
+    Misconfigured,
+    Refused,
+    Stopping,
+)
+from poisonguard.position_calls import PositionCalls, Update
+from poisonguard.positions import (
+    IN_FLIGHT_LIMIT,
+    SEQ_LIMIT,
+    Resume,
+    Start,
+    Subscription,
+    Track,
+)
+from poisonguard.skips import Fence
+
+__all__ = ["BookmarkStore", "Health", "Resume", "Start"]
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 5.0  # seconds between two tries while the server is away, at the most
+SAID_EVERY = 60.0  # seconds between two lines about the same trouble
+UPDATES_LIMIT = 10_000  # what the server takes with one request
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Health:
+    """How a store is; `written_ago` is in seconds, None before the first write.
+
+    After a kill -9 the `unwritten` messages would come again, and those `in_flight`.
+    At a `pressure` of 1 no further message is taken until others have been settled.
+    """
+
+    written_ago: float | None
+    unwritten: int
+    in_flight: int
+    runs: int
+    pressure: float
+    duplicates: int
+    ignored: int
+    fenced: frozenset[str]
+    warnings: tuple[str, ...]
+
+
+class BookmarkStore:
+    """The positions of one client name, by sub id and publisher; thread-safe.
+
+    It has a connection and a thread of its own: `settle` never waits and never raises,
+    so a handler may call it. Pressure is felt in `received`: it waits while a publisher
+    has 3,072 runs of settled messages, or `in_flight_limit` messages unsettled.
+    `is_pressed` tells so beforehand, for those who must not wait.
+
+    Who opens a subscription takes it over. Its former holder is *fenced*: it is told so
+    with its next write (`on_fenced` gets the sub id), cannot settle any more, and opens
+    it again to go on. A person who moves the position does the same to its holder.
+    """
+
+    def __init__(  # noqa: PLR0913 - each a setting of its own
+        self,
+        url: str | Sequence[str],
+        api_key: str | Callable[[], str],
+        *,
+        client_name: str,
+        interval: float = 1.0,
+        in_flight_limit: int = IN_FLIGHT_LIMIT,
+        on_fenced: Callable[[str], object] | None = None,
+        bookmark: Callable[[str, int], str] | None = None,
+    ) -> None:
+        self._client = Client([url] if isinstance(url, str) else url, api_key)
+        self._client_name = client_name
+        self._calls = PositionCalls(
+            client=self._client, client_name=client_name, bookmark=bookmark
+        )
+        self._interval = interval
+        self._in_flight_limit = in_flight_limit
+        self._on_fenced = on_fenced
+        self._subscriptions: dict[str, Subscription] = {}
+        self._counts: Counter[str] = Counter()
+        self._written_at: float | None = None
+        self._trouble: str | None = None
+        self._said_at: dict[str, float] = {}
+        self._closed: str | None = None
+        self._make_locks()
+        _STORES.add(self)
+        name = f"poisonguard positions of {client_name}"
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _make_locks(self) -> None:
+        self._changed = Condition()  # over all that is remembered; never held for long
+        self._calling = Lock()  # held by whoever speaks to the server
+        self._wake = Event()
+
+    # Opening
+
+    def open(
+        self,
+        sub_id: str | None,
+        topic: str | None = None,
+        *,
+        start: Start | str = Start.EARLIEST,
+    ) -> Resume:
+        """Take a subscription over and tell where it resumes.
+
+        Without a topic the server's is taken, or the first message's. Raise `Away` or
+        `Refused` when the position cannot be read: it is never taken for empty.
+        """
+        if not sub_id:
+            raise Misconfigured(
+                "A subscription without a sub id cannot be found again after a restart:"
+                " give it one that stays the same."
+            )
+        start = Start(start)
+        known = self._subscriptions.get(sub_id)
+        if known is not None and known.can_write:
+            self._write()
+        with self._calling:
+            return self._open(sub_id, topic, start)
+
+    def open_later(
+        self, sub_id: str, topic: str | None, *, start: Start = Start.EARLIEST
+    ) -> None:
+        """Take messages at once, and the subscription over as soon as that is possible.
+
+        For clients that begin by themselves and must lose no message while Poisonweb is
+        away. What the server knows is merged then; until then duplicates get through.
+        """
+        with self._changed:
+            new = Subscription(sub_id=sub_id, topic=topic, start=start)
+            self._subscriptions.setdefault(sub_id, new)
+        self._wake.set()
+
+    def open_unkept(self, sub_id: str, *, start: Start = Start.EARLIEST) -> None:
+        """Track a subscription in memory: its sub id will be another's next time."""
+        with self._changed:
+            new = Subscription(sub_id=sub_id, topic=None, start=start, is_kept=False)
+            self._subscriptions.setdefault(sub_id, new)
+
+    def resume(
+        self, sub_id: str, topic: str | None = None, *, start: Start = Start.EARLIEST
+    ) -> Resume:
+        """Tell where a subscription would resume now; open it where that takes it.
+
+        That is so before its first opening, and after it was fenced.
+        """
+        resume = self._resume(sub_id)
+        if resume is None:
+            with self._calling:
+                resume = self._resume(sub_id) or self._open(sub_id, topic, start)
+        return resume
+
+    def _resume(self, sub_id: str) -> Resume | None:
+        with self._changed:
+            known = self._subscriptions.get(sub_id)
+            if known is None or known.is_fenced or known.awaits_opening:
+                return None
+            return known.resume
+
+    def _open(self, sub_id: str, topic: str | None, start: Start) -> Resume:
+        known = self._subscriptions.get(sub_id)
+        if known is not None and topic is None:
+            topic = known.topic
+        opened = self._calls.open(sub_id, topic, start)
+        with self._changed:
+            if known is None or known.epoch is not None:
+                known = self._subscriptions[sub_id] = opened
+            else:
+                known.learn(opened)
+            self._changed.notify_all()
+            return known.resume
+
+    def is_known(self, sub_id: str) -> bool:
+        return sub_id in self._subscriptions
+
+    # What becomes of messages
+
+    def received(
+        self,
+        sub_id: str | None,
+        publisher: str,
+        seq: int | None,
+        *,
+        topic: str | None = None,
+    ) -> None:
+        """Note that a message came, before it is handled; wait while under pressure.
+
+        Call it in the order in which a publisher's messages come. A message without a
+        sub id, or without a number that can be kept, is ignored and counted. Raise
+        `Fenced` or `Stopping` when what comes cannot be settled here any more.
+        """
+        if sub_id and sub_id not in self._subscriptions:
+            raise Misconfigured(
+                f"The subscription {sub_id} is not open: open it first."
+            )
+        with self._changed:
+            subscription = self._find(sub_id, seq)
+            if subscription is None or seq is None:
+                self._counts["ignored"] += 1
+                return
+            if topic is not None and subscription.learn_topic(topic):
+                self._wake.set()
+            while self._has_to_wait(subscription, publisher, seq):
+                self._changed.wait(self._interval)
+            subscription.receive(publisher, seq)
+
+    def settle(self, sub_id: str | None, publisher: str, seq: int | None) -> bool:
+        """Note that a message has been dealt with; False if that changes nothing.
+
+        Only what was received since the subscription was opened can be settled.
+        """
+        with self._changed:
+            subscription = self._find(sub_id, seq)
+            if subscription is None or seq is None:
+                return False
+            if subscription.is_fenced or self._closed:
+                return False
+            track = subscription.tracks.get(publisher)
+            if track is None or not track.settle(seq):
+                return False
+            self._changed.notify_all()
+            return True
+
+    def persisted(self, sub_id: str | None, publisher: str, seq: int | None) -> None:
+        """Note that the broker has replicated all up to here, where it tracks that.
+
+        A subscription resumes at this place or at what is settled: at the lesser.
+        """
+        with self._changed:
+            subscription = self._find(sub_id, seq)
+            if subscription is not None and seq is not None:
+                subscription.tracks.setdefault(publisher, Track()).persist(seq)
+
+    def is_settled(self, sub_id: str | None, publisher: str, seq: int | None) -> bool:
+        """Tell whether a message that comes was settled before; count it if so."""
+        with self._changed:
+            subscription = self._find(sub_id, seq)
+            track = subscription.tracks.get(publisher) if subscription else None
+            if track is None or seq is None or seq not in track.settled:
+                return False
+            self._counts["duplicates"] += 1
+            return True
+
+    def is_pressed(self, sub_id: str, publisher: str) -> bool:
+        """Tell whether `received` would wait with the next message."""
+        with self._changed:
+            subscription = self._subscriptions.get(sub_id)
+            track = subscription.tracks.get(publisher) if subscription else None
+            return track is not None and self._is_pressed(track, SEQ_LIMIT)
+
+    def _find(self, sub_id: str | None, seq: int | None) -> Subscription | None:
+        found = self._subscriptions.get(sub_id) if sub_id else None
+        usable = seq is not None and 0 <= seq <= SEQ_LIMIT
+        return found if usable else None
+
+    def _has_to_wait(
+        self, subscription: Subscription, publisher: str, seq: int
+    ) -> bool:
+        if self._closed:
+            raise Stopping(self._closed)
+        if subscription.is_fenced:
+            raise Fenced(_taken_over(subscription.sub_id))
+        track = subscription.tracks.get(publisher)
+        if track is None or not self._is_pressed(track, seq):
+            return False
+        self._say(
+            f"The subscription {subscription.sub_id} waits: {len(track.in_flight)}"
+            f" messages are unsettled, between {len(track.settled)} runs of settled"
+            " ones. Settle the oldest."
+        )
+        return True
+
+    def _is_pressed(self, track: Track, seq: int) -> bool:
+        return track.is_pressed(seq, in_flight_limit=self._in_flight_limit)
+
+    # Fences
+
+    @property
+    def fenced(self) -> frozenset[str]:
+        """The sub ids that somebody else has taken over or moved since."""
+        with self._changed:
+            known = self._subscriptions.values()
+            return frozenset(it.sub_id for it in known if it.is_fenced)
+
+    def fence(self, fence: Fence) -> None:
+        """Heed the word of a skip list's `on_fence`, ahead of the next write."""
+        if fence.client_name != self._client_name:
+            return
+        with self._changed:
+            known = self._subscriptions.get(fence.sub_id)
+            if known is None or not known.is_older_than(fence):
+                return
+            known.is_fenced = True
+            self._changed.notify_all()
+        self._tell_fenced([known.sub_id])
+
+    def _tell_fenced(self, sub_ids: Sequence[str]) -> None:
+        for sub_id in sub_ids:
+            log.error("%s", _taken_over(sub_id))
+            if self._on_fenced is not None:
+                self._on_fenced(sub_id)
+
+    # Writing
+
+    def flush(self) -> None:
+        """Write all that has been settled so far, or raise what keeps it from that.
+
+        `Away`: it is kept and tried again. `Refused`: so it is, but somebody has to do
+        something about it. `Fenced`: it comes again to the new holder.
+        """
+        unopened = self._write()
+        if self._owes():  # more than one request holds
+            unopened = self._write()
+        if unopened is not None:
+            raise unopened
+        with self._changed:
+            for known in self._subscriptions.values():
+                if known.is_fenced:
+                    raise Fenced(_taken_over(known.sub_id))
+                if known.trouble is not None:
+                    raise Refused(known.trouble)
+
+    def close(self) -> None:
+        """Flush, and end; raise like `flush`, but end all the same."""
+        if self._closed:
+            return
+        try:
+            self.flush()
+        finally:
+            with self._changed:
+                self._closed = "The bookmark store is closed: make another."
+                self._changed.notify_all()
+            self._wake.set()
+            self._thread.join()
+            self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except GuardError:
+            if kind is None:
+                raise
+            log.exception("The last positions were not written")
+
+    def _run(self) -> None:
+        failures = 0
+        while True:
+            self._wake.wait(min(self._interval * 2**failures, PATIENCE))
+            self._wake.clear()
+            if self._closed:
+                return
+            try:
+                unopened = self._write()
+                failures = 0
+                if unopened is not None:
+                    self._say(f"A subscription is opened later: {unopened}")
+            except Exception as error:  # noqa: BLE001 - or nobody would write again
+                failures = min(failures + 1, 8)
+                self._say(f"Positions are not written, and tried again: {error}")
+
+    def _write(self) -> GuardError | None:
+        """Open what waits for that, then tell the server what it does not know.
+
+        Give the reason why something could not be opened: it keeps none of the others
+        from being written.
+        """
+        try:
+            with self._calling:
+                unopened = self._open_waiting()
+                fenced = self._settle()
+        except GuardError as error:
+            self._trouble = str(error)
+            raise
+        self._trouble = str(unopened) if unopened is not None else None
+        # Not while calling: whoever is told may well open it again.
+        self._tell_fenced(fenced)
+        return unopened
+
+    def _open_waiting(self) -> GuardError | None:
+        """Open what can be opened; give the first reason why something cannot."""
+        first: GuardError | None = None
+        for waiting in self._waiting():
+            try:
+                self._open(waiting.sub_id, waiting.topic, waiting.start)
+            except Away as away:  # so it is for the others, and each would take a while
+                return first or away
+            except GuardError as error:
+                first = first or error
+        return first
+
+    def _waiting(self) -> list[Subscription]:
+        with self._changed:
+            known = self._subscriptions.values()
+            return [it for it in known if it.awaits_opening and it.topic is not None]
+
+    def _settle(self) -> list[str]:
+        """Write all changes in one request; give the sub ids that turn out fenced."""
+        with self._changed:
+            updates = [*islice(self._take_updates(), UPDATES_LIMIT)]
+        if not updates:
+            return []
+        answers: list[Mapping[str, Any]] = [{"status": "lost"}] * len(updates)
+        try:
+            answers = self._calls.settle(updates)
+        finally:
+            with self._changed:
+                fenced = [*map(self._judge, updates, answers)]
+                self._changed.notify_all()
+        self._written_at = time.monotonic()
+        return sorted({sub_id for sub_id in fenced if sub_id is not None})
+
+    def _owes(self) -> bool:
+        with self._changed:
+            writable = [it for it in self._subscriptions.values() if it.can_write]
+            return any(t.unwritten for it in writable for t in it.tracks.values())
+
+    def _take_updates(self) -> Iterator[Update]:
+        return (
+            Update(subscription=subscription, publisher=publisher, changes=changes)
+            for subscription in self._subscriptions.values()
+            if subscription.can_write
+            for publisher, track in subscription.tracks.items()
+            if (changes := track.take_changes()) is not None
+        )
+
+    def _judge(self, update: Update, answer: Mapping[str, Any]) -> str | None:
+        subscription = update.subscription
+        if answer["status"] == "fenced":
+            newly, subscription.is_fenced = not subscription.is_fenced, True
+            return subscription.sub_id if newly else None
+        subscription.trouble = None
+        if answer["status"] != "ok":
+            subscription.tracks[update.publisher].give_back(update.changes)
+        if answer["status"] == "rejected":
+            subscription.trouble = (
+                f"The position of {subscription.sub_id} is not taken:"
+                f" {answer.get('detail')}"
+            )
+            self._say(subscription.trouble)
+        return None
+
+    def _say(self, line: str) -> None:
+        """Log a trouble, but not every second."""
+        kind, now = line.split(":", 1)[0], time.monotonic()
+        if now - self._said_at.get(kind, -SAID_EVERY) >= SAID_EVERY:
+            self._said_at[kind] = now
+            log.warning("%s", line)
+
+    # Health
+
+    def health(self) -> Health:
+        """Tell the facts for those who look after this consumer."""
+        with self._changed:
+            known = list(self._subscriptions.values())
+            tracks = [track for it in known for track in it.tracks.values()]
+            kept = [it for it in known if it.is_kept and not it.is_fenced]
+            unwritten = [t.messages for it in kept for t in it.tracks.values()]
+            warnings = [line for it in known for line in it.warnings]
+            at, limit = self._written_at, self._in_flight_limit
+            return Health(
+                written_ago=None if at is None else time.monotonic() - at,
+                unwritten=sum(unwritten),
+                in_flight=sum(len(track.in_flight) for track in tracks),
+                runs=max((len(track.settled) for track in tracks), default=0),
+                pressure=max((t.pressure(limit) for t in tracks), default=0.0),
+                duplicates=self._counts["duplicates"],
+                ignored=self._counts["ignored"],
+                fenced=self.fenced,
+                warnings=(*warnings, *([self._trouble] if self._trouble else [])),
+            )
+
+
+def _taken_over(sub_id: str) -> str:
+    return (
+        f"The subscription {sub_id} was opened by another holder, or moved by a person:"
+        " nothing more is settled here until it is opened again."
+    )
+
+
+_STORES: WeakSet[BookmarkStore] = WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """End the stores in a forked child: their threads are with its parent."""
+    for store in list(_STORES):
+        store._closed = "This process was forked off: make a store of its own."  # noqa: SLF001
+        store._make_locks()  # noqa: SLF001 - a thread that is not here may hold them
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)

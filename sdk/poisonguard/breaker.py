@@ -1,0 +1,191 @@
+"""Stops a consumer that fails nearly everything: then it is the consumer that is sick.
+
+closed -> open       too many messages failed in a row, or too large a share
+open -> half-open    after a pause, one message is tried
+half-open -> closed  it was handled
+half-open -> open    it failed; the pause doubles
+
+Nothing here is told of a message that was handled: the healthy path only counts, and
+the breaker looks at that count when something fails.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from poisonguard.errors import Misconfigured
+
+WINDOW = 60.0  # seconds
+LONGEST_PAUSE = 300.0
+BESIDE_PROBE = 0.1  # how long the others wait before they look again
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BreakerPolicy:
+    """How much may fail before the guard pauses.
+
+    `in_a_row` messages, or more than `share` of those of the last minute once they are
+    `at_least` as many. The first pause lasts `pause` seconds.
+    """
+
+    in_a_row: int = 50
+    share: float = 0.2
+    at_least: int = 100
+    pause: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.in_a_row < 1 or self.at_least < 1:
+            raise Misconfigured(
+                f"in_a_row is {self.in_a_row!r} and at_least {self.at_least!r}: give 1"
+                " or more."
+            )
+        if not 0 < self.share <= 1 or not self.pause > 0:
+            raise Misconfigured(
+                f"share is {self.share!r} and pause {self.pause!r}: give a share above"
+                " 0 and up to 1, and a pause of more than 0 seconds."
+            )
+
+
+class State(StrEnum):
+    """Whether messages pass."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+
+
+class Turn(NamedTuple):
+    """How many seconds a message has to wait, or whether it is the one to try."""
+
+    wait: float = 0.0
+    is_probe: bool = False
+
+
+class Breaker:
+    """Counts failed messages against handled ones; safe to share between threads.
+
+    `handled` tells how many messages were handled so far, `clock` the seconds of a
+    clock that is never set back. Without a policy it counts and never opens.
+    """
+
+    def __init__(
+        self,
+        policy: BreakerPolicy | None,
+        *,
+        handled: Callable[[], int],
+        clock: Callable[[], float],
+    ) -> None:
+        self._policy = policy
+        self._handled = handled
+        self._clock = clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Know of nothing yet: closed."""
+        self._lock = threading.Lock()
+        self._state = State.CLOSED
+        self._in_a_row = 0
+        self._handled_then = 0  # when a message failed last
+        self._failed_at: deque[float] = deque()
+        self._marks: deque[tuple[float, int]] = deque([(self._clock(), 0)])
+        self._pause = 0.0
+        self._until = 0.0
+        self.reason = ""
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def in_a_row(self) -> int:
+        """Count the messages that failed since one was handled."""
+        with self._lock:
+            return self._in_a_row if self._handled() == self._handled_then else 0
+
+    def failed(self) -> bool:
+        """Count a message that was about to be given up; tell whether it is open now.
+
+        Once it is, only a probe says more: what was still in flight does not count.
+        """
+        with self._lock:
+            if self._state is not State.CLOSED:
+                return True
+            now, handled = self._clock(), self._handled()
+            self._in_a_row = self._in_a_row + 1 if handled == self._handled_then else 1
+            self._handled_then = handled
+            self._failed_at.append(now)
+            self._forget(now)
+            self.reason = self._too_much(handled)
+            if self.reason:
+                self._open(now)
+            return bool(self.reason)
+
+    def mark(self) -> None:
+        """Note how many were handled by now; called every second or so."""
+        with self._lock:
+            now = self._clock()
+            self._marks.append((now, self._handled()))
+            self._forget(now)
+
+    def turn(self) -> Turn:
+        """Let a message pass or wait; what becomes of a probe is told to `probed`."""
+        with self._lock:
+            if self._state is State.CLOSED:
+                return Turn()
+            rest = self._until - self._clock()
+            if rest > 0 or self._state is State.HALF_OPEN:
+                return Turn(wait=max(rest, BESIDE_PROBE))
+            self._state = State.HALF_OPEN
+            return Turn(is_probe=True)
+
+    def probed(self, *, handled: bool | None) -> None:
+        """Close after a probe that was handled, pause again after one that failed.
+
+        None is for a probe that told nothing, because it did not get to run.
+        """
+        with self._lock:
+            if self._state is not State.HALF_OPEN:
+                return
+            if handled is None:
+                self._state = State.OPEN
+            elif handled:
+                self._close()
+            else:
+                self._open(self._clock())
+
+    def _too_much(self, handled: int) -> str:
+        policy, failed = self._policy, len(self._failed_at)
+        if policy is None:
+            return ""
+        if self._in_a_row >= policy.in_a_row:
+            return f"{self._in_a_row} messages failed in a row"
+        total = failed + handled - self._marks[0][1]
+        if total >= policy.at_least and failed > policy.share * total:
+            return f"{failed} of the last {total} messages failed"
+        return ""
+
+    def _open(self, now: float) -> None:
+        first = self._policy.pause if self._policy else 0.0
+        self._pause = min(self._pause * 2, LONGEST_PAUSE) if self._pause else first
+        self._state = State.OPEN
+        self._until = now + self._pause
+
+    def _close(self) -> None:
+        self._state = State.CLOSED
+        self._pause = 0.0
+        self._in_a_row = 0
+        self._failed_at.clear()
+        self._marks = deque([(self._clock(), self._handled())])
+        self.reason = ""
+
+    def _forget(self, now: float) -> None:
+        while self._failed_at and self._failed_at[0] < now - WINDOW:
+            self._failed_at.popleft()
+        # The last mark from before the window stays: the window counts from it.
+        while len(self._marks) > 1 and self._marks[1][0] < now - WINDOW:
+            self._marks.popleft()

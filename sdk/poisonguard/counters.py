@@ -1,0 +1,200 @@
+"""What one process counts: merged while it waits, and counted once at the server.
+
+A batch that was handed out stays as it is, numbers and all, until it is taken: if only
+its answer was lost, the server knows it by its (reporter, sequence) and says duplicate.
+What is counted meanwhile goes on merging behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from uuid import UUID, uuid4
+
+from poisonguard.contract import COUNT_LIMIT, CounterReport
+
+BATCH = 500
+# Minutes that wait for a server that is away, of all keys together. Beyond it, the
+# minutes of an hour become one: 24 entries for each key and day from then on.
+MINUTES_LIMIT = 10_000
+_MINUTES_PER_HOUR = 60
+
+
+@dataclass(frozen=True, slots=True)
+class CounterKey:
+    """Who counts, and of which topic."""
+
+    topic: str
+    consumer_group: str
+    client_name: str
+
+
+@dataclass(slots=True)
+class _Tally:
+    handled: int = 0
+    failed: int = 0
+    skipped: int = 0
+    retried: int = 0
+    durations: dict[int, int] = field(default_factory=dict)
+
+    def add(self, other: _Tally) -> None:
+        self.handled += other.handled
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.retried += other.retried
+        for bucket, number in other.durations.items():
+            self.durations[bucket] = self.durations.get(bucket, 0) + number
+
+    @property
+    def most(self) -> int:
+        counts = (self.handled, self.failed, self.skipped, self.retried)
+        return max(*counts, *self.durations.values())
+
+
+_Entry = tuple[CounterKey, int]  # a key and a minute since the epoch
+
+
+class Counters:
+    """The counters of one process, minute by minute."""
+
+    def __init__(self, reporter: UUID) -> None:
+        self._reporter = reporter
+        self._lock = threading.Lock()
+        self._tallies: dict[_Entry, _Tally] = {}
+        self._batch: tuple[CounterReport, ...] = ()
+        self._sequence = 0
+        self._limit = MINUTES_LIMIT
+
+    def count(
+        self,
+        key: CounterKey,
+        *,
+        handled: int = 0,
+        failed: int = 0,
+        skipped: int = 0,
+        retried: int = 0,
+        durations: Mapping[int, int],
+    ) -> None:
+        tally = _Tally(handled, failed, skipped, retried, dict(durations))
+        with self._lock:
+            self._merge((key, _this_minute()), tally)
+            if len(self._tallies) > self._limit:
+                self._merge_hours()
+
+    def batch(self, *, everything: bool = False) -> tuple[CounterReport, ...]:
+        """Give what is to be sent; the same again until it is taken.
+
+        A minute is due once it is over, or at once if `everything` is.
+        """
+        with self._lock:
+            if not self._batch:
+                now = _this_minute()
+                # Not "before now": a clock that was set back would keep them for long.
+                due = (e for e in self._tallies if everything or e[1] != now)
+                self._batch = tuple(self._report(e) for e in list(islice(due, BATCH)))
+            return self._batch
+
+    def taken(self) -> None:
+        with self._lock:
+            self._batch = ()
+
+    def rest(self) -> list[CounterReport]:
+        """Give all that was not taken; nothing is left."""
+        reports = list[CounterReport]()
+        while batch := self.batch(everything=True):
+            reports += batch
+            self.taken()
+        return reports
+
+    @property
+    def waiting(self) -> int:
+        with self._lock:
+            return len(self._batch) + len(self._tallies)
+
+    def _report(self, entry: _Entry) -> CounterReport:
+        key, minute = entry
+        tally = self._tallies.pop(entry)
+        self._sequence += 1
+        return CounterReport(
+            reporter=self._reporter,
+            sequence=self._sequence,
+            topic=key.topic,
+            consumer_group=key.consumer_group,
+            client_name=key.client_name,
+            minute=datetime.fromtimestamp(minute * 60, UTC),
+            handled=tally.handled,
+            failed=tally.failed,
+            skipped=tally.skipped,
+            retried=tally.retried,
+            duration_ms_hist=tuple(sorted(tally.durations.items())),
+        )
+
+    def _merge(self, entry: _Entry, tally: _Tally) -> None:
+        known = self._tallies.setdefault(entry, _Tally())
+        known.add(tally)
+
+    def _merge_hours(self) -> None:
+        now, before = _this_minute(), self._tallies
+        self._tallies = {}
+        for (key, minute), tally in before.items():
+            hour = minute - minute % _MINUTES_PER_HOUR
+            known = self._tallies.get((key, hour))
+            fits = known is None or known.most + tally.most <= COUNT_LIMIT
+            kept = hour if fits and minute != now else minute
+            self._merge((key, kept), tally)
+        # What cannot be merged further is not tried again at every count.
+        self._limit = max(MINUTES_LIMIT, 2 * len(self._tallies))
+
+
+class AppliedCounts:
+    """How often each skip was applied, until the server knows."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._times: dict[tuple[int, str, str], tuple[int, str]] = {}
+        self._batch: tuple[dict[str, object], ...] = ()
+
+    def count(
+        self, *, skip: int, consumer_group: str, client_name: str, times: int
+    ) -> None:
+        key, at = (skip, consumer_group, client_name), datetime.fromtimestamp
+        with self._lock:
+            before, _ = self._times.get(key, (0, ""))
+            self._times[key] = before + times, at(time.time(), UTC).isoformat()
+
+    def batch(self) -> tuple[dict[str, object], ...]:
+        """Give what is to be sent; the same again until it is taken."""
+        with self._lock:
+            if not self._batch:
+                keys = list(islice(self._times, BATCH))
+                self._batch = tuple(_applied(k, *self._times.pop(k)) for k in keys)
+            return self._batch
+
+    def taken(self) -> None:
+        with self._lock:
+            self._batch = ()
+
+    @property
+    def waiting(self) -> int:
+        with self._lock:
+            return len(self._batch) + len(self._times)
+
+
+def _applied(key: tuple[int, str, str], times: int, last_at: str) -> dict[str, object]:
+    skip, consumer_group, client_name = key
+    return {
+        "skip": skip,
+        "consumer_group": consumer_group,
+        "client_name": client_name,
+        "count": times,
+        "last_at": last_at,
+        "report": str(uuid4()),
+    }
+
+
+def _this_minute() -> int:
+    return int(time.time() // 60)

@@ -1,0 +1,60 @@
+"""Server-sent events, read from the pieces in which they come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from poisonguard.errors import Away
+
+# A bookmark of 100 KB fits with all its escapes, and a broken server fills no memory.
+LIMIT = 4 * 1024 * 1024
+
+# A CR that is the last byte so far may be the first half of a CRLF.
+_LINE_END = re.compile(rb"\r\n|\n|\r(?=[\s\S])")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event; `id` is the last id the stream has told by then, "" if none."""
+
+    kind: str
+    data: str
+    id: str
+
+
+def parse(pieces: Iterable[bytes]) -> Iterator[Event]:
+    """Give each event as soon as the blank line behind it is there."""
+    kind, data, last_id, size = "", list[str](), "", 0
+    for line in _lines(pieces):
+        if not line:
+            if data:
+                yield Event(kind or "message", "\n".join(data), last_id)
+            kind, data, size = "", [], 0
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            kind = value
+        elif name == "data":
+            size += len(value)
+            _check(size)
+            data.append(value)
+        elif name == "id" and "\0" not in value:
+            last_id = value
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    rest = b""
+    for piece in pieces:
+        rest += piece
+        *lines, rest = _LINE_END.split(rest)
+        for line in lines:
+            yield line.decode("utf-8", "replace")
+        _check(len(rest))
+
+
+def _check(size: int) -> None:
+    if size > LIMIT:
+        raise Away(f"The stream has an event of more than {LIMIT} bytes.")

@@ -1,0 +1,259 @@
+"""The one stream of a process: a snapshot first, then every change, with no gap.
+
+Each topic has a place, `(epoch, revision)`, up to which its lists are complete. A
+stream resumes at the places; a `reset` forgets them, and new snapshots are taken.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from poisonguard.client import Backoff, Client, Query
+from poisonguard.contract import Invalid, Skip, parse_skip
+from poisonguard.errors import Away, GuardError, Refused
+from poisonguard.events import Event
+from poisonguard.skips import Fence, SkipList
+
+log = logging.getLogger(__name__)
+
+# What is refused will be refused again until somebody does something about it.
+REFUSED_PAUSE = 5.0
+
+
+class Feed:
+    """Keeps skip lists current, all of them by one connection.
+
+    `trouble` says why they are not current just now, and what to do; None when all is
+    well. `refused` is set when the server has turned us away. `on_return` is called
+    whenever a stream is opened: the server is there.
+    """
+
+    def __init__(self, client: Client, *, on_return: Callable[[], None]) -> None:
+        self._client = client
+        self._on_return = on_return
+        self._lists: list[SkipList] = []
+        self.remake()
+
+    def remake(self) -> None:
+        """Begin again in a child: without its parent's thread, places and locks."""
+        self._places: dict[str, tuple[str, int]] = {}
+        self._changed = threading.Condition()
+        self._turn = 0  # grows when the stream is no longer the one we need
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self.trouble: str | None = None
+        self.refused: Refused | None = None
+        for skip_list in self._lists:
+            skip_list.remake()
+
+    @property
+    def lists(self) -> tuple[SkipList, ...]:
+        return tuple(self._lists)
+
+    def join(self, skip_list: SkipList) -> None:
+        with self._changed:
+            self._lists.append(skip_list)
+        self._turn_to_new_lists()
+
+    def leave(self, skip_list: SkipList) -> None:
+        with self._changed:
+            self._lists.remove(skip_list)
+        self._turn_to_new_lists()
+
+    def start(self) -> None:
+        with self._changed:
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(
+                    target=self._run, name="poisonguard-skips", daemon=True
+                )
+                self._thread.start()
+
+    def until_loaded(self, timeout: float) -> bool:
+        """Wait until every list is loaded, or the server turns us away."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self.refused is not None or self._loaded(), timeout
+            )
+
+    def _loaded(self) -> bool:
+        return all(skip_list.age is not None for skip_list in self._lists)
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._turn += 1
+            self._changed.notify_all()
+        self._client.cut()
+
+    def join_thread(self, timeout: float) -> None:
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _turn_to_new_lists(self) -> None:
+        with self._changed:
+            self._turn += 1
+            self._changed.notify_all()
+        self._client.cut()
+
+    def _run(self) -> None:
+        backoff = Backoff()
+        while not self._stopped:
+            turn = self._turn
+            pause = self._try(backoff, turn)
+            with self._changed:
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._turn != turn, pause)  # noqa: B023
+
+    def _try(self, backoff: Backoff, turn: int) -> float:
+        """Follow until it breaks; tell how long to wait before the next try."""
+        try:
+            if self._lists:
+                self._follow(backoff, turn)
+            return backoff.next()
+        except Refused as refused:
+            self._note(refused)
+            self.refused = refused
+            return REFUSED_PAUSE
+        except GuardError as away:
+            self._note(away)
+        except Exception as broken:
+            log.exception("the skip lists could not be followed")
+            self.trouble = f"{type(broken).__name__}: {broken}"
+        return backoff.next()
+
+    def _note(self, error: GuardError) -> None:
+        if self.trouble is None:
+            log.warning("the skip lists keep their last state: %s", error)
+        self.trouble = str(error)
+
+    def _follow(self, backoff: Backoff, turn: int) -> None:
+        topics = sorted({skip_list.topic for skip_list in self._lists})
+        for topic in topics:
+            if topic not in self._places or self._is_new(topic):
+                self._take_snapshot(topic)
+        place = self._place(topics)
+        if place is None:
+            return
+        query = [*(("topic", topic) for topic in topics), *self._group()]
+        with self._client.stream("/skips/stream", query, place) as events:
+            self._well()
+            self._on_return()
+            for event in events:
+                if self._turn != turn or not self._take(event, topics):
+                    return
+                backoff.reset()
+
+    def _well(self) -> None:
+        if self.trouble is not None:
+            log.info("the skip lists are followed again")
+        self.trouble = self.refused = None
+
+    def _is_new(self, topic: str) -> bool:
+        return any(one.age is None for one in self._of(topic))
+
+    def _of(self, topic: str) -> list[SkipList]:
+        return [one for one in list(self._lists) if one.topic == topic]
+
+    def _group(self) -> Query:
+        """Ask for one group's skips where all lists are of one; else for all."""
+        groups = {skip_list.consumer_group for skip_list in self._lists}
+        return [("consumer_group", groups.pop())] if len(groups) == 1 else []
+
+    def _take_snapshot(self, topic: str) -> None:
+        asked_at = time.monotonic()
+        answer = self._client.get("/skips", [("topic", topic), *self._group()])
+        try:
+            epoch, revision = str(answer["epoch"]), int(answer["revision"])
+            told = list(answer["skips"])
+        except (KeyError, TypeError, ValueError):
+            raise Away("The snapshot of skips has another form than ours.") from None
+        skips, now = _readable(told), self._client.now()
+        for skip_list in self._of(topic):
+            skip_list.load(skips, now=now, asked_at=asked_at)
+        self._places[topic] = epoch, revision
+        log.info("the skips of %s are loaded: %d of them", topic, len(skips))
+        with self._changed:
+            self._changed.notify_all()
+
+    def _place(self, topics: list[str]) -> str | None:
+        """Write the places as an event's id; None, and forgotten, at two epochs."""
+        epochs = {self._places[topic][0] for topic in topics}
+        if len(epochs) > 1:
+            self._places.clear()
+            return None
+        revisions = ",".join(str(self._places[topic][1]) for topic in topics)
+        return f"{epochs.pop()}.{revisions}"
+
+    def _take(self, event: Event, topics: list[str]) -> bool:
+        """Apply one event; tell whether the stream goes on."""
+        try:
+            ends = event.kind == "reset"
+            if not ends:
+                self._apply(event, topics)
+        except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+            # Resumed before it, the stream would only bring it again.
+            log.warning("an event is not understood: %s %r", event, wrong)
+            ends = True
+        if ends:
+            log.info("the skip lists are taken anew")
+            self._places.clear()
+        return not ends
+
+    def _apply(self, event: Event, topics: list[str]) -> None:
+        data: Any = json.loads(event.data)
+        match event.kind:
+            case "skip":
+                self._put(data)
+            case "unskip":
+                for skip_list in self._of(data["topic"]):
+                    because = str(data.get("because") or "removed")
+                    skip_list.remove(int(data["id"]), because=because)
+            case "fence":
+                self._fence(data)
+                return
+            case _:  # a ping, or what a newer server tells
+                pass
+        self._advance(event.id, topics)
+
+    def _put(self, data: object) -> None:
+        for skip in _readable([data]):
+            for skip_list in self._of(skip.topic):
+                skip_list.put(skip, now=self._client.now())
+
+    def _fence(self, data: Mapping[str, Any]) -> None:
+        fence = Fence(
+            client_name=str(data["client_name"]),
+            sub_id=str(data["sub_id"]),
+            topic=str(data["topic"]),
+            epoch=int(data["epoch"]),
+        )
+        for skip_list in self._of(fence.topic):
+            skip_list.fence(fence)
+
+    def _advance(self, event_id: str, topics: list[str]) -> None:
+        # Revisions of other groups have no event here: the id passes over them.
+        epoch, _, revisions = event_id.rpartition(".")
+        numbers = revisions.split(",")
+        if len(numbers) != len(topics) or not all(map(str.isdecimal, numbers)):
+            return
+        for topic, number in zip(topics, numbers, strict=True):
+            self._places[topic] = epoch, int(number)
+        for skip_list in list(self._lists):
+            if skip_list.age is not None:
+                skip_list.touch()
+
+
+def _readable(told: Iterable[object]) -> list[Skip]:
+    """Read the skips that we know how to read; a newer server may know others."""
+    skips = list[Skip]()
+    for one in told:
+        try:
+            skips.append(parse_skip(one))
+        except Invalid as wrong:
+            log.warning("a skip is not understood and not applied: %s", wrong.detail)
+    return skips

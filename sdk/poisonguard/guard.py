@@ -1,0 +1,275 @@
+"""The guard of a handler: what an application makes, starts and calls."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from functools import partial, wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, Unpack, overload
+
+from poisonguard import settings
+from poisonguard.aio import Tasks
+from poisonguard.breaker import BreakerPolicy
+from poisonguard.errors import Misconfigured, Stopping
+from poisonguard.fast import (
+    AsyncHandler,
+    Handle,
+    HandleAsync,
+    Handler,
+    healthy_path,
+    healthy_path_async,
+)
+from poisonguard.handling import Handling, Parts
+from poisonguard.journal import Journal
+from poisonguard.outcome import Outcome
+from poisonguard.policy import RetryPolicy
+from poisonguard.readers import Reader
+from poisonguard.readers.plain import PlainReader
+from poisonguard.running import Running
+from poisonguard.skips import SkipList
+from poisonguard.steps import play
+from poisonguard.tally import Slot
+from poisonguard.version import VERSION
+
+CLOSE_TIMEOUT = 5.0
+_DEFAULT_POLICY = RetryPolicy()
+_DEFAULT_BREAKER = BreakerPolicy()
+
+
+def utc_now() -> datetime:
+    return datetime.fromtimestamp(time.time(), UTC)
+
+
+class Guard:
+    """Keeps a consumer going, whatever a message does to its handler.
+
+    with Guard(topic="orders", consumer_group="billing") as guard:
+        for message in client:
+            outcome = guard.handle(message, handler)
+
+    Entering it is the start gate: it has the skip list, or it raises. Settings are
+    keyword arguments, see `poisonguard.settings.Options`, or come from POISONGUARD_*
+    in the environment. Any number of threads and tasks may share a guard.
+
+    `keep_alive(message)` is called, maybe on another thread, while a message waits for
+    its retry or for Poisonweb. `breaker=None` and `journal=None` go without.
+    """
+
+    handle: Handle
+    handle_async: HandleAsync
+
+    def __init__(
+        self,
+        *,
+        reader: Reader | None = None,
+        policy: RetryPolicy = _DEFAULT_POLICY,
+        breaker: BreakerPolicy | None = _DEFAULT_BREAKER,
+        journal: Journal | Path | str | None = "auto",
+        keep_alive: Callable[[Any], object] | None = None,
+        clock: Callable[[], datetime] = utc_now,
+        **options: Unpack[settings.Options],
+    ) -> None:
+        self.settings = settings.load(options, os.environ)
+        if inspect.iscoroutinefunction(keep_alive):
+            raise Misconfigured("keep_alive is a coroutine: give a plain function.")
+        self._journal = (
+            journal if isinstance(journal, Journal) else Journal(journal, clock=clock)
+        )
+        self._parts = partial(
+            Running,
+            settings=self.settings,
+            reader=reader or PlainReader(),
+            policy=policy,
+            breaker=breaker,
+            journal=self._journal,
+            keep_alive=keep_alive,
+            clock=clock,
+        )
+        self._starting = threading.RLock()
+        self._running: Running | None = None
+        self.handle = self._start_and_handle
+        self.handle_async = self._start_and_handle_async
+
+    def start(self) -> None:
+        """Load the skip list; until then no message passes.
+
+        Raises StartTimeout when that takes too long, and Refused when Poisonweb will
+        not have us. A message that comes first starts the guard, too.
+        """
+        self._open().listen()
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """Let the messages in flight end, and flush; from then on all are released."""
+        with self._starting:
+            if self._running is not None:
+                self._running.close(timeout=timeout)
+
+    def health(self) -> dict[str, object]:
+        """Return the facts: age of the skip list, spool, breaker, suspects and more."""
+        with self._starting:
+            if self._running is None:
+                return {"state": "not started", "version": VERSION}
+            return self._running.health()
+
+    @property
+    def skips(self) -> SkipList:
+        """Return the list of what is skipped; raises Stopping before the start."""
+        if self._running is None:
+            raise Stopping("The guard has no skip list yet: start it.")
+        return self._running.parts.skips
+
+    # As a context manager
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        frames: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        running = await asyncio.to_thread(self._open)
+        running.listen()  # to a signal, which only the main thread can
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        frames: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    # Around a handler
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap] # what is awaited is an object, too
+        self,
+        handler: Callable[[Any], Coroutine[Any, Any, object]],
+        /,
+        *,
+        reraise: bool = ...,
+    ) -> Callable[[Any], Coroutine[Any, Any, Outcome]]: ...
+    @overload
+    def __call__(
+        self, handler: Handler, /, *, reraise: bool = ...
+    ) -> Callable[[Any], Outcome]: ...
+    def __call__(self, handler: Any, /, *, reraise: bool = False) -> Any:
+        """Wrap a handler, `async def` or not; what it returns now is the outcome.
+
+        With `reraise` an exception of the handler is raised again once the message is
+        poisoned, or released: for clients that take an exception for an answer.
+        """
+        if _is_async(handler):
+            return self._wrapped_async(handler, reraise=reraise)
+        return self._wrapped(handler, reraise=reraise)
+
+    wrap = __call__  # reads better as a decorator
+
+    def _wrapped(self, handler: Handler, *, reraise: bool) -> Callable[[Any], Outcome]:
+        @wraps(handler)
+        def guarded(message: Any) -> Outcome:
+            if not reraise:
+                return self.handle(message, handler)
+            attempt = _Attempt(handler)
+            return attempt.judged(self.handle(message, attempt.run))
+
+        return guarded
+
+    def _wrapped_async(
+        self, handler: AsyncHandler, *, reraise: bool
+    ) -> Callable[[Any], Coroutine[Any, Any, Outcome]]:
+        @wraps(handler)
+        async def guarded(message: Any) -> Outcome:
+            if not reraise:
+                return await self.handle_async(message, handler)
+            attempt = _Attempt(handler)
+            return attempt.judged(await self.handle_async(message, attempt.run_async))
+
+        return guarded
+
+    # The first message
+
+    def _start_and_handle(self, message: Any, handler: Handler) -> Outcome:
+        self.start()
+        return self.handle(message, handler)
+
+    async def _start_and_handle_async(
+        self, message: Any, handler: AsyncHandler
+    ) -> Outcome:
+        await self.__aenter__()
+        return await self.handle_async(message, handler)
+
+    def _open(self) -> Running:
+        with self._starting:
+            if self._running is None:
+                running = self._parts()
+                running.open()
+                parts, handling = running.parts, running.handling
+                self.handle = healthy_path(parts, Threads(parts, handling))
+                self.handle_async = healthy_path_async(parts, Tasks(parts, handling))
+                self._running = running
+            return self._running
+
+
+class Threads:
+    """Handles on the caller's thread what is not ordinary."""
+
+    def __init__(self, parts: Parts, handling: Handling) -> None:
+        self._parts = parts
+        self._handling = handling
+
+    def handle(self, message: object, handler: Handler) -> Outcome:
+        steps = self._handling.steps(message)
+        return play(steps, handler, message, self._parts.leaving)
+
+    def after(
+        self, message: object, handler: Handler, slot: Slot, error: BaseException
+    ) -> Outcome:
+        steps = self._handling.steps_after(message, slot, error)
+        return play(steps, handler, message, self._parts.leaving)
+
+
+class _Attempt:
+    """Runs a handler and remembers what it raised last."""
+
+    def __init__(self, handler: Callable[[Any], Any]) -> None:
+        self._handler = handler
+        self._error: Exception | None = None
+
+    def run(self, message: Any) -> None:
+        try:
+            self._handler(message)
+        except Exception as error:
+            self._error = error
+            raise
+
+    async def run_async(self, message: Any) -> None:
+        try:
+            await self._handler(message)
+        except Exception as error:
+            self._error = error
+            raise
+
+    def judged(self, outcome: Outcome) -> Outcome:
+        """Return the outcome, or raise what led to it."""
+        if self._error is not None and outcome is not Outcome.HANDLED:
+            raise self._error
+        return outcome
+
+
+def _is_async(handler: object) -> bool:
+    call = getattr(handler, "__call__", None)  # noqa: B004 - an object may have one
+    return any(map(inspect.iscoroutinefunction, (handler, call)))

@@ -1,0 +1,545 @@
+"""What becomes of one message, from its arrival to its outcome.
+
+The healthy path (`poisonguard.fast`) does the ordinary message without coming here.
+Here is everything else, in this order: has it expired, is it to be skipped, is it a
+copy of a redriven message, has it killed too many processes already, is the breaker
+closed, may it run beside others; then it runs, as often as the policy says.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Never
+from uuid import UUID
+
+from poisonguard.attempts import Attempts, Record
+from poisonguard.breaker import BESIDE_PROBE, Breaker, State
+from poisonguard.contract import (
+    Cause,
+    Confirmation,
+    FailureReport,
+    MatcherKind,
+    Raised,
+    Skip,
+)
+from poisonguard.counters import CounterKey
+from poisonguard.ending import Leaving
+from poisonguard.errors import Full, GuardError, Refused
+from poisonguard.journal import Journal
+from poisonguard.outcome import Outcome
+from poisonguard.policy import RetryPolicy, Verdict
+from poisonguard.readers import Reader
+from poisonguard.reading import Reading
+from poisonguard.reporter import Receipt, Reporter
+from poisonguard.reports import failure_report, raised_by, raised_by_death
+from poisonguard.settings import Settings
+from poisonguard.skips import SkipList
+from poisonguard.steps import RUN, Call, Step, Steps, Wait
+from poisonguard.tally import Slot, Tally
+from poisonguard.turns import Gate, Turns
+from poisonguard.withheld import Withheld
+
+log = logging.getLogger(__name__)
+
+# Without a success since so many failures, a process does not know who is sick.
+DOUBTFUL_AFTER = 10
+# Of more messages than these that wait to be reported, the oldest lose their traceback.
+MOST_RAISED = 1_000
+LOOK_AGAIN = 0.01  # seconds, for a slot or a turn
+AFTER_REFUSAL = 5.0  # seconds, or a broker that returns it at once makes us spin
+
+_CAUSES = {
+    Verdict.FATAL: Cause.FATAL,
+    Verdict.EXHAUSTED: Cause.EXHAUSTED,
+    Verdict.EXPIRED: Cause.EXPIRED,
+}
+
+
+class Released(Exception):
+    """The message goes back to the broker."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Parts:
+    """What one guard consists of."""
+
+    settings: Settings
+    policy: RetryPolicy
+    reader: Reader
+    journal: Journal
+    attempts: Attempts
+    skips: SkipList
+    reporter: Reporter
+    breaker: Breaker
+    tally: Tally
+    turns: Turns
+    gate: Gate
+    withheld: Withheld
+    keep_alive: Callable[[Any], object] | None
+    clock: Callable[[], datetime]
+    host: str
+    leaving: Leaving  # this process was told to stop: wait for nothing
+    closed: threading.Event  # the guard takes no more messages
+    end_process: Callable[[object], Never]
+
+
+class Handling:
+    """Brings messages to their outcomes; shared by all threads and tasks of a guard."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._settings = parts.settings
+        self._policy = parts.policy
+        self._attempts = parts.attempts
+        self._journal = parts.journal
+        self._breaker = parts.breaker
+        self._turns = parts.turns
+        self._reporter = parts.reporter
+        self.key = CounterKey(
+            topic=parts.settings.topic,
+            consumer_group=parts.settings.consumer_group,
+            client_name=parts.settings.client_name,
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        """Know of nothing yet."""
+        self.holding: set[UUID] = set()  # the reports that wait to be taken
+        # Why those failed that are given up but not reported yet, for when they return.
+        self._raised: dict[bytes, Raised] = {}
+
+    def steps(self, message: object) -> Steps:
+        """Handle a message that has just come."""
+        reading = Reading(self._parts.reader, message)
+        return self._released_on_trouble(reading, self._arrived(reading))
+
+    def steps_after(self, message: object, slot: Slot, error: BaseException) -> Steps:
+        """Go on with a message at what its handler raised on the healthy path."""
+        reading = Reading(self._parts.reader, message)
+        return self._released_on_trouble(reading, self._caught(reading, slot, error))
+
+    def _released_on_trouble(self, reading: Reading, steps: Steps) -> Steps:
+        try:
+            return (yield from steps)
+        except Released as reason:
+            log.info("%s is released: %s", self._name(reading), reason)
+        except Refused as reason:
+            log.error(  # noqa: TRY400 - the server says why
+                "%s cannot be reported: %s", self._name(reading), reason
+            )
+            with suppress(Released):
+                pause = min(AFTER_REFUSAL, self._settings.hold_for)
+                yield from self._wait(reading, pause)
+        except GuardError as reason:
+            log.warning("%s is released, unsettled: %s", self._name(reading), reason)
+        return Outcome.RELEASE
+
+    def _arrived(self, reading: Reading) -> Steps:
+        if self._parts.closed.is_set():
+            raise Released("the guard is closed")
+        record = self._record(reading)
+        now = self._parts.clock()
+        since = self._waiting_since(reading, record)
+        if since is not None and self._policy.is_expired(since, at=now):
+            return (yield from self._poison(reading, Cause.EXPIRED, record))
+        skip = reading.skip(self._parts.skips)
+        if skip is not None:
+            return self._skip(reading, skip)
+        if self._is_copy(reading):
+            return self._skip(reading, None)
+        if self._was_poisoned(reading):
+            log.info("%s is handed out again, and is poison", self._name(reading))
+            return Outcome.POISONED
+        if record is not None:
+            cause = self._decided(record)
+            if cause is not None:
+                yield from self._hold_while_paused(reading)
+                return (yield from self._poison(reading, cause, record))
+            yield from self._wait(reading, record.wait(now).total_seconds())
+        return (yield from self._start(reading, record))
+
+    # What is known already
+
+    def _record(self, reading: Reading) -> Record | None:
+        if reading.number not in self._attempts.suspects:
+            return None
+        now = self._parts.clock()
+        return self._attempts.of(reading.identity, reading.number, now=now)
+
+    def _was_poisoned(self, reading: Reading) -> bool:
+        """Tell whether we have given it up before, and died before it was settled."""
+        if reading.number not in self._attempts.given_up or reading.redrive_id:
+            return False
+        now = self._parts.clock()
+        return self._attempts.is_poisoned(reading.bookmark, now=now)
+
+    def _waiting_since(
+        self, reading: Reading, record: Record | None
+    ) -> datetime | None:
+        if record is not None and record.failures:
+            return record.first_enqueued_at or record.first_failed_at
+        return reading.enqueued_at
+
+    def _decided(self, record: Record) -> Cause | None:
+        """Tell what the message is poison of, before it is run once more."""
+        if record.crashes >= self._settings.crash_limit:
+            return record.crash or Cause.CRASH
+        # Who only died may be innocent: that alone never uses the attempts up.
+        if record.failures and record.attempts >= self._policy.max_attempts:
+            return Cause.EXHAUSTED
+        return None
+
+    def _is_copy(self, reading: Reading) -> bool:
+        redrive = reading.redrive_id
+        if redrive is None:
+            return False
+        return self._attempts.redrive_seen(reading.message_id or "", redrive)
+
+    def _skip(self, reading: Reading, skip: Skip | None) -> Outcome:
+        if skip is not None:
+            self._parts.skips.applied(skip)
+        else:
+            log.info("%s is a copy of one that is settled", self._name(reading))
+        self._reporter.count(self.key, skipped=1)
+        if reading.number not in self._attempts.given_up:
+            self._forget(reading)
+        return Outcome.SKIPPED
+
+    # Running it
+
+    def _start(self, reading: Reading, record: Record | None) -> Steps:
+        if (yield from self._passes_as_probe(reading)):
+            return (yield from self._probe(reading, record))
+        error = yield from self._attempt(reading, record)
+        return (yield from self._go_on(reading, record, error))
+
+    def _go_on(
+        self, reading: Reading, record: Record | None, error: Exception | None
+    ) -> Steps:
+        """Retry in place until the message is handled or given up."""
+        while error is not None:
+            verdict, record = self._charge(reading, record, error)
+            yield from self._tell_first(reading, error)
+            if verdict is not Verdict.RETRY:
+                self._remember(reading, error)
+                return (yield from self._give_up(reading, _CAUSES[verdict], record))
+            log.info("%s failed and is tried again: %r", self._name(reading), error)
+            self._reporter.count(self.key, retried=1)
+            wait = record.wait(self._parts.clock())
+            yield from self._wait(reading, wait.total_seconds())
+            error = yield from self._attempt(reading, record)
+        return self._handled(reading)
+
+    def _attempt(
+        self, reading: Reading, record: Record | None
+    ) -> Generator[Step, Any, Exception | None]:
+        """Run the handler once; return what it raised, if that was a failure."""
+        alone = reading if record is not None and record.must_run_alone else None
+        try:
+            slot = yield from self._take_slot(reading, alone)
+            return (yield from self._run(reading, slot))
+        finally:
+            self._turns.give_up(alone)
+
+    def _take_slot(
+        self, reading: Reading, alone: Reading | None
+    ) -> Generator[Step, Any, Slot]:
+        until = time.monotonic() + self._settings.hold_for
+        while (slot := self._turns.take(alone=alone)) is None:
+            if time.monotonic() >= until:
+                raise Released("others have been running all the time")
+            yield from self._wait(reading, LOOK_AGAIN)
+        return slot
+
+    def _run(
+        self, reading: Reading, slot: Slot
+    ) -> Generator[Step, Any, Exception | None]:
+        self._journal.beat(slot.place)
+        started = time.perf_counter()
+        self._journal.words[slot.place] = reading.number
+        try:
+            yield RUN
+        except BaseException as error:  # noqa: BLE001 - raises what is no failure
+            return self._failure(reading, error)
+        finally:
+            self._journal.words[slot.place] = 0
+            self._turns.give_back(slot)
+        slot.handled += 1
+        self._parts.tally.seconds.append(time.perf_counter() - started)
+        return None
+
+    def _caught(self, reading: Reading, slot: Slot, error: BaseException) -> Steps:
+        try:
+            failure = self._failure(reading, error)
+        finally:
+            self._journal.words[slot.place] = 0
+            self._turns.give_back(slot)
+        return (yield from self._go_on(reading, None, failure))
+
+    def _failure(self, reading: Reading, error: BaseException) -> Exception:
+        """Return what is the message's failure; raise what ends the process or task."""
+        if isinstance(error, Exception):
+            return error
+        if isinstance(error, SystemExit) and not self._parts.leaving.is_set():
+            self._crashed(reading, error)
+        raise error
+
+    def _crashed(self, reading: Reading, error: SystemExit) -> None:
+        """Charge the message with the end of this process, and see that it ends."""
+        reason = f"The handler called sys.exit({error.code!r})"
+        log.error("%s ends this process: %s", self._name(reading), reason)
+        with _tolerating_a_full_disk():
+            now = self._parts.clock()
+            self._attempts.crashed(reading.number, now=now, reason=reason)
+        if threading.current_thread() is not threading.main_thread():
+            # There SystemExit ends one thread, and leaves a zombie behind. It is known
+            # who is to blame: the next start has nobody to look for.
+            self._journal.stopping()
+            self._parts.end_process(error.code)
+
+    def _charge(
+        self, reading: Reading, record: Record | None, error: Exception
+    ) -> tuple[Verdict, Record]:
+        """Count a failure for good, and judge what comes next."""
+        now = self._parts.clock()
+        attempts = 1 + (record.attempts if record else 0)
+        before = record.due_at - record.failed_at if record and record.due_at else None
+        delay = self._policy.delay(
+            attempts, before=before.total_seconds() if before else None
+        )
+        due_at = now + timedelta(seconds=delay)
+        since = self._waiting_since(reading, record) or now
+        verdict = self._policy.judge(
+            error, attempts=attempts, due_at=due_at, first_enqueued_at=since
+        )
+        return verdict, self._attempts.failed(
+            reading.identity,
+            reading.number,
+            now=now,
+            due_at=due_at if verdict is Verdict.RETRY else None,
+            first_enqueued_at=since,
+        )
+
+    def _tell_first(
+        self, reading: Reading, error: Exception
+    ) -> Generator[Step, Any, None]:
+        tell = self._policy.on_first_failure
+        if tell is None:
+            return
+        # Marked before it is told: at most once, whatever happens in between.
+        if self._attempts.told_first(reading.identity, now=self._parts.clock()):
+            try:
+                yield Call(partial(tell, reading.message, error))
+            except Exception:
+                log.exception("on_first_failure failed for %s", self._name(reading))
+
+    def _handled(self, reading: Reading) -> Outcome:
+        self._forget(reading)
+        if reading.redrive_id and reading.redrive:
+            self._confirm(reading.redrive)
+            self._settle_redrive(reading)
+        return Outcome.HANDLED
+
+    def _confirm(self, redrive: str) -> None:
+        confirmation = Confirmation(
+            redrive=redrive,
+            topic=self._settings.topic,
+            consumer_group=self._settings.consumer_group,
+            client_name=self._settings.client_name,
+            at=self._parts.clock(),
+        )
+        with _tolerating_a_full_disk():
+            self._reporter.confirm(confirmation)
+
+    # Waiting
+
+    def _wait(self, reading: Reading, seconds: float) -> Generator[Step, Any, None]:
+        """Let time pass and keep the message alive; release it if we are to stop."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._parts.leaving.is_set():
+                raise Released("this process is to stop")
+            every = self._settings.keep_alive_every
+            yield Wait(min(left, every))
+            if time.monotonic() - reading.kept_alive_at >= every:
+                self._keep_alive(reading)
+
+    def _keep_alive(self, reading: Reading) -> None:
+        reading.kept_alive_at = time.monotonic()
+        if self._parts.keep_alive is not None:
+            self._parts.keep_alive(reading.message)
+
+    # The breaker
+
+    def _passes_as_probe(self, reading: Reading) -> Generator[Step, Any, bool]:
+        """Wait while the breaker is open; tell whether this message is its probe."""
+        until = time.monotonic() + self._settings.hold_for
+        while (turn := self._breaker.turn()).wait:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise Released(f"the guard is paused: {self._breaker.reason}")
+            yield from self._wait(reading, min(turn.wait, left))
+        if not turn.is_probe:
+            self._parts.gate.open("breaker")
+        return turn.is_probe
+
+    def _hold_while_paused(self, reading: Reading) -> Generator[Step, Any, None]:
+        """Wait while the breaker is open, with a message that cannot be its probe."""
+        until = time.monotonic() + self._settings.hold_for
+        while self._breaker.state is not State.CLOSED:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise Released(f"the guard is paused: {self._breaker.reason}")
+            yield from self._wait(reading, min(BESIDE_PROBE, left))
+
+    def _probe(self, reading: Reading, record: Record | None) -> Steps:
+        handled: bool | None = None
+        try:
+            error = yield from self._attempt(reading, record)
+            handled = error is None
+        finally:
+            self._breaker.probed(handled=handled)
+        if error is not None:
+            raise Released(f"the guard stays paused, its probe failed too: {error!r}")
+        log.warning("the guard goes on: its probe was handled")
+        self._parts.gate.open("breaker")
+        return self._handled(reading)
+
+    # Giving it up
+
+    def _give_up(self, reading: Reading, cause: Cause, record: Record) -> Steps:
+        # That a message fails again after a requeue says nothing about this process.
+        if reading.redrive_id is None and self._breaker.failed():
+            self._parts.gate.close("breaker")
+            log.error("the guard is paused: %s", self._breaker.reason)
+            if not record.crashes:
+                # Where all fail, it is not for the messages to pay.
+                self._forget(reading)
+            raise Released(f"the guard is paused: {self._breaker.reason}")
+        return (yield from self._poison(reading, cause, record))
+
+    def _poison(self, reading: Reading, cause: Cause, record: Record | None) -> Steps:
+        """Have the message kept by Poisonweb; only then it is poisoned."""
+        report = failure_report(
+            reading,
+            self._settings,
+            cause=cause,
+            record=record,
+            raised=self._why(reading, record),
+            suspected=self._is_suspected(reading, record),
+            host=self._parts.host,
+            now=self._parts.clock(),
+        )
+        self.holding.add(report.report_id)
+        try:
+            receipt = yield Call(partial(self._report, reading, report))
+        finally:
+            self.holding.discard(report.report_id)
+        self._poisoned(reading, report, receipt)
+        return Outcome.POISONED
+
+    def _report(self, reading: Reading, report: FailureReport) -> Receipt:
+        return self._reporter.poison(
+            report,
+            when_away=self._settings.when_away,
+            keep_alive=partial(self._keep_alive, reading),
+            stop=self._parts.leaving,
+            hold_for=self._settings.hold_for,
+        )
+
+    def _why(self, reading: Reading, record: Record | None) -> Raised | None:
+        if record is not None and record.crashes >= self._settings.crash_limit:
+            return raised_by_death(record)
+        return self._raised.get(reading.identity)
+
+    def _is_suspected(self, reading: Reading, record: Record | None) -> bool:
+        """Tell whether others are not to skip a new poison yet."""
+        is_new = record is not None and reading.redrive_id is None
+        return is_new and self._is_doubtful
+
+    @property
+    def _is_doubtful(self) -> bool:
+        """Tell whether this process may be what is sick, and not the message."""
+        return not self._parts.tally.total or self._breaker.in_a_row > DOUBTFUL_AFTER
+
+    def _remember(self, reading: Reading, error: Exception) -> None:
+        self._raised[reading.identity] = raised_by(error)
+        while len(self._raised) > MOST_RAISED:
+            del self._raised[next(iter(self._raised))]
+
+    def _poisoned(
+        self, reading: Reading, report: FailureReport, receipt: Receipt
+    ) -> None:
+        if report.suspected:
+            self._parts.withheld.add(report, handled=self._parts.tally.total)
+        if report.replays:
+            self._parts.skips.add_own(self._own_skip(reading, report, receipt.poison))
+        self._raised.pop(reading.identity, None)
+        self._note_poisoned(
+            reading, is_shared=not report.suspected and not receipt.spooled
+        )
+        self._settle_redrive(reading)
+        self._reporter.count(self.key, failed=1)
+        log.warning("%s is poison (%s)", self._name(reading), report.cause)
+
+    def _own_skip(
+        self, reading: Reading, report: FailureReport, poison: int | None
+    ) -> Skip:
+        return Skip(
+            topic=report.topic,
+            kind=MatcherKind.BOOKMARK,
+            value=report.bookmark,
+            consumer_group=report.consumer_group,
+            reason=f"poison ({report.cause})",
+            poison=poison,
+            redrive=reading.redrive_id,
+        )
+
+    # Records
+
+    def _forget(self, reading: Reading) -> None:
+        if reading.number in self._attempts.suspects:
+            with _tolerating_a_full_disk():
+                self._attempts.forget(reading.identity, reading.number)
+
+    def _note_poisoned(self, reading: Reading, *, is_shared: bool) -> None:
+        """Know it again while neither its settling nor a skip keeps it from us."""
+        reader = self._parts.reader
+        returns = reader.replays or reader.bookmarks_are_places
+        if reading.redrive_id or not returns or (reader.replays and is_shared):
+            self._forget(reading)
+            return
+        with _tolerating_a_full_disk():
+            self._attempts.poisoned(
+                reading.identity,
+                reading.number,
+                bookmark=reading.bookmark,
+                now=self._parts.clock(),
+            )
+
+    def _settle_redrive(self, reading: Reading) -> None:
+        redrive = reading.redrive_id
+        if redrive is not None:
+            with _tolerating_a_full_disk():
+                self._attempts.redrive_done(
+                    reading.message_id or "", redrive, now=self._parts.clock()
+                )
+
+    def _name(self, reading: Reading) -> str:
+        return f"message {reading.bookmark[:200]!r} of {self._settings.topic}"
+
+
+@contextmanager
+def _tolerating_a_full_disk() -> Iterator[None]:
+    """Go on: the message was done with, and saying so must not have it done again."""
+    try:
+        yield
+    except Full as reason:
+        log.error("%s", reason)  # noqa: TRY400 - it says what to do

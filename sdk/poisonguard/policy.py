@@ -1,0 +1,127 @@
+"""When a failed message is tried again, and when it is given up."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum, auto
+from typing import Any, Literal
+
+from poisonguard.errors import Misconfigured
+
+WEEK = 7 * 86_400.0
+# 2.0 ** 1024 does not fit a float; every sensible cap is reached long before.
+HIGHEST_EXPONENT = 62
+
+Jitter = Literal["full", "decorrelated", "none"]
+FirstFailure = Callable[[Any, Exception], object]
+
+
+class Verdict(Enum):
+    """What a failure means for its message."""
+
+    RETRY = auto()
+    FATAL = auto()
+    EXHAUSTED = auto()
+    EXPIRED = auto()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryPolicy:
+    """How often, how soon and how long a message is tried.
+
+    `max_attempts` counts every delivery, the first included. The first retry waits
+    from `base` to twice `base` seconds, each further one up to twice as long again,
+    and none more than `cap`. `expire_after` seconds from when it was first enqueued,
+    however often it was enqueued again, a message is not tried any more; where a topic
+    hands out its past to whoever asks, or the broker does not tell, they count from
+    its first failure. `fatal` are the exceptions that no retry can mend.
+
+    `on_first_failure(message, error)` is called once per message, also across
+    restarts; what it raises is logged.
+    """
+
+    max_attempts: int = 5
+    base: float = 0.5
+    cap: float = 300.0
+    jitter: Jitter = "full"
+    expire_after: float | None = WEEK
+    fatal: tuple[type[Exception], ...] = ()
+    on_first_failure: FirstFailure | None = None
+
+    def __post_init__(self) -> None:
+        if not _is_whole(self.max_attempts) or self.max_attempts < 1:
+            raise Misconfigured(
+                f"max_attempts is {self.max_attempts!r}, but it counts every delivery,"
+                " the first included: give 1 or more."
+            )
+        if not 0 <= self.base <= self.cap or not math.isfinite(self.cap):
+            raise Misconfigured(
+                f"base is {self.base!r} and cap {self.cap!r} seconds: give"
+                " 0 <= base <= cap."
+            )
+        if self.jitter not in {"full", "decorrelated", "none"}:
+            raise Misconfigured(
+                f"jitter is {self.jitter!r}: give full, decorrelated or none."
+            )
+        if self.expire_after is not None and not self.expire_after > 0:
+            raise Misconfigured(
+                f"expire_after is {self.expire_after!r} seconds: give more than 0, or"
+                " None for messages that never expire."
+            )
+        if not all(_is_failure(kind) for kind in self.fatal):
+            raise Misconfigured(
+                "fatal holds something that is no subclass of Exception: give a tuple"
+                " of exception classes."
+            )
+
+    def judge(
+        self,
+        error: Exception,
+        *,
+        attempts: int,
+        due_at: datetime,
+        first_enqueued_at: datetime,
+    ) -> Verdict:
+        """Tell what comes after a message's `attempts`th attempt failed."""
+        if isinstance(error, self.fatal):
+            return Verdict.FATAL
+        if attempts >= self.max_attempts:
+            return Verdict.EXHAUSTED
+        # No use sleeping towards a moment at which it will have expired.
+        if self.is_expired(first_enqueued_at, at=due_at):
+            return Verdict.EXPIRED
+        return Verdict.RETRY
+
+    def is_expired(self, first_enqueued_at: datetime, *, at: datetime) -> bool:
+        if self.expire_after is None:
+            return False
+        return at - first_enqueued_at >= timedelta(seconds=self.expire_after)
+
+    def delay(self, attempts: int, *, before: float | None = None) -> float:
+        """Draw the seconds until the next attempt; `before` is the delay drawn last."""
+        match self.jitter:
+            case "none":
+                return self._doubled(attempts - 1)
+            case "decorrelated":
+                return min(self.cap, _draw(self.base, 3 * (before or self.base)))
+            case "full":
+                return _draw(self.base, self._doubled(attempts))
+
+    def _doubled(self, times: int) -> float:
+        return min(self.cap, self.base * 2.0 ** min(times, HIGHEST_EXPONENT))
+
+
+def _draw(low: float, high: float) -> float:
+    return random.uniform(low, high)  # noqa: S311 - spreads load, keeps no secret
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_failure(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)

@@ -1,0 +1,91 @@
+"""What the kernel says about processes: which one it is, and what became of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from uuid import UUID
+
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+# Where cgroup v2 and v1 count the processes killed for lack of memory.
+OOM_FILES = ("memory.events", "memory.oom_control")
+
+
+def is_supported() -> bool:
+    """Tell whether this system can tell enough to attribute a crash."""
+    return sys.platform == "linux" and (PROC / "self" / "stat").exists()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """A process for good: its pid alone may be somebody else's tomorrow."""
+
+    pid: int
+    started: int  # clock ticks after the host did
+    boot: UUID
+
+    @classmethod
+    def own(cls) -> Self:
+        pid = os.getpid()
+        return cls(pid=pid, started=started(pid) or 0, boot=boot())
+
+
+def boot() -> UUID:
+    """Return the id of this run of the host."""
+    return UUID((PROC / "sys/kernel/random/boot_id").read_text().strip())
+
+
+def started(pid: int) -> int | None:
+    """Return when a living process started, None when there is none of this pid."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the name in parentheses, which may itself hold anything.
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def maps(pid: int, name: str, inode: int) -> bool | None:
+    """Tell whether a process has this file in its memory, None when it is a secret."""
+    try:
+        lines = (PROC / str(pid) / "maps").read_text(errors="replace").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return None
+    return any(name in line and line.split()[4] == str(inode) for line in lines)
+
+
+def oom_kills() -> int:
+    """Return how often the kernel has killed in our cgroup for lack of memory."""
+    for folder in _memory_cgroups():
+        for name in OOM_FILES:
+            with suppress(OSError):
+                return oom_kills_in(folder / name)
+    return 0
+
+
+def oom_kills_in(file: Path) -> int:
+    counts = dict(line.split() for line in file.read_text().splitlines())
+    return int(counts.get("oom_kill", 0))
+
+
+def _memory_cgroups() -> list[Path]:
+    try:
+        lines = (PROC / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = [CGROUPS]  # seen from inside of a container, our own is the root
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            found.insert(0, CGROUPS / path.lstrip("/"))
+        elif "memory" in controllers.split(","):
+            found.insert(0, CGROUPS / "memory" / path.lstrip("/"))
+    return found

@@ -1,0 +1,143 @@
+"""How to read a message of one broker client; a reader is a few lines.
+
+`bookmark` and `body` are all that a reader has to have:
+
+    class NatsReader(Reader):
+        def bookmark(self, message: Msg) -> str:
+            return str(message.metadata.sequence.stream)
+
+        def body(self, message: Msg) -> bytes:
+            return message.data
+
+        def headers(self, message: Msg) -> Headers:
+            return header_pairs(message.headers or {})
+
+What a reader returns is a copy: clients may use the message's memory again.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from poisonguard.contract import REDRIVE_HEADER
+
+Headers = tuple[tuple[bytes, bytes], ...]
+Glance = tuple[str, int, bool]  # the bookmark, the number, and whether it is redriven
+
+_REDRIVE_NAME = REDRIVE_HEADER.encode()
+_integer = int.from_bytes
+
+
+class Reader(ABC):
+    """What a guard wants to know of a message, in the words of one broker client."""
+
+    # Whether the broker hands a message out again to whoever reads the topic from
+    # before it. Where it does, each consumer has to skip what one has found poisonous.
+    replays: bool = False
+    # Whether a message that is sent again gets another bookmark: then one that comes
+    # back under its own was handed out before, and never settled.
+    bookmarks_are_places: bool = False
+    # Whether `enqueued_at` has anything to say: asking costs every message.
+    tells_age: bool = True
+
+    @abstractmethod
+    def bookmark(self, message: Any) -> str:
+        """Return the broker's own id of the message in its topic."""
+
+    @abstractmethod
+    def body(self, message: Any) -> bytes:
+        """Return the bytes that its producer sent."""
+
+    def number(self, message: Any) -> int:
+        """Number the message from 1 to 2**64-1, in every process the same."""
+        return number_of(self.message_id(message) or self.bookmark(message))
+
+    def glance(self, message: Any) -> Glance:
+        """Return all that is asked of an ordinary message."""
+        redriven = self.redrive(message) is not None
+        return self.bookmark(message), self.number(message), redriven
+
+    def numbering(self, skipped: Container[str]) -> Callable[[Any], int]:
+        """Make what numbers an ordinary message, and gives 0 to any other.
+
+        Another one is redriven, or its bookmark is among the skipped. A reader that is
+        worth the trouble makes a function that tells all this in one go, and fast.
+        """
+        glance = self.glance
+
+        def number(message: Any) -> int:
+            bookmark, number, redriven = glance(message)
+            return 0 if redriven or bookmark in skipped else number
+
+        return number
+
+    def message_id(self, message: Any) -> str | None:
+        """Return the id its producer gave it, which stays when it is sent again."""
+        return None
+
+    def headers(self, message: Any) -> Headers:
+        return ()
+
+    def redrive(self, message: Any) -> str | None:
+        """Return the value of the header that a redrive has set."""
+        return find_redrive(self.headers(message))
+
+    def enqueued_at(self, message: Any) -> datetime | None:
+        """Return when it was first put into its topic."""
+        return None
+
+    def publisher(self, message: Any) -> str | None:
+        return None
+
+    def seq(self, message: Any) -> int | None:
+        """Return its place among the messages of its publisher."""
+        return None
+
+    def content_type(self, message: Any) -> str | None:
+        return None
+
+    def dequeue_count(self, message: Any) -> int | None:
+        """Return how often the broker has handed it out, this time included."""
+        return None
+
+
+def number_of(text: str) -> int:
+    """Number a text with 61 bits; unlike its `hash`, in every process the same."""
+    # An integer hashes to what remains of it modulo the prime 2**61 - 1, by definition
+    # and much faster than `%` or a digest gets there.
+    try:
+        return hash(_integer(text.encode(), "big")) + 1
+    except UnicodeEncodeError:  # half a surrogate pair
+        return hash(_integer(text.encode("utf-8", "surrogatepass"), "big")) + 1
+
+
+def find_redrive(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    for name, value in headers:
+        if name == _REDRIVE_NAME:
+            return value.decode("utf-8", "replace")
+    return None
+
+
+def header_pairs(headers: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> Headers:
+    """Make pairs of bytes of a client's headers; several values make several pairs."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple((to_bytes(name), to_bytes(value)) for name, value in pairs)
+
+
+def to_bytes(value: object) -> bytes:
+    """Keep bytes, encode text, and write anything else as JSON."""
+    match value:
+        case bytes():
+            return value
+        case bytearray() | memoryview():
+            return bytes(value)
+        case str():
+            return value.encode("utf-8", "surrogateescape")
+        case None:
+            return b""
+        case _:
+            return json.dumps(value, default=str, separators=(",", ":")).encode()

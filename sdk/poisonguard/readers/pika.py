@@ -1,0 +1,68 @@
+"""RabbitMQ messages as pika hands them out: `(method, properties, body)`.
+
+Have producers set `message_id`. Without one RabbitMQ tells two deliveries of a message
+from two messages no better than we can: attempts are not counted across restarts, and
+of crashes equal bodies count as one message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+from poisonguard.contract import REDRIVE_HEADER
+from poisonguard.readers import Headers, Reader, header_pairs, number_of, to_bytes
+
+# pika's Basic.Deliver or Basic.GetOk, BasicProperties, and the body
+Delivery = tuple[Any, Any, bytes]
+
+DELIVERY_COUNT = "x-delivery-count"  # set by quorum queues: how often it came back
+
+
+class PikaReader(Reader):
+    """Reads the arguments of pika's callback behind the channel."""
+
+    def bookmark(self, message: Delivery) -> str:
+        method, properties, body = message
+        if properties.message_id:
+            return str(properties.message_id)
+        # pika makes up a new consumer tag for each subscription: no two are equal.
+        consumer = getattr(method, "consumer_tag", None) or "get"
+        digest = hashlib.sha256(body).hexdigest()[:16]
+        return f"{consumer}/{method.delivery_tag}/{digest}"
+
+    def number(self, message: Delivery) -> int:
+        _, properties, body = message
+        return number_of(properties.message_id or hashlib.sha256(body).hexdigest())
+
+    def message_id(self, message: Delivery) -> str | None:
+        return message[1].message_id or None
+
+    def body(self, message: Delivery) -> bytes:
+        return bytes(message[2])
+
+    def headers(self, message: Delivery) -> Headers:
+        return header_pairs(message[1].headers or {})
+
+    def redrive(self, message: Delivery) -> str | None:
+        headers = message[1].headers
+        if not headers or REDRIVE_HEADER not in headers:
+            return None
+        return to_bytes(headers[REDRIVE_HEADER]).decode("utf-8", "replace")
+
+    def enqueued_at(self, message: Delivery) -> datetime | None:
+        timestamp = message[1].timestamp
+        if timestamp is None:
+            return None
+        try:
+            return datetime.fromtimestamp(timestamp, UTC)
+        except (OverflowError, OSError, ValueError):  # a producer's idea of a time
+            return None
+
+    def content_type(self, message: Delivery) -> str | None:
+        return message[1].content_type or None
+
+    def dequeue_count(self, message: Delivery) -> int | None:
+        returned = (message[1].headers or {}).get(DELIVERY_COUNT)
+        return returned + 1 if isinstance(returned, int) else None

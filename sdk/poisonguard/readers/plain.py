@@ -1,0 +1,117 @@
+"""Messages that are plain mappings, or nothing but bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Container, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from poisonguard.contract import REDRIVE_HEADER
+from poisonguard.readers import (
+    Headers,
+    Reader,
+    find_redrive,
+    header_pairs,
+    number_of,
+    to_bytes,
+)
+
+_holds_no_redrive = frozenset({REDRIVE_HEADER, REDRIVE_HEADER.encode()}).isdisjoint
+
+
+class PlainReader(Reader):
+    """Reads mappings; each argument names the member that holds one thing.
+
+    A message without the member `body` is its own body, as JSON. `seq` names a whole
+    number from 0 that grows along the topic, and makes numbering cheap. The member
+    `enqueued_at` holds a datetime with a zone, or seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        *,
+        bookmark: str = "bookmark",
+        seq: str | None = None,
+        enqueued_at: str | None = None,
+        replays: bool = False,
+    ) -> None:
+        self.replays = replays
+        self.bookmarks_are_places = seq is not None
+        self._bookmark = bookmark
+        self._seq = seq
+        self._enqueued_at = enqueued_at
+        self.tells_age = enqueued_at is not None
+
+    def numbering(self, skipped: Container[str]) -> Callable[[Mapping[str, Any]], int]:
+        name, seq = self._bookmark, self._seq
+
+        def number(message: Mapping[str, Any]) -> int:
+            bookmark = message[name]
+            if type(bookmark) is not str:
+                bookmark = str(bookmark)
+            if bookmark in skipped:
+                return 0
+            if "headers" in message:
+                headers = message["headers"]
+                is_free = type(headers) is dict and _holds_no_redrive(headers)
+                if not is_free and self.redrive(message) is not None:
+                    return 0
+            if seq is not None:
+                return message[seq] + 1  # type: ignore[no-any-return]
+            return number_of(message.get("message_id") or bookmark)
+
+        return number
+
+    def bookmark(self, message: Mapping[str, Any]) -> str:
+        value = message[self._bookmark]
+        return value if type(value) is str else str(value)
+
+    def number(self, message: Mapping[str, Any]) -> int:
+        if self._seq is not None:
+            return int(message[self._seq]) + 1
+        return number_of(message.get("message_id") or self.bookmark(message))
+
+    def body(self, message: Mapping[str, Any]) -> bytes:
+        return to_bytes(message["body"] if "body" in message else dict(message))
+
+    def headers(self, message: Mapping[str, Any]) -> Headers:
+        return header_pairs(message.get("headers") or ())
+
+    def redrive(self, message: Mapping[str, Any]) -> str | None:
+        headers = message.get("headers")
+        if not headers:
+            return None
+        return find_redrive(header_pairs(headers))
+
+    def message_id(self, message: Mapping[str, Any]) -> str | None:
+        return _text(message.get("message_id"))
+
+    def enqueued_at(self, message: Mapping[str, Any]) -> datetime | None:
+        value = message.get(self._enqueued_at) if self._enqueued_at else None
+        if isinstance(value, int | float):
+            return datetime.fromtimestamp(value, UTC)
+        return value
+
+    def publisher(self, message: Mapping[str, Any]) -> str | None:
+        return _text(message.get("publisher"))
+
+    def seq(self, message: Mapping[str, Any]) -> int | None:
+        return message.get(self._seq) if self._seq else None
+
+    def content_type(self, message: Mapping[str, Any]) -> str | None:
+        return _text(message.get("content_type"))
+
+
+class BytesReader(Reader):
+    """Reads messages that are bytes and nothing else: equal ones are one message."""
+
+    def bookmark(self, message: bytes) -> str:
+        return hashlib.sha256(message).hexdigest()
+
+    def body(self, message: bytes) -> bytes:
+        return bytes(message)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

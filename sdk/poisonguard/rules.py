@@ -1,0 +1,208 @@
+"""Rules: skips that look at what a message says, judged alike by server and guard.
+
+On the wire a rule is one of two JSON objects, and either matches any message or not;
+no message, however broken or hostile, makes it raise:
+
+- `{"header": name, "equals": text}`: one of the headers of that name is that text.
+  Names are compared without regard to the case of ASCII letters, values byte for byte
+  with the text in UTF-8.
+- `{"pointer": "/a/b", "equals": scalar}`: the body is JSON (in UTF-8, 16 or 32), and
+  the JSON Pointer (RFC 6901) leads to that text, number, true, false or null.
+
+Scalars are equal when they are of one kind and have one value. Text is compared by
+code point, with no normalisation. A number with a fraction or an exponent is the
+nearest IEEE double, one without is exact however long: 1, 1.0 and 1e0 are equal, and
+true is not 1. A name that an object holds twice means its last value. NaN and Infinity,
+which some write where JSON has no word for them, equal nothing. A body that is no JSON,
+or is nested too deeply to be read, matches no pointer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from poisonguard.contract import Invalid
+
+Scalar = str | int | float | bool | None
+Headers = Sequence[tuple[bytes, bytes]]
+
+NAME_LIMIT = 255
+POINTER_LIMIT = 1_024
+TEXT_LIMIT = 4_096
+# Python reads 4,300 digits at most; no number that means anything is half as long.
+MOST_DIGITS = 1_000
+
+_BROKEN_ESCAPE = re.compile("~(?![01])")
+_INDEX = re.compile("0|[1-9][0-9]*")
+_NOWHERE = object()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeaderRule:
+    """One of the headers of this name is this text."""
+
+    header: str
+    equals: str
+
+    def matches(self, *, body: bytes, headers: Headers) -> bool:  # noqa: ARG002
+        wanted = self.header.encode().lower()
+        value = _bytes(self.equals)
+        return any(n.lower() == wanted and v == value for n, v in headers)
+
+    def to_wire(self) -> dict[str, object]:
+        return {"header": self.header, "equals": self.equals}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PointerRule:
+    """The body is JSON, and what the pointer leads to equals this scalar."""
+
+    pointer: str
+    equals: Scalar
+
+    def matches(self, *, body: bytes, headers: Headers = ()) -> bool:  # noqa: ARG002
+        return self.matches_document(read(body))
+
+    def matches_document(self, document: object) -> bool:
+        """Judge a body that `read` has read, so that many rules read it once."""
+        return _equal(_pointed_at(document, self.pointer), self.equals)
+
+    def to_wire(self) -> dict[str, object]:
+        return {"pointer": self.pointer, "equals": self.equals}
+
+
+Rule = HeaderRule | PointerRule
+
+
+def parse_rule(value: object) -> Rule:
+    """Read a rule off the wire; raise `Invalid` with the place and the remedy."""
+    if not isinstance(value, Mapping):
+        raise Invalid("", "a rule must be a JSON object.")
+    told = cast(Mapping[str, object], value)
+    if set(told) == {"header", "equals"}:
+        return HeaderRule(
+            header=_header_name(told["header"]), equals=_text(told["equals"])
+        )
+    if set(told) == {"pointer", "equals"}:
+        return PointerRule(
+            pointer=_pointer(told["pointer"]), equals=_scalar(told["equals"])
+        )
+    raise Invalid(
+        "", 'a rule must hold "equals" and either "header" or "pointer", nothing else.'
+    )
+
+
+def canonical(rule: Rule) -> str:
+    """Write a rule so that equal rules are equal texts, in ASCII."""
+    return json.dumps(rule.to_wire(), sort_keys=True, separators=(",", ":"))
+
+
+def from_canonical(text: str) -> Rule:
+    return parse_rule(json.loads(text))
+
+
+class _Number(str):
+    """A number as its digits; only one that is pointed at is worth reading."""
+
+    __slots__ = ()
+
+
+def read(body: bytes) -> object:
+    """Read a body for `matches_document`; what is no JSON is a document of its own."""
+    try:
+        return json.loads(
+            body,
+            parse_int=_Number,
+            parse_float=_Number,
+            parse_constant=lambda _: _NOWHERE,
+        )
+    except (ValueError, RecursionError):
+        return _NOWHERE
+
+
+def _pointed_at(document: object, pointer: str) -> object:
+    found = document
+    for token in pointer.split("/")[1:]:
+        name = token.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = found.get(name, _NOWHERE)
+        elif isinstance(found, list):
+            found = _element(found, name)
+        else:
+            return _NOWHERE
+    return found
+
+
+def _element(array: list[object], name: str) -> object:
+    # As long as the length has digits: int() refuses to read 5,000 of them.
+    if not _INDEX.fullmatch(name) or len(name) > len(str(len(array))):
+        return _NOWHERE
+    place = int(name)
+    return array[place] if place < len(array) else _NOWHERE
+
+
+def _equal(found: object, wanted: Scalar) -> bool:
+    if isinstance(found, _Number):
+        is_number = isinstance(wanted, int | float) and not isinstance(wanted, bool)
+        return is_number and _value(found) == wanted
+    if isinstance(wanted, str):
+        return isinstance(found, str) and found == wanted
+    # A found number was a `_Number`: what is left equal is true, false or null itself.
+    return found is wanted
+
+
+def _value(digits: str) -> int | float | None:
+    if not digits.lstrip("-").isdigit():
+        return float(digits)
+    return int(digits) if len(digits) <= MOST_DIGITS else None
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _header_name(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= NAME_LIMIT:
+        remedy = f"must be text of 1 to {NAME_LIMIT} characters."
+        raise Invalid("/header", f"header {remedy}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        remedy = "holds half a surrogate pair: remove it."
+        raise Invalid("/header", f"header {remedy}") from None
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value) > TEXT_LIMIT:
+        remedy = f"must be text of at most {TEXT_LIMIT} characters."
+        raise Invalid("/equals", f"equals {remedy}")
+    return value
+
+
+def _pointer(value: object) -> str:
+    if not isinstance(value, str) or len(value) > POINTER_LIMIT:
+        remedy = f"must be text of at most {POINTER_LIMIT} characters."
+        raise Invalid("/pointer", f"pointer {remedy}")
+    if (value and not value.startswith("/")) or _BROKEN_ESCAPE.search(value):
+        remedy = "is no JSON Pointer: send it like /order/id, with ~1 for / in a name."
+        raise Invalid("/pointer", f"pointer {remedy}")
+    return value
+
+
+def _scalar(value: object) -> Scalar:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int) and abs(value) < 10**MOST_DIGITS:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    remedy = "must be text, a finite number, true, false or null."
+    raise Invalid("/equals", f"equals {remedy}")

@@ -1,0 +1,349 @@
+"""A guard that was started: what it holds, how it is, and how it ends."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from types import FrameType
+from typing import Any, Never
+
+from poisonguard.breaker import Breaker, BreakerPolicy, State
+from poisonguard.ending import Leaving, end_process
+from poisonguard.errors import Away, Full, Refused, StartTimeout
+from poisonguard.fast import numbering
+from poisonguard.handling import Handling, Parts
+from poisonguard.journal import Journal
+from poisonguard.link import Link
+from poisonguard.policy import RetryPolicy
+from poisonguard.readers import Reader
+from poisonguard.settings import Settings
+from poisonguard.tally import Slot, Tally
+from poisonguard.turns import Gate, Turns
+from poisonguard.version import VERSION
+from poisonguard.watchdog import Watchdog
+from poisonguard.withheld import Withheld
+
+log = logging.getLogger(__name__)
+
+EXIT_TIMEOUT = 2.0
+REFRESH_EVERY = 10.0  # seconds between looks at what other processes have found
+RESEND_TIMEOUT = 5.0
+DRAIN_LOOK = 0.02
+
+
+class Running:
+    """The parts of a started guard, and what goes on beside the messages.
+
+    `open` is the start gate. From then on the link calls `tick` about once a second.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a guard is made of
+        self,
+        *,
+        settings: Settings,
+        reader: Reader,
+        policy: RetryPolicy,
+        breaker: BreakerPolicy | None,
+        journal: Journal,
+        keep_alive: Callable[[Any], object] | None,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._host = socket.gethostname()
+        self._warnings: list[str] = []
+        self._link = self._opened(journal, settings)
+        skips = self._link.skip_list(
+            topic=settings.topic,
+            consumer_group=settings.consumer_group,
+            handler_version=settings.version,
+            client_name=settings.client_name,
+        )
+        gate = Gate(
+            "starting",
+            choose=partial(
+                numbering, reader=reader, skips=skips, policy=policy, clock=clock
+            ),
+        )
+        skips.on_kinds.append(gate.choose)
+        slots = [Slot(place) for place in range(settings.concurrency)]
+        tally = Tally(slots)
+        self.parts = Parts(
+            settings=settings,
+            policy=policy,
+            reader=reader,
+            journal=journal,
+            attempts=journal.attempts,
+            skips=skips,
+            reporter=self._link.reporter,
+            breaker=Breaker(breaker, handled=lambda: tally.total, clock=time.monotonic),
+            tally=tally,
+            turns=Turns(slots, gate),
+            gate=gate,
+            withheld=Withheld(),
+            keep_alive=keep_alive,
+            clock=clock,
+            host=self._host,
+            leaving=Leaving(),
+            closed=threading.Event(),
+            end_process=self._end_process,
+        )
+        self.handling = Handling(self.parts)
+        self._watchdog = (
+            Watchdog(journal, handler_timeout=settings.handler_timeout)
+            if settings.handler_timeout
+            else None
+        )
+        self._before: object = None  # who was told of SIGTERM before us
+        self._begin()
+
+    @staticmethod
+    def _opened(journal: Journal, settings: Settings) -> Link:
+        name = "\n".join(
+            (settings.topic, settings.consumer_group, settings.client_name)
+        )
+        journal.open(name=name, slots=settings.concurrency)
+        try:
+            return Link.shared(settings.url, settings.api_key, spool=settings.spool)
+        except BaseException:
+            journal.close()
+            raise
+
+    def _begin(self) -> None:
+        self._refreshed_at = time.monotonic()
+        self._counting = threading.Lock()
+        self._resending = threading.Lock()
+        self._closing = threading.Lock()
+
+    def open(self) -> None:
+        """Load the skip list and let messages in; raises StartTimeout, or Refused."""
+        try:
+            self._link.start(self._settings.start_timeout)
+        except StartTimeout as reason:
+            if self._settings.when_unloaded == "refuse":
+                self.close(timeout=0)
+                raise
+            self._warnings.append(f"Started without the skip list: {reason}")
+            log.warning("%s", self._warnings[-1])
+        except BaseException:
+            self.close(timeout=0)
+            raise
+        if self._watchdog is not None:
+            self._watchdog.start()
+        self._link.on_tick.append(self.tick)
+        atexit.register(self.close, timeout=EXIT_TIMEOUT)
+        _live.add(self)
+        self.parts.gate.open("starting")
+        self._tell()
+
+    # Signals
+
+    def listen(self) -> None:
+        """Learn of SIGTERM before those who knew of it: from then on nobody is blamed.
+
+        Only the main thread may listen. Who has SIGTERM ignored, or handled outside of
+        Python, is left alone.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
+        before = signal.getsignal(signal.SIGTERM)
+        if before in {None, signal.SIG_IGN}:
+            return
+        self._before = before
+        signal.signal(signal.SIGTERM, self._terminated)
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        self._journal.stopping()
+        self.parts.leaving.set()
+        if callable(self._before):
+            self._before(number, frame)
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    def _listen_no_more(self) -> None:
+        is_ours = signal.getsignal(signal.SIGTERM) == self._terminated
+        if is_ours and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._before)  # type: ignore[arg-type]
+
+    # About once a second
+
+    def tick(self) -> None:
+        """Hand over what was counted, and look around; waits for nothing."""
+        self._count()
+        self.parts.breaker.mark()
+        self._tell()
+        handled = self.parts.tally.total
+        if self.parts.withheld.first(handled=handled) and not self._resending.locked():
+            threading.Thread(
+                target=self._resend, name="poisonguard-withheld", daemon=True
+            ).start()
+        if time.monotonic() - self._refreshed_at >= REFRESH_EVERY:
+            self._refreshed_at = time.monotonic()
+            self.parts.attempts.refresh()
+
+    def _count(self) -> None:
+        with self._counting:
+            handled, durations = self.parts.tally.news()
+            if handled or durations:
+                self._link.reporter.count(
+                    self.handling.key, handled=handled, durations=durations
+                )
+
+    def _resend(self) -> None:
+        """Tell of the withheld poisons again, now that it is not this process."""
+        withheld = self.parts.withheld
+        with self._resending:
+            while report := withheld.first(handled=self.parts.tally.total):
+                try:
+                    self._link.reporter.poison(
+                        report,
+                        when_away=self._settings.when_away,
+                        keep_alive=None,
+                        stop=self.parts.leaving,
+                        hold_for=RESEND_TIMEOUT,
+                    )
+                except (Away, Full) as reason:
+                    log.info("%r stays suspected for now: %s", report.bookmark, reason)
+                    return
+                except Refused as reason:
+                    log.error(  # noqa: TRY400 - the server says why
+                        "%r stays suspected: %s", report.bookmark, reason
+                    )
+                withheld.sent()
+
+    def _tell(self) -> None:
+        self._link.reporter.tell(
+            {
+                "topic": self._settings.topic,
+                "consumer_group": self._settings.consumer_group,
+                "client_name": self._settings.client_name,
+                "host": self._host,
+                "version": VERSION,
+                "handler_version": self._settings.version,
+                "state": self.state,
+                "detail": self._detail,
+                "skips_age_s": self.parts.skips.age,
+                "spooled": self._link.reporter.spooled,
+                "suspected": len(self.parts.withheld),
+                "journal": self._journal.folder is not None,
+            }
+        )
+
+    @property
+    def state(self) -> str:
+        if self.parts.leaving.is_set():
+            return "stopping"
+        if self.parts.breaker.state is not State.CLOSED:
+            return "paused"
+        if self.handling.holding and "failures" in self._link.reporter.trouble:
+            return "holding"
+        return "running"
+
+    @property
+    def _detail(self) -> str:
+        """Say in a line what a person should know first."""
+        return "; ".join(filter(None, [self.parts.breaker.reason, *self.warnings]))
+
+    @property
+    def warnings(self) -> list[str]:
+        problems = [*self._journal.problems, *self.parts.attempts.problems]
+        return [*self._warnings, *self._link.warnings, *problems]
+
+    def health(self) -> dict[str, object]:
+        """Return the facts, for a health page or a log."""
+        parts, settings = self.parts, self._settings
+        return {
+            "topic": settings.topic,
+            "consumer_group": settings.consumer_group,
+            "client_name": settings.client_name,
+            "host": self._host,
+            "version": VERSION,
+            "handler_version": settings.version,
+            "state": self.state,
+            "skips": len(parts.skips),
+            "skips_age": parts.skips.age,
+            "spooled": self._link.reporter.spooled,
+            "holding": len(self.handling.holding),
+            "breaker": {
+                "state": parts.breaker.state.value,
+                "failed_in_a_row": parts.breaker.in_a_row,
+                "reason": parts.breaker.reason,
+            },
+            "suspects": len(parts.attempts.suspects - parts.attempts.given_up),
+            "suspected": len(parts.withheld),
+            "handled": parts.tally.total,
+            "in_flight": parts.turns.running,
+            "journal": self._journal.facts(),
+            "warnings": self.warnings,
+        }
+
+    # The end
+
+    def close(self, *, timeout: float) -> None:
+        """Take no more messages, let those in flight end, and tell what is untold."""
+        with self._closing:
+            if self.parts.closed.is_set():
+                return
+            self.parts.closed.set()
+        self.parts.gate.close("closed")
+        self.parts.leaving.set()
+        self._journal.stopping()
+        deadline = time.monotonic() + timeout
+        while self.parts.turns.running and time.monotonic() < deadline:
+            time.sleep(DRAIN_LOOK)
+        self._let_go(max(0.0, deadline - time.monotonic()))
+
+    def _let_go(self, timeout: float) -> None:
+        atexit.unregister(self.close)
+        _live.discard(self)
+        self._listen_no_more()
+        if self.tick in self._link.on_tick:
+            self._link.on_tick.remove(self.tick)
+            self._count()
+            self._tell()
+            self._resend()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        self._journal.close()
+        self._link.leave(self.parts.skips)
+        self._link.close(timeout)
+
+    def _end_process(self, code: object) -> Never:
+        """End from a thread, with what it has counted told."""
+        self._count()
+        self._link.reporter.flush(EXIT_TIMEOUT)
+        end_process(code)
+
+    def begin_in_child(self) -> None:
+        """Know of nothing that was the parent's: called in a forked child."""
+        parts = self.parts
+        parts.leaving, parts.closed = Leaving(), threading.Event()
+        parts.gate.begin()
+        parts.turns.begin()
+        parts.tally.begin()
+        parts.breaker.begin()
+        parts.withheld.begin()
+        self.handling.begin()
+        self._begin()
+
+
+# The guards of this process that messages may come to.
+_live: weakref.WeakSet[Running] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for running in list(_live):
+        running.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,0 +1,230 @@
+"""The settings of a guard: arguments first, then the environment, checked once."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+from urllib.parse import urlsplit
+
+from poisonguard.errors import Misconfigured
+
+PREFIX = "POISONGUARD_"
+NAME_LIMIT = 255
+KEEP_ALIVE_EVERY = 5.0
+# Read elsewhere: where the journal is, and what the supervisor tells its process.
+OTHERS = frozenset({"POISONGUARD_JOURNAL", "POISONGUARD_SUPERVISOR"})
+
+ApiKey = str | Callable[[], str]
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of a guard that the environment may give as well."""
+
+    topic: str
+    consumer_group: str
+    url: str | Sequence[str]
+    api_key: ApiKey
+    client_name: str
+    sub_id: str | None
+    version: str | None
+    when_away: Literal["hold", "spool"]
+    when_unloaded: Literal["refuse", "start"]
+    spool: str | Path | None
+    start_timeout: float
+    hold_for: float
+    concurrency: int
+    crash_limit: int
+    handler_timeout: float | None
+    lease: float | None
+    visibility: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What a guard was told; times are seconds.
+
+    `version` is the handler's. `when_unloaded` says what to do when the skip list is
+    not there after `start_timeout`: refuse to start, or start with what is known. For
+    up to `hold_for` a message is kept while nothing can be decided, then released.
+    At most `concurrency` messages are handled at once. `crash_limit` deaths of its own
+    make a message poison. A handler that takes longer than `handler_timeout` hangs;
+    `lease` and `visibility` are the broker's, and only compared.
+    """
+
+    topic: str
+    consumer_group: str
+    url: tuple[str, ...]
+    api_key: ApiKey
+    client_name: str
+    sub_id: str | None = None
+    version: str | None = None
+    when_away: Literal["hold", "spool"] = "hold"
+    when_unloaded: Literal["refuse", "start"] = "refuse"
+    spool: Path | None = None
+    start_timeout: float = 30.0
+    hold_for: float = 30.0
+    concurrency: int = 64
+    crash_limit: int = 2
+    handler_timeout: float | None = None
+    lease: float | None = None
+    visibility: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.when_away == "spool" and self.spool is None:
+            raise Misconfigured(
+                'when_away is "spool", but there is no spool: give a folder on a volume'
+                " that outlives this process, or hold."
+            )
+        self._check_order()
+
+    @property
+    def keep_alive_every(self) -> float:
+        """Return after how long a message that waits is kept alive again."""
+        ends = [seconds for seconds in (self.lease, self.visibility) if seconds]
+        return min([KEEP_ALIVE_EVERY, *(seconds / 3 for seconds in ends)])
+
+    def _check_order(self) -> None:
+        """Refuse a time-out that ends after the one that should outlast it."""
+        given = [
+            (name, seconds)
+            for name in ("handler_timeout", "lease", "visibility")
+            if (seconds := getattr(self, name)) is not None
+        ]
+        for (shorter, less), (longer, more) in pairwise(given):
+            if not less < more:
+                raise Misconfigured(
+                    f"{shorter} is {less:g} s and {longer} is {more:g} s, but the first"
+                    " must end before the second: handler_timeout < lease < visibility."
+                )
+
+
+def load(options: Options, environ: Mapping[str, str]) -> Settings:
+    """Read every setting; raise `Misconfigured` with a line that says what to do."""
+    _refuse_unknown(environ)
+    told: dict[str, Any] = {
+        name: environ[PREFIX + name.upper()]
+        for name in KNOWN
+        if environ.get(PREFIX + name.upper())
+    }
+    told |= {name: value for name, value in options.items() if value is not None}
+    _refuse_unknown_options(told)
+    told.setdefault("client_name", socket.gethostname())
+    for name in ("topic", "consumer_group", "url", "api_key"):
+        if name not in told:
+            raise Misconfigured(
+                f"{name} is missing: pass {name}=... or set {PREFIX}{name.upper()}."
+            )
+    return Settings(**{name: KNOWN[name](name, value) for name, value in told.items()})
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    known = {PREFIX + name.upper() for name in KNOWN} | OTHERS
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known:
+            raise Misconfigured(f"{name} is unknown{_meant(name, known)}")
+
+
+def _refuse_unknown_options(told: Mapping[str, object]) -> None:
+    for name in told:
+        if name not in KNOWN:
+            raise Misconfigured(f"{name} is no setting{_meant(name, set(KNOWN))}")
+
+
+def _meant(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f": did you mean {close[0]}?" if close else ": remove it."
+
+
+def _wrong(name: str, value: object, remedy: str) -> Misconfigured:
+    return Misconfigured(f"{name} is {value!r}: {remedy}")
+
+
+def _name(name: str, value: object) -> str:
+    clean = (
+        isinstance(value, str)
+        and value.strip()
+        and len(value) <= NAME_LIMIT
+        and not re.search("[\x00-\x1f\x7f-\x9f\ud800-\udfff]", value)
+    )
+    if not isinstance(value, str) or not clean:
+        raise _wrong(name, value, f"give 1 to {NAME_LIMIT} printable characters.")
+    return value
+
+
+def _urls(name: str, value: object) -> tuple[str, ...]:
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, Sequence) or not texts:
+        raise _wrong(name, value, "give an address or several, the first preferred.")
+    return tuple(_url(name, text) for text in texts)
+
+
+def _url(name: str, value: object) -> str:
+    text = value.strip().rstrip("/") if isinstance(value, str) else ""
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise _wrong(name, value, "give it like https://poisonweb.example.com.")
+    return text
+
+
+def _api_key(name: str, value: object) -> ApiKey:
+    if callable(value):
+        return value
+    if not isinstance(value, str) or not value.strip():
+        raise Misconfigured(f"{name} is empty: give the key, or a function that does.")
+    return value.strip()
+
+
+def _seconds(name: str, value: object) -> float:
+    try:
+        seconds = float(value)  # type: ignore[arg-type]  # what it cannot read, raises
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise _wrong(name, value, "give seconds, more than 0.")
+    return seconds
+
+
+def _count(name: str, value: object) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= 65_536:
+        raise _wrong(name, value, "give a whole number from 1 to 65536.")
+    return int(text)
+
+
+def _one_of(*words: str) -> Callable[[str, object], str]:
+    def parse(name: str, value: object) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise _wrong(name, value, f"give {' or '.join(words)}.")
+        return value
+
+    return parse
+
+
+def _folder(name: str, value: object) -> Path:
+    if not isinstance(value, str | Path) or not str(value):
+        raise _wrong(name, value, "give a folder.")
+    return Path(value)
+
+
+_PARSERS: dict[str, Callable[[str, object], Any]] = {
+    "url": _urls,
+    "api_key": _api_key,
+    "when_away": _one_of("hold", "spool"),
+    "when_unloaded": _one_of("refuse", "start"),
+    "spool": _folder,
+    "start_timeout": _seconds,
+    "hold_for": _seconds,
+    "concurrency": _count,
+    "crash_limit": _count,
+    "handler_timeout": _seconds,
+    "lease": _seconds,
+    "visibility": _seconds,
+}
+KNOWN = {field.name: _PARSERS.get(field.name, _name) for field in fields(Settings)}

@@ -1,0 +1,63 @@
+"""How many messages were handled, and how long that took; counted without a lock.
+
+Each slot has a count of its own, and one message at a time: two threads never write
+the same one. The counts only grow; whoever reports them remembers what it has told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+
+# Of so many handled messages the duration of one is taken; a power of 2.
+SAMPLED = 64
+LAST_BUCKET = 63
+
+
+class Slot:
+    """Room for one message at a time; it counts those that were handled in it."""
+
+    __slots__ = ("handled", "place")
+
+    def __init__(self, place: int) -> None:
+        self.place = place  # in the journal
+        self.handled = 0
+
+
+class Tally:
+    """The counts of one process."""
+
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self._slots = slots
+        # Appending to a deque is one step to Python: no sample is lost to a race.
+        self.seconds: deque[float] = deque()
+        self._told = 0
+
+    def begin(self) -> None:
+        """Count from 0: in a forked child, what was counted is the parent's."""
+        for slot in self._slots:
+            slot.handled = 0
+        self.seconds.clear()
+        self._told = 0
+
+    @property
+    def total(self) -> int:
+        return sum(slot.handled for slot in self._slots)
+
+    def news(self) -> tuple[int, dict[int, int]]:
+        """Return what was handled since it was asked for last, with the durations."""
+        total = self.total
+        handled, self._told = total - self._told, total
+        return handled, self._durations()
+
+    def _durations(self) -> dict[int, int]:
+        durations: Counter[int] = Counter()
+        for _ in range(len(self.seconds)):
+            durations[bucket(self.seconds.popleft())] += 1
+        return dict(durations)
+
+
+def bucket(seconds: float) -> int:
+    """Return b for a duration from 2^b up to 2^(b+1) milliseconds, 0 for less."""
+    milliseconds = int(seconds * 1000)
+    return min(max(milliseconds.bit_length() - 1, 0), LAST_BUCKET)

@@ -1,0 +1,57 @@
+"""Poisons of a process that may be what is sick: kept until it handles a message.
+
+They were reported as suspected: Poisonweb has them, and no other consumer skips them.
+Once this process handles something, the same reports go out without that word.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from dataclasses import replace
+
+from poisonguard.contract import FailureReport
+
+log = logging.getLogger(__name__)
+
+BYTES_LIMIT = 64 * 1024 * 1024
+
+
+class Withheld:
+    """The suspected reports of one process, the oldest first."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Keep none: in a forked child, they are the parent's."""
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[FailureReport, int]] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, report: FailureReport, *, handled: int) -> None:
+        """Keep a report; `handled` is how many messages were handled by now."""
+        with self._lock:
+            if self._bytes + len(report.body) > BYTES_LIMIT:
+                # Poisonweb shows it as suspected until a person looks at it.
+                log.warning("%r stays suspected: too many are kept", report.bookmark)
+                return
+            self._bytes += len(report.body)
+            self._kept.append((report, handled))
+
+    def first(self, *, handled: int) -> FailureReport | None:
+        """Return the oldest if something was handled since: suspected no more."""
+        with self._lock:
+            if not self._kept or self._kept[0][1] >= handled:
+                return None
+            return replace(self._kept[0][0], suspected=False)
+
+    def sent(self) -> None:
+        """Forget the oldest."""
+        with self._lock:
+            report, _ = self._kept.popleft()
+            self._bytes -= len(report.body)

@@ -1,0 +1,130 @@
+"""Whoever kills its consumer is found and poisoned, and nobody else.
+
+A consumer is killed from outside at random instants, while some of its messages kill
+it from within, each in its own way. It is started again each time, and told nothing.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from apps.poison.models import Poison
+from poisonguard.attempts import Attempts
+from tests.acceptance import mortal
+from tests.acceptance.mortal import DEATHS, Place
+from tests.acceptance.web import Web, api_key
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]
+
+SOAK = bool(os.environ.get("SOAK"))
+KILLS, KILLERS, MESSAGES = (1_000, 20, 100_000) if SOAK else (25, 6, 3_000)
+LONGEST_LIFE = 0.4
+# A busy machine is no failure; to stand still for so long is one.
+PATIENCE = 60
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([mortal.__name__])
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    web = Web()
+    web.start()
+    yield web
+    web.stop()
+
+
+@pytest.mark.parametrize(("width", "deaths"), [(1, 2), (16, 3)])
+def test_killers_are_poisoned_and_nobody_else(
+    web: Web, redis_url: str, tmp_path: Path, width: int, deaths: int
+) -> None:
+    place = Place(
+        topic="orders",
+        redis_url=redis_url,
+        url=web.url,
+        api_key=api_key(),
+        folder=tmp_path,
+        width=width,
+    )
+    with Redis.from_url(redis_url) as redis:
+        messages, killers = send(redis, place)
+
+        keep_killing(place, redis, killers)
+
+    handled, begun = Counter(lines(place.handled)), Counter(lines(place.begun))
+    poisons = {bytes(poison.bookmark) for poison in Poison.objects.all()}
+    assert poisons == killers
+    assert set(Poison.objects.values_list("cause", flat=True)) == {"crash"}
+    assert handled.keys() == messages - killers
+    assert all(begun[killer] <= deaths for killer in killers)
+    assert all(begun[killer] == 2 for killer in killers) or width > 1
+    assert sum(handled.values()) - len(handled) <= (KILLS + 3 * KILLERS) * width
+    assert suspects(place) == set()
+
+
+def send(redis: Redis, place: Place) -> tuple[set[bytes], set[bytes]]:
+    """Put all messages on the stream; give their ids, and those of the killers."""
+    mortal.make_group(redis, place.topic)
+    deadly = random.sample(range(MESSAGES), KILLERS)
+    ways = list(DEATHS) * KILLERS
+    bodies = {n: ways[place] for place, n in enumerate(deadly)}
+    pipe = redis.pipeline(transaction=False)
+    for n in range(MESSAGES):
+        pipe.xadd(place.topic, {"body": bodies.get(n, b"%d" % n)})
+    ids: list[bytes] = pipe.execute()
+    return set(ids), {ids[n] for n in deadly}
+
+
+def keep_killing(place: Place, redis: Redis, killers: set[bytes]) -> None:
+    """Kill and start again until there were enough kills and all is settled.
+
+    What a kill has hit is let end before the next one: nobody can tell two outside
+    kills of one message from a message that kills.
+    """
+    kills, handled, since = 0, 0, time.monotonic()
+    while not (all_is_settled := is_settled(redis, place)) or kills < KILLS:
+        if all_is_settled or handled != (handled := len(lines(place.handled))):
+            since = time.monotonic()
+        # On a busy machine a start alone may take longer than a whole life.
+        stalled = time.monotonic() - since
+        assert stalled < PATIENCE, "it does not get on"
+        process = FORKS.Process(target=mortal.consume, args=(place,))
+        hit = {*lines(place.begun)} - {*lines(place.handled)} - killers
+        process.start()
+        while process.is_alive() and not hit <= {*lines(place.handled)}:
+            time.sleep(0.01)
+        process.join(random.uniform(0.05, LONGEST_LIFE + stalled))
+        was_alive = process.is_alive()
+        process.kill()
+        process.join()
+        # It may have died of a killer in between.
+        kills += was_alive and process.exitcode == -signal.SIGKILL
+
+
+def is_settled(redis: Redis, place: Place) -> bool:
+    groups: Any = redis.xinfo_groups(place.topic)
+    last: Any = redis.xrevrange(place.topic, count=1)
+    [group], [(newest, _)] = groups, last
+    return group["last-delivered-id"] == newest and not group["pending"]
+
+
+def lines(file: Path) -> list[bytes]:
+    return file.read_bytes().split() if file.exists() else []
+
+
+def suspects(place: Place) -> set[int]:
+    """Give the numbers of all messages that anything is held against."""
+    [file] = place.journal.glob("*.attempts")
+    attempts = Attempts(file)
+    attempts.refresh()
+    return attempts.suspects - attempts.given_up

@@ -1,0 +1,90 @@
+"""An AMPS server and a Poisonweb on loopback, and the real client between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import AMPS
+import pytest
+
+from poisonguard.amps import POISON_TOPIC, BookmarkStore
+from tests.amps.double import Amps
+from tests.sdk.server import KEY, Server, running
+
+NEVER = 3_600.0  # seconds: a test writes when it says so
+
+Connect = Callable[..., Any]
+Open = Callable[..., BookmarkStore]
+
+
+@pytest.fixture
+def amps() -> Iterator[Amps]:
+    with Amps(keys={POISON_TOPIC: "bookmark"}) as amps:
+        yield amps
+
+
+@pytest.fixture
+def poisonweb() -> Iterator[Server]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def absorbed() -> list[BaseException]:
+    """Give a list of what the client's exception listener is told."""
+    return []
+
+
+@pytest.fixture
+def connect(amps: Amps, absorbed: list[BaseException]) -> Iterator[Connect]:
+    """Give a function that makes an HA client, with a bookmark store or without."""
+    made: list[Any] = []
+
+    def make(store: Any = None) -> Any:
+        client = AMPS.HAClient("billing-1", no_store=True)
+        made.append(client)
+        chooser = AMPS.DefaultServerChooser()
+        chooser.add(amps.url)
+        client.set_server_chooser(chooser)
+        client.set_exception_listener(absorbed.append)
+        if store is not None:
+            client.set_bookmark_store(store)
+        client.connect_and_logon()
+        return client
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def store_of(poisonweb: Server) -> Iterator[Open]:
+    """Give a function that makes a bookmark store; none is closed, but all end."""
+    made: list[BookmarkStore] = []
+
+    def make(**changes: Any) -> BookmarkStore:
+        told = {"client_name": "billing-1", "interval": NEVER, **changes}
+        made.append(BookmarkStore(poisonweb.url, KEY, **told))
+        return made[-1]
+
+    yield make
+    for store in made:
+        kill(store)
+
+
+def until(true: Callable[[], object], *, timeout: float = 20) -> None:
+    """Wait until something came to be; fail where it does not."""
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to be"
+        time.sleep(0.005)
+
+
+def kill(store: BookmarkStore) -> None:
+    """End a store as a kill does, which writes nothing more."""
+    positions = store._positions
+    positions._closed = "killed"
+    positions._wake.set()
+    positions._thread.join()

@@ -1,0 +1,48 @@
+"""A consumer whose handler ends the process at the message 13, and after the last, 5.
+
+python -m tests.amps.exits AMPS_URL POISONWEB_URL
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from typing import Any
+
+import AMPS
+
+from poisonguard.amps import BookmarkStore, MisterYuck
+from tests.sdk.server import KEY
+
+
+def main(url: str, poisonweb: str) -> None:
+    done = threading.Event()
+    store = BookmarkStore(poisonweb, KEY, client_name="billing-1")
+    client = AMPS.HAClient("billing-1", no_store=True)
+    chooser = AMPS.DefaultServerChooser()
+    chooser.add(url)
+    client.set_server_chooser(chooser)
+    client.set_bookmark_store(store)
+    client.connect_and_logon()
+
+    def handler(message: Any) -> None:
+        number = json.loads(message.get_data())["id"]
+        if number == 13:
+            store.flush()
+            sys.exit(7)
+        sys.stdout.write(f"{number}\n")
+        client.discard(message)
+        if number == 5:
+            done.set()
+
+    with store, MisterYuck(client, handler) as protector:
+        client.bookmark_subscribe(
+            protector, "orders", AMPS.Client.Bookmarks.MOST_RECENT, sub_id="eu"
+        )
+        done.wait()
+        client.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

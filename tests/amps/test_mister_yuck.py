@@ -1,0 +1,377 @@
+"""The wrapper of the seed under the real AMPS client, without the seed's faults."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import AMPS
+import pytest
+
+from poisonguard.amps import POISON_TOPIC, MisterYuck
+from poisonguard.errors import StartTimeout, Stopping
+from tests.amps.conftest import Connect, Open, until
+from tests.amps.double import OWN, Amps
+from tests.sdk.server import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+EPOCH, RECENT = AMPS.Client.Bookmarks.EPOCH, AMPS.Client.Bookmarks.MOST_RECENT
+
+Wrap = Callable[..., MisterYuck]
+
+
+@pytest.fixture
+def client(amps: Amps, absorbed: list[BaseException]) -> Iterator[Any]:
+    """Give a plain client, as the seed has it."""
+    client = AMPS.Client("handler_demo")
+    client.set_exception_listener(absorbed.append)
+    client.connect(amps.url)
+    client.logon()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def wrap() -> Iterator[Wrap]:
+    made: list[MisterYuck] = []
+
+    def make(client: Any, handler: Callable[[Any], object], **more: Any) -> MisterYuck:
+        made.append(MisterYuck(client, handler, **more))
+        return made[-1]
+
+    yield make
+    for protector in made:
+        protector.close()
+
+
+class No13:
+    """The seed's handler: a message whose id 13 divides is none it can process."""
+
+    def __init__(self) -> None:
+        self.fine: list[int] = []
+        self.tried: list[int] = []
+
+    def __call__(self, message: Any) -> None:
+        number = json.loads(message.get_data())["id"]
+        self.tried.append(number)
+        if number % 13 == 0:
+            raise ValueError("I'm superstitious...")
+        self.fine.append(number)
+
+
+def bodies(*ids: int) -> list[bytes]:
+    return [b'{"id":%d}' % number for number in ids]
+
+
+def a_message(bookmark: str, data: str = '{"id":13}') -> Any:
+    message = AMPS.Message()
+    message.set_bookmark(bookmark)
+    message.set_data(data)
+    return message
+
+
+def fails_with(error: BaseException) -> Callable[[Any], None]:
+    def handler(message: Any) -> None:
+        raise error
+
+    return handler
+
+
+def records(amps: Amps) -> dict[str, str]:
+    """Read what the topic says why, by bookmark."""
+    with amps.lock:
+        kept = amps.records.get(POISON_TOPIC, {}).values()
+        return {record["bookmark"]: record["why"] for record in map(json.loads, kept)}
+
+
+def test_the_program_of_the_seed_runs_as_it_is(
+    amps: Amps, client: Any, wrap: Wrap, absorbed: list[BaseException]
+) -> None:
+    amps.publish("ContentTopic", *bodies(*range(1, 31)))
+    handler = No13()
+
+    protector = wrap(client, handler)
+    client.bookmark_subscribe(protector, "ContentTopic", bookmark=EPOCH)
+
+    until(lambda: 30 in handler.fine)
+    assert handler.fine == [n for n in range(1, 31) if n % 13]
+    assert records(amps) == dict.fromkeys(
+        [f"{OWN}|13|", f"{OWN}|26|"], "I'm superstitious..."
+    )
+    assert [str(error) for error in absorbed] == ["I'm superstitious..."] * 2
+
+
+def test_a_new_instance_never_handles_what_is_known_to_be_bad(
+    amps: Amps, client: Any, wrap: Wrap, absorbed: list[BaseException]
+) -> None:
+    amps.publish("ContentTopic", *bodies(12, 13, 14))
+    first, second = No13(), No13()
+    client.bookmark_subscribe(wrap(client, first), "ContentTopic", EPOCH)
+    until(lambda: 14 in first.fine)
+    absorbed.clear()
+
+    protector = wrap(client, second)
+    client.bookmark_subscribe(protector, "ContentTopic", EPOCH)
+
+    until(lambda: 14 in second.fine)
+    assert (second.tried, protector.skipped, absorbed) == ([12, 14], 1, [])
+
+
+def test_what_one_learns_the_others_know_without_a_restart(
+    amps: Amps, client: Any, wrap: Wrap
+) -> None:
+    first, second = wrap(client, No13()), wrap(client, handler := No13())
+
+    with pytest.raises(ValueError, match="superstitious"):
+        first(a_message("5|1|"))
+
+    def skips() -> bool:
+        second(a_message("5|1|", '{"id":1}'))
+        return second.skipped > 0
+
+    until(skips)
+    assert 13 not in handler.tried
+
+
+def test_its_own_poison_is_skipped_at_once(amps: Amps, client: Any, wrap: Wrap) -> None:
+    amps.silent = frozenset({"publish", "p"})  # so nothing comes back from the topic
+    protector = wrap(client, handler := No13())
+    message = a_message("5|1|")
+
+    with pytest.raises(ValueError, match="superstitious"):
+        protector(message)
+    protector(message)
+
+    assert (records(amps), handler.tried, protector.skipped) == ({}, [13], 1)
+
+
+def test_ten_thousand_known_poisons_are_loaded_before_the_first_message(
+    amps: Amps, client: Any, wrap: Wrap
+) -> None:
+    amps.records[POISON_TOPIC] = {
+        f"5|{n}|": b'{"bookmark":"5|%d|","why":"bad"}' % n for n in range(10_000)
+    }
+    protector = wrap(client, handler := No13())
+
+    for number in (0, 5_000, 9_999, 10_000):
+        protector(a_message(f"5|{number}|", '{"id":1}'))
+
+    assert (protector.skipped, handler.tried) == (3, [1])
+
+
+@pytest.mark.parametrize("command", ["logon", "sow_and_subscribe"])
+def test_a_list_that_does_not_come_ends_the_start_and_not_the_patience(
+    amps: Amps, client: Any, command: str
+) -> None:
+    amps.silent = frozenset({command})
+
+    with pytest.raises(StartTimeout, match="ADMIN_PoisonMessages"):
+        MisterYuck(client, No13(), timeout=0.1)
+
+
+def test_a_topic_that_is_no_sow_topic_ends_the_start(
+    amps: Amps, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It takes the subscription, and has no records to begin and end with.
+    monkeypatch.setattr(Amps, "sow", Amps.flush)
+
+    with pytest.raises(StartTimeout):
+        MisterYuck(client, No13(), timeout=0.1)
+
+
+def test_closing_is_clean_however_often_and_nothing_is_handled_after(
+    amps: Amps, client: Any, absorbed: list[BaseException]
+) -> None:
+    handler = No13()
+    with MisterYuck(client, handler) as protector:
+        pass
+    protector.close()
+
+    with pytest.raises(Stopping):
+        protector(a_message("5|1|"))
+    until(lambda: len(amps.connections) == 1)
+    del protector
+    gc.collect()
+
+    assert (handler.tried, absorbed) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('it said "no"\n\\', 'it said "no"\n\\'),
+        ("nul \x00 and \ud800 half a pair", "nul \x00 and \ud800 half a pair"),
+        ("", "ValueError"),
+        ("long " * 10_000, ("long " * 10_000)[:10_000]),
+    ],
+)
+def test_whatever_an_exception_says_is_told(
+    amps: Amps, client: Any, wrap: Wrap, text: str, why: str
+) -> None:
+    protector = wrap(client, fails_with(ValueError(text)))
+
+    with pytest.raises(ValueError):  # noqa: PT011 - any text will do
+        protector(a_message('5|1|"'))
+
+    assert records(amps) == {'5|1|"': why}
+
+
+def test_an_exception_that_cannot_say_what_it_is_is_named(
+    amps: Amps, client: Any, wrap: Wrap
+) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    with pytest.raises(Mute):
+        wrap(client, fails_with(Mute()))(a_message("5|1|"))
+
+    assert records(amps) == {"5|1|": "Mute"}
+
+
+def test_a_message_without_a_bookmark_does_not_make_all_others_poison(
+    amps: Amps, client: Any, wrap: Wrap, caplog: pytest.LogCaptureFixture
+) -> None:
+    protector = wrap(client, handler := No13())
+
+    with pytest.raises(ValueError, match="superstitious"):
+        protector(a_message(""))
+    protector(a_message("", '{"id":1}'))
+
+    assert (handler.fine, records(amps), protector.skipped) == ([1], {}, 0)
+    assert "without bookmark" in caplog.text
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit()])
+def test_who_stops_the_process_makes_no_poison(
+    amps: Amps, client: Any, wrap: Wrap, error: BaseException
+) -> None:
+    protector = wrap(client, fails_with(error))
+
+    with pytest.raises(type(error)):
+        protector(a_message("5|1|"))
+
+    assert (records(amps), protector.skipped) == ({}, 0)
+
+
+def test_an_exit_on_the_main_thread_is_told_and_goes_on(
+    amps: Amps, client: Any, wrap: Wrap
+) -> None:
+    with pytest.raises(SystemExit):
+        wrap(client, fails_with(SystemExit(3)))(a_message("5|1|"))
+
+    assert records(amps) == {"5|1|": "Fatal error: the handler ended the process (3)."}
+
+
+def test_records_that_anybody_wrote_do_no_harm(
+    amps: Amps, client: Any, wrap: Wrap, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = (b"no json", b"[]", b"{}", b'{"bookmark":7}', b'{"bookmark":"5|1|"}')
+    amps.records[POISON_TOPIC] = {str(n): text for n, text in enumerate(texts)}
+
+    protector = wrap(client, handler := No13())
+    protector(a_message("5|1|"))
+    protector(a_message("5|2|", '{"id":1}'))
+
+    assert (protector.skipped, handler.tried) == (1, [1])
+    assert caplog.text.count("names no bookmark") == 4
+
+
+def test_poison_found_while_the_server_is_away_is_told_when_it_is_back(
+    amps: Amps, client: Any, wrap: Wrap, caplog: pytest.LogCaptureFixture
+) -> None:
+    protector = wrap(client, No13())
+    amps.refuse()
+
+    with pytest.raises(ValueError, match="superstitious"):
+        protector(a_message("5|1|"))
+    before = records(amps)
+    amps.admit()
+
+    until(lambda: records(amps) == {"5|1|": "I'm superstitious..."})
+    assert before == {}
+    assert "told later" in caplog.text
+
+
+def test_poison_does_not_pin_the_position_and_is_not_brought_again(
+    amps: Amps,
+    poisonweb: Server,
+    store_of: Open,
+    connect: Connect,
+    wrap: Wrap,
+) -> None:
+    amps.publish("orders", *bodies(12, 13, 14))
+    store = store_of()
+    client, handler = connect(store), No13()
+
+    def settles(message: Any) -> None:
+        handler(message)
+        client.discard(message)
+
+    client.bookmark_subscribe(wrap(client, settles), "orders", RECENT, "", "eu")
+    until(lambda: 14 in handler.fine)
+    amps.cut()
+    until(lambda: len(amps.bookmarks_asked()) == 2)
+    amps.publish("orders", *bodies(15))
+
+    until(lambda: 15 in handler.fine)
+    assert handler.tried == [12, 13, 14, 15]
+    assert amps.bookmarks_asked() == ["0", f"{OWN}|3|"]
+    store.flush()
+    assert poisonweb.positions["billing-1", "eu", "orders"].settled == {OWN: [[0, 4]]}
+
+
+def test_poison_that_nobody_else_knows_of_yet_is_not_discarded(
+    amps: Amps, store_of: Open, connect: Connect, wrap: Wrap
+) -> None:
+    store = store_of()
+    store.get_most_recent("eu")
+    protector = wrap(connect(store), No13())
+    message = a_message("5|1|")
+    message.set_sub_id("eu")
+    store.log(message)
+    amps.refuse()
+
+    with pytest.raises(ValueError, match="superstitious"):
+        protector(message)
+    protector(message)
+    kept = store.health().in_flight
+    amps.admit()
+    until(lambda: not protector._untold)
+    protector(message)
+
+    assert (kept, store.health().in_flight, protector.skipped) == (1, 0, 2)
+
+
+def test_a_handler_that_exits_ends_the_process_and_the_next_one_skips_its_message(
+    amps: Amps, poisonweb: Server
+) -> None:
+    amps.publish("orders", *bodies(1, 2, 13, 4, 5))
+
+    first = _run_to_its_end(amps, poisonweb)
+    second = _run_to_its_end(amps, poisonweb)
+
+    assert (first.returncode, first.stdout.split()) == (7, ["1", "2"])
+    assert (second.returncode, second.stdout.split()) == (0, ["4", "5"])
+    assert records(amps) == {
+        f"{OWN}|3|": "Fatal error: the handler ended the process (7)."
+    }
+    assert amps.bookmarks_asked() == ["0", f"{OWN}|2|"]
+
+
+def _run_to_its_end(amps: Amps, poisonweb: Server) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.amps.exits", amps.url, poisonweb.url],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )

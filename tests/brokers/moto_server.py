@@ -1,0 +1,90 @@
+"""moto's SQS with a side door: what is in a queue, told without receiving it.
+
+It also tells what SQS does and moto does not: which queue a dead letter came from.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import parse_qs
+
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from moto.sqs.models import Message, Queue, sqs_backends
+from moto.sqs.responses import SQSResponse
+from werkzeug.serving import run_simple
+
+from tests.brokers.moto import LOOK, LOOPBACK, REGION
+
+CAME_FROM = "DeadLetterQueueSourceArn"
+
+_add, _receive = Queue.add_message, SQSResponse.receive_message
+_homes: dict[str, str] = {}
+
+
+def add_message(queue: Queue, message: Message) -> None:
+    _homes.setdefault(message.id, queue.queue_arn)
+    _add(queue, message)
+
+
+def receive_message(response: SQSResponse) -> Any:
+    answer: Any = _receive(response)
+    queue = response.sqs_backend.get_queue(response._get_queue_name())
+    for message in answer.result.get("Messages", []):
+        if _homes[message["MessageId"]] != queue.queue_arn:
+            message["Attributes"][CAME_FROM] = _homes[message["MessageId"]]
+    return answer
+
+
+def serve(port: int) -> None:
+    moto_queue: Any = Queue
+    moto_answers: Any = SQSResponse
+    moto_queue.add_message = add_message
+    moto_answers.receive_message = receive_message
+    app = DomainDispatcherApplication(create_backend_app)
+
+    def door(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != LOOK:
+            answer: Iterable[bytes] = app(environ, start)
+            return answer
+        (queue,) = parse_qs(environ["QUERY_STRING"]).get("queue", [""])
+        start("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps(_contents(queue)).encode()]
+
+    run_simple(LOOPBACK, port, door, threaded=True, request_handler=MotoRequestHandler)
+
+
+def _contents(queue: str) -> list[dict[str, Any]]:
+    found = sqs_backends[DEFAULT_ACCOUNT_ID][REGION].queues.get(queue)
+    return [_plain(message) for message in (found._messages if found else ())]
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    return {
+        "body": message.body,
+        "attributes": {
+            name: (value["DataType"], _base64(value))
+            for name, value in message.message_attributes.items()
+        },
+        "group": message.group_id,
+        "dedupe": message.deduplication_id,
+        "receives": message.approximate_receive_count,
+    }
+
+
+def _base64(value: dict[str, Any]) -> str:
+    told = value.get("BinaryValue") or value["StringValue"].encode()
+    # moto keeps a binary value as it came over the wire, which is in base64.
+    return told if isinstance(told, str) else base64.b64encode(told).decode()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

@@ -1,0 +1,56 @@
+"""What consumers pass over, and where they stand, decided by somebody in a browser."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import DESK, PHONE, Open
+from tests.browser.test_every_page import faults
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(params=[DESK, PHONE], ids=["desk", "phone"])
+def size(request: pytest.FixtureRequest) -> dict[str, int]:
+    return dict(request.param)
+
+
+def look_at_a_skip(page: Page) -> None:
+    page.get_by_label("Every message with this message id").check()
+    page.get_by_label("Value", exact=True).fill("nobody's")
+    page.get_by_role("button", name="Look at what it matches").click()
+    expect(
+        page.get_by_role("heading", name="What it would have matched")
+    ).to_be_visible()
+
+
+def test_a_skip_is_looked_at_made_with_a_reason_and_removed(
+    open_page: Open, size: dict[str, int]
+) -> None:
+    page = open_page("/skips/new?topic=orders", viewport=size)
+
+    look_at_a_skip(page)
+    looked = faults(page)
+    page.get_by_label("Reason").fill("only to try")
+    page.locator("button[value=add]").click()
+    page.goto("/skips")
+    page.locator("td.what a", has_text="nobody's").first.click()
+    made = faults(page)
+    page.get_by_label("Reason").fill("tried")
+    page.get_by_role("button", name="Remove this skip").click()
+    page.goto("/skips?everything=1")
+
+    assert (looked, made) == ([], [])
+    expect(page.locator("td.what a", has_text="nobody's").first).to_be_visible()
+
+
+def test_a_position_can_be_looked_at_by_everybody(
+    open_page: Open, size: dict[str, int]
+) -> None:
+    page = open_page("/positions", viewport=size)
+
+    page.locator("td.what a", has_text="billing").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("billing")
+
+    assert faults(page) == []

@@ -1,0 +1,139 @@
+"""A queue and its poison queue on Azurite; the world uses Azure's own client."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from uuid import uuid4
+
+from azure.core.exceptions import ResourceExistsError
+from azure.storage.queue import QueueClient, QueueServiceClient
+
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.adapters.azure_queue import ADAPTER
+from apps.brokers.ports import (
+    BrokerAdmin,
+    DeadLetterReader,
+    Header,
+    Publisher,
+    TopicAdmin,
+)
+from tests.brokers.azurite import Seen, Server
+
+MAX_DEQUEUE_COUNT = 3
+VISIBILITY_TIMEOUT = 2.0
+# Of a consumer, in seconds.
+SHORTEST_TIMEOUT = 1
+A_FEW = 4
+
+Message = tuple[bytes, tuple[Header, ...]]
+
+
+class AzureStage:
+    """Two queues of its own on a shared server, whose producers write base64."""
+
+    capabilities = ADAPTER.capabilities
+
+    def __init__(self, server: Server) -> None:
+        server.start()
+        self.server = server
+        self.url = server.url
+        self.topic = f"orders-{uuid4().hex[:20]}"
+        self.queue = f"{self.topic}-poison"
+        self.broker_options: dict[str, object] = {}
+        self.options: dict[str, object] = {}
+        self._client = QueueServiceClient.from_connection_string(
+            server.url, retry_total=0
+        )
+        self.make(self.topic)
+        self.make(self.queue)
+
+    @property
+    def broker(self) -> BrokerSettings:
+        return BrokerSettings(url=self.url, options=self.broker_options)
+
+    @property
+    def settings(self) -> TopicSettings:
+        return TopicSettings(
+            topic=self.topic,
+            max_dequeue_count=MAX_DEQUEUE_COUNT,
+            visibility_timeout=VISIBILITY_TIMEOUT,
+            options=self.options,
+        )
+
+    def publisher(self) -> Publisher:
+        return ADAPTER.publisher(self.broker)
+
+    def reader(self) -> DeadLetterReader:
+        return ADAPTER.dead_letter_reader(self.broker, self.settings)
+
+    def admin(self) -> TopicAdmin:
+        return ADAPTER.topic_admin(self.broker, self.settings)
+
+    def broker_admin(self) -> BrokerAdmin:
+        return ADAPTER.broker_admin(self.broker)
+
+    def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
+        assert not headers
+        self.put_text(topic, base64.b64encode(body).decode())
+
+    def put_text(self, topic: str, text: str) -> None:
+        self.client(topic).send_message(text)
+
+    def contents(self, topic: str) -> list[Message]:
+        return [(body_of(text), ()) for text in self.texts(topic)]
+
+    def texts(self, topic: str) -> list[str]:
+        return [seen.text for seen in self.look(topic)]
+
+    def look(self, topic: str) -> list[Seen]:
+        return self.server.look(topic)
+
+    def consume(self, topic: str) -> list[Message]:
+        client, taken = self.client(topic), list[str]()
+        for message in client.receive_messages(messages_per_page=32):
+            client.delete_message(message)
+            taken.append(message.content)
+        return [(body_of(text), ()) for text in taken]
+
+    def fail(self, times: int) -> None:
+        """Take every message of the topic so often, and settle none of them.
+
+        A few are given back, which takes a call for each; many come back in time.
+        """
+        client = self.client(self.topic)
+        for _ in range(times):
+            taken = list(
+                client.receive_messages(
+                    messages_per_page=32, visibility_timeout=SHORTEST_TIMEOUT
+                )
+            )
+            if len(taken) > A_FEW:
+                time.sleep(SHORTEST_TIMEOUT + 0.01)
+                continue
+            for message in taken:
+                client.update_message(message, visibility_timeout=0)
+
+    def make(self, queue: str) -> None:
+        with suppress(ResourceExistsError):
+            self._client.create_queue(queue)
+
+    def client(self, queue: str) -> QueueClient:
+        return self._client.get_queue_client(queue)
+
+    def go_away(self) -> None:
+        self.server.kill()
+
+    def come_back(self) -> None:
+        self.server.start()
+
+
+def body_of(text: str) -> bytes:
+    """Decode as Azure Functions do, and give plain text as it is."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return text.encode()

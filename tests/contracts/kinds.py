@@ -1,0 +1,95 @@
+"""The kinds of brokers that the contract suite knows, and how each gets its stage.
+
+Whoever adds a broker adds a line here: a server to test against (`tests/brokers`) and a
+stage on it. The suite reads every other difference from the capabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tests.contracts.stages import Stage
+
+MEMORY = "memory"
+
+
+class BrokerServer(Protocol):
+    """A real server on free loopback ports, with a folder of its own."""
+
+    url: str
+
+    def start(self) -> None: ...
+    def kill(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """One kind: the class of its server and that of its stage, as `module:name`.
+
+    `settings` are for the stage; `need` is what has to be on the machine, by its name
+    in `tests.needs`.
+    """
+
+    name: str
+    server: str
+    stage: str
+    need: str = ""
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    def start(self, folder: Path) -> BrokerServer:
+        made: BrokerServer = _named(self.server)(folder)
+        return made
+
+    def stage_on(self, server: BrokerServer) -> Stage:
+        made: Stage = _named(self.stage)(server, **self.settings)
+        return made
+
+    def param(self) -> Any:
+        marks = [pytest.mark.needs(self.need)] if self.need else []
+        return pytest.param(self.name, marks=marks)
+
+
+def _named(path: str) -> Callable[..., Any]:
+    module, _, name = path.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            name="redis_streams",
+            server="tests.contracts.stages:Server",
+            stage="tests.contracts.stages:RedisStage",
+        ),
+        Kind(
+            name="rabbitmq",
+            server="tests.brokers.rabbitmq:Server",
+            stage="tests.contracts.rabbitmq_stage:RabbitStage",
+            need="rabbitmq",
+        ),
+        Kind(
+            name="azure_queue",
+            server="tests.brokers.azurite:Server",
+            stage="tests.contracts.azure_queue_stage:AzureStage",
+            need="azurite",
+        ),
+        Kind(
+            name="sqs",
+            server="tests.brokers.moto:Server",
+            stage="tests.contracts.sqs_stage:SqsStage",
+            settings={"visibility_timeout": 2.0},
+        ),
+    )
+}
+REAL = [kind.param() for kind in KINDS.values()]
+EVERY = [MEMORY, *REAL]
+STREAMS = [MEMORY, KINDS["redis_streams"].param()]

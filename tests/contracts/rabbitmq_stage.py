@@ -1,0 +1,147 @@
+"""A topic and its dead-letter queue on a RabbitMQ, each for one test.
+
+Both are classic queues: one of the quorum kind sorts the headers of what it hands out,
+and forgets itself when its broker is killed within its first second. What is other with
+those is in `test_rabbitmq`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from uuid import uuid4
+
+from pika import spec
+from pika.adapters.blocking_connection import BlockingChannel
+
+from apps.brokers.adapters import rabbitmq_properties as properties
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.adapters.rabbitmq import ADAPTER
+from apps.brokers.adapters.rabbitmq_settings import Address
+from apps.brokers.adapters.rabbitmq_wire import Arrival, Broken, Wire
+from apps.brokers.ports import (
+    BrokerAdmin,
+    DeadLetterReader,
+    Header,
+    Outbound,
+    OutcomeKind,
+    Publisher,
+    TopicAdmin,
+)
+from tests.brokers.rabbitmq import Server
+from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Message
+
+
+class RabbitStage:
+    capabilities = ADAPTER.capabilities
+
+    def __init__(self, server: Server) -> None:
+        if server.process.poll() is not None:
+            server.start()
+        self.server = server
+        self.url = server.url
+        self.topic = f"/orders/ü %2F {uuid4()}"
+        self.queue = f"{self.topic} dead"
+        self.options: dict[str, object] = {"management_url": server.management_url}
+        self._producer: Publisher | None = None
+        self.declare(self.queue, "classic")
+        self.declare(
+            self.topic,
+            "classic",
+            {
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": self.queue,
+            },
+        )
+
+    @property
+    def broker(self) -> BrokerSettings:
+        return BrokerSettings(url=self.url, options=self.options)
+
+    @property
+    def settings(self) -> TopicSettings:
+        return TopicSettings(
+            topic=self.topic,
+            dead_letter_queue=self.queue,
+            max_dequeue_count=MAX_DEQUEUE_COUNT,
+            visibility_timeout=VISIBILITY_TIMEOUT,
+        )
+
+    def publisher(self) -> Publisher:
+        return ADAPTER.publisher(self.broker)
+
+    def reader(self) -> DeadLetterReader:
+        return ADAPTER.dead_letter_reader(self.broker, self.settings)
+
+    def admin(self) -> TopicAdmin:
+        return ADAPTER.topic_admin(self.broker, self.settings)
+
+    def broker_admin(self) -> BrokerAdmin:
+        return ADAPTER.broker_admin(self.broker)
+
+    def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
+        """Add a message; pika could not write any bytes as its headers."""
+        self._producer = self._producer or self.publisher()
+        message = Outbound(topic=topic, body=body, headers=tuple(headers))
+        (outcome,) = self._producer.publish([message])
+        assert outcome.kind is OutcomeKind.SENT, outcome.detail
+
+    def contents(self, topic: str) -> list[Message]:
+        """Look at a queue; everything goes back as it was when the connection ends."""
+        with self.wire() as wire:
+            return [message_of(arrival) for arrival in taken(wire, topic)]
+
+    def consume(self, topic: str) -> list[Message]:
+        with self.wire() as wire:
+            found = list(taken(wire, topic))
+            wire.send(spec.Basic.Ack(0, multiple=True))
+            return [message_of(arrival) for arrival in found]
+
+    @contextmanager
+    def wire(self) -> Iterator[Wire]:
+        wire = Wire(Address.of(self.broker))
+        wire.open_channel()
+        try:
+            yield wire
+        finally:
+            wire.close()
+
+    def declare(
+        self, name: str, kind: str, arguments: dict[str, object] | None = None
+    ) -> None:
+        with self.channel() as channel:
+            told = {"x-queue-type": kind, **(arguments or {})}
+            channel.queue_declare(name, durable=True, arguments=told)
+
+    @contextmanager
+    def channel(self) -> Iterator[BlockingChannel]:
+        connection = self.server.connection()
+        try:
+            yield connection.channel()
+        finally:
+            if connection.is_open:
+                connection.close()
+
+    def go_away(self) -> None:
+        self.server.kill()
+
+    def come_back(self) -> None:
+        self.server.start()
+
+
+def taken(wire: Wire, queue: str) -> Iterator[Arrival]:
+    """Take what is in a queue, without settling it; nothing where there is none."""
+    try:
+        while True:
+            wire.send(spec.Basic.Get(queue=queue))
+            arrival = wire.receive(wait=20)
+            if arrival is None or not isinstance(arrival.method, spec.Basic.GetOk):
+                return
+            yield arrival
+    except Broken as broken:
+        if broken.code != 404:
+            raise
+
+
+def message_of(arrival: Arrival) -> Message:
+    return arrival.body, properties.read(arrival.properties)

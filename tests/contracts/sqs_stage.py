@@ -1,0 +1,154 @@
+"""One queue of SQS with its dead-letter queue, and the world around them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+from boto3.session import Session
+from botocore.config import Config
+
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.adapters.sqs import ADAPTER, CAPABILITIES
+from apps.brokers.adapters.sqs_messages import entry, stored
+from apps.brokers.ports import (
+    BrokerAdmin,
+    DeadLetterReader,
+    Header,
+    Outbound,
+    Publisher,
+    TopicAdmin,
+)
+from tests.brokers.moto import REGION, Server
+from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Message
+
+
+class SqsStage:
+    """Queues of its own on a shared moto; the world uses boto3 itself."""
+
+    capabilities = CAPABILITIES
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        fifo: bool = False,
+        visibility_timeout: float = VISIBILITY_TIMEOUT,
+    ) -> None:
+        self.server = server
+        self.suffix = ".fifo" if fifo else ""
+        name = f"orders-{uuid4().hex}"
+        self.topic, self.queue = name + self.suffix, f"{name}-dlq{self.suffix}"
+        self.visibility_timeout = visibility_timeout
+        self.client = _client(server)
+        self.declare(self.queue)
+        arn = f"arn:aws:sqs:{REGION}:123456789012:{self.queue}"
+        policy = {"deadLetterTargetArn": arn, "maxReceiveCount": MAX_DEQUEUE_COUNT}
+        self.declare(self.topic, RedrivePolicy=json.dumps(policy))
+
+    @property
+    def broker(self) -> BrokerSettings:
+        options = {"endpoint_url": self.server.endpoint}
+        return BrokerSettings(url=self.server.url, options=options)
+
+    @property
+    def settings(self) -> TopicSettings:
+        return TopicSettings(
+            topic=self.topic,
+            dead_letter_queue=self.queue,
+            visibility_timeout=self.visibility_timeout,
+        )
+
+    def publisher(self) -> Publisher:
+        return ADAPTER.publisher(self.broker)
+
+    def reader(self) -> DeadLetterReader:
+        return ADAPTER.dead_letter_reader(self.broker, self.settings)
+
+    def admin(self) -> TopicAdmin:
+        return ADAPTER.topic_admin(self.broker, self.settings)
+
+    def broker_admin(self) -> BrokerAdmin:
+        return ADAPTER.broker_admin(self.broker)
+
+    def declare(self, queue: str, **attributes: str) -> None:
+        if self.suffix:
+            attributes["FifoQueue"] = "true"
+        self.client.create_queue(QueueName=queue, Attributes=attributes)
+
+    def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
+        message = entry(Outbound(topic=topic, body=body, headers=tuple(headers)))
+        self.send(topic, **message.to_wire(0))
+
+    def send(self, topic: str, body: str = "", **wire: Any) -> str:
+        """Send as it is; give the message's id."""
+        wire = {"MessageBody": body} | {k: v for k, v in wire.items() if k != "Id"}
+        url = self.url_of(topic)
+        sent: str = self.client.send_message(QueueUrl=url, **wire)["MessageId"]
+        return sent
+
+    def contents(self, topic: str) -> list[Message]:
+        return [stored(_received(seen)) for seen in self.server.look(topic)]
+
+    def receive(self, topic: str, **wire: Any) -> list[Any]:
+        """Be handed up to ten messages, as boto3 gives them."""
+        reply = self.client.receive_message(
+            QueueUrl=self.url_of(topic),
+            MaxNumberOfMessages=10,
+            MessageAttributeNames=["All"],
+            MessageSystemAttributeNames=["All"],
+            **wire,
+        )
+        found: list[Any] = reply.get("Messages", [])
+        return found
+
+    def consume(self, topic: str) -> list[Message]:
+        taken: list[Message] = []
+        while found := self.receive(topic):
+            for message in found:
+                taken.append(stored(message))
+                self.client.delete_message(
+                    QueueUrl=self.url_of(topic), ReceiptHandle=message["ReceiptHandle"]
+                )
+        return taken
+
+    def fail(self, topic: str) -> None:
+        """Be handed everything once, and give it back unsettled."""
+        self.receive(topic, VisibilityTimeout=0)
+
+    def url_of(self, queue: str) -> str:
+        url: str = self.client.get_queue_url(QueueName=queue)["QueueUrl"]
+        return url
+
+    def go_away(self) -> None:
+        self.server.kill()
+
+    def come_back(self) -> None:
+        self.server.start()
+
+
+@cache
+def _client(server: Server) -> Any:  # boto3 makes its clients at run time
+    session = Session(
+        aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION
+    )
+    config = Config(retries={"total_max_attempts": 1, "mode": "standard"})
+    return session.client("sqs", endpoint_url=server.endpoint, config=config)
+
+
+def _received(seen: Any) -> dict[str, Any]:
+    """Bring what moto keeps into the form in which a consumer would be given it."""
+    attributes = {}
+    for name, (kind, value) in seen.attributes.items():
+        binary = kind.startswith("Binary")
+        told = {"BinaryValue": value} if binary else {"StringValue": value.decode()}
+        attributes[name] = {"DataType": kind, **told}
+    system = {"MessageGroupId": seen.group} if seen.group else {}
+    return {
+        "Body": seen.body,
+        "MessageAttributes": attributes,
+        "Attributes": system,
+    }

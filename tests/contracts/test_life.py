@@ -1,0 +1,355 @@
+"""A message's life on each kind of broker, through the whole product.
+
+The queue is a real broker's, the record a real Postgres; lanes and workers are
+processes that die by SIGKILL at random moments.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.db import connections
+
+from apps.brokers import services as brokers
+from apps.brokers.models import Broker, Topic
+from apps.brokers.ports import Headers, Ordering
+from apps.brokers.services import RoutingPublisher
+from apps.capture import services as capture
+from apps.capture.drain import Drain
+from apps.capture.models import Lane, Mode
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.core.errors import Invalid
+from apps.poison.models import Body, Poison, Redrive
+from apps.poison.query import Query
+from apps.poison.tokens import redrive_of
+from apps.team.rights import Principal
+from apps.triage.models import Operation
+from apps.triage.services import decision, running, selection
+from apps.triage.services.running import WINDOW, Ended
+from apps.triage.services.selection import Ask
+from apps.triage.states import Verb
+from tests import reports
+from tests.contracts.stages import Message, RealStage
+from tests.reports import GUARD, failure
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SOAK = "SOAK" in os.environ
+DRAINED, DRAIN_KILLS = (5_000, 20) if SOAK else (300, 4)
+REDRIVEN, REDRIVE_KILLS = (10_000, 20) if SOAK else (400, 5)
+# So many letters at once that a kill leaves some of a queue behind.
+AT_ONCE = 20
+LONGEST_LIFE = 0.15
+PATIENCE = 60.0
+MARK = b"x-poisonweb-redrive"
+HEADER = ((b"content-type", b"text/plain"),)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def topic(real_stage: RealStage, kind: str, now: datetime) -> Topic:
+    """Give the stage's topic as the product knows it, with a lane that captures."""
+    actor, given = Actor.system("test"), real_stage.settings
+    broker = brokers.register_broker(
+        name=kind, kind=kind, url=real_stage.broker.url, actor=actor, now=now
+    )
+    Broker.objects.update(options=dict(real_stage.broker.options))
+    topic = brokers.register_topic(
+        name="orders",
+        native_name=real_stage.topic,
+        broker=Broker.objects.get(pk=broker.pk),
+        dead_letter_queue=real_stage.queue,
+        policy={"visibility_timeout": given.visibility_timeout},
+        actor=actor,
+        now=now,
+    )
+    Topic.objects.update(options=dict(given.options))
+    Lane.objects.create(topic=topic, mode=Mode.CAPTURE.value)
+    return Topic.objects.select_related("broker").get(pk=topic.pk)
+
+
+@pytest.fixture
+def forked() -> Iterator[Callable[[Callable[[Callable[[], None]], None]], Child]]:
+    """Run work in processes of their own; what is left of them ends with the test."""
+    children: list[Child] = []
+
+    def fork(work: Callable[[Callable[[], None]], None]) -> Child:
+        children.append(Child(work))
+        return children[-1]
+
+    yield fork
+    for child in children:
+        child.kill()
+
+
+class Child:
+    """A process that works, and tells by a pipe that it has begun."""
+
+    def __init__(self, work: Callable[[Callable[[], None]], None]) -> None:
+        # Two processes cannot share a connection.
+        connections.close_all()
+        self._reading, writing = os.pipe()
+        with warnings.catch_warnings():
+            # Threads of this process do not come along, and nobody waits for them.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._pid: int | None = os.fork()
+        if self._pid == 0:
+            self._work(work, partial(os.write, writing, b"."))
+        os.close(writing)
+
+    def _work(
+        self, work: Callable[[Callable[[], None]], None], begun: Callable[[], object]
+    ) -> None:
+        code = 1
+        try:
+            work(lambda: void(begun()))
+            code = 0
+        except BaseException:  # noqa: BLE001 - told, and told by the code
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def has_begun(self) -> bool:
+        """Wait for its word; without one it has ended before it did anything."""
+        return os.read(self._reading, 1) == b"."
+
+    def kill(self) -> bool:
+        """Kill it, and tell whether it was still at work."""
+        if self._pid is None:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        _, status = os.waitpid(self._pid, 0)
+        os.close(self._reading)
+        self._pid = None
+        assert status in {0, signal.SIGKILL}, "it failed: see its traceback"
+        return status == signal.SIGKILL
+
+
+Fork = Callable[[Callable[[Callable[[], None]], None]], Child]
+
+
+def void(_: object) -> None:
+    """Nobody asks how many bytes a pipe took."""
+
+
+def drain(topic: Topic, *, begun: Callable[[], None] = lambda: None) -> None:
+    """Drain until nothing comes."""
+    lane = Lane.objects.possible().get(pk=topic.pk)
+    with Drain(lane=lane, clock=clock.now) as work:
+        begun()
+        work.size.value = AT_ONCE
+        while work.take(wait=1.0):
+            work.size.value = AT_ONCE
+
+
+def drain_until(topic: Topic, enough: Callable[[], bool]) -> None:
+    """Drain, as long as a visibility timeout may hide what a dead lane had."""
+    until = time.monotonic() + PATIENCE
+    while not enough():
+        assert time.monotonic() < until, "it never came"
+        drain(topic)
+
+
+def kill_at_random(child: Child, chance: random.Random) -> bool:
+    """Let it work for a moment; tell whether the kill met it at work."""
+    if child.has_begun():
+        time.sleep(chance.uniform(0, LONGEST_LIFE))
+    return child.kill()
+
+
+def decide(who: Principal, **ask: object) -> Operation:
+    query = Query.parse("topic:orders is:open")
+    preview = selection.preview(
+        ask=Ask(verb=Verb.REDRIVE, query=query, **ask),  # type: ignore[arg-type]
+        principal=who,
+        now=clock.now(),
+    )
+    selection.take(operation_id=preview.pk, now=clock.now())
+    return decision.confirm(
+        token=preview.token, reason="mended", principal=who, now=clock.now()
+    )
+
+
+def carry_out(
+    operation: Operation, *, begun: Callable[[], None] = lambda: None
+) -> None:
+    """Work as a worker does, until it is done."""
+    with RoutingPublisher() as publisher:
+        begun()
+        until = time.monotonic() + PATIENCE
+        run = partial(running.run, operation_id=operation.pk, publisher=publisher)
+        while run(clock=clock.now) is not Ended.DONE:
+            assert time.monotonic() < until, "it is never done"
+            time.sleep(0.01)
+
+
+def unmarked(found: list[Message]) -> list[Message]:
+    """Give messages without the mark that redrives bear."""
+    return [(body, tuple(h for h in told if h[0] != MARK)) for body, told in found]
+
+
+def marks(found: list[Message]) -> list[str]:
+    return [value.decode() for _, told in found for name, value in told if name == MARK]
+
+
+def in_order(stage: RealStage, found: list[Message]) -> list[Message]:
+    keeps = stage.capabilities.ordering is Ordering.TOPIC
+    return found if keeps else sorted(found)
+
+
+def headers_of(stage: RealStage) -> tuple[tuple[bytes, bytes], ...]:
+    return () if stage.capabilities.headers is Headers.NONE else HEADER
+
+
+def test_a_poison_is_requeued_fails_again_as_itself_and_then_is_handled(
+    real_stage: RealStage, topic: Topic, operator: Principal
+) -> None:
+    message = (b'{"order": 13}', headers_of(real_stage))
+    real_stage.put(real_stage.queue, *message)
+    drain_until(topic, Poison.objects.exists)
+    before = Poison.objects.get()
+
+    carry_out(decide(operator))
+    (sent,) = real_stage.consume(real_stage.topic)
+    real_stage.put(real_stage.queue, *sent)
+    drain_until(topic, Poison.objects.filter(recurrences=1).exists)
+    failed = Poison.objects.get()
+    carry_out(decide(operator))
+    (handled,) = real_stage.consume(real_stage.topic)
+    confirm(handled)
+
+    after = Poison.objects.get()
+    assert (before.state, failed.state) == ("open", "open")
+    assert before.pk == failed.pk == after.pk
+    assert unmarked([sent, handled]) == [message, message]
+    assert (after.redrives, after.recurrences) == (2, 1)
+    assert real_stage.contents(real_stage.queue) == []
+    # Where no message can bear a mark, nobody can tell that it was handled.
+    bears = real_stage.capabilities.headers is not Headers.NONE
+    assert after.state == ("confirmed" if bears else "redriven")
+    assert len(marks([sent, handled])) == (2 if bears else 0)
+
+
+def confirm(handled: Message) -> None:
+    """Tell what a guard tells when its handler returns."""
+    now = clock.now()
+    members: list[object] = []
+    for redrive in marks([handled]):
+        member = failure(now, redrive=redrive)
+        members.append({**member, "at": member["failed_at"]})
+    capture.confirm(members=members, principal=GUARD, now=now)
+
+
+def test_draining_under_kills_loses_none_and_writes_none_twice(
+    real_stage: RealStage, topic: Topic, forked: Fork
+) -> None:
+    chance, kills, put = random.Random(0), 0, 0
+    while kills < DRAIN_KILLS:
+        if put - Poison.objects.count() < DRAINED // DRAIN_KILLS:
+            for n in range(put, put + DRAINED // DRAIN_KILLS):
+                real_stage.put(real_stage.queue, b"%d" % n)
+            put += DRAINED // DRAIN_KILLS
+        child = forked(lambda begun: drain(topic, begun=begun))
+        kills += kill_at_random(child, chance)
+
+    drain_until(topic, lambda: Poison.objects.count() >= put)
+    # Whatever came twice would come now.
+    drain(topic)
+
+    bodies = Counter(bytes(body.content) for body in Body.objects.all())
+    assert bodies == Counter(b"%d" % n for n in range(put))
+    assert Poison.objects.count() == put
+    assert real_stage.contents(real_stage.queue) == []
+
+
+def test_redriving_under_kills_loses_none_and_repeats_only_what_was_in_flight(
+    real_stage: RealStage, topic: Topic, operator: Principal, forked: Fork
+) -> None:
+    chance, kills, number = random.Random(0), 0, 0
+    while kills < REDRIVE_KILLS:
+        number += put_on_record(REDRIVEN, after=number)
+        operation = decide(operator)
+        while is_unfinished(operation) and kills < REDRIVE_KILLS:
+            child = forked(lambda begun, it=operation: carry_out(it, begun=begun))  # type: ignore[misc]
+            kills += kill_at_random(child, chance)
+        carry_out(operation)
+
+    found = real_stage.contents(real_stage.topic)
+    there = Counter(body for body, _ in found)
+    assert set(there) == {b"%d" % n for n in range(number)}
+    assert len(found) - number <= kills * WINDOW
+    assert set(Poison.objects.values_list("state", "redrives")) == {("redriven", 1)}
+    if real_stage.capabilities.headers is not Headers.NONE:
+        bears = {(body, redrive_of(marks([(body, told)])[0])) for body, told in found}
+        assert {redrive for _, redrive in bears} == set(
+            Redrive.objects.values_list("id", flat=True)
+        )
+        assert len(bears) == number
+
+
+def put_on_record(count: int, *, after: int) -> int:
+    """Have so many failures reported, and give how many there were."""
+    now = clock.now()
+    for start in range(after, after + count, 500):
+        end = min(start + 500, after + count)
+        reports.capture(now, *(failure(now, body=b"%d" % n) for n in range(start, end)))
+    return count
+
+
+def is_unfinished(operation: Operation) -> bool:
+    return Operation.objects.unfinished().filter(pk=operation.pk).exists()
+
+
+def test_what_is_given_back_leaves_the_queue_as_it_was(
+    real_stage: RealStage, topic: Topic
+) -> None:
+    for n in range(20):
+        real_stage.put(real_stage.queue, b"%d" % n, headers_of(real_stage))
+    before = real_stage.contents(real_stage.queue)
+    drain_until(topic, lambda: Poison.objects.count() == 20)
+    between = real_stage.contents(real_stage.queue)
+    Lane.objects.update(paused=True)
+
+    call_command("give_back", "orders", stdout=StringIO())
+
+    after = real_stage.contents(real_stage.queue)
+    assert (len(before), between) == (20, [])
+    assert in_order(real_stage, after) == in_order(real_stage, before)
+    assert set(Poison.objects.values_list("state", flat=True)) == {"moved"}
+
+
+def test_an_order_that_is_asked_for_is_kept_under_kills_or_refused(
+    real_stage: RealStage, topic: Topic, operator: Principal, forked: Fork
+) -> None:
+    number = put_on_record(REDRIVEN // 4, after=0)
+    if brokers.ordering_of(topic) is Ordering.NONE:
+        with pytest.raises(Invalid, match="keeps no order"):
+            decide(operator, ordered=True)
+        return
+    operation = decide(operator, ordered=True)
+
+    child = forked(lambda begun: carry_out(operation, begun=begun))
+    kill_at_random(child, random.Random(0))
+    carry_out(operation)
+
+    found = [int(body) for body, _ in real_stage.contents(real_stage.topic)]
+    assert list(dict.fromkeys(found)) == list(range(number))

@@ -1,0 +1,607 @@
+"""What only RabbitMQ can do to us, and what it does for us."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import time
+from collections import Counter
+from dataclasses import replace
+from typing import cast
+from urllib.parse import urlsplit
+
+import pytest
+from pika import spec
+
+from apps.brokers import vocabularies
+from apps.brokers.adapters.rabbitmq import ADAPTER
+from apps.brokers.adapters.rabbitmq_link import Link
+from apps.brokers.adapters.rabbitmq_publisher import (
+    IN_FLIGHT,
+    RabbitPublisher,
+    packed,
+)
+from apps.brokers.adapters.rabbitmq_reader import (
+    LONGEST_HELD_SECONDS,
+    Consumption,
+    RabbitDeadLetterReader,
+)
+from apps.brokers.adapters.rabbitmq_wire import LARGEST_FRAME
+from apps.brokers.ports import (
+    DeadLetter,
+    FoundTopic,
+    Header,
+    Outbound,
+    Outcome,
+    OutcomeKind,
+)
+from apps.core.errors import Refused, Unavailable
+from poisonguard.contract import Cause
+from tests.contracts.conftest import StageOf
+from tests.contracts.proxy import cutting
+from tests.contracts.rabbitmq_stage import RabbitStage, taken
+
+SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
+CUTS = 500 if os.environ.get("SOAK") else 20
+# Erlang has no number for this one: the broker fails over it, and closes everything.
+HOSTILE: Header = (b"weight", b'{"$raw": "ZH/4AAAAAAAB"}')
+
+pytestmark = pytest.mark.needs("rabbitmq")
+
+
+@pytest.fixture
+def stage(stage_of: StageOf) -> RabbitStage:
+    return cast("RabbitStage", stage_of("rabbitmq"))
+
+
+def test_a_message_that_kills_its_consumer_becomes_a_dead_letter(
+    stage: RabbitStage,
+) -> None:
+    queue = quorum(stage, limit=3)
+    stage.put(queue, b"deadly", ((b"amqp.message_id", b"m-1"), (b"tenant", b"a")))
+    deliveries = [until_there(stage, queue) for _ in range(4)]
+
+    (letter,) = read_all(stage, 1)
+
+    story = vocabularies.read(letter.headers)
+    assert deliveries == [[b"deadly"]] * 4
+    assert (letter.body, letter.dequeue_count) == (b"deadly", 4)
+    assert story.cause is Cause.MAX_DEQUEUE_COUNT
+    assert story.origin == queue
+    assert letter.enqueued_at == story.failed_at
+    assert letter.bookmark.startswith("m-1/")
+    assert (b"tenant", b"a") in letter.headers
+
+
+def test_each_death_of_a_message_has_a_name_of_its_own(stage: RabbitStage) -> None:
+    queue = quorum(stage, limit=100)
+    for body in (b"1", b"2"):
+        stage.put(queue, body, ((b"amqp.message_id", b"same"),))
+    reject_all(stage, queue)
+
+    reader = stage.reader()
+    before = reader.read(limit=2, wait=5)
+    reader.close()
+    again = read_all(stage, 2)
+
+    assert [letter.redelivered for letter in (*before, *again)] == [False] * 2 + [
+        True
+    ] * 2
+    assert [letter.bookmark for letter in before] == [b.bookmark for b in again]
+    assert {letter.dequeue_count for letter in before} == {1}
+
+
+def test_every_type_of_header_goes_through_the_broker(stage: RabbitStage) -> None:
+    headers: tuple[Header, ...] = (
+        (b"amqp.content_type", b"application/json"),
+        (b"amqp.priority", b"3"),
+        (b"amqp.correlation_id", b"\xff\0"),
+        (b"amqp.reply_to", b"answers"),
+        (b"amqp.message_id", b"m-1"),
+        (b"amqp.timestamp", b"1700000000"),
+        (b"amqp.type", b"placed"),
+        (b"amqp.app_id", b"shop"),
+        (b"S", b"text"),
+        (b"b", b'{"$b": -1}'),
+        (b"B", b'{"$B": 255}'),
+        (b"s", b'{"$s": -1}'),
+        (b"u", b'{"$u": 65535}'),
+        (b"I", b'{"$I": 5}'),
+        (b"i", b'{"$i": 4294967295}'),
+        (b"l", b'{"$l": -9223372036854775808}'),
+        (b"f", b'{"$f": 0.5}'),
+        (b"d", b'{"$d": 0.1}'),
+        (b"D", b'{"$D": [2, 314]}'),
+        (b"T", b'{"$T": 1700000000}'),
+        (b"x", b'{"$x": "/wA="}'),
+        (b"t", b'{"$t": true}'),
+        (b"V", b'{"$V": null}'),
+        (b"A", b'[1, "a", {"k": [null, true]}, {"$I": 7}]'),
+        (b"F", b'{"k": {"n": {"$d": 1.5}}}'),
+    )
+    stage.put(stage.queue, b"body", headers)
+
+    (letter,) = read_all(stage, 1)
+
+    with stage.channel() as channel:
+        _, seen, _ = channel.basic_get(stage.queue)
+    assert letter.headers == headers
+    assert (seen.headers["I"], seen.headers["V"], seen.headers["S"]) == (
+        5,
+        None,
+        "text",
+    )
+    assert (seen.message_id, seen.priority, seen.delivery_mode) == ("m-1", 3, 2)
+
+
+def test_a_quorum_queue_sorts_headers_and_adds_a_count_that_is_not_ours(
+    stage: RabbitStage,
+) -> None:
+    queue = quorum(stage, limit=100)
+    headers = ((b"z", b"1"), (b"a", b"2"), (b"a", b"3"))
+    stage.put(queue, b"body", headers)
+    settings = replace(stage.settings, dead_letter_queue=queue)
+    reader = ADAPTER.dead_letter_reader(stage.broker, settings)
+
+    (letter,) = reader.read(limit=1, wait=5)
+    reader.close()
+
+    assert sorted(letter.headers) == sorted(headers)
+
+
+def test_what_steers_the_broker_does_not_steer_it(stage: RabbitStage) -> None:
+    victim = f"victim {stage.topic}"
+    stage.declare(victim, "classic")
+    steering: tuple[Header, ...] = (
+        (b"amqp.expiration", b"0"),
+        (b"amqp.user_id", b"anna"),
+        (b"CC", b'["%s"]' % victim.encode()),
+        (b"BCC", b'["%s"]' % victim.encode()),
+    )
+
+    (outcome,) = stage.publisher().publish(
+        [Outbound(topic=stage.topic, body=b"body", headers=steering)]
+    )
+
+    assert outcome.kind is SENT
+    assert stage.contents(stage.topic) == [(b"body", ())]
+    assert stage.contents(victim) == []
+
+
+def test_a_full_queue_refuses_what_it_does_not_take(stage: RabbitStage) -> None:
+    full = f"full {stage.topic}"
+    stage.declare(full, "classic", {"x-max-length": 3, "x-overflow": "reject-publish"})
+
+    outcomes = stage.publisher().publish([outbound(full, n) for n in range(50)])
+
+    sent = [n for n, outcome in enumerate(outcomes) if outcome.kind is SENT]
+    refusals = {outcome.detail for outcome in outcomes if outcome.kind is REFUSED}
+    there = Counter(int(body) for body, _ in stage.contents(full))
+    assert there == Counter(sent)
+    assert len(sent) < 50
+    assert refusals == {
+        "RabbitMQ did not take it (nack): its queue is full, as a rule, or cannot be "
+        "had."
+    }
+
+
+def test_a_queue_deleted_between_windows_is_told_by_its_name(
+    stage: RabbitStage,
+) -> None:
+    gone = f"going  {stage.topic}"
+    stage.declare(gone, "classic")
+    publisher = stage.publisher()
+    first = publisher.publish([outbound(gone, 0)])
+    with stage.channel() as channel:
+        channel.queue_delete(gone)
+
+    window = [outbound(gone if n % 2 else stage.topic, n) for n in range(100)]
+    outcomes = publisher.publish(window)
+
+    assert [outcome.kind for outcome in first] == [SENT]
+    assert [outcome.kind for outcome in outcomes] == [SENT, REFUSED] * 50
+    assert gone in outcomes[1].detail
+    assert len(stage.contents(stage.topic)) == 50
+
+
+def test_of_equal_messages_as_many_are_sent_as_are_there(stage: RabbitStage) -> None:
+    nowhere = f"nowhere {stage.topic}"
+    window = [
+        Outbound(topic=nowhere if n % 3 else stage.topic, body=b"same", headers=())
+        for n in range(99)
+    ]
+
+    kinds = [outcome.kind for outcome in stage.publisher().publish(window)]
+
+    assert kinds == [SENT, REFUSED, REFUSED] * 33
+    assert len(stage.contents(stage.topic)) == 33
+
+
+def test_one_in_a_hundred_that_breaks_the_connection_is_refused_alone(
+    stage: RabbitStage,
+) -> None:
+    window = [outbound(stage.topic, n) for n in range(1_000)]
+    for n in range(50, 1_000, 100):
+        window[n] = replace(window[n], headers=(HOSTILE,))
+
+    outcomes = stage.publisher().publish(window)
+
+    there = Counter(int(body) for body, _ in stage.contents(stage.topic))
+    hostile = set(range(50, 1_000, 100))
+    assert {n for n, o in enumerate(outcomes) if o.kind is REFUSED} == hostile
+    assert {n for n, o in enumerate(outcomes) if o.kind is SENT} == set(there)
+    assert all("INTERNAL_ERROR" in outcomes[n].detail for n in hostile)
+    assert sum(there.values()) - 990 <= IN_FLIGHT
+    assert max(there.values()) <= 2
+
+
+def test_one_in_a_hundred_that_breaks_the_channel_is_refused_in_the_brokers_words(
+    stage: RabbitStage,
+) -> None:
+    publisher = stage.publisher()
+    assert isinstance(publisher, RabbitPublisher)
+    parcels = [
+        packed(n, outbound(stage.topic, n), largest=LARGEST_FRAME) for n in range(1_000)
+    ]
+    # Our own codec never writes a user's name: so it is written here.
+    foreign = struct.pack(">H", 1 << 4) + b"\4anna"
+    for n in range(50, 1_000, 100):
+        parcels[n] = replace(parcels[n], properties=foreign)
+    outcomes: dict[int, Outcome] = {}
+
+    lost = publisher._deliver(parcels, outcomes)
+
+    there = Counter(int(body) for body, _ in stage.contents(stage.topic))
+    hostile = set(range(50, 1_000, 100))
+    assert lost == ""
+    assert {n for n in range(1_000) if outcomes[n].kind is REFUSED} == hostile
+    assert set(there) == set(range(1_000)) - hostile
+    assert all("user_id" in outcomes[n].detail for n in hostile)
+    assert sum(there.values()) - 990 <= IN_FLIGHT
+
+
+def test_what_was_confirmed_before_a_break_is_not_sent_again(
+    stage: RabbitStage,
+) -> None:
+    window = [outbound(stage.topic, n) for n in range(3 * IN_FLIGHT)]
+    window.append(replace(window[-1], headers=(HOSTILE,)))
+
+    *others, last = stage.publisher().publish(window)
+
+    there = Counter(int(body) for body, _ in stage.contents(stage.topic))
+    assert ({outcome.kind for outcome in others}, last.kind) == ({SENT}, REFUSED)
+    assert set(there) == set(range(3 * IN_FLIGHT))
+    assert sum(there.values()) - len(there) <= IN_FLIGHT
+
+
+def test_headers_that_fill_more_than_a_frame_are_refused_before(
+    stage: RabbitStage,
+) -> None:
+    large = ((b"large", b"x" * 200_000),)
+    window = [
+        outbound(stage.topic, 0),
+        Outbound(topic=stage.topic, body=b"", headers=large),
+        Outbound(topic="q" * 256, body=b"", headers=()),
+        outbound(stage.topic, 3),
+    ]
+
+    outcomes = stage.publisher().publish(window)
+
+    assert [outcome.kind for outcome in outcomes] == [SENT, REFUSED, REFUSED, SENT]
+    assert "131,05" in outcomes[1].detail
+    assert "255 bytes" in outcomes[2].detail
+
+
+@pytest.mark.parametrize("seed", range(CUTS))
+def test_a_cut_link_never_makes_sent_what_is_not_there(
+    stage: RabbitStage, seed: int
+) -> None:
+    cut = random.Random(seed).randrange(400, 12_000)
+    cuts = {"after_requests": cut} if seed % 2 else {"after_replies": cut // 10}
+    port = urlsplit(stage.url).port or 0
+    window = [outbound(stage.topic, n) for n in range(100)]
+
+    with cutting(port, **cuts) as proxy:
+        address, stage.url = stage.url, stage.url.replace(str(port), str(proxy))
+        outcomes = publish_over_a_bad_link(stage, window)
+    stage.url = address
+
+    there = Counter(int(body) for body, _ in stage.contents(stage.topic))
+    assert {outcome.kind for outcome in outcomes} <= {SENT, UNKNOWN}
+    assert {n for n, o in enumerate(outcomes) if o.kind is SENT} <= set(there)
+    assert set(there.values()) <= {1}
+
+
+def test_an_alarm_of_the_broker_is_told_before_anything_is_sent(
+    stage: RabbitStage,
+) -> None:
+    resting, fresh = stage.publisher(), stage.publisher()
+    resting.publish([outbound(stage.topic, 0)])
+    stage.server.ctl("set_vm_memory_high_watermark", "0")
+    try:
+        (unknown,) = resting.publish([outbound(stage.topic, 1)])
+    except Unavailable:
+        # It rested for long enough to be tried first.
+        unknown = Outcome(kind=UNKNOWN)
+    try:
+        with pytest.raises(Unavailable, match="memory"):
+            fresh.publish([outbound(stage.topic, 2)])
+        with pytest.raises(Unavailable, match="memory"):
+            resting.publish([outbound(stage.topic, 3)])
+    finally:
+        stage.server.ctl("set_vm_memory_high_watermark", "0.6")
+
+    (sent,) = fresh.publish([outbound(stage.topic, 4)])
+
+    there = {body for body, _ in stage.contents(stage.topic)}
+    assert (unknown.kind, sent.kind) == (UNKNOWN, SENT)
+    assert {b"0", b"4"} <= there <= {b"0", b"1", b"4"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_drain_that_dies_at_any_moment_loses_nothing(
+    stage: RabbitStage, seed: int
+) -> None:
+    chance = random.Random(seed)
+    for n in range(200):
+        stage.put(stage.queue, b"%d" % n)
+    drained = Counter[bytes]()
+
+    while set(drained) != {b"%d" % n for n in range(200)}:
+        reader = stage.reader()
+        assert isinstance(reader, RabbitDeadLetterReader)
+        for _ in range(chance.randrange(4)):
+            letters = reader.read(limit=chance.randrange(1, 40), wait=1)
+            drained.update(letter.body for letter in letters)
+            chosen = [one for one in letters if chance.random() < 0.9]
+            reader.acknowledge([letter.handle for letter in chosen])
+        die(reader)
+
+    rest = [body for body, _ in stage.contents(stage.queue)]
+    assert len(rest) == len(set(rest)) < 200
+    assert max(drained.values()) > 1
+
+
+def test_nothing_is_consumed_before_the_first_read(stage: RabbitStage) -> None:
+    stage.put(stage.queue, b"0")
+    reader = stage.reader()
+
+    looked = reader.peek(limit=10)
+    before = consumers_of(stage, stage.queue)
+    reader.read(limit=1, wait=1)
+    after = consumers_of(stage, stage.queue)
+
+    assert (looked, before, after) == ([], 0, 1)
+
+
+def test_a_reader_is_handed_no_more_than_it_can_hold(stage: RabbitStage) -> None:
+    for n in range(40):
+        stage.put(stage.queue, b"%d" % n)
+    reader = stage.reader()
+
+    reader.read(limit=5, wait=1)
+    waiting = stage.admin().depth()
+    rest = reader.read(limit=100, wait=1)
+
+    assert waiting == 35
+    assert [letter.body for letter in rest] == [b"%d" % n for n in range(5, 40)]
+
+
+def test_a_queue_that_is_not_there_is_named(stage: RabbitStage) -> None:
+    with stage.channel() as channel:
+        channel.queue_delete(stage.queue)
+
+    with pytest.raises(Refused, match="no queue"):
+        stage.reader().read(limit=1, wait=0)
+
+    assert stage.admin().depth() == 0
+
+
+def test_a_queue_deleted_under_its_reader_is_told(stage: RabbitStage) -> None:
+    reader = stage.reader()
+    reader.read(limit=1, wait=0)
+    with stage.channel() as channel:
+        channel.queue_delete(stage.queue)
+
+    with pytest.raises((Unavailable, Refused)):
+        for _ in range(3):
+            reader.read(limit=1, wait=1)
+
+
+def test_what_was_read_on_a_connection_that_is_gone_is_not_acknowledged(
+    stage: RabbitStage,
+) -> None:
+    stage.put(stage.queue, b"0")
+    reader = stage.reader()
+    assert isinstance(reader, RabbitDeadLetterReader)
+    (letter,) = reader.read(limit=1, wait=1)
+    die(reader)
+
+    with pytest.raises(Unavailable):
+        reader.acknowledge([letter.handle])
+    reader.release([letter.handle])
+    (again,) = reader.read(limit=1, wait=5)
+
+    assert (again.body, again.redelivered) == (b"0", True)
+    assert again.handle != letter.handle
+
+
+def test_what_is_held_too_long_is_given_back_before_the_broker_insists(
+    stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.put(stage.queue, b"0")
+    reader = stage.reader()
+    reader.read(limit=1, wait=1)
+    monkeypatch.setattr(
+        Consumption, "longest_held", property(lambda _: LONGEST_HELD_SECONDS + 1)
+    )
+    with pytest.raises(Unavailable, match="half an hour"):
+        reader.read(limit=1, wait=0)
+    monkeypatch.undo()
+
+    (again,) = reader.read(limit=1, wait=5)
+
+    assert (again.body, again.redelivered) == (b"0", True)
+
+
+def test_over_tls_it_says_so_and_an_unknown_certificate_is_refused(
+    stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.url = stage.server.tls_url
+    with pytest.raises(Unavailable, match="certificate"):
+        stage.broker_admin().ping()
+    monkeypatch.setenv("SSL_CERT_FILE", str(stage.server.certificate))
+
+    told = stage.broker_admin().ping()
+    (outcome,) = stage.publisher().publish(
+        [Outbound(topic=stage.topic, body=b"x" * 3_000_000, headers=())]
+    )
+
+    assert told.startswith("RabbitMQ 3.")
+    assert told.endswith("over TLSv1.3")
+    assert outcome.kind is SENT
+
+
+def test_without_the_management_plugin_it_says_what_to_enable(
+    stage: RabbitStage,
+) -> None:
+    stage.put(stage.queue, b"0")
+    stage.options = {"management_url": "http://127.0.0.1:1"}
+
+    with pytest.raises(Unavailable, match="rabbitmq-plugins enable"):
+        stage.broker_admin().discover()
+
+    (position,) = stage.admin().consumers()
+    assert stage.admin().delivered() is None
+    assert stage.admin().depth() == 1
+    assert (position.lag, position.clients) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "amqp://guest:s3cret@127.0.0.1:{port}/",
+        "amqp://guest:s3cret@127.0.0.1:1/",
+        "amqp://guest:s3cret@127.0.0.1:{port}/no%20such",
+        "amqp://guest:s3cret@a..b/",
+    ],
+)
+def test_no_password_is_ever_told(stage: RabbitStage, address: str) -> None:
+    stage.url = address.format(port=urlsplit(stage.url).port)
+
+    with pytest.raises(Unavailable) as told:
+        stage.publisher().publish([outbound("orders", 0)])
+
+    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in repr(told.value.__cause__)
+
+
+def test_dead_letter_queues_are_found_through_policies_and_exchanges(
+    stage: RabbitStage,
+) -> None:
+    mine = stage.topic
+    with stage.channel() as channel:
+        channel.exchange_declare(f"{mine} dlx", "topic")
+        channel.queue_declare(f"{mine} by policy", durable=True)
+        channel.queue_declare(f"{mine} its dead", durable=True)
+        channel.queue_bind(f"{mine} its dead", f"{mine} dlx", "dead.#")
+    stage.server.manage(
+        *("PUT", "policies", "/", f"{mine} policy"),
+        pattern=".* by policy$",
+        definition={
+            "dead-letter-exchange": f"{mine} dlx",
+            "dead-letter-routing-key": "dead.orders",
+        },
+    )
+
+    found: dict[str, FoundTopic] = {}
+    until = time.monotonic() + 20
+    # The management plugin tells of a new policy with its next statistics.
+    while f"{mine} its dead" not in {one.dead_letter_queue for one in found.values()}:
+        assert time.monotonic() < until, found
+        time.sleep(0.3)
+        found = {one.name: one for one in stage.broker_admin().discover()}
+
+    by_policy = found[f"{mine} by policy"]
+    assert by_policy.dead_letter_queue == f"{mine} its dead"
+    assert found[mine].dead_letter_queue == stage.queue
+    assert f"{mine} its dead" not in found
+
+
+def quorum(stage: RabbitStage, *, limit: int) -> str:
+    """Declare a quorum queue whose dead letters go where the stage's do."""
+    name = f"quorum {stage.topic}"
+    stage.declare(
+        name,
+        "quorum",
+        {
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": stage.queue,
+            "x-delivery-limit": limit,
+        },
+    )
+    return name
+
+
+def take_all(stage: RabbitStage, queue: str) -> list[bytes]:
+    """Take everything, settle nothing, and end: what a consumer does that dies."""
+    with stage.wire() as wire:
+        return [arrival.body for arrival in taken(wire, queue)]
+
+
+def until_there(stage: RabbitStage, queue: str) -> list[bytes]:
+    """Take again until what the last consumer left behind is back."""
+    for _ in range(50):
+        if bodies := take_all(stage, queue):
+            return bodies
+    return []
+
+
+def reject_all(stage: RabbitStage, queue: str) -> None:
+    with stage.wire() as wire:
+        for arrival in list(taken(wire, queue)):
+            tag = arrival.method.delivery_tag
+            wire.send(spec.Basic.Nack(tag, requeue=False))
+
+
+def read_all(stage: RabbitStage, count: int) -> list[DeadLetter]:
+    reader, letters = stage.reader(), list[DeadLetter]()
+    for _ in range(20):
+        letters += reader.read(limit=count, wait=0.5)
+        if len(letters) >= count:
+            break
+    reader.close()
+    return letters
+
+
+def consumers_of(stage: RabbitStage, queue: str) -> int:
+    with stage.channel() as channel:
+        told = channel.queue_declare(queue, passive=True).method
+    return int(told.consumer_count)
+
+
+def die(reader: RabbitDeadLetterReader) -> None:
+    """End its connection as the end of its process would."""
+    if reader._consumption is not None:
+        link: Link = reader._consumption._wire._link
+        link.close()
+        reader._consumption._wire.is_open = False
+        reader._consumption = None
+
+
+def outbound(topic: str, number: int) -> Outbound:
+    return Outbound(topic=topic, body=b"%d" % number, headers=())
+
+
+def publish_over_a_bad_link(
+    stage: RabbitStage, window: list[Outbound]
+) -> list[Outcome]:
+    publisher = stage.publisher()
+    try:
+        return publisher.publish(window)
+    except Unavailable:
+        return []
+    finally:
+        # Else a link that was long enough would stay open.
+        publisher.close()

@@ -1,0 +1,404 @@
+"""The calls about brokers and topics: no secret comes back, and nothing acts twice."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from apps.audit.models import Entry
+from apps.brokers import secrets
+from apps.brokers.adapters import KINDS, Kind
+from apps.brokers.models import Broker, Topic
+from apps.capture.models import HeldDeadLetter, Lane
+from apps.core import clock
+from apps.team.rights import Role, Scope
+from tests.integration.api.caller import Caller, Told, person, program
+from tests.reports import poisons
+
+pytestmark = pytest.mark.django_db
+
+Member = dict[str, object]
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def admin() -> Caller:
+    return program(Scope.BROKERS_READ, Scope.BROKERS_WRITE)
+
+
+@pytest.fixture
+def ours(admin: Caller, redis_url: str) -> int:
+    number: int = admin.post("brokers", new(redis_url)).json["id"]
+    return number
+
+
+def new(address: str = "redis://127.0.0.1:9", **changes: object) -> Member:
+    return {"name": "ours", "kind": "redis_streams", "url": address, **changes}
+
+
+def patch(caller: Caller, path: str, body: object) -> Told:
+    return caller.send("PATCH", path, raw=json.dumps(body).encode())
+
+
+def registered(caller: Caller, **changes: object) -> Told:
+    asked = {"name": "orders", "broker": "ours", "dead_letter_queue": "orders-poison"}
+    return caller.post("topics", {**asked, **changes})
+
+
+def test_a_broker_is_added_and_its_address_is_told_to_nobody(
+    admin: Caller, redis_url: str
+) -> None:
+    told = admin.post("brokers", new(redis_url, options={"body_field": "b"}))
+
+    answers = [told, admin.get("brokers"), admin.get(told.response["Location"])]
+    password = urlsplit(redis_url).password or "?"
+    assert told.status == 201
+    assert told.json["address"] == "kept, sealed"
+    assert told.json["options"] == {"body_field": "b"}
+    assert told.json["capabilities"]["ordering"] == "topic"
+    assert answers[1].results == [told.json] == [answers[2].json]
+    assert not any(password.encode() in each.response.content for each in answers)
+    assert not any("url" in each for each in (told.json, answers[2].json))
+    assert secrets.revealed(Broker.objects.get().url) == redis_url
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"name": None}, "/name"),
+        ({"name": "a\nb"}, "/name"),
+        ({"kind": "pigeon"}, "/kind"),
+        ({"kind": 7}, "/kind"),
+        ({"url": None}, "/url"),
+        ({"url": ["redis://x"]}, "/url"),
+        ({"url": "redis://:sesame@[fe80::1]"}, "/url"),
+        ({"url": "redis://:sesame@127.0.0.1:x"}, "/url"),
+        ({"options": []}, "/options"),
+        ({"options": {"colour": 1}}, "/options"),
+        ({"password": "sesame"}, "/password"),
+    ],
+)
+def test_what_is_no_broker_is_a_422_that_names_the_member(
+    admin: Caller, change: Member, pointer: str
+) -> None:
+    told = admin.post("brokers", {**new(), **change})
+
+    assert (told.status, told.pointers) == (422, [pointer])
+    assert b"sesame" not in told.response.content
+    assert Broker.objects.count() == 0
+
+
+@pytest.mark.parametrize("body", [[], 13, None])
+def test_a_body_of_another_shape_is_a_400(admin: Caller, body: object) -> None:
+    assert admin.post("brokers", body).status == 400
+    assert admin.post("topics", body).status == 400
+
+
+def test_adding_twice_under_one_key_adds_once(admin: Caller) -> None:
+    answers = [
+        admin.post("brokers", new(), Idempotency_Key=key) for key in ("a", "a", "b")
+    ]
+
+    assert [answer.status for answer in answers] == [201, 201, 422]
+    assert answers[0].json == answers[1].json
+    assert Entry.objects.filter(action="broker.registered").count() == 1
+
+
+def test_what_is_left_out_of_a_change_stays(admin: Caller, ours: int) -> None:
+    path, before = f"brokers/{ours}", Broker.objects.get().url
+
+    named = patch(admin, path, {"name": "renamed"})
+    moved = patch(admin, path, {"url": "env:ELSEWHERE", "options": {}})
+    refused = [
+        patch(admin, path, {"kind": "sqs"}),
+        patch(admin, path, {"url": ""}),
+        patch(admin, path, {"name": ""}),
+    ]
+
+    assert (named.status, named.json["name"]) == (200, "renamed")
+    assert moved.json["address"] == "env:ELSEWHERE"
+    assert Broker.objects.get().url != before
+    assert [told.pointers for told in refused] == [["/kind"], ["/url"], ["/name"]]
+
+
+def test_a_broker_is_removed_once_it_carries_nothing(admin: Caller, ours: int) -> None:
+    topic = Topic.objects.create(name="orders", native_name="orders", broker_id=ours)
+
+    refused = admin.send("DELETE", f"brokers/{ours}")
+    topic.delete()
+    removed = admin.send("DELETE", f"brokers/{ours}")
+
+    assert (refused.status, removed.status) == (409, 200)
+    assert admin.get(f"brokers/{ours}").status == 404
+    assert admin.send("DELETE", f"brokers/{ours}").status == 404
+
+
+def test_a_test_is_a_real_answer_either_way(admin: Caller, ours: int) -> None:
+    good = admin.post(f"brokers/{ours}/test", {})
+    Broker.objects.update(url=secrets.sealed("redis://:sesame@127.0.0.1:9"))
+    bad = admin.post(f"brokers/{ours}/test", {})
+
+    assert (good.status, good.json["ok"]) == (200, True)
+    assert good.json["detail"].startswith("Redis")
+    assert (bad.status, bad.json["ok"]) == (200, False)
+    assert b"sesame" not in bad.response.content
+
+
+def test_a_client_that_is_missing_leaves_out_what_it_can(
+    admin: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = Kind(name="sqs", title="Absent", client="apps", url="", suffix="")
+    monkeypatch.setitem(KINDS, "sqs_absent", absent)
+    Broker.objects.create(name="a", kind="sqs_absent", url="env:NOWHERE")
+    number = Broker.objects.get().pk
+
+    told = admin.post(f"brokers/{number}/test", {}).json
+
+    assert told["ok"] is False
+
+
+def test_what_a_broker_has_is_told_with_what_is_known(
+    admin: Caller, ours: int, stream: redis.Redis
+) -> None:
+    for name in (b"orders", b"orders-poison", b"\xff\x00"):
+        stream.xadd(name, {"body": b"1"})
+    registered(admin, name="mine", native_name="orders")
+
+    told = admin.get(f"brokers/{ours}/discover").json["results"]
+
+    by_name = {each["native_name"]: each for each in told}
+    assert by_name["orders"] == {
+        "native_name": "orders",
+        "depth": 1,
+        "dead_letter_queue": "orders-poison",
+        "dead_letters": 1,
+        "name": "mine",
+    }
+    assert len(told) == 2
+
+
+def test_a_key_of_some_topics_discovers_only_those(
+    ours: int, stream: redis.Redis
+) -> None:
+    stream.xadd("orders.eu", {"body": b"1"})
+    stream.xadd("invoices", {"body": b"1"})
+    mine = program(topics=["orders.*"])
+
+    told = mine.get(f"brokers/{ours}/discover").json["results"]
+
+    assert [each["native_name"] for each in told] == ["orders.eu"]
+
+
+def test_a_broker_that_is_away_is_a_503_without_its_secret(
+    admin: Caller, ours: int
+) -> None:
+    Broker.objects.update(url=secrets.sealed("redis://:sesame@127.0.0.1:9"))
+
+    told = admin.get(f"brokers/{ours}/discover")
+
+    assert told.status == 503
+    assert b"sesame" not in told.response.content
+
+
+def test_a_topic_is_registered_with_its_policies_and_its_lane(
+    admin: Caller, ours: int
+) -> None:
+    told = registered(
+        admin,
+        name="/sample/bookmarkStore é%",
+        native_name="store",
+        mode="capture",
+        reason="ours",
+        max_dequeue_count=3,
+        visibility_timeout="00:00:30",
+        retention_days=14,
+        owner="Team A",
+        runbook="https://wiki.example/",
+        options={"body_field": "b"},
+    )
+
+    assert told.status == 201, told.json
+    found = admin.get("topics", topic="/sample/bookmarkStore é%").results
+    assert found == [told.json]
+    facts = {name: told.json[name] for name in ("native_name", "owner", "broker")}
+    assert facts == {"native_name": "store", "owner": "Team A", "broker": "ours"}
+    assert told.json["visibility_timeout"] == 30.0
+    lane = told.json["lane"]
+    assert (lane["mode"], lane["state"], lane["paused"]) == ("capture", "off", False)
+    assert Entry.objects.get(action="lane.set").reason == "ours"
+    assert Entry.objects.get(action="lane.set").record.count("key:") == 1
+
+
+def test_registering_twice_under_one_key_registers_once(
+    admin: Caller, ours: int
+) -> None:
+    asked = {"name": "orders", "broker": "ours", "dead_letter_queue": "q"}
+
+    answers = [
+        admin.post("topics", asked, Idempotency_Key=key) for key in ("a", "a", "b")
+    ]
+
+    assert [answer.status for answer in answers] == [201, 201, 409]
+    assert "PATCH" in answers[2].detail
+    assert Topic.objects.count() == 1
+
+
+def test_a_topic_known_by_report_gets_its_broker(
+    admin: Caller, ours: int, now: datetime
+) -> None:
+    poisons(now, 1)
+
+    told = registered(admin)
+
+    assert (told.status, told.json["broker"]) == (201, "ours")
+    assert Topic.objects.count() == 1
+
+
+def test_the_topic_of_another_broker_stays_there(admin: Caller, ours: int) -> None:
+    admin.post("brokers", new(name="other"))
+    registered(admin)
+
+    taken = registered(admin, broker="other")
+    twice = registered(admin, name="again", native_name="orders")
+    nowhere = registered(admin, name="x", broker="nowhere")
+
+    assert [taken.status, twice.status, nowhere.status] == [409, 409, 422]
+    assert nowhere.pointers == ["/broker"]
+    assert Topic.objects.get().broker_id == ours
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"name": ""}, "/name"),
+        ({"name": "a\0b"}, "/name"),
+        ({"name": "x" * 256}, "/name"),
+        ({"broker": None}, "/broker"),
+        ({"max_dequeue_count": 0}, "/max_dequeue_count"),
+        ({"max_dequeue_count": True}, "/max_dequeue_count"),
+        ({"visibility_timeout": -1}, "/visibility_timeout"),
+        ({"retention_days": "soon"}, "/retention_days"),
+        ({"owner": 7}, "/owner"),
+        ({"runbook": "javascript:alert(1)"}, "/runbook"),
+        ({"options": "x"}, "/options"),
+        ({"options": {"colour": 1}}, "/options"),
+        ({"mode": "steal"}, "/mode"),
+        ({"mode": "tee"}, "/tee_queue"),
+        ({"tee_queue": "copies"}, "/tee_queue"),
+        ({"paused": "yes"}, "/paused"),
+        ({"reason": 7}, "/reason"),
+        ({"depth": 7}, "/depth"),
+    ],
+)
+def test_what_is_no_topic_is_a_422_that_names_the_member(
+    admin: Caller, ours: int, change: Member, pointer: str
+) -> None:
+    told = registered(admin, **change)
+
+    assert (told.status, told.pointers) == (422, [pointer])
+    assert (Topic.objects.count(), Lane.objects.count()) == (0, 0)
+
+
+def test_a_change_is_all_or_nothing(admin: Caller, ours: int) -> None:
+    registered(admin, mode="observe")
+
+    refused = patch(admin, "topics", {"name": "orders", "owner": "me", "mode": "tee"})
+    after_refusal = Topic.objects.get().owner
+    done = patch(
+        admin,
+        "topics",
+        {"name": "orders", "owner": "me", "mode": "capture", "paused": True},
+    )
+    cleared = patch(admin, "topics", {"name": "orders", "owner": None, "paused": False})
+
+    assert (refused.status, refused.pointers) == (422, ["/tee_queue"])
+    assert after_refusal == ""
+    assert (done.json["owner"], done.json["lane"]["mode"]) == ("me", "capture")
+    assert done.json["lane"]["paused"] is True
+    assert (cleared.json["owner"], cleared.json["lane"]["paused"]) == ("", False)
+
+
+def test_a_lane_needs_a_dead_letter_queue(admin: Caller, ours: int) -> None:
+    registered(admin, dead_letter_queue="")
+
+    told = patch(admin, "topics", {"name": "orders", "mode": "observe"})
+
+    assert told.status == 409
+    assert admin.get("topics").results[0]["lane"] is None
+
+
+def test_a_topic_tells_how_its_lane_is(admin: Caller, ours: int, now: datetime) -> None:
+    registered(admin, mode="observe")
+    Lane.objects.update(state="running", seen_at=now, depth=312, error="away")
+    HeldDeadLetter.objects.create(
+        topic=Topic.objects.get(), bookmark="1-0", reason="r", size=1, seen_at=now
+    )
+
+    (told,) = admin.get("topics", broker="ours").results
+
+    lane = told["lane"]
+    assert (lane["state"], lane["heard"], lane["depth"]) == ("running", True, 312)
+    assert (lane["held"], lane["error"]) == (1, "away")
+    assert admin.get("topics", broker="other").results == []
+
+
+def test_topics_come_page_by_page(admin: Caller, ours: int) -> None:
+    for number in range(5):
+        registered(admin, name=f"t{number}")
+
+    first = admin.get("topics", limit=3).json
+    second = admin.get("topics", limit=3, cursor=first["next"]).json
+
+    names = [each["name"] for each in (*first["results"], *second["results"])]
+    assert names == [f"t{number}" for number in range(5)]
+    assert second["next"] is None
+
+
+def test_a_key_sees_and_changes_only_its_topics(admin: Caller, ours: int) -> None:
+    registered(admin)
+    mine = program(topics=["invoices"])
+
+    answers = [
+        registered(mine, name="other"),
+        patch(mine, "topics", {"name": "orders", "owner": "me"}),
+        mine.post("brokers", new(name="b")),
+        patch(mine, f"brokers/{ours}", {"name": "b"}),
+        mine.send("DELETE", f"brokers/{ours}"),
+    ]
+
+    assert [answer.status for answer in answers] == [403, 404, 403, 403, 403]
+    assert mine.get("topics").results == []
+    assert Topic.objects.get().owner == ""
+
+
+def test_an_operator_reads_and_an_admin_writes() -> None:
+    operator = person(Role.OPERATOR)
+
+    assert operator.get("brokers").status == 200
+    assert operator.post("brokers", new()).status == 403
+    assert person(Role.ADMIN).post("brokers", new()).status == 201
+
+
+def test_an_order_is_asked_for_as_true_or_false(now: datetime) -> None:
+    caller = program()
+    (poison,) = poisons(now, 1)
+    asked = {"verb": "redrive", "ids": [poison.pk]}
+
+    plain = caller.post("operations/preview", asked)
+    ordered = caller.post("operations/preview", {**asked, "ordered": True})
+    wrong = caller.post("operations/preview", {**asked, "ordered": "yes"})
+    drop = caller.post("operations/preview", {**asked, "verb": "drop", "ordered": True})
+
+    assert (plain.status, plain.json["ordered"]) == (200, False)
+    # Nobody knows what keeps an order where there is no broker.
+    assert ordered.status in {200, 409, 422}
+    assert (wrong.status, wrong.pointers) == (422, ["/ordered"])
+    assert (drop.status, drop.pointers) == (422, ["/ordered"])

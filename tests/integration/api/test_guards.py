@@ -1,0 +1,239 @@
+"""With its counters a guard tells how it is; the newest word of each guard is kept."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+
+import pytest
+
+from apps.capture import guards
+from apps.capture.models import Counter, Guard
+from apps.core import clock
+from apps.team.rights import Scope
+from tests.integration.api.caller import Caller, Told, program
+from tests.reports import GUARD, counter
+
+pytestmark = pytest.mark.django_db
+
+Member = dict[str, object]
+REPORTER = str(uuid.uuid4())
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def caller() -> Caller:
+    return program(Scope.CAPTURE_WRITE)
+
+
+def word(now: datetime, **changes: object) -> Member:
+    return {
+        "reporter": REPORTER,
+        "topic": "orders",
+        "consumer_group": "billing",
+        "client_name": "billing-1",
+        "host": "web-3",
+        "version": "1.0.0",
+        "handler_version": "2026.11.20",
+        "state": "running",
+        "detail": "",
+        "skips_age_s": 0.5,
+        "spooled": 0,
+        "suspected": 0,
+        "journal": True,
+        "at": now.isoformat(),
+        **changes,
+    }
+
+
+def tell(caller: Caller, *words: object) -> Told:
+    return caller.post("counters", {"counters": [], "guards": words})
+
+
+def statuses(told: Told) -> list[str]:
+    assert told.status == 200, told.json
+    return [answer["status"] for answer in told.json["guards"]]
+
+
+def test_the_newest_word_of_a_guard_is_the_one_that_is_kept(
+    caller: Caller, now: datetime
+) -> None:
+    later = word(now, state="paused", detail="50 failures in a row", suspected=3)
+    earlier = word(now - timedelta(seconds=9))
+
+    told = [statuses(tell(caller, each)) for each in (earlier, later, earlier, later)]
+
+    assert told == [["created"], ["updated"], ["duplicate"], ["duplicate"]]
+    kept = Guard.objects.get()
+    assert (kept.state, kept.detail) == ("paused", "50 failures in a row")
+    assert (kept.host, kept.handler_version, kept.suspected) == (
+        "web-3",
+        "2026.11.20",
+        3,
+    )
+
+
+def test_of_several_words_in_one_request_the_newest_counts(
+    caller: Caller, now: datetime
+) -> None:
+    words = [
+        word(now - timedelta(seconds=age), detail=f"{age} s ago") for age in (5, 1, 3)
+    ]
+
+    told = statuses(tell(caller, *words))
+
+    assert told == ["duplicate", "created", "duplicate"]
+    assert Guard.objects.get().detail == "1 s ago"
+
+
+def test_each_process_topic_group_and_client_is_a_guard_of_its_own(
+    caller: Caller, now: datetime
+) -> None:
+    others = [
+        {"reporter": str(uuid.uuid4())},
+        {"topic": "payments"},
+        {"consumer_group": "audit"},
+        {"client_name": "billing-2"},
+    ]
+
+    told = statuses(tell(caller, word(now), *(word(now, **each) for each in others)))
+
+    assert told == ["created"] * 5
+    assert Guard.objects.count() == 5
+
+
+def test_a_state_is_dated_from_when_it_began(caller: Caller, now: datetime) -> None:
+    began = now - timedelta(seconds=30)
+    moments = [now - timedelta(seconds=60), began, now]
+
+    for moment, state in zip(moments, ("running", "paused", "paused"), strict=True):
+        tell(caller, word(moment, state=state))
+
+    kept = Guard.objects.get()
+    assert (kept.since, kept.at) == (began, now)
+
+
+def test_a_clock_that_is_set_back_silences_its_guard_only_for_a_while(
+    caller: Caller, now: datetime
+) -> None:
+    tell(caller, word(now + timedelta(minutes=4)))
+    back = word(now, state="paused")
+
+    at_once = statuses(tell(caller, back))
+    Guard.objects.update(heard_at=now - 2 * guards.GUARD_LIVES)
+    in_the_end = statuses(tell(caller, back))
+
+    assert (at_once, in_the_end) == (["duplicate"], ["updated"])
+    assert Guard.objects.get().state == "paused"
+
+
+@pytest.mark.parametrize("year", ["0001", "1970", "9999"])
+def test_an_absurd_clock_is_not_believed(
+    caller: Caller, now: datetime, year: str
+) -> None:
+    told = tell(caller, word(now, at=f"{year}-12-31T23:59:59Z"))
+
+    kept = Guard.objects.get()
+    assert statuses(told) == ["created"]
+    assert timedelta(0) <= kept.at - now < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"reporter": "{" + REPORTER + "}"}, "/reporter"),
+        ({"topic": ""}, "/topic"),
+        ({"topic": "or\0ders"}, "/topic"),
+        ({"consumer_group": None}, "/consumer_group"),
+        ({"client_name": "x" * 256}, "/client_name"),
+        ({"host": "\ud800"}, "/host"),
+        ({"state": "fine"}, "/state"),
+        ({"state": ["running"]}, "/state"),
+        ({"detail": 7}, "/detail"),
+        ({"detail": "x" * 200_000}, "/detail"),
+        ({"skips_age_s": -1}, "/skips_age_s"),
+        ({"skips_age_s": "soon"}, "/skips_age_s"),
+        ({"spooled": -1}, "/spooled"),
+        ({"suspected": True}, "/suspected"),
+        ({"journal": 1}, "/journal"),
+        ({"at": "today"}, "/at"),
+        ({"at": "2026-11-20T09:30:00"}, "/at"),
+        ({"at": "9999-12-31T23:59:59-01:00"}, "/at"),
+    ],
+)
+def test_a_word_that_makes_no_sense_is_rejected_and_sinks_no_other(
+    caller: Caller, now: datetime, changes: Member, pointer: str
+) -> None:
+    told = tell(caller, word(now, **changes), word(now))
+
+    wrong, right = told.json["guards"]
+    assert (wrong["status"], wrong["pointer"]) == ("rejected", pointer)
+    assert right["status"] == "created"
+
+
+@pytest.mark.parametrize("member", [None, 7, "running", [], [["state", "running"]]])
+def test_what_is_no_object_is_rejected(caller: Caller, member: object) -> None:
+    assert statuses(tell(caller, member)) == ["rejected"]
+
+
+def test_a_number_that_json_does_not_have_is_no_age(
+    caller: Caller, now: datetime
+) -> None:
+    told = tell(caller, word(now, skips_age_s=float("inf")))
+
+    assert told.status == 400 or statuses(told) == ["rejected"]
+
+
+def test_a_detail_holds_any_text_and_is_cut(caller: Caller, now: datetime) -> None:
+    hostile = "\0\u202e\ud800" + "A" * 100_000
+
+    told = statuses(tell(caller, word(now, detail=hostile)))
+
+    kept = Guard.objects.get().detail
+    assert told == ["created"]
+    assert len(kept) == 500
+    assert "\0" not in kept
+
+
+def test_a_key_tells_of_its_own_topics_only(now: datetime) -> None:
+    caller = program(Scope.CAPTURE_WRITE, topics=["orders"])
+
+    told = tell(caller, word(now, topic="payments"), word(now))
+
+    assert [answer.get("pointer") for answer in told.json["guards"]] == ["/topic", None]
+    assert Guard.objects.get().topic.name == "orders"
+
+
+def test_counters_and_guards_come_together_or_alone(
+    caller: Caller, now: datetime
+) -> None:
+    both = caller.post("counters", {"counters": [counter()], "guards": [word(now)]})
+    alone = caller.post("counters", {"counters": [counter()]})
+
+    assert (both.results[0]["status"], statuses(both)) == ("counted", ["created"])
+    assert "guards" not in alone.json
+    assert Counter.objects.count() == 2
+
+
+@pytest.mark.parametrize("told", [None, 7, {}, "running"])
+def test_guards_that_are_no_list_are_refused_before_anything_is_counted(
+    caller: Caller, told: object
+) -> None:
+    answer = caller.post("counters", {"counters": [counter()], "guards": told})
+
+    assert (answer.status, answer.pointers) == (400, ["/guards"])
+    assert Counter.objects.count() == 0
+
+
+def test_a_guard_that_says_nothing_for_long_is_forgotten(now: datetime) -> None:
+    guards.note(members=[word(now)], principal=GUARD, now=now)
+
+    later = [now + guards.FORGOTTEN_AFTER + timedelta(seconds=s) for s in (-1, 1)]
+    forgotten = [guards.forget(now=moment) for moment in later]
+
+    assert forgotten == [0, 1]
+    assert not Guard.objects.exists()

@@ -1,0 +1,244 @@
+"""/metrics: what Prometheus is told, to whom, and the rules that are made of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from apps.api import metrics
+from apps.brokers.models import Topic
+from apps.capture.models import Lane
+from apps.core import clock
+from apps.poison.models import Poison
+from apps.poison.query import Query
+from apps.team.rights import Principal, Scope
+from apps.triage import dispatch
+from apps.triage.services import selection
+from apps.triage.services.selection import Ask
+from apps.triage.states import COUNTED, Verb
+from tests.integration.api.caller import Caller, nobody, person, program
+from tests.reports import capture, drop, failure
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+RULES = [
+    rule
+    for file in sorted((DOCS / "alerts").glob("*.yaml"))
+    for group in yaml.safe_load(file.read_text())["groups"]
+    for rule in group["rules"]
+]
+LINE = re.compile(r'(\w+)(?:\{((?:\w+="(?:\\.|[^"\\\n])*",?)*)\})? (\S+)')
+LABEL = re.compile(r'(\w+)="((?:\\.|[^"\\])*)"')
+HOSTILE = 'a"} 1\nb\\{x="y"} \u202e ' + "long " * 100
+
+Samples = dict[str, dict[tuple[str, ...], float]]
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def reader() -> Caller:
+    return program(Scope.METRICS_READ)
+
+
+def told(caller: Caller) -> Samples:
+    """Ask, and read the answer as strictly as Prometheus does."""
+    response = caller.client.get("/metrics", headers=caller.headers)
+    assert response.status_code == 200
+    assert response["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert response["Cache-Control"] == "no-store"
+    samples = Samples()
+    for line in response.content.decode().removesuffix("\n").split("\n"):
+        if line.startswith("# TYPE "):
+            samples[line.split()[2]] = {}
+        elif not line.startswith("# HELP "):
+            name, values, value = _sample(line)
+            assert values not in samples[name], "told twice"
+            samples[name][values] = value
+    return samples
+
+
+def _sample(line: str) -> tuple[str, tuple[str, ...], float]:
+    match = LINE.fullmatch(line)
+    assert match, line
+    labels = LABEL.findall(match[2] or "")
+    return match[1], tuple(_plain(value) for _, value in labels), float(match[3])
+
+
+def _plain(value: str) -> str:
+    return re.sub(r"\\(.)", lambda m: {"n": "\n"}.get(m[1], m[1]), value)
+
+
+def test_open_poisons_are_counted_and_dated_by_topic(
+    reader: Caller, now: datetime
+) -> None:
+    first, second = now - timedelta(hours=2), now - timedelta(hours=1)
+    capture(first, failure(first), failure(first, exception=None))
+    capture(second, failure(second), failure(second, topic="mail"))
+    drop(now, *Poison.objects.filter(last_failed_at=first)[:1])
+
+    found = told(reader)
+
+    assert found["poison_open"] == {("mail",): 1, ("orders",): 2}
+    oldest = found["poison_oldest_seconds"]
+    assert oldest["orders",] == pytest.approx(7200, abs=60)
+    assert oldest["mail",] == pytest.approx(3600, abs=60)
+    assert found["metrics_complete"] == {(): 1}
+
+
+def test_a_topic_with_nothing_open_is_told_as_such(
+    reader: Caller, orders: Topic
+) -> None:
+    found = told(reader)
+
+    assert found["poison_open"] == {("orders",): 0}
+    assert found["poison_oldest_seconds"] == {("orders",): 0}
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "up"),
+    [("running", 1, 1), ("paused", 1, 1), ("away", 1, 0), ("running", 60, 0)],
+)
+def test_a_lane_is_up_while_it_is_heard_and_can_work(
+    reader: Caller, orders: Topic, now: datetime, state: str, age: int, up: int
+) -> None:
+    seen_at = now - timedelta(seconds=age)
+    Lane.objects.update(state=state, seen_at=seen_at, depth=7, mode="capture")
+
+    found = told(reader)
+
+    assert found["lane_up"] == {("orders", "capture"): up}
+    assert found["lane_lag"] == ({("orders",): 7} if age == 1 else {})
+
+
+def test_items_of_operations_that_go_on_are_counted_by_their_state(
+    reader: Caller, orders: Topic, operator: Principal, now: datetime
+) -> None:
+    capture(now, failure(now), failure(now))
+    before = told(reader)["operation_items"]
+    ask = Ask(verb=Verb.REDRIVE, query=Query.parse("topic:orders"))
+    operation = dispatch.preview(ask=ask, principal=operator, now=now)
+    selection.take(operation_id=operation.pk, now=now)
+    dispatch.confirm(token=operation.token, reason="r", principal=operator, now=now)
+
+    found = told(reader)["operation_items"]
+
+    assert before == {(word,): 0 for word in COUNTED}
+    assert found == {**before, ("waiting",): 2}
+
+
+def test_hostile_names_are_escaped_cut_and_kept_apart(
+    reader: Caller, now: datetime
+) -> None:
+    for name in (HOSTILE + "1", HOSTILE + "2", "back\\slash", 'quo"te', "two\nlines"):
+        Topic.objects.create(name=name, native_name=name)
+
+    names = {name for (name,) in told(reader)["poison_open"]}
+
+    assert {"back\\slash", 'quo"te', "two\nlines"} < names
+    cut = [name for name in names if name.startswith('a"} 1\nb\\')]
+    assert [len(name) for name in cut] == [metrics.LONGEST_LABEL] * 2
+
+
+def test_topics_beyond_the_most_have_no_series(
+    reader: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "MOST_TOPICS", 2)
+    for name in "abc":
+        Topic.objects.create(name=name, native_name=name)
+
+    assert set(told(reader)["poison_open"]) == {("a",), ("b",)}
+
+
+def test_a_key_for_some_topics_sees_no_other_and_no_sum(orders: Topic) -> None:
+    Topic.objects.create(name="mail", native_name="mail")
+
+    found = told(program(Scope.METRICS_READ, topics=["mail*"]))
+
+    assert found["poison_open"] == {("mail",): 0}
+    assert found["lane_up"] == {}
+    assert found["operation_items"] == {}
+
+
+def test_what_takes_too_long_is_left_out_and_that_is_told(
+    reader: Caller, orders: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_BACKLOGS", "SELECT pg_sleep(5), 0, 0")
+    monkeypatch.setattr(metrics, "PATIENCE_MS", 50)
+
+    found = told(reader)
+
+    assert "poison_open" not in found
+    assert found["lane_up"] == {("orders", "capture"): 0}
+    assert found["metrics_complete"] == {(): 0}
+
+
+def test_only_who_has_the_scope_is_told() -> None:
+    others = program(*(set(Scope) - {Scope.METRICS_READ}))
+    statuses = [
+        caller.client.get("/metrics", headers=caller.headers).status_code
+        for caller in (nobody(), others, person())
+    ]
+
+    assert statuses == [401, 403, 403]
+
+
+def test_the_number_of_queries_does_not_grow_with_topics(
+    reader: Caller, orders: Topic, django_assert_max_num_queries: Any
+) -> None:
+    told(reader)
+    for n in range(20):
+        topic = Topic.objects.create(name=f"t{n}", native_name=f"t{n}")
+        Lane.objects.create(topic=topic)
+
+    with django_assert_max_num_queries(25):
+        assert len(told(reader)["lane_up"]) == 21
+
+
+def test_every_rule_is_complete_and_explained() -> None:
+    explained = (DOCS / "alerts.md").read_text()
+
+    assert len(RULES) >= 5
+    for rule in RULES:
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        assert re.fullmatch(r"\d+[mh]", rule["for"])
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert f"`{rule['alert']}`" in explained
+
+
+def test_every_rule_asks_for_metrics_and_labels_that_there_are(
+    reader: Caller, orders: Topic, now: datetime
+) -> None:
+    Lane.objects.update(state="running", seen_at=now, depth=7)
+    response = reader.client.get("/metrics", headers=reader.headers)
+    known = set(re.findall(r"^# TYPE (\w+)", response.content.decode(), re.MULTILINE))
+    labels = set(re.findall(r'(\w+)="', response.content.decode()))
+
+    for rule in RULES:
+        assert set(_names(rule["expr"])) <= known, rule["alert"]
+        used = re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))
+        used += re.findall(r"[{,]\s*(\w+)\s*(?:=|!)", rule["expr"])
+        assert set(used) <= labels, rule["alert"]
+    explained = set(
+        re.findall(r"^\| `(\w+)", (DOCS / "alerts.md").read_text(), re.MULTILINE)
+    )
+    assert known <= explained
+
+
+def _names(expression: str) -> Iterator[str]:
+    """Give the names of metrics in an expression: what is no function and no label."""
+    bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]|on \([^)]*\)', "", expression)
+    for word in re.findall(r"\b[a-z]\w*\b(?!\s*\()", bare):
+        if word not in {"and", "or", "unless"}:
+            yield word

@@ -1,0 +1,598 @@
+"""The stream of skips from a real server: nothing is missed, nobody waits in vain."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+import pytest
+import uvicorn
+from django.db import connection, transaction
+
+from apps.api import stream
+from apps.core import clock, notices
+from apps.poison import skip_list
+from apps.poison.models import SkipList, StoreEpoch
+from apps.team.rights import Role, Scope
+from poisonweb.embedded.ports import free_port
+from poisonweb.env import ROOT
+from poisonweb.handler import OneHop
+from tests.integration.api.caller import Caller, person, program
+from tests.reports import capture, failure
+from tests.skips import ANNA, added, topic_named
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATIENCE = 10.0
+
+
+@dataclass
+class Event:
+    kind: str = ""
+    id: str = ""
+    data: Any = None
+
+
+@dataclass
+class Open:
+    """A reader of a stream, that takes one event after the other."""
+
+    response: http.client.HTTPResponse
+    connection: http.client.HTTPConnection
+    retry: str = ""
+    seen: list[Event] = field(default_factory=list)
+
+    def next(self) -> Event | None:
+        """Wait for an event; None at the end of the stream."""
+        event = Event()
+        while line := self.response.readline().decode():
+            name, _, value = line.rstrip("\n").partition(": ")
+            if name == "id":
+                event.id = value
+            elif name == "event":
+                event.kind = value
+            elif name == "data":
+                event.data = json.loads(value)
+            elif name == "retry":
+                self.retry = value
+            elif event.kind:
+                return event
+        return None
+
+    def until(self, kind: str) -> Event:
+        """Read on to an event of this kind; what comes before it is kept in `seen`."""
+        while event := self.next():
+            self.seen.append(event)
+            if event.kind == kind:
+                return event
+        raise AssertionError(f"no {kind} came: {self.seen}")
+
+    @property
+    def rest(self) -> list[str]:
+        kinds = list[str]()
+        while event := self.next():
+            kinds.append(event.kind)
+        return kinds
+
+    def close(self) -> None:
+        self.response.close()
+        self.connection.close()
+
+
+@dataclass
+class Server:
+    port: int
+    opened: list[Open] = field(default_factory=list)
+
+    def answers(self) -> bool:
+        talk = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            talk.request("GET", "/healthz")
+            return talk.getresponse().status == 200
+        except ConnectionRefusedError:
+            return False
+        finally:
+            talk.close()
+
+    def close(self) -> None:
+        for opened in self.opened:
+            opened.close()
+
+    def follow(self, caller: Caller, after: str = "", **query: object) -> Open:
+        headers = {**caller.headers}
+        if "sessionid" not in headers and caller.client.cookies:
+            headers["Cookie"] = caller.client.cookies.output(header="", sep=";")
+        if last := query.pop("last_event_id", None):
+            headers["Last-Event-ID"] = str(last)
+        if after:
+            query["after"] = after
+        asked = urlencode(query, doseq=True)
+        talk = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        talk.request("GET", f"/api/v1/skips/stream?{asked}", headers=headers)
+        opened = Open(response=talk.getresponse(), connection=talk)
+        self.opened.append(opened)
+        return opened
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    config = uvicorn.Config(
+        OneHop(), host="127.0.0.1", port=0, lifespan="off",
+        log_config=None, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    ready = threading.Event()
+    thread = threading.Thread(target=_run, args=(server, ready))
+    thread.start()
+    assert ready.wait(PATIENCE)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    running = Server(port=port)
+    try:
+        yield running
+    finally:
+        running.close()
+        server.should_exit = True
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+        assert not stream.Hub._hubs
+
+
+def _run(server: uvicorn.Server, ready: threading.Event) -> None:
+    startup = server.startup
+
+    async def started(*args: Any, **kwargs: Any) -> None:
+        await startup(*args, **kwargs)
+        ready.set()
+
+    server.startup = started  # type: ignore[method-assign] # to know when it is up
+    server.run()
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def guard() -> Caller:
+    return program(Scope.SKIPS_READ)
+
+
+def place(*topics: str) -> str:
+    heads = [skip_list.head(topic=topic) for topic in topics]
+    return f"{heads[0].epoch}.{','.join(str(head.revision) for head in heads)}"
+
+
+def test_a_reader_begins_at_the_present_and_hears_every_change(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    added(now, "before")
+    reader = server.follow(guard, topic="orders")
+    begun = reader.until("ping")
+
+    skip = added(now, "1-0", reason="bad", consumer_group="billing")
+    told = reader.until("skip")
+    skip_list.remove(skip_id=skip.pk, reason="", principal=ANNA, now=now)
+    ended = reader.until("unskip")
+
+    assert reader.response.getheader("Content-Type") == "text/event-stream"
+    assert reader.response.getheader("Cache-Control") == "no-store"
+    assert (reader.retry, [event.kind for event in reader.seen]) == (
+        "1000",
+        ["ping", "skip", "unskip"],
+    )
+    epoch = skip_list.head(topic="orders").epoch
+    assert [e.id for e in (begun, told, ended)] == [f"{epoch}.{n}" for n in (1, 2, 3)]
+    assert (told.data["id"], told.data["revision"]) == (skip.pk, 2)
+    assert told.data["matcher"] == {"kind": "bookmark", "value": "1-0"}
+    assert ended.data == {
+        "id": skip.pk, "topic": "orders", "revision": 3, "because": "removed",
+    }  # fmt: skip
+
+
+def test_a_reader_goes_on_after_its_last_event(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    added(now, "1-0")
+    after = place("orders")
+    later = [added(now, f"{n}-0") for n in (2, 3)]
+
+    by_query = server.follow(guard, after=after, topic="orders")
+    by_header = server.follow(
+        guard, after="nonsense", last_event_id=after, topic="orders"
+    )
+
+    for reader in (by_query, by_header):
+        assert reader.until("ping").id == place("orders")
+        assert [e.data["id"] for e in reader.seen[:-1]] == [skip.pk for skip in later]
+
+
+def test_one_stream_carries_several_topics_known_or_not(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    added(now, "1-0")
+    topics = ["never heard of", "orders", "payments"]
+    reader = server.follow(guard, topic=topics)
+    begun = reader.until("ping")
+
+    added(now, "2-0", topic=topic_named("payments"))
+    added(now, "3-0", topic=topic_named("never heard of"))
+    told = [reader.until("skip") for _ in range(2)]
+
+    epoch = begun.id.partition(".")[0]
+    assert [event.id for event in (begun, *told)] == [
+        f"{epoch}.{revisions}" for revisions in ("0,1,0", "0,1,1", "1,1,1")
+    ]
+    assert [event.data["topic"] for event in told] == ["payments", "never heard of"]
+
+
+def test_a_group_hears_its_own_and_passes_over_the_others(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    reader = server.follow(guard, topic="orders", consumer_group="billing")
+    reader.until("ping")
+
+    for group in ("shipping", "billing", "shipping", None):
+        added(now, f"of {group}", consumer_group=group)
+    told = [reader.until("skip") for _ in range(2)]
+
+    assert [event.data["consumer_group"] for event in told] == ["billing", None]
+    assert [event.id.rpartition(".")[2] for event in told] == ["2", "4"]
+
+
+def test_what_one_consumer_poisons_the_other_hears_of(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    reader = server.follow(guard, topic="orders", consumer_group="billing")
+    reader.until("ping")
+
+    capture(now, failure(now, bookmark="a\0\ud800", replays=True))
+
+    assert reader.until("skip").data["matcher"]["value"] == "a\0\ud800"
+
+
+def test_a_skip_without_a_commit_is_never_told(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    topic_named()
+    reader = server.follow(guard, topic="orders")
+    reader.until("ping")
+
+    with transaction.atomic():
+        added(now, "rolled back")
+        transaction.set_rollback(True)
+    added(now, "kept")
+
+    assert reader.until("skip").data["matcher"]["value"] == "kept"
+
+
+def test_without_notices_a_change_arrives_all_the_same(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    reader = server.follow(guard, topic="orders")
+    reader.until("ping")
+    stop = threading.Event()
+
+    def cut() -> None:
+        while not stop.wait(0.01):
+            terminate("poisonweb listener")
+        connection.close()
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    for number in range(3):
+        added(now, f"{number}-0")
+        assert reader.until("skip").data["matcher"]["value"] == f"{number}-0"
+    stop.set()
+    cutter.join()
+
+
+def test_a_stream_outlives_the_sessions_of_its_hub(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    reader = server.follow(guard, topic="orders")
+    reader.until("ping")
+
+    for number in range(3):
+        terminate("poisonweb listener", "poisonweb skips")
+        added(now, f"{number}-0")
+
+    values = [reader.until("skip").data["matcher"]["value"] for _ in range(3)]
+    assert values == ["0-0", "1-0", "2-0"]
+
+
+def test_who_leaves_before_the_first_event_disturbs_nobody(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    with lists_locked():
+        # One is asked for when it leaves, the other comes and goes meanwhile.
+        early = server.follow(guard, topic="shipping")
+        stays = server.follow(guard, topic="orders")
+        wait_until(hub_waits)
+        late = server.follow(guard, topic="payments")
+        for reader in (early, late):
+            reader.close()
+        wait_until(lambda: readers_open() == 1)
+
+    added(now, "1-0")
+    stays.until("skip")
+    assert {event.kind for event in stays.seen} == {"ping", "skip"}
+
+
+@contextmanager
+def lists_locked() -> Iterator[None]:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {SkipList._meta.db_table}")
+        yield
+
+
+def hub_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)"
+            " WHERE NOT granted AND application_name = 'poisonweb skips')"
+        )
+        (waits,) = cursor.fetchone()
+        return bool(waits)
+
+
+def readers_open() -> int:
+    return sum(len(hub._open) for hub in stream.Hub._hubs.values())
+
+
+def terminate(*names: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = ANY(%s) AND datname = current_database()",
+            [list(names)],
+        )
+
+
+@pytest.mark.parametrize(
+    "after",
+    ["", "x", "another.1", "{epoch}.", "{epoch}.3", "{epoch}.1,1", "{epoch}.-1",
+     "{epoch}.1e1", "{epoch}.0", "{epoch}." + "9" * 5_000],
+)  # fmt: skip
+def test_a_place_that_is_not_known_here_is_a_reset_and_the_end(
+    server: Server, guard: Caller, now: datetime, after: str
+) -> None:
+    added(now, "1-0")
+    added(now, "2-0")
+    SkipList.objects.update(floor=1)
+    epoch = skip_list.head(topic="orders").epoch
+
+    place = after.replace("{epoch}", epoch) or f"{epoch}.99"
+    reader = server.follow(guard, after=place, topic="orders")
+
+    assert reader.rest == ["reset"]
+
+
+def test_too_far_behind_is_a_reset(
+    server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "MOST_BEHIND", 3)
+    topic_named()
+    start = place("orders")
+    for number in range(3):
+        added(now, f"{number}-0")
+    near = server.follow(guard, after=start, topic="orders")
+    near.until("ping")
+
+    added(now, "3-0")
+    far = server.follow(guard, after=start, topic="orders")
+
+    assert [event.kind for event in near.seen] == ["skip", "skip", "skip", "ping"]
+    assert far.rest == ["reset"]
+
+
+def test_a_restored_store_resets_who_is_there(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    added(now)
+    reader = server.follow(guard, topic="orders")
+    reader.until("ping")
+
+    (row,) = StoreEpoch.objects.values()
+    with transaction.atomic():
+        StoreEpoch.objects.all().delete()
+        StoreEpoch.objects.create(**row)
+
+    assert reader.rest == ["reset"]
+
+
+def test_a_list_that_went_back_in_time_resets_who_is_there(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    added(now, "1-0")
+    added(now, "2-0")
+    reader = server.follow(guard, topic="orders")
+    reader.until("ping")
+
+    SkipList.objects.update(revision=1)
+
+    assert reader.rest == ["reset"]
+
+
+def test_a_burst_of_any_size_arrives_in_order(
+    server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "PAGE", 7)
+    topic_named(replays=True)
+    readers = [server.follow(guard, topic="orders") for _ in range(3)]
+    for reader in readers:
+        reader.until("ping")
+
+    capture(now, *(failure(now) for _ in range(50)))
+
+    for reader in readers:
+        told = [reader.until("skip").data["revision"] for _ in range(50)]
+        assert told == list(range(1, 51))
+
+
+def test_who_reads_too_slowly_is_cut_off_and_the_others_are_not(
+    server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "MOST_HELD", 100_000)
+    slow, other = (
+        server.follow(guard, topic="orders", consumer_group=group)
+        for group in ("billing", "shipping")
+    )
+    slow.until("ping")
+    other.until("ping")
+
+    for batch in range(4):
+        marks = [f"{batch}-{number}-" + "b" * 100_000 for number in range(50)]
+        reports = [failure(now, bookmark=mark, replays=True) for mark in marks]
+        capture(now, *reports)
+        added(now, f"{batch}-0", consumer_group="shipping")
+        assert other.until("skip").data["matcher"]["value"] == f"{batch}-0"
+
+    kinds = slow.rest
+    assert kinds[-1] == "reset"
+    assert len(kinds) < 200
+
+
+def test_who_holds_a_position_is_told_when_it_is_taken(
+    server: Server, guard: Caller
+) -> None:
+    mine = server.follow(guard, topic=["payments", "orders"])
+    other = server.follow(guard, topic="shipping")
+    mine.until("ping")
+    other.until("ping")
+
+    for topic in ("orders", "shipping"):
+        notices.notify_fence(topic=topic, client_name="b-1", sub_id="é", epoch=7)
+
+    told = mine.until("fence")
+    assert (told.id, told.data) == (
+        "",
+        {"client_name": "b-1", "sub_id": "é", "topic": "orders", "epoch": 7},
+    )
+    assert other.until("fence").data["topic"] == "shipping"
+
+
+def test_silence_is_broken_by_a_word_that_all_is_told(
+    server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "PING_SECONDS", 0.1)
+    reader = server.follow(guard, topic="orders", consumer_group="billing")
+    reader.until("ping")
+
+    added(now, "of another", consumer_group="shipping")
+
+    at = place("orders")
+    assert any(reader.until("ping").id == at for _ in range(50))
+    assert {event.kind for event in reader.seen} == {"ping"}
+
+
+def test_a_stream_ends_after_a_while_so_that_a_revoked_key_does(
+    server: Server, guard: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "LONGEST_SECONDS", 0.1)
+
+    reader = server.follow(guard, topic="orders")
+
+    assert reader.rest == ["ping"]
+
+
+def test_a_person_may_follow_too_and_a_stranger_may_not(
+    server: Server, now: datetime
+) -> None:
+    person_of_the_pages, stranger = person(Role.VIEWER), program(topics=["payments"])
+
+    theirs = server.follow(person_of_the_pages, topic="orders")
+    refused = server.follow(stranger, topic="orders")
+    unknown = server.follow(Caller(client=stranger.client), topic="orders")
+
+    assert theirs.until("ping").id == place("orders")
+    assert [refused.response.status, unknown.response.status] == [403, 401]
+
+
+def test_many_readers_keep_no_thread_and_two_sessions_in_all(
+    server: Server, guard: Caller, now: datetime
+) -> None:
+    def sessions() -> dict[str, int]:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT application_name, count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() GROUP BY 1"
+            )
+            return dict(cursor.fetchall())
+
+    before = threading.active_count()
+    readers = [server.follow(guard, topic="orders") for _ in range(40)]
+    for reader in readers:
+        reader.until("ping")
+
+    mine = {"poisonweb": 1}
+    wait_until(
+        lambda: sessions() == {**mine, "poisonweb listener": 1, "poisonweb skips": 1}
+    )
+    wait_until(lambda: threading.active_count() <= before + 5)
+    for reader in readers:
+        reader.close()
+    wait_until(lambda: sessions() == mine)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(int(PATIENCE * 20)):
+        if holds():
+            return
+        pause.wait(0.05)
+    raise AssertionError("it never came true")
+
+
+@contextmanager
+def program_serving() -> Iterator[tuple[Server, subprocess.Popen[str]]]:
+    """Serve from a process of its own, which is told nothing of how to stop."""
+    port = free_port()
+    database = urlsplit(os.environ["DATABASE_URL"])
+    name = connection.settings_dict["NAME"]
+    url = urlunsplit(database._replace(path=f"/{name}"))
+    command = [sys.executable, "-m", "uvicorn", "poisonweb.asgi:application"]
+    process = subprocess.Popen(
+        [*command, "--port", str(port), "--lifespan", "off"],
+        cwd=ROOT,
+        env={**os.environ, "DATABASE_URL": url},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    running = Server(port=port)
+    try:
+        yield running, process
+    finally:
+        running.close()
+        process.kill()
+        process.communicate()
+
+
+def test_a_server_that_is_told_to_stop_ends_its_streams(guard: Caller) -> None:
+    with program_serving() as (server, process):
+        wait_until(server.answers)
+        readers = [server.follow(guard, topic="orders") for _ in range(5)]
+        for reader in readers:
+            reader.until("ping")
+
+        process.terminate()
+        _, told = process.communicate(timeout=PATIENCE)
+
+    assert [reader.rest for reader in readers] == [[]] * 5
+    assert "Traceback" not in told

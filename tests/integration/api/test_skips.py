@@ -1,0 +1,256 @@
+"""The calls about skips: who may ask, what is refused, and what comes back exactly."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+
+import pytest
+
+from apps.brokers.models import Topic
+from apps.core import clock
+from apps.poison import skip_list
+from apps.poison.models import Skip
+from apps.team.rights import Role, Scope
+from tests.integration.api.caller import Caller, person, program
+from tests.reports import failure, poisons
+from tests.skips import added, topic_named
+
+pytestmark = pytest.mark.django_db
+
+Member = dict[str, object]
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def guard() -> Caller:
+    return program(Scope.SKIPS_READ, Scope.SKIPS_WRITE, Scope.CAPTURE_WRITE)
+
+
+def new(value: object = "7-0", **changes: object) -> Member:
+    return {
+        "topic": "orders",
+        "matcher": {"kind": "bookmark", "value": value},
+        **changes,
+    }
+
+
+def test_a_skip_is_added_listed_and_removed(guard: Caller, now: datetime) -> None:
+    later = (now + timedelta(days=1)).isoformat()
+    asked = new(consumer_group="billing", expires_at=later, reason="kills the parser")
+
+    added = guard.post("skips", asked)
+    listed = guard.get("skips", topic="orders", consumer_group="billing").json
+    path = added.response["Location"]
+    removed = guard.send("DELETE", path, raw=b'{"reason": "fixed"}')
+    after = guard.get("skips", topic="orders").json
+
+    assert (added.status, removed.status) == (201, 200)
+    assert listed["skips"] == [added.json]
+    assert added.json["matcher"] == asked["matcher"]
+    assert (listed["revision"], after["revision"], after["skips"]) == (1, 2, [])
+    assert listed["epoch"] == after["epoch"]
+    assert removed.json["id"] == added.json["id"]
+    assert Skip.objects.get().removed_reason == "fixed"
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\ud800", "b" * 100_000, "é/ %", "{}"])
+def test_a_bookmark_of_any_characters_comes_back(guard: Caller, value: str) -> None:
+    added = guard.post("skips", new(value))
+
+    listed = guard.get("skips", topic="orders").json["skips"]
+
+    assert [skip["matcher"]["value"] for skip in (added.json, *listed)] == [value] * 2
+
+
+def test_a_rule_comes_back_as_the_object_it_is(guard: Caller) -> None:
+    rule = {"pointer": "/order/id", "equals": 12345678901234567890}
+
+    told = guard.post("skips", new(matcher={"kind": "rule", "value": rule}))
+
+    assert told.json["matcher"] == {"kind": "rule", "value": rule}
+
+
+def test_removing_needs_no_body_and_twice_is_once(guard: Caller) -> None:
+    path = guard.post("skips", new()).response["Location"]
+
+    answers = [guard.send("DELETE", path) for _ in range(2)]
+
+    assert [answer.status for answer in answers] == [200, 200]
+    assert skip_list.head(topic="orders").revision == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"topic": None}, "/topic"),
+        ({"topic": "a\0b"}, "/topic"),
+        ({"topic": "x" * 256}, "/topic"),
+        ({"consumer_group": ""}, "/consumer_group"),
+        ({"consumer_group": 13}, "/consumer_group"),
+        ({"handler_version": "\ud800"}, "/handler_version"),
+        ({"matcher": None}, "/matcher"),
+        ({"matcher": {"kind": "offset", "value": "1"}}, "/matcher/kind"),
+        ({"matcher": {"kind": "rule", "value": {"pointer": "a"}}}, "/matcher/value"),
+        ({"expires_at": "tomorrow"}, "/expires_at"),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, "/expires_at"),
+        ({"expires_at": "2999-01-01T00:00:00"}, "/expires_at"),
+        ({"reason": 13}, "/reason"),
+        ({"poison": 10**30}, "/poison"),
+        ({"poison": 13}, "/poison"),
+        ({"everything": "yes"}, "/everything"),
+        ({"consumer-group": "billing"}, "/consumer-group"),
+    ],
+)
+def test_what_is_no_skip_is_a_422_that_names_the_member(
+    guard: Caller, change: Member, pointer: str
+) -> None:
+    told = guard.post("skips", new(**change))
+
+    assert (told.status, told.pointers) == (422, [pointer])
+    assert Skip.objects.count() == 0
+
+
+@pytest.mark.parametrize("body", [[], 13, "x", None])
+def test_a_body_of_another_shape_is_a_400(guard: Caller, body: object) -> None:
+    assert guard.post("skips", body).status == 400
+
+
+def test_a_rule_for_everything_needs_a_word_more(guard: Caller, now: datetime) -> None:
+    poisons(now, 200)
+    rule = {"kind": "rule", "value": {"pointer": "/id", "equals": 13}}
+
+    refused = guard.post("skips", new(matcher=rule))
+    meant = guard.post("skips", new(matcher=rule, everything=True))
+
+    assert (refused.status, refused.pointers) == (422, ["/matcher/value"])
+    assert "everything" in refused.detail
+    assert meant.status == 201
+
+
+def test_a_key_uses_only_its_topics_heard_of_or_not(now: datetime) -> None:
+    mine = program(topics=["orders.*"])
+    theirs = added(now, "1-0")
+
+    answers = [
+        mine.get("skips", topic="orders"),
+        mine.get("skips", topic="never heard of"),
+        mine.get("skips/stream", topic="orders"),
+        mine.post("skips", new()),
+    ]
+    removed = mine.send("DELETE", f"skips/{theirs.pk}")
+
+    assert [answer.status for answer in answers] == [403] * 4
+    assert removed.status == 404
+    assert mine.get("skips", topic="orders.eu").json["skips"] == []
+    assert not Topic.objects.filter(name="orders.eu").exists()
+
+
+def test_each_call_needs_its_scope(now: datetime) -> None:
+    skip = added(now)
+    reader, writer = program(Scope.SKIPS_READ), program(Scope.SKIPS_WRITE)
+    viewer, operator = person(Role.VIEWER), person(Role.OPERATOR)
+
+    def answers(caller: Caller) -> list[int]:
+        return [
+            caller.get("skips", topic="orders").status,
+            caller.post("skips", new()).status,
+            caller.send("DELETE", f"skips/{skip.pk}").status,
+            caller.post("skips/applied", {"applied": []}).status,
+            caller.get("skips/stream").status,
+        ]
+
+    assert answers(reader) == [200, 403, 403, 403, 422]
+    assert answers(writer) == [403, 201, 200, 403, 403]
+    assert answers(viewer) == [200, 403, 403, 403, 422]
+    assert answers(operator) == [200, 201, 200, 403, 422]
+
+
+def test_what_was_passed_over_is_counted_member_by_member(
+    guard: Caller, now: datetime
+) -> None:
+    skip = added(now)
+    hidden = added(now, topic=topic_named("payments"))
+    mine = program(Scope.CAPTURE_WRITE, topics=["orders"])
+    good = {
+        "skip": skip.pk, "consumer_group": "billing", "client_name": "billing-1",
+        "count": 3, "last_at": now.isoformat(), "report": str(uuid.uuid4()),
+    }  # fmt: skip
+    bad: list[tuple[object, str]] = [
+        (13, ""),
+        ({**good, "skip": True}, "/skip"),
+        ({**good, "skip": 2**63}, "/skip"),
+        ({**good, "skip": hidden.pk}, "/skip"),
+        ({**good, "count": -1}, "/count"),
+        ({**good, "count": 2**31}, "/count"),
+        ({**good, "client_name": ""}, "/client_name"),
+        ({**good, "last_at": "now"}, "/last_at"),
+        ({**good, "report": "x"}, "/report"),
+    ]
+
+    members = [good, *(member for member, _ in bad), good]
+    answers = mine.post("skips/applied", {"applied": members}).results
+
+    assert [a.get("pointer") for a in answers] == [None, *(p for _, p in bad), None]
+    assert {a["status"] for a in answers[1:-1]} == {"rejected"}
+    skip.refresh_from_db()
+    assert skip.applied == 3
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {},
+        {"topic": ""},
+        {"topic": ["a", "a"]},
+        {"topic": [str(n) for n in range(101)]},
+        {"topic": "a", "consumer_group": "\0"},
+    ],
+)
+def test_a_stream_of_nothing_that_can_be_followed_is_refused(
+    guard: Caller, query: dict[str, object]
+) -> None:
+    told = guard.send("GET", "skips/stream", query=query)
+
+    assert told.status == 422
+
+
+def test_a_server_that_cannot_stream_says_so(guard: Caller) -> None:
+    told = guard.get("skips/stream", topic="orders")
+
+    assert (told.status, "ASGI" in told.detail) == (503, True)
+
+
+def test_a_list_is_rendered_anew_after_each_change(
+    guard: Caller, now: datetime
+) -> None:
+    def ids(**query: object) -> list[int]:
+        return [
+            s["id"] for s in guard.get("skips", topic="orders", **query).json["skips"]
+        ]
+
+    first = added(now, "1-0", consumer_group="billing")
+    told = [ids(), ids(), ids(consumer_group="shipping")]
+    second = added(now, "2-0")
+
+    assert told == [[first.pk], [first.pk], []]
+    assert ids() == [first.pk, second.pk]
+    assert ids(consumer_group="shipping") == [second.pk]
+
+
+def test_a_suspected_report_is_taken_and_cleared_over_http(
+    guard: Caller, now: datetime
+) -> None:
+    report = failure(now, bookmark="1-0", replays=True)
+
+    first = guard.post("failures", {"failures": [{**report, "suspected": True}]})
+    before = guard.get("skips", topic="orders").json["skips"]
+    cleared = guard.post("failures", {"failures": [report]})
+    after = guard.get("skips", topic="orders").json["skips"]
+
+    assert [t.results[0]["status"] for t in (first, cleared)] == ["created", "updated"]
+    assert (before, [s["matcher"]["value"] for s in after]) == ([], ["1-0"])

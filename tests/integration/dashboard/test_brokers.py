@@ -1,0 +1,391 @@
+"""Brokers are added, tried, looked through and watched; what is secret is not shown."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from html import unescape
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from django.test import Client
+
+from apps.audit.models import Entry
+from apps.brokers import registering, secrets
+from apps.brokers.adapters import KINDS
+from apps.brokers.models import Broker, Topic
+from apps.brokers.ports import FoundTopic
+from apps.capture.models import Lane, LaneState
+from apps.dashboard.selectors import brokers
+from apps.team.rights import Principal, Role
+from tests.integration.dashboard.conftest import SignIn
+
+pytestmark = pytest.mark.django_db
+
+HOSTILE = "<script>alert(1)</script>\u202e'\"&"
+
+
+@pytest.fixture
+def admin(sign_in: SignIn) -> Client:
+    return sign_in(Role.ADMIN)
+
+
+@pytest.fixture
+def viewer(sign_in: SignIn) -> Client:
+    return sign_in(Role.VIEWER)
+
+
+@pytest.fixture
+def ours(redis_url: str, operator: Principal, now: datetime) -> Broker:
+    return registering.add(
+        name="ours",
+        kind="redis_streams",
+        url=redis_url,
+        options={},
+        principal=operator,
+        now=now,
+    )
+
+
+def get(client: Client, path: str, status: int = 200) -> str:
+    response = client.get(path)
+    assert response.status_code == status, path
+    return response.content.decode()
+
+
+def post(client: Client, path: str, status: int, **form: object) -> str:
+    response: Any = client.post(path, form)
+    assert response.status_code == status, response.content
+    return str(response.content.decode() or response["Location"])
+
+
+def words(page: str) -> str:
+    """Give what a page says, without its tags and in one line."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
+
+
+def password_of(url: str) -> str:
+    password = urlsplit(url).password
+    assert password
+    return password
+
+
+def filled(address: str, **changes: str) -> dict[str, str]:
+    return {"name": "ours", "kind": "redis_streams", "url": address, **changes}
+
+
+def test_a_broker_is_added_and_its_secret_is_on_no_page(
+    admin: Client, redis_url: str
+) -> None:
+    place = post(admin, "/brokers/new", 302, **filled(redis_url))
+    broker = Broker.objects.get()
+    paths = [place, "/brokers", f"/brokers/{broker.pk}/edit", "/audit", "/topics"]
+
+    pages = [get(admin, path) for path in paths]
+
+    assert place == f"/brokers/{broker.pk}?added=1"
+    assert secrets.revealed(broker.url) == redis_url
+    assert [p for p in pages if password_of(redis_url) in p or broker.url in p] == []
+    assert "It is added." in words(pages[0])
+    assert "kept, sealed" in words(pages[1])
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_what_each_kind_can_do_is_a_table(
+    admin: Client, now: datetime, kind: str
+) -> None:
+    broker = Broker.objects.create(name=kind, kind=kind, url="env:NOWHERE")
+
+    page = words(get(admin, f"/brokers/{broker.pk}"))
+
+    assert f"What {KINDS[kind].title} can do" in page
+    assert "Largest message" in page or "is not installed here" in page
+
+
+def test_a_client_that_is_missing_is_told_with_the_remedy(
+    admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        KINDS,
+        "absent",
+        type(KINDS["sqs"])(
+            name="absent", title="Absent MQ", client="apps", url="x", suffix="-x"
+        ),
+    )
+    broker = Broker.objects.create(name="a", kind="absent", url="env:NOWHERE")
+
+    page = words(get(admin, f"/brokers/{broker.pk}"))
+    tried = words(post(admin, f"/brokers/{broker.pk}/test", 200))
+
+    assert "The client of Absent MQ is not installed here" in page
+    assert "pip install -r apps/brokers/requirements/absent.txt" in page
+    assert "It cannot be reached" in tried
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"kind": "pigeon"}, "kind"),
+        ({"url": "redis://169.254.169.254"}, "url"),
+        ({"url": "redis://:sesame@127.0.0.1:0x"}, "url"),
+        ({"options": "{"}, "options"),
+        ({"options": '{"colour": 1}'}, "options"),
+    ],
+)
+def test_a_form_that_makes_no_broker_says_why_beside_the_field(
+    admin: Client, change: dict[str, str], field: str
+) -> None:
+    told = filled("redis://:sesame@127.0.0.1:9", **change)
+
+    page = post(admin, "/brokers/new", 422, **told)
+
+    assert 'role="alert"' in page
+    assert field == "kind" or re.search(
+        rf'name="{field}"[^>]*aria-invalid="true"', page
+    )
+    assert "sesame" not in page
+    assert Broker.objects.count() == 0
+
+
+def test_a_variable_of_the_environment_is_no_secret(admin: Client) -> None:
+    told = filled("env:OUR_BROKER", name="")
+
+    page = post(admin, "/brokers/new", 422, **told)
+    post(admin, "/brokers/new", 302, **{**told, "name": "ours"})
+
+    assert 'value="env:OUR_BROKER"' in page
+    assert "enter it once more" not in page
+    assert "env:OUR_BROKER" in get(admin, "/brokers")
+
+
+def test_a_change_without_an_address_keeps_it(admin: Client, ours: Broker) -> None:
+    path = f"/brokers/{ours.pk}/edit"
+
+    post(admin, path, 302, name="renamed", url="", options='{"body_field": "b"}')
+    refused = post(admin, path, 422, name="renamed", url="redis://[fe80::1]")
+
+    changed = Broker.objects.get()
+    assert (changed.name, changed.url) == ("renamed", ours.url)
+    assert changed.options == {"body_field": "b"}
+    assert "The address is not shown again" in words(refused)
+
+
+def test_a_try_gives_a_real_answer(admin: Client, ours: Broker) -> None:
+    path = f"/brokers/{ours.pk}/test"
+
+    good = words(post(admin, path, 200))
+    Broker.objects.update(url=secrets.sealed("redis://:sesame@127.0.0.1:9"))
+    bad = words(post(admin, path, 200))
+
+    assert re.search(r"It answers after \d+ ms: Redis \d", good)
+    assert re.search(r"It cannot be reached after \d+ ms: .*127\.0\.0\.1:9", bad)
+    assert "sesame" not in bad
+    assert admin.get(path).status_code == 302
+
+
+def test_a_broker_goes_only_when_it_carries_nothing(
+    admin: Client, ours: Broker
+) -> None:
+    topic = Topic.objects.create(name="orders", native_name="orders", broker=ours)
+
+    told = get(admin, f"/brokers/{ours.pk}")
+    refused = post(admin, f"/brokers/{ours.pk}/remove", 409)
+    topic.delete()
+    place = post(admin, f"/brokers/{ours.pk}/remove", 302)
+
+    assert "It carries 1 topic" in words(told)
+    assert "still carries 1 of the topics" in words(refused)
+    assert (place, Broker.objects.count()) == ("/brokers", 0)
+
+
+def test_what_a_broker_has_is_found_and_observed_as_chosen(
+    admin: Client, ours: Broker, stream: redis.Redis
+) -> None:
+    for name in ("orders", "orders-poison", "bills", "bills-poison", "plain"):
+        stream.xadd(name, {"body": b"1"})
+    path = f"/brokers/{ours.pk}/discover"
+
+    page = get(admin, path)
+    (mark,) = re.findall(r'value="(\w{32})"><span class="only-heard">orders<', page)
+    place = post(admin, path, 302, topics=mark)
+    told = words(get(admin, place))
+    again = words(get(admin, path))
+
+    assert "2 dead-letter queues not watched yet of 3 topics that it has" in words(page)
+    assert "Observe all 2 with a dead-letter queue" in words(page)
+    assert "Observed from now on: 1" in told
+    assert list(Lane.objects.values_list("topic__name", "mode")) == [
+        ("orders", "observe")
+    ]
+    assert "Observe all 1 with a dead-letter queue" in again
+    assert stream.xlen("orders-poison") == 1
+
+
+def test_all_with_a_dead_letter_queue_are_observed_at_once(
+    admin: Client, ours: Broker, stream: redis.Redis
+) -> None:
+    for name in ("orders", "orders-poison", "bills", "bills-poison", "plain"):
+        stream.xadd(name, {"body": b"1"})
+    path = f"/brokers/{ours.pk}/discover"
+
+    places = [post(admin, path, 302, everything="1") for _ in "ab"]
+
+    assert [place.partition("?")[2] for place in places] == ["observed=2", "observed=0"]
+    assert set(Lane.objects.values_list("topic__name", flat=True)) == {
+        "orders",
+        "bills",
+    }
+    assert not Topic.objects.filter(name="plain").exists()
+    assert Entry.objects.filter(action="topic.registered").count() == 2
+
+
+def test_choosing_nothing_is_told(admin: Client, ours: Broker) -> None:
+    page = post(admin, f"/brokers/{ours.pk}/discover", 422, topics="0" * 32)
+
+    assert "Choose at least one of them" in words(page)
+
+
+def test_a_search_narrows_what_is_shown_and_not_what_all_means(
+    admin: Client, ours: Broker, stream: redis.Redis
+) -> None:
+    for name in ("orders", "orders-poison", "bills", "bills-poison"):
+        stream.xadd(name, {"body": b"1"})
+
+    page = get(admin, f"/brokers/{ours.pk}/discover?name=ORD")
+    none = get(admin, f"/brokers/{ours.pk}/discover?name=nowhere")
+
+    assert ">orders<" in page
+    assert ">bills<" not in page
+    assert "Observe all 2" in words(page)
+    assert "No topic matches" in words(none)
+
+
+def test_a_broker_that_is_away_says_so_on_the_page(admin: Client, ours: Broker) -> None:
+    Broker.objects.update(url=secrets.sealed("redis://:sesame@127.0.0.1:9"))
+    path = f"/brokers/{ours.pk}/discover"
+
+    pages = [get(admin, path, 503), post(admin, path, 503, everything="1")]
+
+    assert all("Ask again" in page and "sesame" not in page for page in pages)
+
+
+def test_a_hostile_name_is_shown_and_carried_as_it_is(
+    admin: Client, ours: Broker, stream: redis.Redis
+) -> None:
+    stream.xadd(HOSTILE, {"body": b"1"})
+    stream.xadd(HOSTILE + "-poison", {"body": b"1"})
+    stream.xadd(b"\xff\x00", {"body": b"1"})
+    path = f"/brokers/{ours.pk}/discover"
+
+    page = get(admin, path)
+    post(admin, path, 302, everything="1")
+    topic = Topic.objects.get()
+    pages = [page, *(get(admin, p) for p in ("/topics", f"/topics/{topic.pk}", path))]
+
+    assert topic.name == HOSTILE
+    assert [shown for shown in pages if "<script>alert" in shown] == []
+    assert "U+202E" in page
+    assert "its name is no text" in page
+
+
+def test_one_that_cannot_be_kept_never_stops_the_others(
+    ours: Broker, operator: Principal, stream: redis.Redis
+) -> None:
+    stream.xadd(b"\xff\x00", {"body": b"1"})
+    stream.xadd(b"\xff\x00-poison", {"body": b"1"})
+    stream.xadd("orders", {"body": b"1"})
+    stream.xadd("orders-poison", {"body": b"1"})
+
+    found = brokers.chosen(ours, [], operator, everything=True)
+
+    assert [each.name for each in found] == ["orders"]
+
+
+def test_a_list_says_how_a_brokers_lanes_are(
+    viewer: Client, ours: Broker, now: datetime
+) -> None:
+    for number, state in enumerate(("running", "running", "away")):
+        topic = Topic.objects.create(
+            name=f"t{number}",
+            native_name=f"t{number}",
+            broker=ours,
+            dead_letter_queue="q",
+        )
+        Lane.objects.create(topic=topic, state=state, seen_at=now)
+
+    page = words(get(viewer, "/brokers"))
+
+    assert "Broker away 1" in page
+    assert "Running 2" in page
+
+
+def test_readers_see_brokers_and_change_nothing(
+    viewer: Client, ours: Broker, stream: redis.Redis
+) -> None:
+    stream.xadd("orders", {"body": b"1"})
+    stream.xadd("orders-poison", {"body": b"1"})
+    root = f"/brokers/{ours.pk}"
+
+    pages = [get(viewer, path) for path in ("/brokers", root, f"{root}/discover")]
+    refused = [
+        viewer.post("/brokers/new", filled("redis://x")).status_code,
+        viewer.get("/brokers/new").status_code,
+        viewer.post(f"{root}/edit", {"name": "x"}).status_code,
+        viewer.post(f"{root}/test").status_code,
+        viewer.post(f"{root}/remove").status_code,
+        viewer.post(f"{root}/discover", {"everything": "1"}).status_code,
+    ]
+
+    assert refused == [403] * 6
+    assert all("brokers:write" in page for page in pages)
+    assert (Broker.objects.count(), Topic.objects.count()) == (1, 0)
+
+
+@pytest.mark.parametrize("path", ["", "/edit", "/discover"])
+def test_a_broker_that_is_not_there_is_a_404(admin: Client, path: str) -> None:
+    get(admin, f"/brokers/12345{path}", 404)
+
+
+def test_a_list_of_none_says_how_to_add_one(admin: Client) -> None:
+    assert "No broker yet" in words(get(admin, "/brokers"))
+
+
+def test_a_form_needs_its_token(sign_in: SignIn, ours: Broker) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.cookies = sign_in(Role.ADMIN).cookies
+
+    answers = [
+        client.post(path, {"name": "x"}).status_code
+        for path in ("/brokers/new", f"/brokers/{ours.pk}/test")
+    ]
+
+    assert answers == [403, 403]
+
+
+def test_names_are_told_apart_by_their_marks() -> None:
+    names = ("a", "a ", "A", "\udcff", "a\nb", "é", "e\u0301")
+
+    marks = {
+        brokers.mark_of(
+            FoundTopic(name=name, depth=0, dead_letter_queue="", dead_letters=None)
+        )
+        for name in names
+    }
+
+    assert len(marks) == len(names)
+    assert all(re.fullmatch(r"[0-9a-f]{32}", mark) for mark in marks)
+
+
+def test_the_worst_lane_is_how_a_broker_is(now: datetime, ours: Broker) -> None:
+    row = brokers.BrokerRow(
+        broker=ours,
+        topics=[
+            brokers.CarriedTopic(topic=Topic(), lane=lane)
+            for lane in ("running", LaneState.PAUSED.value, "silent")
+        ],
+    )
+
+    assert (row.state, list(row.lanes)) == ("silent", ["silent", "paused", "running"])

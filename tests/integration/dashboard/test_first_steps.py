@@ -1,0 +1,137 @@
+"""The first hour is ticked by facts, leads to the next step, and then leaves."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import datetime
+
+import pytest
+from django.test import Client
+
+from apps.brokers.models import Broker, Topic
+from apps.capture.models import Lane
+from apps.core.actor import Actor
+from apps.dashboard.selectors import first_steps
+from apps.poison.models import Poison, Redrive
+from apps.team.rights import Principal, Role, Scope
+from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.test_brokers import get, words
+from tests.reports import poisons
+
+pytestmark = pytest.mark.django_db
+
+ADMIN = Principal(actor=Actor.user("anna"), scopes=frozenset(Scope))
+READER = Principal(actor=Actor.user("bob"), scopes=frozenset({Scope.BROKERS_READ}))
+
+
+def own_broker(*, is_sample: bool = False) -> Broker:
+    return Broker.objects.create(
+        name=f"{is_sample}",
+        kind="redis_streams",
+        url="redis://127.0.0.1:9",
+        is_sample=is_sample,
+    )
+
+
+def watched(broker: Broker) -> Topic:
+    topic, _ = Topic.objects.update_or_create(
+        name="orders",
+        defaults={
+            "native_name": "orders",
+            "broker": broker,
+            "dead_letter_queue": "orders-poison",
+        },
+    )
+    Lane.objects.create(topic=topic)
+    return topic
+
+
+def sent(poison: Poison, now: datetime) -> Redrive:
+    return Redrive.objects.create(
+        id=uuid.uuid4(),
+        poison=poison,
+        n=1,
+        topic=poison.topic,
+        outcome="sent",
+        epoch=1,
+        claimed_at=now,
+        sent_at=now,
+        digest=poison.digest,
+    )
+
+
+def state(principal: Principal = ADMIN) -> tuple[list[bool], str]:
+    """Give which steps are done, and where the next one leads."""
+    found = first_steps.find(principal)
+    if found is None:
+        return [], ""
+    return [step.done for step in found.steps], found.next.link if found.next else ""
+
+
+def test_each_step_is_ticked_by_what_is_there(now: datetime) -> None:
+    seen = [state()]
+    broker = own_broker()
+    seen.append(state())
+    topic = watched(broker)
+    seen.append(state())
+    (poison,) = poisons(now, 1)
+    seen.append(state())
+    sent(poison, now)
+    seen.append(state())
+
+    assert [sum(done) for done, _ in seen] == [0, 1, 2, 3, 0]
+    assert [link for _, link in seen] == [
+        "/brokers/new",
+        f"/brokers/{broker.pk}/discover",
+        f"/topics/{topic.pk}#lane",
+        f"/messages/{poison.pk}",
+        "",
+    ]
+
+
+def test_the_sample_counts_for_nothing(now: datetime) -> None:
+    watched(own_broker(is_sample=True))
+    sent(poisons(now, 1)[0], now)
+
+    assert state() == ([False] * 4, "/brokers/new")
+
+
+def test_who_may_not_is_led_nowhere() -> None:
+    assert state(READER) == ([False] * 4, "")
+
+
+def test_the_card_stands_on_the_overview_until_it_is_put_away(
+    sign_in: SignIn, now: datetime
+) -> None:
+    admin = sign_in(Role.ADMIN)
+
+    before = get(admin, "/")
+    answer = admin.post("/first-steps/dismiss")
+    after = get(admin, "/")
+
+    assert "0 of 4 done" in words(before)
+    assert '<a class="button primary" href="/brokers/new">Connect a broker' in before
+    assert answer.status_code == 302
+    assert "Your first hour" not in after
+    assert "No message yet" in words(after)
+
+
+def test_the_card_leaves_by_itself(anna: Client, now: datetime) -> None:
+    watched(own_broker())
+    (poison,) = poisons(now, 1)
+
+    before = words(get(anna, "/"))
+    sent(poison, now)
+    after = words(get(anna, "/"))
+
+    assert "3 of 4 done" in before
+    assert re.search(r"Requeue one It goes back .* Requeue one", before)
+    assert "Your first hour" not in after
+
+
+def test_who_may_not_connect_a_broker_is_told_who_can(sign_in: SignIn) -> None:
+    page = get(sign_in(Role.VIEWER), "/")
+
+    assert "an admin can" in page
+    assert 'href="/brokers/new"' not in page

@@ -1,0 +1,183 @@
+"""A guard that has paused is named where people look, with its host and version."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+
+import pytest
+from django.test import Client
+
+from apps.brokers.models import Topic
+from apps.capture import guards
+from apps.dashboard.selectors import guards as shown
+from tests.reports import GUARD
+
+pytestmark = pytest.mark.django_db
+
+WHY = "50 failures in a row"
+HOSTILE = "</td><script>alert(1)</script>\u202e\x00\ud800" + "A" * 400
+
+
+def tell(now: datetime, **changes: object) -> Topic:
+    """Let a guard say how it is; each call is another process."""
+    word: dict[str, object] = {
+        "reporter": str(uuid.uuid4()),
+        "topic": "orders",
+        "consumer_group": "billing",
+        "client_name": "billing-1",
+        "host": "web-3",
+        "version": "1.0.0",
+        "handler_version": "2026.11.20",
+        "state": "running",
+        "detail": "",
+        "skips_age_s": 0.5,
+        "spooled": 0,
+        "suspected": 0,
+        "journal": True,
+        "at": now.isoformat(),
+        **changes,
+    }
+    (answer,) = guards.note(members=[word], principal=GUARD, now=now)
+    assert answer.status == "created", answer
+    return Topic.objects.get(name=word["topic"])
+
+
+def get(client: Client, path: str) -> str:
+    response = client.get(path)
+    assert response.status_code == 200, path
+    return response.content.decode()
+
+
+def pages(client: Client, topic: Topic) -> list[str]:
+    return [get(client, path) for path in ("/", f"/topics/{topic.pk}")]
+
+
+def test_a_paused_guard_is_named_on_the_overview_and_on_its_topics_page(
+    anna: Client, now: datetime
+) -> None:
+    topic = tell(now, state="paused", detail=WHY)
+    tell(now, client_name="billing-2", host="web-4")
+
+    found = pages(anna, topic)
+
+    told = ("billing-1", "web-3", "2026.11.20", WHY, f"{now:%Y-%m-%dT%H:%M:%S}Z")
+    assert [part for page in found for part in told if part not in page] == []
+    assert ["is paused since" in page for page in found] == [True, True]
+    assert "1 of 2 run" in found[0]
+    assert f'href="/topics/{topic.pk}#guards"' in found[0]
+    assert "billing-2" not in found[0]
+
+
+def test_guards_that_run_raise_no_alarm(anna: Client, now: datetime) -> None:
+    topic = tell(now)
+
+    overview, page = pages(anna, topic)
+
+    assert "1 of 1 run" in overview
+    assert "is paused since" not in overview
+    assert "Running" in page
+
+
+def test_who_is_not_heard_any_more_is_silent_and_not_paused(
+    anna: Client, now: datetime
+) -> None:
+    topic = tell(now - 2 * guards.GUARD_LIVES, state="paused", detail=WHY)
+
+    overview, page = pages(anna, topic)
+
+    assert "is paused since" not in overview
+    assert "0 of 1 run" in overview
+    assert "Silent" in page
+
+
+def test_who_said_goodbye_is_not_missed(anna: Client, now: datetime) -> None:
+    topic = tell(now - 2 * guards.GUARD_LIVES, state="stopping")
+
+    overview, page = pages(anna, topic)
+
+    assert " run</span>" not in overview
+    assert "No guard yet" in page
+
+
+@pytest.mark.parametrize(
+    ("successor", "told"),
+    [
+        ({}, "1 of 1 run"),
+        ({"host": "web-4"}, "1 of 2 run"),
+        ({"client_name": "billing-2"}, "1 of 2 run"),
+        ({"consumer_group": "audit"}, "1 of 2 run"),
+    ],
+)
+def test_only_who_was_started_again_under_its_name_is_not_missed(
+    anna: Client, now: datetime, successor: dict[str, object], told: str
+) -> None:
+    tell(now - 2 * guards.GUARD_LIVES)
+    topic = tell(now, **successor)
+
+    overview, page = pages(anna, topic)
+
+    assert told in overview
+    assert ("Silent" in page) is bool(successor)
+
+
+def test_those_that_take_no_message_come_first_and_the_rest_is_a_number(
+    anna: Client, now: datetime
+) -> None:
+    for place in range(7):
+        state = "paused" if place % 2 else "holding"
+        tell(now, client_name=f"z-{place}", state=state)
+    topic = tell(now, client_name="a")
+
+    overview, page = pages(anna, topic)
+    found = shown.of_topic(topic, now=now)
+
+    assert "And 2 other guards" in overview
+    assert [row.guard.client_name for row in found.rows][-1] == "a"
+    assert page.index("z-0") < page.index('"strong">a<')
+
+
+def test_nobody_sees_the_guards_of_other_topics(now: datetime) -> None:
+    tell(now, state="paused")
+
+    visible = Topic.objects.matching(("orders.eu",))
+    found = shown.idle(visible, now=now)
+
+    assert (found.guards, found.number) == ([], 0)
+    assert shown.signs(visible, now=now) == []
+
+
+def test_an_installation_without_guards_says_how_they_come(
+    anna: Client, now: datetime
+) -> None:
+    topic = tell(now - 2 * guards.GUARD_LIVES, state="stopping")
+
+    overview, page = pages(anna, topic)
+
+    assert "Guards" not in overview
+    assert "Consumers that run on the SDK tell how they are" in page
+
+
+def test_no_text_of_a_guard_breaks_a_page(anna: Client, now: datetime) -> None:
+    strange = "\u202e\u2066" + "W" * 250
+    topic = tell(now, state="paused", detail=HOSTILE, host=strange, client_name=strange)
+
+    found = pages(anna, topic)
+
+    assert all("<script>alert" not in page for page in found)
+    assert all("\u202e" not in page for page in found)
+
+
+def test_a_page_asks_as_often_for_many_guards_as_for_one(
+    anna: Client, now: datetime, django_assert_max_num_queries: object
+) -> None:
+    topic = tell(now, state="paused")
+    for place in range(60):
+        tell(now, client_name=f"billing-{place}", state="paused")
+
+    with django_assert_max_num_queries(5):  # type: ignore[operator]
+        shown.of_topic(topic, now=now)
+        shown.idle(Topic.objects.all(), now=now)
+        shown.signs(Topic.objects.all(), now=now)
+
+    assert "50 of 61" in get(anna, f"/topics/{topic.pk}")

@@ -1,0 +1,336 @@
+"""What a lane does is said by admins, with a reason; what it saw is shown safely."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from django.test import Client
+
+from apps.audit.models import Entry
+from apps.brokers.models import Broker, Topic
+from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
+from apps.team.rights import Role
+from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.test_brokers import get, post, words
+
+pytestmark = pytest.mark.django_db
+
+HOSTILE = b"<script>alert(1)</script>\xe2\x80\xae"
+
+
+@pytest.fixture
+def admin(sign_in: SignIn) -> Client:
+    return sign_in(Role.ADMIN, reads_bodies=True)
+
+
+@pytest.fixture
+def topic() -> Topic:
+    broker = Broker.objects.create(
+        name="ours", kind="redis_streams", url="redis://127.0.0.1:9"
+    )
+    return Topic.objects.create(
+        name="orders",
+        native_name="orders",
+        broker=broker,
+        dead_letter_queue="orders-poison",
+    )
+
+
+@pytest.fixture
+def lane(topic: Topic, now: datetime) -> Lane:
+    return Lane.objects.create(topic=topic, state="running", seen_at=now, depth=312)
+
+
+def sample(topic: Topic, now: datetime, **changes: object) -> Sample:
+    facts: dict[str, object] = {
+        "place": 0,
+        "bookmark": "7-0",
+        "start": b'{"id": 13}',
+        "size": 10 + 39,
+        "headers": [b"tenant", b"acme", b"authorization", b"sesame" + b"!" * 10],
+        "dequeue_count": 3,
+        "seen_at": now,
+    }
+    return Sample.objects.create(topic=topic, **{**facts, **changes})
+
+
+def told(topic: Topic, **changes: str) -> dict[str, str]:
+    """Give the form of a topic's policies as it comes, with changes."""
+    return {
+        "dead_letter_queue": topic.dead_letter_queue,
+        "max_dequeue_count": "5",
+        "visibility_timeout": "60",
+        "retention_days": "",
+        "owner": "",
+        "runbook": "",
+        "options": "",
+        "reason": "",
+        **changes,
+    }
+
+
+def test_a_lane_tells_all_it_knows(admin: Client, lane: Lane, now: datetime) -> None:
+    Lane.objects.update(
+        mode=Mode.CAPTURE.value,
+        captured=4_711,
+        rate=12.5,
+        oldest_at=now - timedelta(hours=3, minutes=1),
+        error="Redis at 127.0.0.1:9 is away",
+        error_at=now - timedelta(hours=2, minutes=1),
+    )
+    HeldDeadLetter.objects.create(
+        topic=lane.topic, bookmark="9-0", reason="too large", size=10, seen_at=now
+    )
+
+    page = words(get(admin, f"/topics/{lane.topic_id}"))
+
+    for said in (
+        "capture: dead letters are kept here",
+        "312, the oldest came 3h ago",
+        "4,711 so far, 12.5 a minute",
+        "2h ago: Redis at 127.0.0.1:9 is away",
+        "9-0",
+        "too large",
+    ):
+        assert said in page
+
+
+def test_a_mode_is_looked_at_then_set_with_a_reason(admin: Client, lane: Lane) -> None:
+    path = f"/topics/{lane.topic_id}/mode"
+
+    page = words(get(admin, f"{path}?mode=capture"))
+    refused = words(post(admin, path, 422, mode="capture", reason=" "))
+    place = post(admin, path, 302, mode="capture", reason="we take over")
+
+    entry = Entry.objects.get(action="lane.set")
+    assert "312" in page
+    assert "removed from the queue" in page
+    assert "Capture orders-poison" in page
+    assert "Say why" in refused
+    assert place == f"/topics/{lane.topic_id}"
+    assert Lane.objects.get().mode == "capture"
+    assert (entry.subject, entry.reason) == ("lane:orders", "we take over")
+
+
+def test_a_tee_needs_its_queue(admin: Client, lane: Lane) -> None:
+    path = f"/topics/{lane.topic_id}/mode"
+
+    refused = [
+        post(admin, path, 422, mode="tee", reason="r", tee_queue=queue)
+        for queue in ("", "orders", "orders-poison")
+    ]
+    post(admin, path, 302, mode="tee", reason="r", tee_queue="copies")
+    page = words(get(admin, f"/topics/{lane.topic_id}"))
+    post(admin, path, 302, mode="observe")
+
+    assert all('aria-invalid="true"' in page for page in refused)
+    assert "with a copy to copies" in page
+    assert (Lane.objects.get().mode, Lane.objects.get().tee_queue) == ("observe", "")
+
+
+def test_a_topic_without_a_lane_gets_one(admin: Client, topic: Topic) -> None:
+    page = words(get(admin, f"/topics/{topic.pk}"))
+
+    post(admin, f"/topics/{topic.pk}/mode", 302, mode="observe")
+
+    assert "none: nobody looks at it" in page
+    assert Lane.objects.get().mode == "observe"
+
+
+@pytest.mark.parametrize("mode", ["", "steal", "<script>"])
+def test_a_mode_that_is_none_is_refused(admin: Client, lane: Lane, mode: str) -> None:
+    for answer in (
+        admin.get(f"/topics/{lane.topic_id}/mode", {"mode": mode}),
+        admin.post(f"/topics/{lane.topic_id}/mode", {"mode": mode}),
+    ):
+        assert answer.status_code == 422
+
+
+def test_a_topic_without_a_dead_letter_queue_has_no_mode(admin: Client) -> None:
+    told = Topic.objects.create(name="told", native_name="told")
+
+    page = words(get(admin, f"/topics/{told.pk}"))
+    get(admin, f"/topics/{told.pk}/mode?mode=capture", 404)
+    answer = admin.post(f"/topics/{told.pk}/mode", {"mode": "observe"})
+
+    assert "None is drained" in page
+    assert answer.status_code == 409
+    assert Lane.objects.count() == 0
+
+
+def test_a_lane_is_paused_and_resumed(admin: Client, lane: Lane) -> None:
+    path = f"/topics/{lane.topic_id}/pause"
+
+    post(admin, path, 302, pause="1")
+    paused = words(get(admin, f"/topics/{lane.topic_id}"))
+    post(admin, path, 302, resume="1")
+    resumed = words(get(admin, f"/topics/{lane.topic_id}"))
+    nothing = admin.get(path)
+
+    assert "Resume" in paused
+    assert "Pause" in resumed
+    assert not Lane.objects.get().paused
+    assert nothing.status_code == 302
+    assert list(Entry.objects.order_by("seq").values_list("action", flat=True)) == [
+        "user.created",
+        "lane.paused",
+        "lane.resumed",
+    ]
+
+
+def test_policies_are_filled_in_and_shown(admin: Client, topic: Topic) -> None:
+    path = f"/topics/{topic.pk}/policies"
+    form = told(
+        topic,
+        max_dequeue_count="3",
+        visibility_timeout="00:00:30",
+        retention_days="14",
+        owner="Team A",
+        runbook="https://wiki.example/orders?a=b",
+        options='{"body_field": "payload"}',
+        reason="ours now",
+    )
+
+    blank = get(admin, path)
+    post(admin, path, 302, **form)
+    page = get(admin, f"/topics/{topic.pk}")
+    again = get(admin, path)
+
+    assert 'name="visibility_timeout" value="60"' in blank
+    assert "30 s" in words(page)
+    assert "14 days" in words(page)
+    assert 'href="https://wiki.example/orders?a=b" rel="noreferrer' in page
+    assert 'value="30"' in again
+    assert "payload" in again
+    assert Entry.objects.get(action="topic.altered").reason == "ours now"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"max_dequeue_count": "0"}, "max_dequeue_count"),
+        ({"visibility_timeout": "soon"}, "visibility_timeout"),
+        ({"retention_days": "-1"}, "retention_days"),
+        ({"owner": "x" * 201}, "owner"),
+        ({"runbook": "javascript:alert(1)"}, "runbook"),
+        ({"options": "["}, "options"),
+        ({"options": '{"colour": 1}'}, "options"),
+        ({"dead_letter_queue": "orders"}, "dead_letter_queue"),
+        ({"reason": "x" * 1_001}, "reason"),
+        ({"host_json": "{}"}, ""),
+    ],
+)
+def test_what_is_no_policy_is_told_beside_its_field(
+    admin: Client, topic: Topic, change: dict[str, str], field: str
+) -> None:
+    page = post(admin, f"/topics/{topic.pk}/policies", 422, **told(topic, **change))
+
+    before, _, after = page.partition(f'name="{field}"' if field else 'role="alert"')
+    assert before
+    assert not field or 'aria-invalid="true"' in after.partition(">")[0]
+    assert not Entry.objects.filter(action="topic.altered").exists()
+
+
+def test_a_host_json_is_pasted_where_the_kind_has_one(admin: Client) -> None:
+    pytest.importorskip("apps.brokers.adapters.azure_queue")
+    broker = Broker.objects.create(
+        name="azure", kind="azure_queue", url="UseDevelopmentStorage=true"
+    )
+    topic = Topic.objects.create(
+        name="request-queue-1",
+        native_name="request-queue-1",
+        broker=broker,
+        dead_letter_queue="request-queue-1-poison",
+    )
+    path = f"/topics/{topic.pk}/policies"
+    pasted = """{"extensions": {"queues": {  // as the portal shows it
+        "maxDequeueCount": 7, "visibilityTimeout": "00:00:10", "batchSize": 8}}}"""
+
+    offered = get(admin, path)
+    refused = post(admin, path, 422, **told(topic, host_json='{"version": "2.0"}'))
+    post(admin, path, 302, **told(topic, host_json=pasted))
+
+    kept = Topic.objects.get(pk=topic.pk)
+    assert 'name="host_json"' in offered
+    assert "extensions" in refused
+    assert kept.max_dequeue_count == 7
+    assert kept.options == {"visibilityTimeout": "00:00:10", "batchSize": 8}
+
+
+def test_samples_show_what_they_hold_once_somebody_may(
+    admin: Client, sign_in: SignIn, lane: Lane, now: datetime
+) -> None:
+    sample(lane.topic, now)
+    path = f"/topics/{lane.topic_id}/samples"
+
+    link = get(admin, f"/topics/{lane.topic_id}")
+    before = words(get(admin, path))
+    after = words(post(admin, path, 200))
+    refused = sign_in(Role.ADMIN).post(path)
+
+    entry = Entry.objects.get(action="body.revealed")
+    assert f'href="{path}"' in link
+    assert "tenant" in before
+    assert "acme" not in before
+    assert '"id": 13' not in before
+    assert "acme" in after
+    assert '"id": 13' in after
+    assert "sesame" not in after
+    assert "The first" not in after
+    assert refused.status_code == 403
+    assert (entry.subject, entry.detail["samples"]) == ("topic:orders", 1)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [HOSTILE, b"", b"\0\xff", b"{" * 5_000, b'{"a": 1e400}', b"9" * 5_000],
+)
+def test_nothing_that_a_sample_holds_breaks_its_page(
+    admin: Client, lane: Lane, now: datetime, start: bytes
+) -> None:
+    sample(
+        lane.topic,
+        now,
+        start=start,
+        size=len(start) + 7,
+        bookmark=HOSTILE.decode(),
+        headers=[HOSTILE, HOSTILE * 1_000, b"", b"\xff\0"],
+        dequeue_count=None,
+    )
+
+    page = post(admin, f"/topics/{lane.topic_id}/samples", 200)
+
+    assert "<script>alert" not in page
+
+
+def test_no_sample_says_why(admin: Client, lane: Lane) -> None:
+    page = words(post(admin, f"/topics/{lane.topic_id}/samples", 200))
+
+    assert "None was seen" in page
+    assert not Entry.objects.filter(action="body.revealed").exists()
+
+
+def test_who_only_reads_sees_a_lane_and_changes_nothing(
+    sign_in: SignIn, lane: Lane
+) -> None:
+    viewer, root = sign_in(Role.OPERATOR), f"/topics/{lane.topic_id}"
+
+    page = get(viewer, root)
+    answers = [
+        viewer.get(f"{root}/mode?mode=capture"),
+        viewer.post(f"{root}/mode", {"mode": "capture", "reason": "r"}),
+        viewer.post(f"{root}/pause", {"pause": "1"}),
+        viewer.get(f"{root}/policies"),
+        viewer.post(f"{root}/policies", {"owner": "me"}),
+    ]
+
+    assert "brokers:write" in page
+    assert "Capture…" not in page
+    assert [answer.status_code for answer in answers] == [403] * 5
+    assert (Lane.objects.get().mode, Lane.objects.get().paused) == ("observe", False)
+
+
+@pytest.mark.parametrize("path", ["mode?mode=capture", "policies", "samples"])
+def test_a_topic_that_is_not_there_is_a_404(admin: Client, path: str) -> None:
+    get(admin, f"/topics/12345/{path}", 404)

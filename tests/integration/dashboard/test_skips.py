@@ -1,0 +1,682 @@
+"""The skip list is shown, changed after a look at what it means, and accounted for."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+from django.http import QueryDict
+from django.test import Client
+
+from apps.audit.models import Entry
+from apps.brokers.models import Topic
+from apps.core.actor import Actor
+from apps.core.errors import Absent, Invalid
+from apps.dashboard import drafts
+from apps.dashboard.drafts import SkipForm
+from apps.dashboard.paging import PAGE_SIZE
+from apps.dashboard.selectors import skips
+from apps.poison import skip_list
+from apps.poison.matching import Matcher
+from apps.poison.models import Poison, Skip
+from apps.poison.skip_list import Applied
+from apps.team.rights import Principal, Role, Scope
+from apps.triage.models import Operation
+from tests.integration.dashboard.conftest import SignIn
+from tests.reports import capture, failure, poisons
+
+pytestmark = pytest.mark.django_db
+
+ANNA = Principal(actor=Actor.user("anna"), scopes=frozenset(Scope))
+EU = Principal(actor=Actor.key("eu"), scopes=frozenset(Scope), topics=("orders.eu",))
+HOSTILE = "</td><script>alert(1)</script>\u202e\x1b[31m" + "A" * 500
+RULE = {"by": "header", "where": "tenant", "value": "acme", "topic": "orders"}
+
+
+def get(client: Client, path: str, status: int = 200) -> str:
+    response = client.get(path)
+    assert response.status_code == status, path
+    return response.content.decode()
+
+
+def of_tenant(now: datetime, tenant: str, number: int = 1) -> list[Poison]:
+    return poisons(now, number, headers=[("tenant", tenant.encode())])
+
+
+def skip(now: datetime, **changes: Any) -> Skip:
+    """Put a skip on the list: what no call changes is a bookmark of orders."""
+    topic, _ = Topic.objects.get_or_create(
+        name=changes.pop("topic", "orders"),
+        defaults={"native_name": str(uuid.uuid4())},
+    )
+    told = {"kind": "bookmark", "value": str(uuid.uuid4())}
+    told |= changes.pop("matcher", {})
+    facts = {"consumer_group": None, "reason": "it kills", "principal": ANNA, **changes}
+    return skip_list.add(topic=topic, matcher=Matcher.parse(told), now=now, **facts)
+
+
+def rule(**told: object) -> dict[str, object]:
+    return {"kind": "rule", "value": told}
+
+
+def look(client: Client, form: Mapping[str, object], status: int = 200) -> str:
+    response = client.post("/skips/new", {"act": "look", **form})
+    assert response.status_code == status, response.content
+    return response.content.decode()
+
+
+def mark(page: str) -> str:
+    (found,) = re.findall(r'name="seen" value="([^"]+)"', page)
+    return str(found)
+
+
+def add(client: Client, seen: str, **form: object) -> Any:
+    told = {"act": "add", "seen": seen, "reason": "it kills", **form}
+    return client.post("/skips/new", told)
+
+
+def words(page: str) -> str:
+    """Give what a page says, without its tags and in one line."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
+
+
+def test_a_message_is_skipped_after_a_look_with_a_reason(
+    anna: Client, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1)
+    link = f"/skips/new?message={poison.pk}"
+
+    offered = get(anna, f"/messages/{poison.pk}")
+    page = get(anna, link)
+    form = {"message": poison.pk, "by": "bookmark", "consumer_group": "billing"}
+    done = add(anna, mark(page), **form)
+
+    made = Skip.objects.get()
+    assert f'href="{link}"' in offered
+    assert "1 of the last 1 message of orders in billing" in words(page)
+    assert "Skip 1 message</button>" in page
+    assert (done.status_code, done["Location"]) == (302, f"/skips/{made.pk}")
+    assert (made.poison, made.consumer_group, made.kind) == (
+        poison,
+        "billing",
+        "bookmark",
+    )
+    assert (made.reason, made.by, made.is_automatic) == (
+        "it kills",
+        "user:operatorTrue",
+        False,
+    )
+    assert made.expires_at is not None
+    assert timedelta(days=29) < made.expires_at - now < timedelta(days=31)
+    entry = Entry.objects.get(action="skip.added")
+    assert (entry.subject, entry.reason) == (f"skip:{made.pk}", "it kills")
+
+
+@pytest.mark.parametrize(
+    ("by", "kind", "matched"),
+    [("message_id", "message_id", 2), ("body_digest",) * 2 + (3,)],
+)
+def test_all_with_the_same_id_or_body_are_skipped_together(
+    anna: Client, now: datetime, by: str, kind: str, matched: int
+) -> None:
+    first, *_ = poisons(now, 2, message_id="m-1")
+    poisons(now, 1, message_id="m-2")
+    poisons(now, 1, message_id="m-3", body=b"other")
+    form = {"message": first.pk, "by": by, "consumer_group": ""}
+
+    page = look(anna, form)
+    add(anna, mark(page), **form)
+
+    made = Skip.objects.get()
+    assert f"{matched} of the last 4 messages of orders" in words(page)
+    assert (made.kind, made.consumer_group, made.poison) == (kind, None, None)
+
+
+def test_a_rule_shows_how_much_it_would_have_matched_with_samples(
+    anna: Client, now: datetime
+) -> None:
+    wanted = of_tenant(now, "acme", 3)
+    (other,) = of_tenant(now, "zeta")
+
+    page = look(anna, RULE)
+    done = add(anna, mark(page), **RULE, lives="ever")
+
+    assert "3 of the last 4 messages of orders" in words(page)
+    assert [p.pk for p in wanted if f'href="/messages/{p.pk}"' not in page] == []
+    assert f'href="/messages/{other.pk}"' not in page
+    assert done.status_code == 302
+    assert Skip.objects.get().expires_at is None
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (b'{"customer": {"id": 13}}', "13"),
+        (b'{"customer": {"id": "13"}}', '"13"'),
+        (b'{"customer": {"id": "acme"}}', "acme"),
+        (b'{"customer": {"id": null}}', "null"),
+        (b'{"customer": {"id": true}}', "true"),
+    ],
+)
+def test_a_place_in_the_body_is_matched_as_what_it_is(
+    anna: Client, now: datetime, body: bytes, value: str
+) -> None:
+    poisons(now, 1, body=body)
+    poisons(now, 1, body=b'{"customer": {"id": 7}}')
+
+    form = {"by": "pointer", "where": "/customer/id", "topic": "orders"}
+    page = look(anna, {**form, "value": value})
+
+    assert "1 of the last 2 messages" in words(page)
+
+
+def test_what_matches_everything_has_to_be_meant(anna: Client, now: datetime) -> None:
+    of_tenant(now, "acme", skip_list.OVERBROAD_AFTER)
+    page = look(anna, RULE)
+
+    refused = add(anna, mark(page), **RULE)
+    done = add(anna, mark(page), **RULE, everything="1")
+
+    assert "Yes, all of them" in page
+    assert refused.status_code == 422
+    assert "Tick “Yes, all of them” if you mean" in words(refused.content.decode())
+    assert done.status_code == 302
+    assert Skip.objects.count() == 1
+
+
+def test_only_what_was_looked_at_is_added(anna: Client, now: datetime) -> None:
+    of_tenant(now, "acme")
+    seen = mark(look(anna, RULE))
+
+    unseen = [
+        add(anna, "", **RULE),
+        add(anna, "forged", **RULE),
+        add(anna, seen, **{**RULE, "value": "zeta"}),
+        add(anna, seen, **RULE, consumer_group="billing"),
+        add(anna, seen, **RULE, handler_version="2"),
+    ]
+
+    assert [response.status_code for response in unseen] == [409] * 5
+    assert "not what you looked at" in unseen[2].content.decode()
+    assert "0 of the last 1 message" in words(unseen[2].content.decode())
+    assert not Skip.objects.exists()
+
+
+def test_what_somebody_else_looked_at_is_not_what_you_have_seen(
+    anna: Client, sign_in: SignIn, now: datetime
+) -> None:
+    of_tenant(now, "acme")
+    seen = mark(look(anna, RULE))
+
+    response = add(sign_in(Role.ADMIN), seen, **RULE)
+
+    assert response.status_code == 409
+
+
+def test_a_skip_needs_a_reason_and_its_end_too(anna: Client, now: datetime) -> None:
+    of_tenant(now, "acme")
+    made = skip(now)
+
+    added = add(anna, mark(look(anna, RULE)), **{**RULE, "reason": " "})
+    removed = anna.post(f"/skips/{made.pk}/remove", {"reason": " "})
+
+    assert (added.status_code, removed.status_code) == (422, 422)
+    assert b'aria-invalid="true"' in added.content
+    assert b"Say why" in removed.content
+    assert Skip.objects.active().get() == made
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ({"topic": "nowhere"}, "there is no topic"),
+        ({"topic": ""}, "there is no topic"),
+        ({"topic": "or\0ders"}, "Null characters"),
+        ({"topic": "x" * 300}, "at most 255"),
+        ({"by": "colour"}, "Select a valid choice"),
+        ({"lives": "long"}, "Select a valid choice"),
+        ({"where": ""}, "header"),
+        ({"where": "x" * 300}, "header"),
+        ({"by": "pointer", "where": "customer"}, "JSON Pointer"),
+        ({"by": "pointer", "where": "/a", "value": "[1]"}, "must be text"),
+        ({"by": "pointer", "where": "/a", "value": "NaN"}, "must be text"),
+        ({"by": "bookmark", "value": ""}, "send text"),
+        ({"by": "body_digest", "value": "beef"}, "64 hexadecimal digits"),
+        ({"value": "\0"}, "Null characters"),
+        ({"consumer_group": "\0"}, "Null characters"),
+    ],
+)
+def test_what_makes_no_skip_is_told_beside_what_was_filled_in(
+    anna: Client, now: datetime, form: dict[str, object], told: str
+) -> None:
+    of_tenant(now, "acme")
+
+    page = look(anna, {**RULE, **form}, 422)
+
+    assert told.lower() in words(page).lower()
+    assert 'name="seen"' not in page
+
+
+@pytest.mark.parametrize("number", ["99", "0", "-1", "x", "9" * 30, "0" * 9_000, "\0"])
+def test_a_message_that_is_not_there_cannot_be_skipped(
+    anna: Client, number: str
+) -> None:
+    assert anna.get("/skips/new", {"message": number}).status_code == 404
+
+
+def test_a_blank_form_shows_nothing_wrong(anna: Client, now: datetime) -> None:
+    of_tenant(now, "acme")
+
+    page = get(anna, "/skips/new?topic=orders")
+
+    assert 'role="alert"' not in page
+    assert 'value="orders"' in page
+    assert 'name="seen"' not in page
+
+
+def test_the_list_tells_all_about_a_skip(anna: Client, now: datetime) -> None:
+    made = skip(
+        now - timedelta(hours=3),
+        matcher=rule(header="tenant", equals="acme"),
+        consumer_group="billing",
+        handler_version="2026.11.20",
+        expires_at=now + timedelta(days=2, hours=1),
+    )
+    told = Applied(
+        skip=made.pk,
+        consumer_group="billing",
+        client_name="billing-1",
+        count=12,
+        last_at=now - timedelta(minutes=5),
+        report=uuid.uuid4(),
+    )
+    skip_list.applied(told=[told], principal=ANNA, now=now)
+
+    page = words(get(anna, "/skips"))
+    alone = words(get(anna, f"/skips/{made.pk}"))
+
+    facts = ("Active", "header tenant is acme", "orders", "billing", "it kills")
+    assert [fact for fact in facts if fact not in page or fact not in alone] == []
+    assert [
+        fact for fact in ("user:anna", "3h", "2d", "12", "5m") if fact not in page
+    ] == []
+    assert "12 messages, the last one 5m ago" in alone
+    assert "2026.11.20" in alone
+
+
+def test_a_skip_that_was_made_by_itself_is_marked(anna: Client, now: datetime) -> None:
+    topic = Topic.objects.create(name="orders", native_name="orders", replays=True)
+    capture(now, failure(now))
+    made = Skip.objects.get(topic=topic, is_automatic=True)
+
+    page = get(anna, "/skips")
+
+    assert '<span class="badge">automatic</span>' in page
+    assert "Made by itself" in get(anna, f"/skips/{made.pk}")
+
+
+def test_a_removed_skip_is_history_with_who_and_why(
+    anna: Client, now: datetime
+) -> None:
+    made = skip(now)
+    kept = skip(now)
+
+    done = anna.post(f"/skips/{made.pk}/remove", {"reason": "fixed in 2.1"})
+
+    active, history = get(anna, "/skips"), get(anna, "/skips?everything=1")
+    alone = words(get(anna, f"/skips/{made.pk}"))
+    assert (done.status_code, done["Location"]) == (302, "/skips")
+    assert (f"/skips/{made.pk}" in active, f"/skips/{kept.pk}" in active) == (
+        False,
+        True,
+    )
+    assert (f"/skips/{made.pk}" in history, f"/skips/{kept.pk}" in history) == (
+        True,
+        False,
+    )
+    assert "fixed in 2.1" in history
+    assert [
+        fact
+        for fact in ("Removed", "user:operatorTrue", "fixed in 2.1")
+        if fact not in alone
+    ] == []
+    entry = Entry.objects.get(action="skip.removed")
+    assert (entry.subject, entry.reason) == (f"skip:{made.pk}", "fixed in 2.1")
+
+
+def test_a_skip_whose_time_is_up_is_expired_wherever_it_is_shown(
+    anna: Client, now: datetime
+) -> None:
+    made = skip(now - timedelta(days=2), expires_at=now - timedelta(days=1))
+
+    before = get(anna, "/skips")
+    skip_list.expire(now=now)
+    after = get(anna, "/skips?everything=1")
+
+    assert [
+        ">Expired<" in page and f"/skips/{made.pk}" in page for page in (before, after)
+    ] == [True, True]
+    assert "No skip" in get(anna, "/skips")
+
+
+def test_a_message_shows_its_skips_and_is_unpoisoned_from_there(
+    anna: Client, now: datetime
+) -> None:
+    (poison,) = of_tenant(now, "acme")
+    exact = {"kind": "bookmark", "value": poison.bookmark_text}
+    own = skip(now, matcher=exact, consumer_group="billing")
+    by_rule = skip(now, matcher=rule(header="tenant", equals="acme"))
+    skip(now, matcher=exact, consumer_group="audit")
+    skip(now, matcher=rule(header="tenant", equals="zeta"))
+    here = f"/messages/{poison.pk}"
+
+    before = get(anna, here)
+    form = {"reason": "try again", "back": here}
+    done = anna.post(f"/skips/{own.pk}/remove", form)
+    after = get(anna, here)
+
+    assert "2 active skips" in before
+    assert [f"/skips/{each.pk}/remove" in before for each in (own, by_rule)] == [
+        True,
+        True,
+    ]
+    assert done["Location"] == here
+    assert "1 active skip<" in after
+    assert f"/skips/{own.pk}/remove" not in after
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_preview_of_a_requeue_names_what_a_rule_would_swallow(
+    anna: Client, now: datetime
+) -> None:
+    first, second = of_tenant(now, "acme", 2)
+    (other,) = of_tenant(now, "zeta")
+    exact = {"kind": "bookmark", "value": other.bookmark_text}
+    skip(now, matcher=exact)
+    by_rule = skip(now, matcher=rule(header="tenant", equals="acme"))
+
+    pages = {
+        verb: preview(anna, verb, first, second, other) for verb in ("redrive", "drop")
+    }
+
+    assert "2 messages would be skipped again" in pages["redrive"]
+    assert f'href="/skips/{by_rule.pk}"' in pages["redrive"]
+    swallowed = pages["redrive"].partition('id="swallowed"')[2].partition("<form")[0]
+    links = {int(n) for n in re.findall(r'href="/messages/(\d+)"', swallowed)}
+    assert links == {first.pk, second.pk}
+    assert "would be skipped again" not in pages["drop"]
+
+
+def preview(client: Client, verb: str, *chosen: Poison) -> str:
+    ids = [poison.pk for poison in chosen]
+    made = client.post("/operations/preview", {"verb": verb, "ids": ids})
+    assert Operation.objects.exists()
+    return get(client, made["Location"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_requeue_that_nothing_swallows_says_nothing_of_skips(
+    anna: Client, now: datetime
+) -> None:
+    (poison,) = of_tenant(now, "acme")
+    rules = rule(header="tenant", equals="acme")
+    skip(now, matcher=rules, topic="payments")
+    skip(now, matcher=rules, consumer_group="audit")
+
+    assert "would be skipped" not in preview(anna, "redrive", poison)
+
+
+def test_a_suspected_message_says_so(anna: Client, now: datetime) -> None:
+    capture(now, failure(now, suspected=True))
+    poison = Poison.objects.get()
+
+    pages = [get(anna, path) for path in ("/messages", f"/messages/{poison.pk}")]
+
+    assert [">suspected</span>" in page for page in pages] == [True, True]
+    assert "may itself be what is sick" in pages[1]
+
+
+def test_the_list_is_narrowed_to_a_topic_or_a_pattern(
+    anna: Client, now: datetime
+) -> None:
+    here, there = skip(now, topic="orders.eu"), skip(now, topic="payments")
+
+    def shown(query: str) -> list[bool]:
+        page = get(anna, f"/skips?topic={query}")
+        return [f'href="/skips/{each.pk}"' in page for each in (here, there)]
+
+    assert shown("orders.eu") == [True, False]
+    assert shown("orders.*") == [True, False]
+    assert shown("") == [True, True]
+    assert shown("%00") == [True, True]
+    assert "No skip matches" in get(anna, "/skips?topic=nowhere")
+
+
+def test_an_empty_list_says_what_would_fill_it(anna: Client) -> None:
+    assert "Consumers handle every message" in get(anna, "/skips")
+    assert "No skip has ended yet" in get(anna, "/skips?everything=1")
+
+
+def test_the_pages_of_the_list_hold_every_skip_once(
+    anna: Client, now: datetime
+) -> None:
+    made = [skip(now).pk for _ in range(2 * PAGE_SIZE + 1)]
+
+    seen: list[int] = []
+    path = "/skips"
+    while path:
+        page = get(anna, path)
+        seen += [
+            int(n) for n in re.findall(r'class="what"><a href="/skips/(\d+)"', page)
+        ]
+        older = re.findall(r'rel="next" href="([^"]+)"', page)
+        path = f"/skips{unescape(older[0])}" if older else ""
+
+    assert seen == made[::-1]
+
+
+def test_a_list_asks_the_database_as_often_for_many_skips_as_for_one(
+    anna: Client, now: datetime, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(30):
+        skip(now, topic=f"orders.{number}")
+
+    with django_assert_max_num_queries(16):
+        get(anna, "/skips")
+
+
+def test_nobody_sees_or_ends_the_skips_of_other_topics(now: datetime) -> None:
+    made = skip(now)
+    wanted = skips.SkipsWanted()
+
+    found = skips.find(wanted, None, EU, now=now)
+
+    assert (found.rows, found.topics) == ([], [])
+    with pytest.raises(Absent):
+        skips.one(made.pk, EU, now=now)
+
+
+def test_nobody_skips_on_other_topics(now: datetime) -> None:
+    (poison,) = of_tenant(now, "acme")
+    sent = QueryDict(mutable=True)
+    sent.update({**RULE, "message": str(poison.pk)})
+
+    with pytest.raises(Invalid, match="there is no topic “orders” here"):
+        drafts.draft(SkipForm(sent, None), None, EU)
+    with pytest.raises(Absent):
+        drafts.message_of(sent, EU)
+
+
+def test_who_only_reads_sees_the_buttons_and_why_they_rest(
+    sign_in: SignIn, now: datetime
+) -> None:
+    made = skip(now)
+    (poison,) = poisons(now, 1, bookmark="b-1")
+    skip(now, matcher={"kind": "bookmark", "value": "b-1"})
+    boris = sign_in(Role.VIEWER)
+
+    pages = [
+        get(boris, path)
+        for path in ("/skips", f"/skips/{made.pk}", f"/messages/{poison.pk}")
+    ]
+
+    assert ['aria-disabled="true"' in page for page in pages] == [True] * 3
+    assert ["skips:write" in page for page in pages] == [True] * 3
+    assert [f"/skips/{made.pk}/remove" in page for page in pages] == [False] * 3
+
+
+@pytest.mark.parametrize("path", ["/skips/new", "/skips/1/remove"])
+def test_who_only_reads_changes_nothing(
+    sign_in: SignIn, now: datetime, path: str
+) -> None:
+    skip(now)
+
+    response = sign_in(Role.VIEWER).post(path, {**RULE, "act": "add", "reason": "x"})
+
+    assert response.status_code == 403
+    assert b"skips:write" in response.content
+    assert Skip.objects.active().count() == 1
+
+
+@pytest.mark.parametrize("path", ["/skips/new", "/skips/1/remove"])
+def test_a_form_from_elsewhere_changes_nothing(
+    anna: Client, now: datetime, path: str
+) -> None:
+    skip(now)
+    strict = Client(enforce_csrf_checks=True)
+    strict.cookies = anna.cookies
+
+    response = strict.post(path, {**RULE, "act": "add", "reason": "x"})
+
+    assert response.status_code == 403
+    assert Skip.objects.active().count() == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["/skips", "/skips/new", "/skips/1", "/skips/1/remove"]
+)
+def test_a_stranger_is_asked_to_sign_in(path: str) -> None:
+    response = Client().get(path)
+
+    assert response["Location"] == f"/sign-in?next={path}"
+
+
+@pytest.mark.parametrize(
+    "path", ["/skips/99", "/skips/99999999999999999999999999", "/skips/-1"]
+)
+def test_what_is_not_there_is_not_found(anna: Client, path: str) -> None:
+    assert "There is nothing here" in get(anna, path, 404)
+
+
+def test_a_removal_leads_to_no_other_site(anna: Client, now: datetime) -> None:
+    made = skip(now)
+    form = {"reason": "x", "back": "https://evil.example/"}
+
+    response = anna.post(f"/skips/{made.pk}/remove", form)
+
+    assert response["Location"] == "/messages"
+
+
+def test_removing_twice_is_removing_once(anna: Client, now: datetime) -> None:
+    made = skip(now)
+
+    done = [
+        anna.post(f"/skips/{made.pk}/remove", {"reason": why}) for why in ("a", "b")
+    ]
+
+    assert [response.status_code for response in done] == [302, 302]
+    assert Entry.objects.get(action="skip.removed").reason == "a"
+
+
+@pytest.mark.parametrize(
+    "matcher",
+    [
+        {"kind": "bookmark", "value": "\0" * 100_000},
+        {"kind": "message_id", "value": HOSTILE + "\ud800"},
+        rule(header=HOSTILE[:200], equals=HOSTILE + "\0\ud800"),
+        rule(pointer="/" + HOSTILE, equals=HOSTILE + "\0"),
+        rule(pointer="", equals=None),
+        rule(pointer="/a", equals=10**900),
+    ],
+)
+def test_no_matcher_breaks_a_page(
+    anna: Client, now: datetime, matcher: dict[str, object]
+) -> None:
+    made = skip(
+        now, matcher=matcher, reason=HOSTILE + "\0", consumer_group=HOSTILE[:200]
+    )
+    anna.post(f"/skips/{made.pk}/remove", {"reason": HOSTILE})
+    again = skip(now, matcher=matcher, reason=HOSTILE, handler_version="\u202e" * 200)
+
+    paths = ("/skips", "/skips?everything=1", f"/skips/{made.pk}", f"/skips/{again.pk}")
+    pages = [anna.get(path) for path in paths]
+
+    assert [page.status_code for page in pages] == [200] * 4
+    assert all(b"<script>alert" not in page.content for page in pages)
+    assert all("\u202e".encode() not in page.content for page in pages)
+    assert max(len(page.content) for page in pages) < 100_000
+
+
+def test_no_message_breaks_the_page_that_skips_it(anna: Client, now: datetime) -> None:
+    headers = [("a\x80", b"x"), ("", b"x"), (HOSTILE, b"x"), ("tenant", b"\xff\x00")]
+    (poison,) = poisons(
+        now,
+        1,
+        bookmark="\0\ud800" * 50_000,
+        message_id=HOSTILE + "\0\ud800",
+        headers=headers,
+    )
+    form = {"message": poison.pk, "consumer_group": ""}
+
+    first = anna.get(f"/skips/new?message={poison.pk}")
+    pages = [look(anna, {**form, "by": by}) for by in ("bookmark", "message_id")]
+    done = [
+        add(anna, mark(page), **form, by=by, reason=HOSTILE)
+        for page, by in zip(pages, ("bookmark", "message_id"), strict=True)
+    ]
+
+    shown = [*pages, first.content.decode(), get(anna, f"/messages/{poison.pk}")]
+    assert [response.status_code for response in done] == [302, 302]
+    assert all("<script>alert" not in page for page in shown)
+    assert all("\u202e" not in page for page in shown)
+    assert "2 active skips" in shown[-1]
+    assert 'option value="tenant"' in shown[-2]
+
+
+def test_a_value_of_a_form_may_be_anything(anna: Client, now: datetime) -> None:
+    of_tenant(now, "acme")
+
+    page = look(anna, {**RULE, "value": HOSTILE, "reason": HOSTILE})
+
+    assert "<script>alert" not in page
+    assert add(anna, mark(page), **{**RULE, "value": HOSTILE}).status_code == 302
+
+
+def test_the_page_says_the_same_to_the_api(anna: Client, now: datetime) -> None:
+    of_tenant(now, "acme")
+    made = skip(now)
+
+    page = unescape(look(anna, RULE))
+
+    asked = '{"kind": "rule", "value": {"header": "tenant", "equals": "acme"}}'
+    assert "/api/v1/skips" in page
+    assert asked in page
+    assert "-X DELETE" in unescape(get(anna, f"/skips/{made.pk}"))
+
+
+def test_a_poll_gets_the_part_that_lives(anna: Client, now: datetime) -> None:
+    made = skip(now)
+
+    part = anna.get("/skips", headers={"hx-request": "true"}).content.decode()
+
+    assert "<html" not in part
+    assert f'href="/skips/{made.pk}"' in part
+
+
+def test_the_key_and_the_link_lead_to_the_list(anna: Client) -> None:
+    assert '<a href="/skips" data-go="s" aria-current="page">' in get(anna, "/skips")

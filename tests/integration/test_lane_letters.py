@@ -1,0 +1,252 @@
+"""Letters without names, and copies: none lost, none twice, whatever dies when."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import pytest
+
+from apps.brokers.models import Topic
+from apps.brokers.ports import Outbound, Outcome, OutcomeKind
+from apps.capture import deliveries
+from apps.capture.models import Delivery, HeldDeadLetter, Lane, Mode
+from apps.core.errors import Unavailable
+from apps.poison.models import Body, Failure, Poison
+from tests.lanes import Killed, drain_all, draining, dying, topic_on_queues
+from tests.queues import SENT, Queues, adapted
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOSTILE = bytes(range(256))
+HEADERS = ((b"\xff\x00", b"\xfe"), (b"twice", b"1"), (b"twice", b"2"))
+# Every step of three batches; more, and larger ones, for the written numbers.
+ROUNDS = 3 if os.environ.get("SOAK") else 1
+REFUSED = Outcome(kind=OutcomeKind.REFUSED, detail="there is no such queue")
+UNKNOWN = Outcome(kind=OutcomeKind.UNKNOWN, detail="the connection broke")
+
+
+@pytest.fixture(params=[True, False], ids=["named", "nameless"])
+def broker(request: pytest.FixtureRequest) -> Iterator[Queues]:
+    queues = Queues(names=request.param)
+    with adapted(queues):
+        yield queues
+
+
+@pytest.fixture
+def nameless() -> Iterator[Queues]:
+    queues = Queues(names=False)
+    with adapted(queues):
+        yield queues
+
+
+def bodies() -> Counter[bytes]:
+    return Counter(bytes(body.content) for body in Body.objects.all())
+
+
+def die_and_go_on(broker: Queues, topic: Topic, now: datetime) -> int:
+    """Drain with a death at each step in turn; give how many deaths there were."""
+    for at in range(1, 200):
+        bodies_before = Poison.objects.count()
+        letters = [b"a%d" % at, b"b%d" % at, b"a%d" % at, HOSTILE]
+        for body in letters:
+            broker.put("mail-dead", body, HEADERS)
+        with dying(at) as death:
+            try:
+                drain_all(topic, now, at_once=2)
+            except Killed:
+                broker.cut()
+        drain_all(topic, now, at_once=2)
+
+        assert broker.contents("mail-dead") == [], f"died at step {at}"
+        assert Poison.objects.count() == bodies_before + 4, f"died at step {at}"
+        if death.steps < at:
+            return at - 1
+    raise AssertionError("it never got through")
+
+
+def test_none_is_lost_and_none_is_twice_whatever_step_a_lane_dies_at(
+    broker: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now)
+
+    deaths = sum(die_and_go_on(broker, topic, now) for _ in range(ROUNDS))
+
+    assert deaths >= 2 * 3 * 2
+    assert Failure.objects.count() == Poison.objects.count()
+    assert max(bodies().values()) == bodies()[HOSTILE]
+
+
+def test_a_copy_arrives_whatever_step_a_lane_dies_at(
+    broker: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now, mode=Mode.TEE)
+
+    deaths = die_and_go_on(broker, topic, now)
+
+    copies = broker.contents("mail-copies")
+    assert deaths >= 2 * 4 * 2
+    assert {headers for _, headers in copies} == {HEADERS}
+    sent, kept = Counter(body for body, _ in copies), bodies()
+    # At most a batch goes out twice with each death.
+    assert all(sent[body] >= number for body, number in kept.items())
+    assert sent.total() <= kept.total() + 2 * deaths
+
+
+def test_a_copy_that_is_tried_again_has_the_same_dedupe_id(
+    broker: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now, mode=Mode.TEE)
+    broker.put("mail-dead", b"x")
+    with dying(at=4), pytest.raises(Killed):
+        drain_all(topic, now)
+    broker.cut()
+
+    drain_all(topic, now)
+
+    ids = [message.dedupe for message in broker.published]
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
+
+
+def test_two_letters_that_are_equal_in_every_byte_are_two_poisons(
+    nameless: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now)
+    nameless.put("mail-dead", b"x", HEADERS)
+    nameless.put("mail-dead", b"x", HEADERS)
+
+    drain_all(topic, now)
+
+    assert Poison.objects.count() == 2
+    assert len({bytes(poison.identity) for poison in Poison.objects.all()}) == 2
+    assert Delivery.objects.count() == 0
+
+
+def test_a_letter_handed_out_before_that_was_never_written_is_written(
+    nameless: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now)
+    nameless.put("mail-dead", b"x")
+    with draining(topic, now) as work:
+        work.reader.read(limit=10, wait=0.0)  # and here the lane dies
+
+    drain_all(topic, now)
+
+    assert Poison.objects.count() == 1
+
+
+def test_one_written_letter_answers_for_one_of_two_that_are_equal(
+    nameless: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now)
+    for _ in "ab":
+        nameless.put("mail-dead", b"x")
+    with draining(topic, now) as work:
+        first, _ = work.reader.read(limit=2, wait=0.0)
+        work._write([first])  # and here the lane dies
+
+    drain_all(topic, now)
+
+    assert (Poison.objects.count(), nameless.contents("mail-dead")) == (2, [])
+
+
+def test_another_header_or_another_queue_is_another_letter(
+    nameless: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now)
+    nameless.put("mail-dead", b"x", [(b"n", b"1")])
+    with draining(topic, now) as work:
+        work._write(work.reader.read(limit=1, wait=0.0))  # and here the lane dies
+    nameless.queues["mail-dead"][0].headers = ((b"n", b"2"),)
+
+    drain_all(topic, now)
+
+    assert Poison.objects.count() == 2
+
+
+def test_a_held_letter_answers_for_none_that_is_equal(
+    nameless: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now, mode=Mode.TEE)
+    answers = iter([REFUSED])
+    nameless.answer = lambda _: next(answers, SENT)
+    nameless.put("mail-dead", b"x")
+    with draining(topic, now) as work:
+        work.take(wait=0.0)
+        held = HeldDeadLetter.objects.get()
+        nameless.put("mail-dead", b"x")
+        nameless.queues["mail-dead"][1].redelivered = True
+
+        work.take(wait=0.0)
+
+    assert held.reason == "captured, but not copied: there is no such queue"
+    assert (Poison.objects.count(), len(nameless.contents("mail-dead"))) == (2, 1)
+
+
+def test_a_letter_whose_copy_is_refused_stays_is_listed_and_goes_when_it_can(
+    broker: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now, mode=Mode.TEE)
+    broker.answer = lambda message: REFUSED if message.body == b"bad" else SENT
+    for body in (b"good", b"bad", b"fine"):
+        broker.put("mail-dead", body)
+    drain_all(topic, now)
+    left, listed = broker.contents("mail-dead"), HeldDeadLetter.objects.count()
+
+    broker.answer = lambda _: SENT
+    drain_all(topic, now)
+
+    assert ([body for body, _ in left], listed) == ([b"bad"], 1)
+    assert (broker.contents("mail-dead"), HeldDeadLetter.objects.count()) == ([], 0)
+    assert (Poison.objects.count(), Lane.objects.get().captured) == (3, 3)
+
+
+def test_a_letter_of_whose_copy_nobody_knows_stays_and_the_others_go(
+    broker: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now, mode=Mode.TEE)
+
+    def answer(message: Outbound) -> Outcome:
+        return UNKNOWN if message.body == b"lost" else SENT
+
+    broker.answer = answer
+    for body in (b"sent", b"lost"):
+        broker.put("mail-dead", body)
+
+    with pytest.raises(Unavailable, match="mail-copies: the connection broke"):
+        drain_all(topic, now)
+
+    assert broker.contents("mail-dead") == [(b"lost", ())]
+
+
+def test_a_letter_that_was_never_handed_out_is_new_whatever_is_in_doubt(
+    nameless: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now)
+    nameless.put("mail-dead", b"x")
+    with dying(at=5), pytest.raises(Killed):  # it is gone, and its row is not
+        drain_all(topic, now)
+    nameless.put("mail-dead", b"x")
+
+    drain_all(topic, now)
+
+    assert (Poison.objects.count(), nameless.contents("mail-dead")) == (2, [])
+
+
+def test_rows_of_letters_that_cannot_come_back_are_forgotten(
+    nameless: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now)
+    nameless.put("mail-dead", b"x")
+    with dying(at=5), pytest.raises(Killed):  # it is gone, and its row is not
+        drain_all(topic, now)
+    assert (nameless.contents("mail-dead"), Delivery.objects.count()) == ([], 1)
+
+    drain_all(topic, now + timedelta(minutes=59))
+    soon = Delivery.objects.count()
+    drain_all(topic, now + deliveries.IN_DOUBT + timedelta(seconds=1))
+
+    assert (soon, Delivery.objects.count()) == (1, 0)

@@ -1,0 +1,630 @@
+"""What people say of a lane holds within two seconds, and its row tells how it goes."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from pytest_django import Settings
+
+from apps.audit.models import Entry
+from apps.brokers import services as brokers
+from apps.brokers.models import Topic
+from apps.brokers.ports import Delivered, Outbound, Outcome
+from apps.capture import drain, house, lanes, services, watching
+from apps.capture.house import Watch
+from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
+from apps.capture.occurrence import Occurrence
+from apps.capture.paces import (
+    LARGEST_BATCH,
+    SMALLEST_BATCH,
+    BatchSize,
+    Polling,
+    Rate,
+    longest_interval,
+)
+from apps.capture.services import Answer
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.core.errors import Absent, Forbidden, Invalid, Refused
+from apps.poison.models import Poison
+from apps.team.rights import GRANTS, Principal, Role
+from tests.lanes import drain_all, draining, topic_on_queues
+from tests.queues import SENT, Queues, adapted
+from tests.reports import count_up, counter
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ADMIN = Principal(actor=Actor.user("ada"), scopes=GRANTS[Role.ADMIN])
+TWO_SECONDS = 2.0
+MINUTE = timedelta(minutes=1)
+
+
+class Hand:
+    """A timer that moves only when it is turned."""
+
+    def __init__(self) -> None:
+        self.at = 1_000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def broker() -> Iterator[Queues]:
+    queues = Queues()
+    with adapted(queues):
+        yield queues
+
+
+@pytest.fixture
+def mail(broker: Queues) -> Topic:
+    return topic_on_queues(clock.now(), mode=Mode.OBSERVE)
+
+
+@contextmanager
+def serving() -> Iterator[None]:
+    stop = threading.Event()
+    process = threading.Thread(
+        target=lanes.serve, kwargs={"stop": stop, "clock": clock.now}
+    )
+    process.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        process.join(timeout=20)
+    assert not process.is_alive()
+
+
+def within(seconds: float, holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def watching_lane(topic: Topic, now: datetime, timer: Hand) -> Watch:
+    lane = Lane.objects.possible().get(pk=topic.pk)
+    return Watch(lane=lane, clock=lambda: now, timer=timer)
+
+
+# --- what people say
+
+
+def test_each_word_is_audited_once_and_only_where_it_changes_something(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    for _ in "ab":
+        watching.set_mode(
+            topic=mail, mode=Mode.TEE, tee_queue="copies", principal=ADMIN, now=now
+        )
+        watching.pause(topic=mail, principal=ADMIN, now=now)
+    watching.resume(topic=mail, principal=ADMIN, now=now)
+
+    said = Entry.objects.filter(record__contains="lane:mail").order_by("seq")
+    assert [entry.action for entry in said] == [
+        *("lane.set", "lane.paused", "lane.resumed"),
+    ]
+    lane = Lane.objects.get()
+    assert (lane.mode, lane.tee_queue, lane.paused) == ("tee", "copies", False)
+
+
+@pytest.mark.parametrize("queue", ["", "mail", "mail-dead", "a\0b"])
+def test_copies_go_to_another_queue_that_is_named(
+    broker: Queues, mail: Topic, now: datetime, queue: str
+) -> None:
+    with pytest.raises(Invalid, match="tee_queue"):
+        watching.set_mode(
+            topic=mail, mode=Mode.TEE, tee_queue=queue, principal=ADMIN, now=now
+        )
+    with pytest.raises(Invalid, match="sends no copies"):
+        watching.set_mode(
+            topic=mail, mode=Mode.CAPTURE, tee_queue="c", principal=ADMIN, now=now
+        )
+
+
+def test_who_may_not_says_nothing(mail: Topic) -> None:
+    now = clock.now()
+    operator = Principal(actor=Actor.user("boris"), scopes=GRANTS[Role.OPERATOR])
+    elsewhere = Principal(
+        actor=Actor.key("ci"), scopes=GRANTS[Role.ADMIN], topics=("orders",)
+    )
+
+    with pytest.raises(Forbidden):
+        watching.pause(topic=mail, principal=operator, now=now)
+    with pytest.raises(Forbidden):
+        watching.observe_all(topics=[mail], principal=operator, now=now)
+    with pytest.raises(Absent):
+        watching.set_mode(topic=mail, mode=Mode.CAPTURE, principal=elsewhere, now=now)
+
+    assert not Lane.objects.get().paused
+
+
+def test_a_topic_without_a_dead_letter_queue_has_no_lane(now: datetime) -> None:
+    topic = brokers.topics_named(names=["told"])["told"]
+
+    with pytest.raises(Refused, match="name its broker and its dead-letter queue"):
+        watching.set_mode(topic=topic, mode=Mode.OBSERVE, principal=ADMIN, now=now)
+
+
+def test_all_that_can_be_are_observed_and_none_is_changed(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    other = topic_on_queues(now, name="post")
+    Lane.objects.filter(topic=mail).delete()
+    told = brokers.topics_named(names=["told"])["told"]
+    topics = [mail, other, told]
+
+    numbers = [
+        watching.observe_all(topics=topics, principal=ADMIN, now=now) for _ in "ab"
+    ]
+
+    modes = dict(Lane.objects.values_list("topic__name", "mode"))
+    assert (numbers, modes) == ([1, 0], {"mail": "observe", "post": "capture"})
+
+
+# --- observe
+
+
+def test_observing_takes_nothing_and_counts_as_no_delivery(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    headers = [(b"n", b"v" * 5000)]
+    for number in range(12):
+        broker.put("mail-dead", b"%d" % number + b"x" * 5000, headers)
+    before = broker.contents("mail-dead")
+
+    watching_lane(mail, now, Hand()).once()
+
+    lane = Lane.objects.get()
+    assert broker.contents("mail-dead") == before
+    assert (broker.reads, Poison.objects.count(), lane.depth) == (0, 0, 12)
+    assert not any(m.redelivered for m in broker.queues["mail-dead"])
+    samples = Sample.objects.order_by("place")
+    assert [bytes(sample.start[:1]) for sample in samples][:3] == [b"0", b"1", b"2"]
+    assert {len(sample.start) for sample in samples} == {house.SAMPLE_BYTES}
+    assert len(bytes(samples[0].headers[1])) == house.SAMPLE_HEADER_BYTES
+    assert len(samples) == house.SAMPLES
+
+
+def test_where_looking_would_change_something_nothing_is_looked_at(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    broker.with_(peeks=False)
+    broker.put("mail-dead", b"x")
+
+    watching_lane(mail, now, Hand()).once()
+
+    assert (Sample.objects.count(), Lane.objects.get().depth) == (0, 1)
+
+
+def test_samples_follow_the_queue_and_go_when_it_is_drained(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    timer = Hand()
+    watch = watching_lane(mail, now, timer)
+    broker.put("mail-dead", b"old")
+    watch.once()
+    broker.queues["mail-dead"].clear()
+    broker.put("mail-dead", b"new")
+
+    timer.at += house.LOOK_EVERY
+    watch.once()
+    soon = [bytes(s.start) for s in Sample.objects.all()]
+    timer.at += house.SAMPLE_EVERY
+    watch.once()
+    later = [bytes(s.start) for s in Sample.objects.all()]
+    draining(mail, now).close()
+
+    assert (soon, later) == ([b"old"], [b"new"])
+    assert not Sample.objects.exists()
+
+
+def test_the_rate_of_an_observed_queue_is_that_of_its_growth(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    timer = Hand()
+    watch = watching_lane(mail, now, timer)
+    rates = []
+    for number in (100, 5, 2):
+        for _ in range(number):
+            broker.put("mail-dead", b"x")
+        watch.once()
+        rates.append(Lane.objects.get().rate)
+        timer.at += house.LOOK_EVERY
+    timer.at += 60
+    watch.once()
+
+    # What was there before is no rate. The row tells what was known before the look.
+    assert (rates, Lane.objects.get().rate) == ([0.0, 0.0, 5.0], 0.0)
+
+
+# --- a running process
+
+
+def test_another_mode_a_pause_and_other_settings_hold_within_two_seconds(
+    broker: Queues, mail: Topic
+) -> None:
+    broker.put("mail-dead", b"1")
+    with serving():
+        within(5, lambda: Lane.objects.get().depth == 1)
+        observed = broker.contents("mail-dead")
+
+        watching.set_mode(
+            topic=mail, mode=Mode.CAPTURE, principal=ADMIN, now=clock.now()
+        )
+        within(TWO_SECONDS, lambda: Poison.objects.count() == 1)
+        within(5, lambda: Lane.objects.get().state == "running")
+
+        watching.pause(topic=mail, principal=ADMIN, now=clock.now())
+        within(TWO_SECONDS, lambda: Lane.objects.get().state == "paused")
+        reads = broker.reads
+        broker.put("mail-dead", b"2")
+        time.sleep(1.2)
+        still = (broker.contents("mail-dead"), broker.reads - reads)
+
+        watching.resume(topic=mail, principal=ADMIN, now=clock.now())
+        within(TWO_SECONDS, lambda: Poison.objects.count() == 2)
+
+        Topic.objects.filter(pk=mail.pk).update(dead_letter_queue="other-dead")
+        broker.put("other-dead", b"3")
+        within(TWO_SECONDS, lambda: Poison.objects.count() == 3)
+
+    assert observed == [(b"1", ())]
+    assert still == ([(b"2", ())], 0)
+    assert not broker.readers  # each was closed
+
+
+def test_a_topic_that_is_new_has_its_lane_at_once_and_one_that_is_gone_none(
+    broker: Queues, mail: Topic
+) -> None:
+    with serving():
+        post = topic_on_queues(clock.now(), name="post")
+        broker.put("post-dead", b"x")
+        within(TWO_SECONDS, Poison.objects.exists)
+
+        Topic.objects.filter(pk=post.pk).update(dead_letter_queue="")
+        within(
+            TWO_SECONDS,
+            lambda: f"lane-{post.pk}" not in {t.name for t in threading.enumerate()},
+        )
+
+
+def test_the_last_error_is_told_with_its_time_also_when_it_is_over(
+    broker: Queues, mail: Topic
+) -> None:
+    broker.away = True
+    with serving():
+        within(5, lambda: Lane.objects.get().state == "away")
+        broker.away = False
+        within(10, lambda: Lane.objects.get().state == "running")
+
+    lane = Lane.objects.get()
+    assert lane.error == "The queues in memory are away."
+    assert lane.error_at is not None
+    assert lane.detail == "0 in the dead-letter queue"
+
+
+# --- capture
+
+
+def test_the_row_tells_what_was_captured_and_how_fast(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    Lane.objects.update(mode=Mode.CAPTURE.value)
+    timer = Hand()
+    with draining(mail, now, timer) as work:
+        for _ in range(3):
+            broker.put("mail-dead", b"x")
+        work.once()
+        timer.at += 61
+        broker.put("mail-dead", b"x")
+        work.once()
+
+    lane = Lane.objects.get()
+    assert (lane.captured, lane.rate, lane.depth) == (4, 1.0, 0)
+
+
+def test_a_held_letter_that_somebody_else_took_leaves_the_list(
+    broker: Queues, mail: Topic, now: datetime, settings: Settings
+) -> None:
+    Lane.objects.update(mode=Mode.CAPTURE.value)
+    settings.POISONWEB_BODY_LIMIT = 3
+    timer = Hand()
+    with draining(mail, now, timer) as work:
+        for body in (b"large", b"larger"):
+            broker.put("mail-dead", body)
+        work.once()
+        both = HeldDeadLetter.objects.count()
+        broker.queues["mail-dead"].pop(0)
+        timer.at += house.LOOK_EVERY
+        work.once()
+
+    assert (both, HeldDeadLetter.objects.get().size) == (2, 6)
+
+
+def test_a_new_reader_strikes_off_what_it_does_not_find(
+    broker: Queues, mail: Topic, now: datetime, settings: Settings
+) -> None:
+    broker.with_(peeks=False)
+    settings.POISONWEB_BODY_LIMIT = 3
+    for body in (b"large", b"larger"):
+        broker.put("mail-dead", body)
+    drain_all(mail, now)
+    broker.queues["mail-dead"].pop(0)
+
+    drain_all(mail, now)
+
+    assert HeldDeadLetter.objects.get().size == 6
+
+
+def test_a_letter_that_is_hidden_for_a_time_is_listed_until_it_does_not_come_back(
+    broker: Queues, mail: Topic, now: datetime, settings: Settings
+) -> None:
+    broker.with_(extends=True, peeks=False)
+    settings.POISONWEB_BODY_LIMIT = 3
+    broker.put("mail-dead", b"large")
+    drain_all(mail, now)
+    broker.queues["mail-dead"].clear()
+
+    drain_all(mail, now + timedelta(seconds=drain.HELD_LIVES - 1))
+    hidden = HeldDeadLetter.objects.count()
+    drain_all(mail, now + timedelta(seconds=drain.HELD_LIVES + 1))
+
+    assert (hidden, HeldDeadLetter.objects.count()) == (1, 0)
+
+
+def test_a_slow_postgres_gets_smaller_batches(
+    broker: Queues, mail: Topic, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer, sizes, write = Hand(), [], services.write
+
+    def slow(*, occurrences: Sequence[Occurrence], now: datetime) -> list[Answer]:
+        sizes.append(len(occurrences))
+        timer.at += 3
+        return write(occurrences=occurrences, now=now)
+
+    monkeypatch.setattr(services, "write", slow)
+    for _ in range(120):
+        broker.put("mail-dead", b"x")
+    with draining(mail, now, timer) as work:
+        work.size.value = 40
+        while work.take(wait=0.0):
+            pass
+
+    assert sizes == [40, 20, *[10] * 6]
+    assert Poison.objects.count() == 120
+
+
+@pytest.mark.parametrize("mode", [Mode.CAPTURE, Mode.TEE])
+def test_a_batch_is_kept_ours_while_it_takes_its_time(
+    broker: Queues,
+    mail: Topic,
+    now: datetime,
+    mode: Mode,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker.with_(extends=True)
+    tee_queue = "copies" if mode is Mode.TEE else ""
+    Lane.objects.update(mode=mode.value, tee_queue=tee_queue)
+    Topic.objects.filter(pk=mail.pk).update(visibility_timeout=0.3)
+    write = services.write
+
+    def slow(*, occurrences: Sequence[Occurrence], now: datetime) -> list[Answer]:
+        time.sleep(0.25 if mode is Mode.CAPTURE else 0.0)
+        return write(occurrences=occurrences, now=now)
+
+    def answer(_: Outbound) -> Outcome:
+        time.sleep(0.25)
+        return SENT
+
+    monkeypatch.setattr(services, "write", slow)
+    broker.answer = answer
+    broker.put("mail-dead", b"x")
+    drain_all(mail, now)
+
+    assert set(broker.extended) == {"r1"}
+    assert len(broker.extended) >= 2
+    assert broker.contents("mail-dead") == []
+
+
+def test_where_nothing_is_hidden_for_a_time_nothing_is_extended(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    Topic.objects.filter(pk=mail.pk).update(visibility_timeout=0.000_001)
+    broker.put("mail-dead", b"x")
+
+    drain_all(mail, now)
+
+    assert broker.extended == []
+
+
+def test_batches_shrink_and_grow_within_their_bounds() -> None:
+    size = BatchSize()
+
+    sizes = []
+    for seconds in [3.0] * 9 + [1.0] + [0.1] * 9:
+        size.note(seconds)
+        sizes.append(size.value)
+
+    assert sizes[:3] == [250, 125, 62]
+    assert sizes[8:11] == [SMALLEST_BATCH, SMALLEST_BATCH, 2 * SMALLEST_BATCH]
+    assert sizes[-1] == LARGEST_BATCH
+
+
+# --- polling
+
+
+def test_a_lane_that_finds_nothing_looks_less_and_less_often() -> None:
+    timer = Hand()
+    polling = Polling(longest=15.0, timer=timer)
+    random.seed(1)
+
+    pauses = []
+    for _ in range(6):
+        polling.note(found=False)
+        pauses.append(polling.left())
+        assert not polling.is_due()
+        timer.at += pauses[-1]
+        assert polling.is_due()
+    polling.note(found=True)
+
+    for pause, highest in zip(pauses, [1, 2, 4, 8, 15, 15], strict=True):
+        assert 0.75 * highest <= pause <= highest
+    assert len(set(pauses)) == 6
+    assert (polling.is_due(), polling.left()) == (True, 0.0)
+
+
+def test_a_lane_polls_only_where_each_look_has_its_price(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    broker.with_(polls=True)
+    Topic.objects.filter(pk=mail.pk).update(options={"maxPollingInterval": "00:00:03"})
+    timer = Hand()
+    with draining(mail, now, timer) as work:
+        for _ in range(20):
+            work.once()
+            timer.at += 1.0
+        idle = broker.reads
+        broker.put("mail-dead", b"x")
+        timer.at += 3.0
+        work.once()
+        work.once()
+
+    assert 7 <= idle <= 10
+    assert broker.reads - idle == 2  # it found one, and looked again at once
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"), [(None, 15.0), (1, 1.0), ("2.5", 2.5), ("00:01:00", 60.0)]
+)
+def test_the_longest_interval_is_read_in_seconds_or_as_a_clock(
+    told: object, seconds: float
+) -> None:
+    assert longest_interval({"maxPollingInterval": told} if told else {}) == seconds
+
+
+@pytest.mark.parametrize("told", ["soon", 0, -1, True, None, [], "25:99:00", 1e9])
+def test_an_interval_that_is_none_is_told(told: object) -> None:
+    with pytest.raises(Invalid, match="maxPollingInterval"):
+        longest_interval({"maxPollingInterval": told})
+
+
+def test_a_rate_is_of_the_last_minute() -> None:
+    timer = Hand()
+    rate = Rate(timer)
+
+    rate.add(5)
+    timer.at += 59
+    rate.add(2)
+    both = rate.per_minute()
+    timer.at += 2
+
+    assert (both, rate.per_minute()) == (7.0, 2.0)
+
+
+# --- what a broker delivered
+
+
+def deliver(
+    broker: Queues, topic: Topic, now: datetime, total: int, since: str = ""
+) -> None:
+    broker.delivered = Delivered(total=total, at=now, since=since)
+    watching_lane(topic, now, Hand()).once()
+
+
+def counted() -> list[tuple[datetime, int, str]]:
+    rows = Counter.objects.order_by("minute")
+    return list(rows.values_list("minute", "handled", "source"))
+
+
+def test_what_a_broker_delivered_is_counted_in_its_minute_whoever_asks(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    at = now.replace(second=5, microsecond=0)
+
+    # Each call is a new lane: the last total stands on the row.
+    deliver(broker, mail, at, 100)
+    deliver(broker, mail, at + timedelta(seconds=30), 110)
+    deliver(broker, mail, at + MINUTE, 130)
+    deliver(broker, mail, at + 2 * MINUTE, 130)
+    deliver(broker, mail, at + 3 * MINUTE, 137)
+
+    start = at.replace(second=0)
+    assert counted() == [
+        (start, 30, "broker"),
+        (start + 2 * MINUTE, 7, "broker"),
+    ]
+    row = Counter.objects.first()
+    assert row is not None
+    assert (row.failed, row.consumer_group, row.topic_id) == (0, "", mail.pk)
+
+
+def test_a_total_that_fell_or_began_elsewhere_is_begun_anew(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    at = now.replace(second=5, microsecond=0)
+
+    deliver(broker, mail, at, 100, "monday")
+    deliver(broker, mail, at + MINUTE, 40, "monday")  # it fell
+    deliver(broker, mail, at + 2 * MINUTE, 90, "tuesday")  # it began again
+    deliver(broker, mail, at + 3 * MINUTE, 95, "tuesday")
+
+    assert counted() == [(at.replace(second=0) + 2 * MINUTE, 5, "broker")]
+
+
+def test_whoever_counts_itself_is_not_counted_by_its_broker_too(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    count_up(now, counter(topic="mail", minute=now.isoformat()))
+
+    deliver(broker, mail, now, 100)
+    deliver(broker, mail, now + MINUTE, 150)
+    deliver(broker, mail, now + timedelta(days=2), 200)
+    deliver(broker, mail, now + timedelta(days=2) + MINUTE, 260)
+
+    sources = [(handled, source) for _, handled, source in counted()]
+    # Until a day has passed without a word of theirs.
+    assert sources == [(10, "sdk"), (50, "broker"), (60, "broker")]
+
+
+# --- by hand
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mode": "observe"}, "only observes: set it to capture or tee first"),
+        ({"mode": "capture", "paused": True}, "is paused: resume it first"),
+    ],
+)
+def test_a_lane_that_captures_nothing_is_not_drained_by_hand(
+    broker: Queues, mail: Topic, changes: dict[str, object], words: str
+) -> None:
+    Lane.objects.update(**changes)
+    broker.put("mail-dead", b"x")
+
+    with pytest.raises(CommandError, match=words):
+        call_command("capture", "mail")
+
+    assert len(broker.contents("mail-dead")) == 1
+
+
+def test_a_queue_is_drained_by_hand(
+    broker: Queues, mail: Topic, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Lane.objects.update(mode=Mode.CAPTURE.value)
+    for _ in range(3):
+        broker.put("mail-dead", b"x")
+
+    call_command("capture", "mail")
+
+    assert capsys.readouterr().out == "captured 3\n"
+    assert Poison.objects.count() == 3

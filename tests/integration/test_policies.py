@@ -1,0 +1,199 @@
+"""A topic's policies are read strictly, kept with a reason, and mean what they say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+
+from apps.audit.models import Entry
+from apps.brokers.models import Broker, Topic
+from apps.brokers.policies import Policies, options_from, set_policies
+from apps.core.errors import Absent, Forbidden, Invalid
+from apps.team.rights import Principal, Scope
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def topic() -> Topic:
+    broker = Broker.objects.create(
+        name="ours", kind="redis_streams", url="redis://localhost"
+    )
+    return Topic.objects.create(
+        name="orders",
+        native_name="orders",
+        broker=broker,
+        dead_letter_queue="orders-poison",
+    )
+
+
+def test_they_are_kept_and_accounted_for(
+    topic: Topic, operator: Principal, now: datetime
+) -> None:
+    told = {"max_dequeue_count": 3, "owner": "Team Ä", "runbook": "https://wiki/x"}
+    policies = Policies.of(topic).changed(told)
+
+    for _ in range(2):
+        topic = set_policies(
+            topic=topic, policies=policies, reason="ours", principal=operator, now=now
+        )
+
+    entry = Entry.objects.get(action="topic.altered")
+    assert Policies.of(Topic.objects.get()) == policies
+    assert (entry.subject, entry.reason) == ("topic:orders", "ours")
+    assert entry.detail["max_dequeue_count"] == [5, 3]
+    assert entry.detail.keys() == told.keys()
+
+
+@pytest.mark.parametrize(
+    ("field", "told", "read"),
+    [
+        ("max_dequeue_count", "7", 7),
+        ("visibility_timeout", "0.5", 0.5),
+        ("visibility_timeout", 30, 30.0),
+        ("visibility_timeout", "00:10:00", 600.0),
+        ("visibility_timeout", "1.02:03:04", 93_784.0),
+        ("visibility_timeout", "00:00:01.5", 1.5),
+        ("retention_days", "", None),
+        ("retention_days", None, None),
+        ("retention_days", "30", 30),
+        ("owner", " Anna ", "Anna"),
+        ("runbook", "", ""),
+        ("runbook", "HTTP://wiki/a?b=c#d", "HTTP://wiki/a?b=c#d"),
+        ("dead_letter_queue", " with a space", " with a space"),
+        ("options", {"body_field": "😀"}, {"body_field": "😀"}),
+    ],
+)
+def test_what_people_write_is_understood(
+    field: str, told: object, read: object
+) -> None:
+    assert getattr(Policies().changed({field: told}), field) == read
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("max_dequeue_count", 0),
+        ("max_dequeue_count", True),
+        ("max_dequeue_count", "5.5"),
+        ("max_dequeue_count", "٣"),
+        ("max_dequeue_count", "9" * 5_000),
+        ("max_dequeue_count", ""),
+        ("visibility_timeout", 0),
+        ("visibility_timeout", "nan"),
+        ("visibility_timeout", "inf"),
+        ("visibility_timeout", "-1"),
+        ("visibility_timeout", "00:99:00"),
+        ("visibility_timeout", "soon"),
+        ("visibility_timeout", None),
+        ("visibility_timeout", False),
+        ("retention_days", 0),
+        ("retention_days", 10**6),
+        ("owner", "a\0b"),
+        ("owner", "x" * 201),
+        ("owner", "\ud800"),
+        ("owner", None),
+        ("runbook", "javascript:alert(1)"),
+        ("runbook", "data:text/html,x"),
+        ("runbook", "//evil.example"),
+        ("runbook", "https://"),
+        ("runbook", "https://a b"),
+        ("runbook", "https://a\u202eb"),
+        ("runbook", "https://[::1"),
+        ("runbook", "https://" + "x" * 2_000),
+        ("options", []),
+        ("options", "x"),
+        ("options", {"a": float("nan")}),
+        ("options", {"a": "\0"}),
+        ("options", {"a": "\ud800"}),
+        ("options", {"a": "x" * 10_000}),
+    ],
+)
+def test_what_is_no_policy_is_refused_by_its_name(field: str, told: object) -> None:
+    with pytest.raises(Invalid) as wrong:
+        Policies().changed({field: told})
+
+    assert wrong.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("text", "read"), [("", {}), (" \n", {}), ('{"a": 1}', {"a": 1})]
+)
+def test_options_are_written_as_json(text: str, read: object) -> None:
+    assert options_from(text) == read
+
+
+@pytest.mark.parametrize("text", ["[", "[1]", "{a: 1}", "[" * 100_000, '{"a": NaN}'])
+def test_options_that_are_no_json_object_are_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="options"):
+        options_from(text)
+
+
+@pytest.mark.parametrize(
+    ("told", "field"),
+    [
+        ({"options": {"colour": "red"}}, "options"),
+        ({"dead_letter_queue": "orders"}, "dead_letter_queue"),
+    ],
+)
+def test_what_its_broker_cannot_do_is_refused(
+    topic: Topic,
+    operator: Principal,
+    now: datetime,
+    told: dict[str, object],
+    field: str,
+) -> None:
+    policies = Policies.of(topic).changed(told)
+
+    with pytest.raises(Invalid) as wrong:
+        set_policies(topic=topic, policies=policies, principal=operator, now=now)
+
+    assert wrong.value.field == field
+    assert not Entry.objects.exists()
+
+
+def test_a_topic_without_a_broker_has_no_dead_letter_queue(
+    operator: Principal, now: datetime
+) -> None:
+    topic = Topic.objects.create(name="told", native_name="told")
+    owned = Policies.of(topic).changed({"owner": "Anna"})
+
+    set_policies(topic=topic, policies=owned, principal=operator, now=now)
+    with pytest.raises(Invalid, match="broker"):
+        set_policies(
+            topic=topic,
+            policies=owned.changed({"dead_letter_queue": "told-poison"}),
+            principal=operator,
+            now=now,
+        )
+
+    assert Topic.objects.get().owner == "Anna"
+
+
+def test_an_address_that_is_not_there_yet_stops_nobody(
+    topic: Topic, operator: Principal, now: datetime
+) -> None:
+    Broker.objects.update(url="env:NOT_THERE_YET")
+    topic = Topic.objects.select_related("broker").get()
+
+    policies = Policies.of(topic).changed({"max_dequeue_count": 9})
+    changed = set_policies(topic=topic, policies=policies, principal=operator, now=now)
+
+    assert changed.max_dequeue_count == 9
+
+
+def test_only_who_may_write_brokers_and_sees_the_topic_changes_them(
+    topic: Topic, operator: Principal, now: datetime
+) -> None:
+    policies = Policies.of(topic).changed({"owner": "me"})
+    reader = replace(operator, scopes=frozenset(Scope) - {Scope.BROKERS_WRITE})
+    stranger = replace(operator, topics=("invoices",))
+
+    with pytest.raises(Forbidden):
+        set_policies(topic=topic, policies=policies, principal=reader, now=now)
+    with pytest.raises(Absent):
+        set_policies(topic=topic, policies=policies, principal=stranger, now=now)
+
+    assert Topic.objects.get().owner == ""

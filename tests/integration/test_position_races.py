@@ -1,0 +1,174 @@
+"""Positions under many at once: nothing goes back, and only the holder settles."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from apps.bookmarks.models import BookmarkPosition, Mark
+from apps.bookmarks.services.settling import Status
+from apps.core import clock
+from apps.team.rights import Principal
+from apps.triage.services import moves
+from apps.triage.services.moves import Strategy, Wish
+from tests.positions import opened, settle, statuses, update
+from tests.races import together
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WRITERS = 64
+CONSUMERS = 8
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_shuffled_updates_of_64_writers_come_to_their_union(
+    now: datetime, seed: int
+) -> None:
+    names = [f"consumer-{n}" for n in range(CONSUMERS)]
+    epochs = {name: opened(now, client_name=name).epoch for name in names}
+    told = [
+        update(
+            epochs[name],
+            (10 * turn, 10 * turn + 9),
+            client_name=name,
+            publisher=publisher,
+            persisted=10 * turn,
+        )
+        for name in names
+        for publisher in ("a", "b")
+        for turn in range(WRITERS)
+        if (name, turn) != (names[0], 30)
+    ]
+    chance = random.Random(seed)
+    chance.shuffle(told)
+    shares = [told[turn::WRITERS] for turn in range(WRITERS)]
+
+    def write(turn: int) -> None:
+        answers = settle(now, *shares[turn])
+        assert set(statuses(answers)) == {Status.OK}
+
+    together(WRITERS, write)
+
+    ends = Counter(Mark.objects.values_list("processed", "persisted"))
+    assert ends == {(639, 630): 2 * CONSUMERS - 2, (299, 630): 2}
+    holed = Mark.objects.filter(position__client_name=names[0])
+    assert [mark.ahead for mark in holed] == [((310, 639),)] * 2
+
+
+def test_64_that_open_at_once_are_one_after_the_other(now: datetime) -> None:
+    epochs: list[int] = []
+
+    together(WRITERS, lambda _: epochs.append(opened(now).epoch))
+
+    assert len(set(epochs)) == WRITERS
+    assert BookmarkPosition.objects.get().epoch == max(epochs)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_settled_after_another_opened_is_never_kept(
+    now: datetime, seed: int
+) -> None:
+    """Each holder settles its own numbers, so that every one has its author.
+
+    When opening answers, it has read what there will ever be of its predecessors.
+    """
+    chance = random.Random(seed)
+    told_ok: list[tuple[int, int]] = []
+    seen_at_opening: dict[int, set[int]] = {}
+
+    def hold(_: int) -> None:
+        found = opened(now)
+        marks = {m.publisher: m for m in found.positions[0].marks.all()}
+        seen_at_opening[found.epoch] = {int(publisher) for publisher in marks}
+        for turn in range(chance.randint(1, 6)):
+            publisher = str(1000 * found.epoch + turn)
+            answers = settle(now, update(found.epoch, (0, 5), publisher=publisher))
+            if answers[0].status == Status.OK:
+                told_ok.append((found.epoch, int(publisher)))
+
+    together(12, hold)
+
+    kept = {int(name) for name in Mark.objects.values_list("publisher", flat=True)}
+    assert {name for _, name in told_ok} == kept
+    for epoch, seen in seen_at_opening.items():
+        assert {name for e, name in told_ok if e < epoch} == seen
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fenced_holder_never_settles_a_mark_that_it_had(
+    now: datetime, seed: int
+) -> None:
+    chance = random.Random(seed)
+    settle(now, update(opened(now).epoch, (0, 0)))
+    read: dict[int, int] = {}
+    settled: dict[int, int] = {}
+
+    def hold(_: int) -> None:
+        found = opened(now)
+        (mark,) = found.positions[0].marks.all()
+        read[found.epoch] = mark.processed
+        last = mark.processed
+        for _turn in range(chance.randint(1, 6)):
+            (answer,) = settle(now, update(found.epoch, (last + 1, last + 7)))
+            if answer.status == Status.OK:
+                last += 7
+        settled[found.epoch] = last
+
+    together(12, hold)
+
+    for before, after in zip(sorted(read), sorted(read)[1:], strict=False):
+        assert settled[before] == read[after]
+    assert Mark.objects.get().processed == settled[max(settled)]
+
+
+def stir(turn: int, positions: Sequence[BookmarkPosition], operator: Principal) -> None:
+    """Open, move or settle some of them, a few times over."""
+    chance = random.Random(turn)
+    for _ in range(4):
+        chosen = chance.choice(positions)
+        match turn % 3:
+            case 0:
+                client = chosen.client_name
+                opened(clock.now(), client_name=client, sub_id=None, topic=None)
+            case 1:
+                moves.move(
+                    position_id=chosen.pk,
+                    wish=Wish(strategy=Strategy.SHIFT, by=turn + 1),
+                    reason="race",
+                    fence=True,
+                    principal=operator,
+                    now=clock.now(),
+                )
+            case _:
+                shuffled = chance.sample(positions, len(positions))
+                settle(clock.now(), *(a_little(each, chance) for each in shuffled))
+
+
+def a_little(position: BookmarkPosition, chance: random.Random) -> dict[str, Any]:
+    return update(
+        position.epoch,
+        (0, chance.randint(1, 50)),
+        client_name=position.client_name,
+        sub_id=position.sub_id,
+        publisher=chance.choice(["", "a", "b", "c"]),
+    )
+
+
+def test_moves_opens_and_settles_together_never_lock_each_other_out(
+    operator: Principal, now: datetime
+) -> None:
+    for n in range(12):
+        told: dict[str, Any] = {"client_name": f"consumer-{n // 2}", "sub_id": str(n)}
+        settle(now, update(opened(now, **told).epoch, (0, 1), **told))
+    positions = list(BookmarkPosition.objects.all())
+
+    together(15, lambda turn: stir(turn, positions, operator))
+
+    epochs = dict(BookmarkPosition.objects.values_list("pk", "epoch"))
+    assert all(mark.epoch == epochs[mark.position_id] for mark in Mark.objects.all())
+    assert Mark.objects.count() > len(positions)

@@ -1,0 +1,280 @@
+"""Automatic skips: what one consumer could not process, others are spared."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from apps.bookmarks.models import BookmarkPosition, Mark
+from apps.brokers.models import Topic
+from apps.capture import skips
+from apps.capture.services import Status
+from apps.poison import skip_list
+from apps.poison.models import Failure, Poison, Skip, SkipList
+from apps.poison.services import Answered, begin, mark
+from apps.poison.states import Outcome
+from apps.poison.tokens import sign
+from tests.reports import capture, failure, poisons
+from tests.skips import ANNA, Mirror, added, topic_named, values
+
+pytestmark = pytest.mark.django_db
+
+SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
+
+
+@pytest.fixture
+def replaying() -> Topic:
+    return topic_named(replays=True)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skips, "MOST_A_MINUTE", 3)
+    monkeypatch.setattr(skips, "MOST_ACTIVE", 5)
+
+
+def redriven(poison: Poison, now: datetime) -> str:
+    """Send a poison as an operation would, and give the header it bore."""
+    (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
+    answer = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
+    return sign(redrive=redrive, topic="orders", digest=poison.digest)
+
+
+def reader(topic: Topic, name: str, **marks: int | tuple[int, int]) -> None:
+    """Let a consumer stand at (processed, persisted) of each publisher."""
+    position = BookmarkPosition.objects.create(
+        topic=topic, source="sdk", client_name=name, sub_id="s", epoch=1,
+        observed_at=skip_time(topic), moved_at=skip_time(topic),
+    )  # fmt: skip
+    for publisher, told in marks.items():
+        processed, persisted = told if isinstance(told, tuple) else (told, None)
+        Mark.objects.create(
+            position=position, publisher=publisher.strip("_"), processed=processed,
+            persisted=persisted, bookmark="", settled=((0, processed),),
+        )  # fmt: skip
+
+
+def skip_time(topic: Topic) -> datetime:
+    return Skip.objects.filter(topic=topic).earliest("at").at
+
+
+def test_a_poison_of_a_replaying_topic_is_shared_with_its_group(
+    now: datetime, replaying: Topic
+) -> None:
+    (poison,) = poisons(now, 1, bookmark="1-0", publisher="P", seq=7)
+
+    skip = Skip.objects.get()
+    assert values(group="billing") == ["1-0"]
+    assert values(group="shipping") == []
+    assert (skip.poison, skip.by, skip.is_automatic) == (poison, "system:capture", True)
+    assert (skip.expires_at, skip.reason) == (now + 30 * DAY, "exhausted: ValueError")
+    assert (skip.publisher, skip.seq, skip.revision) == ("P", 7, 1)
+
+
+def test_on_a_queue_nothing_is_skipped_by_itself(now: datetime) -> None:
+    poisons(now, 3)
+
+    assert Skip.objects.count() == 0
+
+
+def test_a_report_that_tells_its_topic_replays_makes_it_so(now: datetime) -> None:
+    capture(now, failure(now, bookmark="1-0", replays=True), failure(now))
+
+    assert Topic.objects.get(name="orders").replays
+    assert len(values()) == 2
+
+
+def test_a_batch_makes_its_skips_at_revisions_of_their_own(
+    now: datetime, replaying: Topic
+) -> None:
+    other = topic_named("payments", replays=True)
+    members = [failure(now, topic=name) for name in ("payments", "orders") * 10]
+
+    capture(now, *members, *members, failure(now, topic="queue"))
+
+    for topic in (replaying, other):
+        made = Skip.objects.filter(topic=topic).order_by("revision")
+        assert [skip.revision for skip in made] == list(range(1, 11))
+        assert SkipList.objects.get(topic=topic).automatic == 10
+
+
+def test_failing_again_while_the_skip_is_young_changes_nothing(
+    now: datetime, replaying: Topic
+) -> None:
+    for turn in range(3):
+        at = now + turn * DAY
+        capture(at, failure(at, bookmark="1-0"))
+    reader = Mirror()
+
+    late = now + 16 * DAY
+    capture(late, failure(late, bookmark="1-0"))
+    reader.follow()
+
+    assert reader.revision == 2
+    assert [skip.expires_at for skip in reader.skips.values()] == [late + 30 * DAY]
+
+
+def test_a_skip_of_a_person_is_theirs_and_stays_as_it_is(
+    now: datetime, replaying: Topic
+) -> None:
+    mine = added(now, "1-0", consumer_group="billing", reason="mine")
+
+    capture(now, failure(now, bookmark="1-0"))
+
+    assert Skip.objects.get() == mine
+    assert skip_list.head(topic="orders").revision == 1
+
+
+def test_a_person_takes_an_automatic_skip_over(now: datetime, replaying: Topic) -> None:
+    capture(now, failure(now, bookmark="1-0"))
+
+    added(now, "1-0", consumer_group="billing", reason="for good")
+
+    skip = Skip.objects.get()
+    assert (skip.is_automatic, skip.expires_at, skip.by) == (False, None, "user:anna")
+    assert SkipList.objects.get(topic=replaying).automatic == 0
+
+
+def test_what_is_removed_and_fails_again_is_skipped_again(
+    now: datetime, replaying: Topic
+) -> None:
+    (poison,) = poisons(now, 1, bookmark="1-0")
+    skip_list.remove_of_poison(poison_id=poison.pk, reason="", principal=ANNA, now=now)
+    before = values()
+
+    (answer,) = capture(now, failure(now, bookmark="1-0"))
+
+    assert (answer.status, before, values()) == (Status.UPDATED, [], ["1-0"])
+
+
+def test_a_redrive_that_fails_is_skipped_and_the_next_one_is_not(
+    now: datetime, replaying: Topic
+) -> None:
+    (poison,) = poisons(now, 1, bookmark="1-0")
+    header = redriven(poison, now)
+
+    capture(now, failure(now, bookmark="9-0", redrive=header))
+
+    told = {skip.value: skip for skip in Mirror().skips.values()}
+    assert (told[b"1-0"].redrive, told[b"1-0"].poison) == (None, poison.pk)
+    assert f"{told[b'9-0'].redrive}" == header.partition(".")[0]
+    assert told[b"9-0"].poison == poison.pk
+
+
+def test_beyond_the_limits_failures_are_kept_and_the_list_says_so(
+    now: datetime, replaying: Topic, few: None
+) -> None:
+    for number in (2, 2):
+        capture(now, *(failure(now) for _ in range(number)))
+    within_the_minute = SkipList.objects.get(topic=replaying)
+    later = now + timedelta(minutes=1)
+    capture(later, *(failure(later) for _ in range(4)))
+
+    full = SkipList.objects.get(topic=replaying)
+    assert (within_the_minute.automatic, within_the_minute.withheld) == (3, 1)
+    assert (full.automatic, full.withheld, full.withheld_at) == (5, 3, later)
+    assert (Skip.objects.count(), Poison.objects.count()) == (5, 8)
+    assert full.revision == 5
+
+
+def test_room_is_made_by_what_ends(now: datetime, replaying: Topic, few: None) -> None:
+    for minute in range(2):
+        at = now + timedelta(minutes=minute)
+        capture(at, *(failure(at) for _ in range(3)))
+    month = now + 31 * DAY
+    skip_list.expire(now=month)
+
+    capture(month, *(failure(month) for _ in range(2)))
+
+    assert SkipList.objects.get(topic=replaying).automatic == 2
+
+
+def test_what_is_suspected_is_kept_and_not_shared(
+    now: datetime, replaying: Topic
+) -> None:
+    (poison,) = poisons(now, 1, suspected=True)
+
+    assert (poison.suspected, Failure.objects.get().suspected) == (True, True)
+    assert values() == []
+
+
+def test_a_suspected_failure_is_not_shared_beside_one_that_is(
+    now: datetime, replaying: Topic
+) -> None:
+    capture(
+        now, failure(now, bookmark="1-0", suspected=True), failure(now, bookmark="2-0")
+    )
+
+    assert values() == ["2-0"]
+
+
+def test_the_same_report_without_suspicion_shares_the_skip(
+    now: datetime, replaying: Topic
+) -> None:
+    report = failure(now, bookmark="1-0")
+    first = capture(now, {**report, "suspected": True})
+    again = capture(now, {**report, "suspected": True})
+
+    cleared = capture(now + SECOND, report, report)
+    after = capture(now + SECOND, report)
+
+    statuses = [answer.status for answer in (*first, *again, *cleared, *after)]
+    assert statuses == ["created", "duplicate", "updated", "duplicate", "duplicate"]
+    poison = Poison.objects.get()
+    assert (poison.suspected, poison.failures) == (False, 1)
+    assert Failure.objects.get().suspected is False
+    assert values() == ["1-0"]
+
+
+def test_suspicion_and_its_end_in_one_request_are_one_failure(
+    now: datetime, replaying: Topic
+) -> None:
+    report = failure(now, bookmark="1-0")
+
+    answers = capture(now, {**report, "suspected": True}, report)
+
+    assert [answer.status for answer in answers] == ["created", "duplicate"]
+    assert Poison.objects.get().suspected is False
+    assert values() == ["1-0"]
+
+
+def test_another_consumer_that_fails_with_it_ends_the_suspicion(
+    now: datetime, replaying: Topic
+) -> None:
+    capture(now, failure(now, bookmark="1-0", suspected=True))
+    capture(now, failure(now, bookmark="1-0", suspected=True))
+    still = Poison.objects.get().suspected
+
+    capture(now, failure(now, bookmark="1-0", client_name="billing-2"))
+    capture(now, failure(now, bookmark="1-0", suspected=True))
+
+    assert (still, Poison.objects.get().suspected) == (True, False)
+    assert values() == ["1-0"]
+
+
+def test_a_skip_ends_once_every_known_position_has_passed_it(
+    now: datetime, replaying: Topic
+) -> None:
+    for seq in (5, 6, 7):
+        capture(now, failure(now, bookmark=f"P|{seq}|", publisher="P", seq=seq))
+    capture(now, failure(now, bookmark="Q|1|", publisher="Q", seq=1))
+    capture(now, failure(now, bookmark="somewhere"))
+    reader(replaying, "billing-1", P=9, Q=9)
+    reader(replaying, "billing-2", P=(9, 6))
+
+    early = skips.end_passed(now=now + DAY - SECOND)
+    ended = skips.end_passed(now=now + DAY + SECOND)
+
+    assert (early, ended) == (0, 2)
+    assert values() == ["P|7|", "Q|1|", "somewhere"]
+    assert {s.because for s in Skip.objects.exclude(because="")} == {"passed"}
+
+
+def test_without_a_known_position_no_skip_is_passed(
+    now: datetime, replaying: Topic
+) -> None:
+    capture(now, failure(now, bookmark="P|5|", publisher="P", seq=5))
+
+    assert skips.end_passed(now=now + 2 * DAY) == 0

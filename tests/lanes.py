@@ -1,0 +1,99 @@
+"""Lanes over a broker in memory, and deaths between any two of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import ParamSpec, TypeVar
+
+import pytest
+
+from apps.brokers import services as brokers
+from apps.brokers.models import Topic
+from apps.capture import deliveries, drain, services
+from apps.capture.drain import Drain
+from apps.capture.models import Lane, Mode
+from apps.capture.paces import Timer
+from apps.core.actor import Actor
+from tests import queues
+from tests.queues import KIND
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Killed(BaseException):
+    """What a kill -9 looks like from within."""
+
+
+class Death:
+    """Kills before or after the step it is told of; `steps` counts all there were."""
+
+    def __init__(self) -> None:
+        self.at: int | None = None
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps == self.at:
+            raise Killed
+
+    def around(self, work: Callable[P, R]) -> Callable[P, R]:
+        def mortal(*args: P.args, **kwargs: P.kwargs) -> R:
+            self.step()
+            result = work(*args, **kwargs)
+            self.step()
+            return result
+
+        return mortal
+
+
+@contextmanager
+def dying(at: int) -> Iterator[Death]:
+    """Kill at a step of draining: before or after each that leaves this process."""
+    death = Death()
+    death.at = at
+    with pytest.MonkeyPatch.context() as patch:
+        for place, name in (
+            (services, "write"),
+            (queues.Publisher, "publish"),
+            (queues.Reader, "acknowledge"),
+            (deliveries, "acknowledged"),
+            (drain, "note_captured"),
+        ):
+            patch.setattr(place, name, death.around(getattr(place, name)))
+        yield death
+
+
+def topic_on_queues(
+    now: datetime, *, mode: Mode = Mode.CAPTURE, name: str = "mail"
+) -> Topic:
+    """Give a topic of the broker in memory, with its lane."""
+    actor = Actor.system("test")
+    broker = brokers.register_broker(
+        name="queues", kind=KIND, url="queues://here", actor=actor, now=now
+    )
+    topic = brokers.register_topic(
+        name=name,
+        broker=broker,
+        dead_letter_queue=f"{name}-dead",
+        policy={"max_dequeue_count": 5, "visibility_timeout": 30.0},
+        actor=actor,
+        now=now,
+    )
+    tee_queue = f"{name}-copies" if mode is Mode.TEE else ""
+    Lane.objects.create(topic=topic, mode=mode.value, tee_queue=tee_queue)
+    return topic
+
+
+def draining(topic: Topic, now: datetime, timer: Timer = lambda: 0.0) -> Drain:
+    lane = Lane.objects.possible().get(pk=topic.pk)
+    return Drain(lane=lane, clock=lambda: now, timer=timer)
+
+
+def drain_all(topic: Topic, now: datetime, *, at_once: int = 500) -> None:
+    with draining(topic, now) as work:
+        work.size.value = at_once
+        while work.take(wait=0.0):
+            work.size.value = at_once

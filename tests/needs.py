@@ -1,0 +1,138 @@
+"""A pytest plugin: what tests need of the machine, and what did not run without it.
+
+A test says it by `@pytest.mark.needs("rabbitmq")`. Where that is missing it does not
+run, but never in silence: the run ends with a list, and with an exit code of its own.
+In CI (`CI=true`) such a test fails. `python -m tests.needs` gets what can be had.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import servers
+
+# What pytest exits with when all that ran has passed; `make test` makes a 3 of it.
+UNMET = 33
+JDBC_JAR = Path("/usr/share/java/postgresql.jar")
+SAID = "Skipped: needs "
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """Something on this machine: `remedy` is what to do about it, "" if it is there."""
+
+    remedy: Callable[[], str]
+    get: Callable[[], None]
+
+
+def _program(name: str, *, package: str) -> str:
+    return "" if shutil.which(name) else f"apt-get install {package}"
+
+
+def _file(path: Path, *, package: str) -> str:
+    return "" if path.exists() else f"apt-get install {package}"
+
+
+def _server(module: str) -> str:
+    missing: Callable[[], str] = import_module(f"tests.brokers.{module}").missing
+    return missing()
+
+
+def _from_debian(package: str) -> Callable[[], None]:
+    return partial(servers.from_debian, package)
+
+
+NEEDS = {
+    "chromium": Need(
+        remedy=partial(_program, "chromium", package="chromium"),
+        get=_from_debian("chromium"),
+    ),
+    "jdbc": Need(
+        remedy=partial(_file, JDBC_JAR, package="libpostgresql-jdbc-java"),
+        get=_from_debian("libpostgresql-jdbc-java"),
+    ),
+    "rabbitmq": Need(
+        remedy=partial(_server, "rabbitmq"), get=_from_debian("rabbitmq-server")
+    ),
+    "azurite": Need(remedy=partial(_server, "azurite"), get=servers.azurite),
+}
+
+
+def of(item: pytest.Item) -> list[str]:
+    """Name what a test needs."""
+    told = [str(mark.args[0]) for mark in item.iter_markers("needs")]
+    return [*told, *(["chromium"] if item.get_closest_marker("browser") else [])]
+
+
+@cache
+def remedy(name: str) -> str:
+    return NEEDS[name].remedy()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(name): what has to be on the machine")
+
+
+@pytest.hookimpl(tryfirst=True)  # before any fixture starts what is not there
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for name in of(item):
+        if todo := remedy(name):
+            if os.environ.get("CI") == "true":
+                pytest.fail(f"needs {name}, also in CI: {todo}", pytrace=False)
+            pytest.skip(f"{SAID.removeprefix('Skipped: ')}{name}: {todo}")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    for (suite, why), count in sorted(_unmet(config).items()):
+        terminalreporter.write_line(f"DID NOT RUN: {count} of {suite}, {why}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.exitstatus == pytest.ExitCode.OK and _unmet(session.config):
+        session.exitstatus = UNMET
+
+
+def _unmet(config: pytest.Config) -> Counter[tuple[str, str]]:
+    """Count the tests that did not run, by their file and by what they need.
+
+    The workers of xdist report to the controller, which alone has this plugin.
+    """
+    found = Counter[tuple[str, str]]()
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    for report in reporter.stats.get("skipped", ()) if reporter else ():
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        if why.startswith(SAID):
+            found[report.nodeid.partition("::")[0], why[len("Skipped: ") :]] += 1
+    return found
+
+
+def main(names: Sequence[str]) -> int:
+    """Get what is missing, and tell what cannot be had; never a failure."""
+    for name in names or NEEDS:
+        if todo := NEEDS[name].remedy():
+            try:
+                _tell(f"installing {name} for the tests ...")
+                NEEDS[name].get()
+            except servers.Unable as why:
+                _tell(f"some tests will not run without {name}, and {why}: {todo}")
+    return 0
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"poisonweb: {line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

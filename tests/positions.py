@@ -1,0 +1,43 @@
+"""Positions as a consumer opens and settles them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from apps.bookmarks.services import settling
+from apps.bookmarks.services.opening import Opened, open_positions
+from apps.bookmarks.services.settling import Answer, Status
+from apps.bookmarks.wire import Holder
+from apps.core.actor import Actor
+from apps.team.rights import Principal, Scope
+
+CONSUMER = Principal(
+    actor=Actor.key("billing"), scopes=frozenset({Scope.POSITIONS_WRITE})
+)
+
+
+def opened(now: datetime, /, principal: Principal = CONSUMER, **changes: Any) -> Opened:
+    told = {"client_name": "billing-1", "sub_id": "1", "topic": "orders", **changes}
+    return open_positions(holder=Holder.parse(told), principal=principal, now=now)
+
+
+def update(epoch: int, *settled: tuple[int, int], **changes: object) -> dict[str, Any]:
+    return {
+        "client_name": "billing-1",
+        "sub_id": "1",
+        "topic": "orders",
+        "publisher": "",
+        "epoch": epoch,
+        "settled": [list(run) for run in settled],
+        **changes,
+    }
+
+
+def settle(now: datetime, *members: object) -> list[Answer]:
+    return settling.settle(members=members, principal=CONSUMER, now=now)
+
+
+def statuses(answers: Sequence[Answer]) -> list[Status]:
+    return [answer.status for answer in answers]

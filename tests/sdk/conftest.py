@@ -1,0 +1,15 @@
+"""What the tests of the SDK share: a Poisonweb to talk to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sdk.server import Server, running
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running() as server:
+        yield server

@@ -1,0 +1,119 @@
+"""Start real consumers to be killed, and look at what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from poisonguard.journal import Journal
+from tests.sdk import small_consumer
+from tests.sdk.small_consumer import Plan
+
+SDK = Path(small_consumer.__file__).parents[2] / "sdk"
+TIMEOUT = 60
+NAME = "orders/billing/billing-1"
+# Of one that has loaded everything a start costs milliseconds.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([small_consumer.__name__])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Consumers:
+    """Processes of one consumer, with one journal folder."""
+
+    folder: Path
+    settled: Path
+
+    @classmethod
+    def under(cls, path: Path) -> Consumers:
+        return cls(folder=path / "journal", settled=path / "settled")
+
+    def plan(self, **chosen: object) -> str:
+        plan: Plan = {
+            "folder": str(self.folder),
+            "name": NAME,
+            "settled": str(self.settled),
+            "messages": 3,
+        }
+        return json.dumps({**plan, **chosen})
+
+    def command(self, **chosen: object) -> list[str]:
+        return [sys.executable, small_consumer.__file__, self.plan(**chosen)]
+
+    def start(self, **chosen: object) -> subprocess.Popen[bytes]:
+        return popen(self.command(**chosen))
+
+    def run(self, **chosen: object) -> int:
+        """Run one to its end; return its exit code."""
+        with self.start(**chosen) as process:
+            ended(process)
+        return process.returncode
+
+    def fork(self, **chosen: object) -> BaseProcess:
+        """Start one at little cost, without a command that it could exec."""
+        process = FORKS.Process(target=small_consumer.main, args=[self.plan(**chosen)])
+        process.start()
+        return process
+
+    def run_fork(self, **chosen: object) -> int:
+        """Fork one and see to its end; return its exit code."""
+        process = self.fork(**chosen)
+        process.join(TIMEOUT)
+        if process.exitcode is None:
+            process.kill()
+            raise TimeoutError
+        return process.exitcode
+
+    def next_start(self, *, slots: int = 1) -> Journal:
+        """Return the journal of a process of the same name that starts now."""
+        journal = Journal(self.folder)
+        journal.open(name=NAME, slots=slots)
+        return journal
+
+    def count(self, what: str) -> int:
+        """Tell how much was noted of this kind."""
+        written = self.settled.read_bytes() if self.settled.exists() else b""
+        return written.count(f"{what} ".encode())
+
+    def noted(self, what: str) -> list[int]:
+        """Return the numbers of all that was noted of this kind, in order."""
+        lines = self.settled.read_text().splitlines() if self.settled.exists() else []
+        return [int(line.split()[1]) for line in lines if line.startswith(f"{what} ")]
+
+
+def popen(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(SDK)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def python(code: str, *arguments: object) -> str:
+    """Run a few lines as a process; return what it prints, however it ends."""
+    return program("-c", code, *arguments)
+
+
+def program(*arguments: object) -> str:
+    """Run a program; return what it prints, however it ends."""
+    with popen([sys.executable, *map(str, arguments)]) as process:
+        said, complaint = ended(process)
+    assert "Traceback" not in complaint, complaint
+    return said
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[str, str]:
+    """Wait for the end of a process, or see to it; return what it wrote."""
+    try:
+        said, complaint = process.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return said.decode(), complaint.decode()

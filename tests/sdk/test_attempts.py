@@ -1,0 +1,495 @@
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poisonguard import attempts as module
+from poisonguard.attempts import DECAY, KEEP, Attempts, Record
+from poisonguard.contract import Cause
+from poisonguard.death import Blame, Death
+from poisonguard.errors import Misconfigured
+from tests.sdk.consumers import python
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+ID = b"orders-7"
+NUMBER = 2**64 - 7
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "orders.attempts"
+
+
+@pytest.fixture
+def attempts(file: Path) -> Iterator[Attempts]:
+    attempts = Attempts(file)
+    attempts.open(now=NOW)
+    yield attempts
+    attempts.close()
+
+
+class Starts(Protocol):
+    def __call__(self, *, now: datetime = NOW) -> Attempts: ...
+
+
+@pytest.fixture
+def starts(file: Path) -> Iterator[Starts]:
+    """Open the file as one process after another does."""
+    with ExitStack() as opened:
+
+        def start(*, now: datetime = NOW) -> Attempts:
+            attempts = Attempts(file)
+            attempts.open(now=now)
+            return opened.enter_context(closing(attempts))
+
+        yield start
+
+
+def death(*numbers: int, blame: Blame = Blame.CHARGED, at: datetime = NOW) -> Death:
+    return Death(
+        incarnation=uuid4(),
+        numbers=numbers,
+        blame=blame,
+        cause=Cause.CRASH,
+        reason="The process was killed by SIGSEGV",
+        at=at,
+    )
+
+
+def known(attempts: Attempts, *, now: datetime = NOW) -> Record:
+    record = attempts.of(ID, NUMBER, now=now)
+    assert record is not None
+    return record
+
+
+def test_a_message_that_never_failed_has_no_record(attempts: Attempts) -> None:
+    assert attempts.of(ID, NUMBER, now=NOW) is None
+    assert attempts.suspects == set()
+
+
+def test_failures_are_counted_across_restarts(
+    attempts: Attempts, starts: Starts
+) -> None:
+    attempts.failed(ID, NUMBER, now=NOW, due_at=NOW + SECOND, first_enqueued_at=NOW)
+    attempts.close()
+
+    later = starts()
+    record = later.failed(
+        ID, NUMBER, now=NOW + HOUR, due_at=NOW + 2 * HOUR, first_enqueued_at=NOW + HOUR
+    )
+
+    assert (
+        record
+        == known(later)
+        == Record(
+            failures=2,
+            first_failed_at=NOW,
+            failed_at=NOW + HOUR,
+            due_at=NOW + 2 * HOUR,
+            first_enqueued_at=NOW,
+        )
+    )
+    assert record.attempts == 2
+    assert later.suspects == {NUMBER}
+    later.close()
+
+
+def test_a_success_forgets_all_of_it(attempts: Attempts, starts: Starts) -> None:
+    attempts.failed(ID, NUMBER, now=NOW)
+    attempts.blame(death(NUMBER))
+
+    attempts.forget(ID, NUMBER)
+
+    assert attempts.of(ID, NUMBER, now=NOW) is None
+    assert attempts.suspects == set()
+    assert starts().suspects == set()
+
+
+def test_a_death_is_counted_once_however_often_it_is_told(attempts: Attempts) -> None:
+    told = death(NUMBER)
+
+    attempts.blame(told)
+    attempts.blame(told)
+    assert known(attempts).crashes == 1
+    attempts.blame(death(NUMBER))
+
+    record = known(attempts)
+    assert (record.crashes, record.attempts) == (2, 2)
+    assert record.crash is Cause.CRASH
+    assert record.reason == "The process was killed by SIGSEGV"
+
+
+def test_a_death_told_again_after_a_success_is_not_held_against_the_message(
+    attempts: Attempts,
+) -> None:
+    told = death(NUMBER)
+    attempts.blame(told)
+    attempts.forget(ID, NUMBER)
+
+    attempts.blame(told)
+
+    assert attempts.suspects == set()
+
+
+def test_suspects_are_charged_with_nothing_but_must_run_alone(
+    attempts: Attempts,
+) -> None:
+    attempts.blame(death(NUMBER, 8, blame=Blame.SUSPECTED))
+
+    record = known(attempts)
+    assert (record.crashes, record.attempts) == (0, 0)
+    assert record.must_run_alone
+    assert attempts.suspects == {NUMBER, 8}
+
+
+def test_who_is_suspected_again_must_still_run_alone(attempts: Attempts) -> None:
+    attempts.blame(death(NUMBER, 8, blame=Blame.SUSPECTED))
+    attempts.blame(death(NUMBER, 9, blame=Blame.SUSPECTED))
+
+    assert known(attempts).must_run_alone
+
+
+def test_a_message_that_was_charged_runs_alone_until_it_succeeds(
+    attempts: Attempts,
+) -> None:
+    attempts.blame(death(NUMBER, 8, blame=Blame.SUSPECTED))
+    attempts.blame(death(NUMBER))
+
+    attempts.failed(ID, NUMBER, now=NOW)
+
+    record = known(attempts)
+    assert (record.crashes, record.failures) == (1, 1)
+    assert not record.is_suspected
+    assert record.must_run_alone
+
+
+def test_a_suspect_that_fails_by_an_exception_did_not_kill_its_process(
+    attempts: Attempts,
+) -> None:
+    attempts.blame(death(NUMBER, 8, blame=Blame.SUSPECTED))
+
+    record = attempts.failed(ID, NUMBER, now=NOW)
+
+    assert not record.must_run_alone
+    assert (record.failures, record.crash) == (1, None)
+
+
+def test_an_excused_death_leaves_no_trace(attempts: Attempts) -> None:
+    attempts.blame(death(NUMBER, blame=Blame.EXCUSED))
+
+    assert attempts.suspects == set()
+
+
+def test_a_process_that_sees_its_end_coming_charges_the_message_itself(
+    attempts: Attempts,
+) -> None:
+    attempts.crashed(NUMBER, now=NOW, reason="The handler called sys.exit(1)")
+
+    record = known(attempts)
+    assert (record.crashes, record.reason) == (1, "The handler called sys.exit(1)")
+    assert attempts.suspects == {NUMBER}
+
+
+def test_crashes_decay_and_failures_do_not(attempts: Attempts, starts: Starts) -> None:
+    attempts.failed(ID, NUMBER, now=NOW)
+    attempts.blame(death(NUMBER))
+    later = NOW + DECAY + SECOND
+
+    assert known(attempts, now=NOW + DECAY).crashes == 1
+    assert known(attempts, now=later).crashes == 0
+    attempts.blame(death(NUMBER, at=later))
+
+    assert known(attempts, now=later).crashes == 1
+    assert known(starts(now=later + DECAY + SECOND)).failures == 1
+
+
+def test_the_first_failure_is_told_once_across_restarts_and_successes(
+    attempts: Attempts, starts: Starts
+) -> None:
+    assert attempts.told_first(ID, now=NOW)
+    attempts.forget(ID, NUMBER)
+
+    later = starts()
+
+    assert not later.told_first(ID, now=NOW)
+    assert later.told_first(b"another", now=NOW)
+
+
+def test_a_redriven_message_is_known_once_it_is_settled(
+    attempts: Attempts, starts: Starts
+) -> None:
+    assert not attempts.redrive_seen("m-1", "r-1")
+    assert not attempts.redrive_seen("m-1", "r-1")
+
+    attempts.redrive_done("m-1", "r-1", now=NOW)
+    attempts.redrive_done("m-1", "r-1", now=NOW)
+
+    later = starts()
+    assert later.redrive_seen("m-1", "r-1")
+    assert not later.redrive_seen("m-1", "r-2")
+
+
+@pytest.mark.parametrize(
+    ("passed", "left"),
+    [
+        (timedelta(0), 10 * SECOND),
+        (4 * SECOND, 6 * SECOND),
+        (10 * SECOND, timedelta(0)),
+        (365 * 24 * HOUR, timedelta(0)),  # the clock was set forward
+        (-365 * 24 * HOUR, 10 * SECOND),  # and back
+    ],
+)
+def test_a_message_waits_no_longer_than_when_it_failed_whatever_the_clock_does(
+    attempts: Attempts, passed: timedelta, left: timedelta
+) -> None:
+    record = attempts.failed(ID, NUMBER, now=NOW, due_at=NOW + 10 * SECOND)
+
+    assert record.wait(NOW + passed) == left
+
+
+def test_a_start_after_the_clock_was_set_back_keeps_the_wait_and_the_decay(
+    attempts: Attempts, starts: Starts
+) -> None:
+    attempts.failed(ID, NUMBER, now=NOW, due_at=NOW + 10 * SECOND)
+    attempts.blame(death(NUMBER))
+    back = NOW - 1000 * HOUR
+
+    later = starts(now=back)
+
+    assert known(later, now=back).wait(back) == 10 * SECOND
+    assert known(later, now=back + DECAY + SECOND).crashes == 0
+
+
+def test_nothing_is_kept_for_ever(attempts: Attempts, starts: Starts) -> None:
+    attempts.failed(ID, NUMBER, now=NOW)
+    attempts.told_first(ID, now=NOW)
+    attempts.redrive_done("m-1", "r-1", now=NOW)
+    attempts.blame(death(8))
+
+    later = starts(now=NOW + KEEP + SECOND)
+
+    assert later.suspects == set()
+    assert later.told_first(ID, now=NOW + KEEP + SECOND)
+    assert not later.redrive_seen("m-1", "r-1")
+
+
+def test_there_is_an_end_to_how_much_is_kept(
+    attempts: Attempts, file: Path, starts: Starts
+) -> None:
+    attempts.close()
+    with sqlite3.connect(file) as db:
+        db.execute(
+            "INSERT INTO crashes WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT"
+            " i + 1 FROM n WHERE i < ?)"
+            " SELECT i, 1, 0, ?, ? + i, 'crash', '', '' FROM n",
+            (module.ROW_LIMIT + 5, *2 * (int((NOW - HOUR).timestamp() * 1_000_000),)),
+        )
+    db.close()
+
+    later = starts()
+
+    assert len(later.suspects) == module.ROW_LIMIT
+    assert min(later.suspects) == 6
+
+
+def test_what_one_process_finds_another_one_learns(
+    attempts: Attempts, starts: Starts
+) -> None:
+    other = starts()
+    suspects = attempts.suspects
+
+    other.failed(ID, NUMBER, now=NOW)
+    attempts.refresh()
+    assert suspects == {NUMBER}
+    other.forget(ID, NUMBER)
+    attempts.refresh()
+
+    assert suspects == set()
+
+
+def test_without_a_file_all_is_known_until_the_end() -> None:
+    attempts = Attempts()
+    attempts.open(now=NOW)
+
+    attempts.failed(ID, NUMBER, now=NOW)
+
+    assert known(attempts).failures == 1
+    assert not attempts.redrive_seen("m-1", "r-1")
+    attempts.close()
+
+
+def test_many_threads_count_each_failure(attempts: Attempts) -> None:
+    def fail() -> None:
+        for _ in range(20):
+            attempts.failed(ID, NUMBER, now=NOW)
+
+    threads = [threading.Thread(target=fail) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert known(attempts).failures == 80
+
+
+FAIL_IN_MANY_PROCESSES = """
+import os, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from poisonguard.attempts import Attempts
+now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+attempts = Attempts(Path(sys.argv[1]))
+attempts.failed(b"orders-7", 7, now=now)
+for _ in range(4):
+    if os.fork() == 0:
+        for _ in range(10):
+            attempts.failed(b"orders-7", 7, now=now)
+        os._exit(0)
+for _ in range(10):
+    attempts.failed(b"orders-7", 7, now=now)
+for _ in range(4):
+    assert os.wait()[1] == 0
+print(attempts.of(b"orders-7", 7, now=now).failures)
+"""
+
+
+def test_forked_processes_count_each_failure(file: Path) -> None:
+    assert python(FAIL_IN_MANY_PROCESSES, file) == "51\n"
+
+
+A_PARENT_CLOSES_FIRST = """
+import os, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from poisonguard.attempts import Attempts
+now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+attempts = Attempts(Path(sys.argv[1]))
+attempts.failed(b"orders-7", 7, now=now)
+closed, close = os.pipe()
+if os.fork() == 0:
+    os.close(close)
+    attempts.failed(b"orders-7", 7, now=now)
+    os.read(closed, 1)
+    attempts.failed(b"orders-7", 7, now=now)
+    os._exit(0)
+attempts.failed(b"orders-7", 7, now=now)
+attempts.close()
+os.close(close)
+assert os.wait()[1] == 0
+print(attempts.of(b"orders-7", 7, now=now).failures)
+"""
+
+
+def test_a_child_goes_on_when_its_parent_has_closed_the_file(file: Path) -> None:
+    assert python(A_PARENT_CLOSES_FIRST, file) == "4\n"
+
+
+def spoil_all(file: Path) -> None:
+    file.write_bytes(b"not a database" * 1000)
+
+
+def spoil_the_middle(file: Path) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[:4096] + b"\xff" * 4096 + data[8192:])
+
+
+@pytest.mark.parametrize("spoil", [spoil_all, spoil_the_middle])
+def test_a_corrupt_file_is_put_aside_told_of_and_started_anew(
+    file: Path,
+    starts: Starts,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Path], None],
+) -> None:
+    before = starts()
+    before.failed(ID, NUMBER, now=NOW)
+    before.close()
+    spoil(file)
+
+    later = starts()
+
+    assert later.suspects == set()
+    assert file.with_name(f"{file.name}.corrupt").exists()
+    [problem] = later.problems
+    assert "was corrupt" in problem
+    assert caplog.messages == [problem]
+    assert later.failed(ID, NUMBER, now=NOW).failures == 1
+
+
+def test_a_file_that_turns_corrupt_is_put_aside_by_one_of_those_who_use_it(
+    attempts: Attempts, file: Path, starts: Starts
+) -> None:
+    neighbour = starts()
+    attempts.failed(ID, NUMBER, now=NOW)
+    attempts.close()
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    spoil_all(file)
+
+    attempts.failed(b"orders-8", 8, now=NOW)
+    neighbour.refresh()
+
+    assert len(attempts.problems) == 1
+    assert neighbour.problems == []
+    assert neighbour.suspects == {8}
+
+
+def test_a_directory_in_its_place_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="cannot be written"):
+        Attempts(tmp_path).open(now=NOW)
+
+
+FILL_THE_DISK = """
+import resource, sys
+from datetime import UTC, datetime
+from pathlib import Path
+from poisonguard.attempts import Attempts
+from poisonguard.errors import Full
+now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+attempts = Attempts(Path(sys.argv[1]))
+attempts.open(now=now)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+try:
+    for n in range(1, 10_000):
+        attempts.failed(str(n).encode() * 100, n, now=now)
+except Full as problem:
+    print(problem, len(attempts.suspects) == n - 1)
+"""
+
+
+def test_a_full_disk_is_told_and_what_was_kept_stays(
+    file: Path, starts: Starts
+) -> None:
+    said = python(FILL_THE_DISK, file)
+
+    assert "make room on its disk" in said
+    assert said.endswith("True\n")
+    assert len(starts().suspects) > 0
+
+
+numbers = st.integers(1, 2**64 - 1)
+
+
+@given(numbers)
+def test_every_number_of_64_bits_comes_back(number: int) -> None:
+    attempts = Attempts()
+
+    attempts.crashed(number, now=NOW, reason="")
+    attempts.blame(death(number))
+
+    assert attempts.suspects == {number}
+    record = attempts.of(ID, number, now=NOW)
+    assert record is not None
+    assert record.crashes == 2
+    attempts.close()

@@ -1,0 +1,127 @@
+"""The conformance script by itself: what it asks, and how it tells what it found."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from poisonguard.__main__ import main
+from poisonguard.conformance.command import CHECKS, NAMES
+from tests.sdk.server import KEY, Server, running
+
+PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    file = tmp_path / "key"
+    file.write_text(f"{KEY}\n")
+    return file
+
+
+def play(url: str, key_file: Path, *arguments: str) -> int:
+    asked = ("--url", url, "--api-key-file", str(key_file))
+    return main(["conformance", *asked, *arguments])
+
+
+def test_the_protocol_lists_every_check_and_what_it_says() -> None:
+    _, _, checks = PROTOCOL.read_text().partition("## The checks")
+
+    listed = re.findall("^\\| `(.+?)` \\| (.+) \\|$", checks, re.MULTILINE)
+
+    assert listed == [(check.name, check.says) for check in CHECKS]
+
+
+def test_what_is_kept_is_ok_and_what_is_not_says_what_the_protocol_says(
+    server: Server, key_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = play(server.url, key_file, "--only", "unknown-members", "failure-rejected")
+
+    first, second, protocol, *_, last = capsys.readouterr().out.splitlines()
+    assert status == 1
+    assert re.fullmatch(r"failed +failure-rejected: .+", first)
+    assert second.strip().startswith("the protocol says: A bad member is `rejected`")
+    assert re.fullmatch(r"ok +unknown-members", protocol)
+    assert last.startswith("1 ok, 1 failed, 0 not checked. Left behind: ")
+
+
+def test_programs_are_told_in_one_object(
+    server: Server, key_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = play(server.url, key_file, "--json", "--only", "unknown-members")
+
+    told = json.loads(capsys.readouterr().out)
+    [verdict] = told["checks"]
+    assert (status, verdict["name"], verdict["result"]) == (0, "unknown-members", "ok")
+    assert "conformance-orders" in told["left_behind"]
+
+
+def test_a_server_that_nobody_reaches_fails_once_and_is_asked_no_more(
+    key_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+    status = play(f"http://127.0.0.1:{port}", key_file, "--json")
+
+    results = [each["result"] for each in json.loads(capsys.readouterr().out)["checks"]]
+    assert status == 1
+    assert results == ["failed", *["not checked"] * (len(NAMES) - 1)]
+
+
+def test_a_server_that_breaks_off_fails_that_check_only(
+    server: Server, key_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.lose_answers(1)
+
+    status = play(
+        server.url,
+        key_file,
+        "--json",
+        "--only",
+        "unknown-members",
+        "confirmation-forged",
+    )
+
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert status == 1
+    assert "got no answer" in checks[0]["detail"]
+    assert "got no answer" not in checks[1]["detail"]
+
+
+def test_its_topics_begin_as_it_is_told(server: Server, key_file: Path) -> None:
+    play(server.url, key_file, "--topic-prefix", "ours", "--only", "unknown-members")
+
+    [kept] = server.failures.values()
+    assert kept["topic"] == "ours-orders"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--url", "poison.example.com", "--api-key-file", "{key}"),
+        ("--url", "http://127.0.0.1:1", "--api-key-file", "{key}-nowhere"),
+        ("--url", "http://127.0.0.1:1", "--api-key-file", "{key}", "--only", "nothing"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(
+    key_file: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    asked = [argument.format(key=key_file) for argument in arguments]
+
+    with pytest.raises(SystemExit) as ended:
+        main(["conformance", *asked])
+
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err.splitlines()[-1]

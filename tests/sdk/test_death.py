@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from poisonguard.contract import Cause
+from poisonguard.death import Blame, Death, judge
+from poisonguard.journal_file import Ending, EndingKind, Header, Snapshot, State
+from poisonguard.processes import Identity
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+BOOT = UUID(int=1)
+SEEN = NOW - timedelta(minutes=5)
+
+
+def died(
+    *words: int,
+    hung: tuple[int, ...] = (),
+    kind: EndingKind = EndingKind.UNSEEN,
+    value: int = 0,
+    state: State = State.RUN,
+    oom_kills: int = 3,
+) -> Death:
+    header = Header(
+        slots=len(words),
+        owner=Identity(pid=4711, started=1, boot=BOOT),
+        incarnation=UUID(int=2),
+        name=b"",
+        oom_kills=3,
+    )
+    at = SEEN if kind is not EndingKind.UNSEEN else None
+    found = Snapshot(
+        header=header,
+        state=state,
+        ending=Ending(kind=kind, value=value, at=at),
+        words=words,
+        beats=(0,) * len(words),
+        hung=hung or (0,) * len(words),
+    )
+    return judge(found, boot=BOOT, oom_kills=oom_kills, at=NOW, stacks="a stack")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (EndingKind.EXIT, 0, "The process ended with exit code 0"),
+        (EndingKind.SIGNAL, 11, "The process was killed by SIGSEGV"),
+        (EndingKind.SIGNAL, 40, "The process was killed by signal 40"),
+        (EndingKind.MEMORY, 9, "killed by the kernel for lack of memory (OOM)"),
+        (EndingKind.UNSEEN, 0, "The process ended without a word"),
+    ],
+)
+def test_the_reason_is_what_was_seen_of_the_end(
+    kind: EndingKind, value: int, reason: str
+) -> None:
+    death = died(7, kind=kind, value=value)
+
+    assert reason in death.reason
+    assert death.cause is Cause.CRASH
+    assert death.at == (NOW if kind is EndingKind.UNSEEN else SEEN)
+    assert death.stacks == ""
+
+
+def test_a_kill_for_lack_of_memory_that_nobody_saw_is_guessed_by_the_count() -> None:
+    assert "lack of memory" in died(7, oom_kills=4).reason
+    assert "lack of memory" not in died(7, oom_kills=3).reason
+    # The count of a container begins anew with it.
+    assert "lack of memory" not in died(7, oom_kills=0).reason
+
+
+def test_of_a_hang_those_are_blamed_that_hung() -> None:
+    alone = died(7, 8, 0, hung=(7, 0, 0), kind=EndingKind.HANG, value=1500)
+    several = died(7, 8, 9, hung=(7, 8, 0), kind=EndingKind.HANG, value=1500)
+
+    assert (alone.numbers, alone.blame) == ((7,), Blame.CHARGED)
+    assert (several.numbers, several.blame) == ((7, 8), Blame.SUSPECTED)
+    assert alone.cause is Cause.HANG
+    assert alone.reason == "The handler was stuck for 1.5 s; the process was killed"
+    assert alone.stacks == "a stack"
+
+
+def test_what_came_to_its_end_before_the_kill_did_not_hang() -> None:
+    death = died(8, 0, hung=(7, 9), kind=EndingKind.HANG, value=1500)
+
+    assert (death.numbers, death.blame) == ((), Blame.EXCUSED)
+
+
+def test_who_was_told_to_stop_is_excused_even_for_a_hang() -> None:
+    death = died(7, hung=(7,), kind=EndingKind.HANG, state=State.STOPPING)
+
+    assert death.blame is Blame.EXCUSED
+    assert death.reason == "The process was told to stop"

@@ -1,0 +1,676 @@
+"""What becomes of a message under a guard, against a double of the server."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import signal
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poisonguard import (
+    Guard,
+    Outcome,
+    Refused,
+    RetryPolicy,
+    StartTimeout,
+)
+from poisonguard.readers.plain import PlainReader
+from tests.sdk.guarded import (
+    REDRIVE,
+    Failing,
+    Handler,
+    Message,
+    guarding,
+    message,
+    redriven,
+)
+from tests.sdk.server import KEY, Server
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+HANDLED, SKIPPED = Outcome.HANDLED, Outcome.SKIPPED
+POISONED, RELEASE = Outcome.POISONED, Outcome.RELEASE
+
+
+def only(reports: dict[str, Any]) -> dict[str, Any]:
+    (report,) = reports.values()
+    return dict(report)
+
+
+# The start gate
+
+
+def test_no_message_passes_before_the_skip_list_is_loaded(server: Server) -> None:
+    server.add_skip(kind="bookmark", value="b-1")
+    handler = Handler()
+
+    with guarding(server) as guard:
+        outcomes = [guard.handle(message(b), handler) for b in ("b-1", "b-2")]
+
+    assert outcomes == [SKIPPED, HANDLED]
+    assert handler.seen == ["b-2"]
+
+
+def test_does_not_start_without_the_skip_list(server: Server) -> None:
+    server.stop()
+
+    with (
+        pytest.raises(StartTimeout, match="is away"),
+        guarding(server, start_timeout=0.3),
+    ):
+        pytest.fail("it started")
+
+
+def test_a_guard_that_could_not_start_may_be_started_again(
+    server: Server, tmp_path: Path
+) -> None:
+    server.stop()
+    guard = Guard(
+        topic="orders",
+        consumer_group="billing",
+        url=server.url,
+        api_key=KEY,
+        journal=tmp_path,
+        start_timeout=0.3,
+    )
+
+    with pytest.raises(StartTimeout):
+        guard.start()
+    server.start()
+    with guard:
+        outcome, health = guard.handle(message(), Handler()), guard.health()
+
+    assert outcome is HANDLED
+    assert health["journal"]
+
+
+def test_starts_without_the_skip_list_where_it_is_told_to_and_warns(
+    server: Server,
+) -> None:
+    server.stop()
+    handler = Handler()
+
+    with guarding(server, start_timeout=0.3, when_unloaded="start") as guard:
+        outcome, health = guard.handle(message(), handler), guard.health()
+
+    assert outcome is HANDLED
+    assert health["skips_age"] is None
+    assert "Started without the skip list" in str(health["warnings"])
+
+
+def test_a_wrong_key_is_refused_at_the_start(server: Server) -> None:
+    with (
+        pytest.raises(Refused, match="check the API key"),
+        guarding(server, api_key="pw_wrong"),
+    ):
+        pytest.fail("it started")
+
+
+def test_the_first_message_starts_a_guard_that_nobody_started(server: Server) -> None:
+    server.add_skip(kind="bookmark", value="b-1")
+    guard = Guard(
+        topic="orders",
+        consumer_group="billing",
+        url=server.url,
+        api_key=KEY,
+        journal=None,
+    )
+
+    before = guard.health()
+    outcome = guard.handle(message(), Handler())
+    guard.close()
+
+    assert before["state"] == "not started"
+    assert outcome is SKIPPED
+
+
+def test_a_closed_guard_releases_what_still_comes(server: Server) -> None:
+    handler = Handler()
+    with guarding(server) as guard:
+        guard.handle(message("b-1"), handler)
+
+    outcome = guard.handle(message("b-2"), handler)
+
+    assert outcome is RELEASE
+    assert handler.seen == ["b-1"]
+
+
+# Failing
+
+
+def test_a_message_that_keeps_failing_is_poisoned_with_all_there_is_to_know(
+    server: Server,
+) -> None:
+    handler = Failing(ValueError("unlucky"), "b-2")
+    bad = message("b-2", message_id="m-2", headers={"tag": "a"}, publisher="p", seq=7)
+    options: dict[str, Any] = {"reader": PlainReader(seq="seq"), "version": "v7"}
+
+    with guarding(server, sub_id="3", **options) as guard:
+        outcomes = [guard.handle(m, handler) for m in (message(seq=6), bad)]
+
+    report = only(server.failures)
+    assert outcomes == [HANDLED, POISONED]
+    assert handler.seen == ["b-1", "b-2", "b-2"]
+    assert base64.b64decode(report["body"]) == b'{"id": 13}'
+    assert report["headers"] == [["tag", base64.b64encode(b"a").decode()]]
+    assert report["exception"]["type"] == "ValueError"
+    assert report["exception"]["message"] == "unlucky"
+    assert {name: report[name] for name in ("cause", "attempts", "failures")} == {
+        "cause": "exhausted",
+        "attempts": 2,
+        "failures": 2,
+    }
+    assert {name: report[name] for name in ("topic", "consumer_group", "sub_id")} == {
+        "topic": "orders",
+        "consumer_group": "billing",
+        "sub_id": "3",
+    }
+    assert (report["message_id"], report["publisher"], report["seq"]) == ("m-2", "p", 7)
+    assert report["handler_version"] == "v7"
+
+
+def test_a_traceback_begins_in_the_handler(server: Server) -> None:
+    with guarding(server) as guard:
+        guard.handle(message(), Failing(ValueError("unlucky")))
+
+    told = only(server.failures)["exception"]["traceback"]
+    assert "guarded.py" in told
+    assert "poisonguard" not in told
+    assert "During handling" not in told
+
+
+def test_an_exception_whose_text_cannot_be_had_is_reported_all_the_same(
+    server: Server,
+) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    with guarding(server) as guard:
+        outcome = guard.handle(message(), Failing(Mute()))
+
+    told = only(server.failures)["exception"]
+    assert outcome is POISONED
+    assert told["message"] == "<its text cannot be had: RuntimeError>"
+
+
+def test_a_failure_that_passes_leaves_no_trace(server: Server) -> None:
+    handler = Handler(OSError("away"))
+
+    with guarding(server) as guard:
+        outcome, health = guard.handle(message(), handler), guard.health()
+
+    assert outcome is HANDLED
+    assert handler.seen == ["b-1", "b-1"]
+    assert (server.failures, health["suspects"]) == ({}, 0)
+    assert server.totals() == {"handled": 1, "retried": 1, "failed": 0, "skipped": 0}
+
+
+def test_a_fatal_failure_is_not_retried(server: Server) -> None:
+    handler = Failing(KeyError("customer"))
+    policy = RetryPolicy(fatal=(LookupError,))
+
+    with guarding(server, policy=policy) as guard:
+        outcome = guard.handle(message(), handler)
+
+    assert outcome is POISONED
+    assert handler.seen == ["b-1"]
+    assert only(server.failures)["cause"] == "fatal"
+
+
+def test_alternating_exceptions_exhaust_a_message_too(server: Server) -> None:
+    handler = Handler(OSError(), ValueError(), OSError(), ValueError(), OSError())
+    policy = RetryPolicy(max_attempts=4, base=0.001, cap=0.001)
+
+    with guarding(server, policy=policy) as guard:
+        outcome = guard.handle(message(), handler)
+
+    assert outcome is POISONED
+    assert len(handler.seen) == 4
+
+
+def test_one_bad_message_of_sixteen_costs_the_others_nothing(server: Server) -> None:
+    handler = Failing(ValueError(), "b-7")
+
+    with guarding(server) as guard:
+        outcomes = [guard.handle(message(f"b-{n}"), handler) for n in range(16)]
+
+    assert outcomes == [HANDLED] * 7 + [POISONED] + [HANDLED] * 8
+    assert sorted(handler.seen) == sorted([*(f"b-{n}" for n in range(16)), "b-7"])
+
+
+def test_attempts_are_counted_across_restarts(server: Server, tmp_path: Path) -> None:
+    handler = Failing(ValueError())
+    slow = RetryPolicy(max_attempts=3, base=30, cap=30)
+    quick = RetryPolicy(max_attempts=3, base=0, cap=0)
+
+    outcomes = []
+    with guarding(server, policy=slow, journal=tmp_path) as guard:
+        threading.Timer(0.2, guard.close).start()
+        outcomes.append(guard.handle(message(), handler))
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    with guarding(server, policy=quick, journal=tmp_path, clock=lambda: later) as guard:
+        outcomes.append(guard.handle(message(), handler))
+
+    assert outcomes == [RELEASE, POISONED]
+    assert len(handler.seen) == 3
+    assert only(server.failures)["attempts"] == 3
+
+
+def test_a_message_that_comes_back_early_waits_for_its_time(
+    server: Server, tmp_path: Path
+) -> None:
+    handler = Failing(ValueError())
+    policy = RetryPolicy(max_attempts=3, base=30, cap=30)
+    for _ in range(2):
+        with guarding(server, policy=policy, journal=tmp_path) as guard:
+            threading.Timer(0.2, guard.close).start()
+            guard.handle(message(), handler)
+
+    assert handler.seen == ["b-1"]
+
+
+def test_the_first_failure_is_told_once_also_across_restarts(
+    server: Server, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    policy = RetryPolicy(
+        max_attempts=2,
+        base=0,
+        cap=0,
+        on_first_failure=lambda m, error: told.append(f"{m['bookmark']} {error}"),
+    )
+    handler = Failing(ValueError("no"))
+
+    for bookmark in ("b-1", "b-2"):  # the same message, sent again
+        with guarding(server, policy=policy, journal=tmp_path) as guard:
+            guard.handle(message(bookmark, message_id="m-1"), handler)
+
+    assert told == ["b-1 no"]
+    assert len(handler.seen) == 4
+
+
+def test_a_poison_that_was_never_settled_is_not_run_again(
+    server: Server, tmp_path: Path
+) -> None:
+    handler = Failing(ValueError("no"))
+    noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    times = (noon, noon + timedelta(minutes=14), noon + timedelta(minutes=16))
+
+    outcomes, runs = [], []
+    for now in times:  # each time the process was killed before it could settle
+        wishes = {"journal": tmp_path, "clock": lambda now=now: now}
+        with guarding(server, reader=PlainReader(seq="seq"), **wishes) as guard:
+            outcomes.append(guard.handle(message("b-1", seq=1), handler))
+            runs.append(len(handler.seen))
+
+    assert outcomes == [Outcome.POISONED] * 3
+    assert runs == [2, 2, 4]
+
+
+def test_one_sent_again_under_the_same_id_is_tried_where_a_bookmark_is_no_place(
+    server: Server, tmp_path: Path
+) -> None:
+    handler = Handler(ValueError("no"), ValueError("no"))
+
+    with guarding(server, journal=tmp_path, reader=PlainReader()) as guard:
+        outcomes = [guard.handle(message("m-1"), handler) for _ in "ab"]
+
+    assert outcomes == [Outcome.POISONED, Outcome.HANDLED]
+
+
+def test_a_first_failure_that_cannot_be_told_is_logged(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    def tell(_message: Message, _error: Exception) -> None:
+        raise RuntimeError("no post today")
+
+    policy = RetryPolicy(base=0, cap=0, on_first_failure=tell)
+
+    with guarding(server, policy=policy) as guard:
+        outcome = guard.handle(message(), Handler(ValueError()))
+
+    assert outcome is HANDLED
+    assert "no post today" in caplog.text
+
+
+# Expiry
+
+
+def test_an_expired_message_is_poisoned_with_its_body_and_not_run(
+    server: Server,
+) -> None:
+    handler = Handler()
+    old = message(enqueued_at=NOON - timedelta(days=7))
+    new = message("b-2", enqueued_at=NOON - timedelta(days=7, seconds=-1))
+    reader = PlainReader(enqueued_at="enqueued_at")
+
+    with guarding(server, reader=reader, clock=lambda: NOON) as guard:
+        outcomes = [guard.handle(m, handler) for m in (old, new)]
+
+    report = only(server.failures)
+    assert outcomes == [POISONED, HANDLED]
+    assert handler.seen == ["b-2"]
+    assert (report["cause"], report["attempts"]) == ("expired", 0)
+    assert base64.b64decode(report["body"]) == old["body"]
+
+
+def test_a_retry_due_after_the_deadline_is_poison_now(server: Server) -> None:
+    policy = RetryPolicy(base=300, cap=300, expire_after=60)
+
+    with guarding(server, policy=policy) as guard:
+        outcome = guard.handle(message(), Failing(ValueError()))
+
+    report = only(server.failures)
+    assert outcome is POISONED
+    assert (report["cause"], report["attempts"]) == ("expired", 1)
+    assert report["exception"]["type"] == "ValueError"
+
+
+@pytest.mark.parametrize("replays", [True, False])
+def test_age_alone_says_nothing_of_a_replayed_or_a_redriven_message(
+    server: Server, *, replays: bool
+) -> None:
+    handler = Handler()
+    old: Message = {"enqueued_at": NOON - timedelta(days=700)}
+    told = message(**old) if replays else redriven(**old)
+    reader = PlainReader(enqueued_at="enqueued_at", replays=replays)
+
+    with guarding(server, reader=reader, clock=lambda: NOON) as guard:
+        outcome = guard.handle(told, handler)
+
+    assert outcome is HANDLED
+
+
+# Skips
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("bookmark", "b-1"),
+        ("message_id", "m-1"),
+        ("body_digest", hashlib.sha256(b'{"id": 13}').hexdigest()),
+        ("rule", {"header": "X-Tag", "equals": "bad"}),
+        ("rule", {"pointer": "/id", "equals": 13}),
+    ],
+)
+def test_what_the_list_names_is_skipped_and_counted_back(
+    server: Server, kind: str, value: object
+) -> None:
+    skip = server.add_skip(kind=kind, value=value)
+    handler = Handler()
+    named = message(message_id="m-1", headers={"x-tag": "bad"})
+    other = message("b-2", message_id="m-2", body=b"{}", headers={"x-tag": "good"})
+
+    with guarding(server) as guard:
+        outcomes = [guard.handle(m, handler) for m in (named, other, named)]
+    server.until(lambda: server.applied[skip["id"]] == 2)
+
+    assert outcomes == [SKIPPED, HANDLED, SKIPPED]
+    assert handler.seen == ["b-2"]
+    assert server.totals()["skipped"] == 2
+
+
+def test_a_skip_is_honoured_though_its_message_was_fetched_before(
+    server: Server,
+) -> None:
+    fetched, handler = [message("b-1"), message("b-2")], Handler()
+
+    with guarding(server) as guard:
+        guard.handle(fetched[0], handler)
+        skip = server.add_skip(kind="bookmark", value="b-2")
+        server.until(lambda: guard.health()["skips"])
+        skipped = guard.handle(fetched[1], handler)
+        server.remove_skip(skip["id"])
+        server.until(lambda: not guard.health()["skips"])
+        unskipped = guard.handle(fetched[1], handler)
+
+    assert (skipped, unskipped) == (SKIPPED, HANDLED)
+
+
+def test_what_a_consumer_poisons_it_skips_at_once_where_the_topic_replays(
+    server: Server, tmp_path: Path
+) -> None:
+    handler = Failing(ValueError(), "b-2")
+    replaying = {"reader": PlainReader(replays=True)}
+
+    with guarding(server, spool=tmp_path, when_away="spool", **replaying) as guard:
+        guard.handle(message("b-1"), handler)
+        server.stop()
+        outcomes = [guard.handle(message("b-2"), handler) for _ in "ab"]
+        server.start()
+        server.until(lambda: server.failures)
+
+    assert outcomes == [POISONED, SKIPPED]
+    assert only(server.failures)["replays"] is True
+
+
+def test_what_comes_again_on_a_queue_was_sent_again_and_is_not_skipped(
+    server: Server,
+) -> None:
+    handler = Failing(ValueError())
+
+    with guarding(server) as guard:
+        outcomes = [guard.handle(message(), handler) for _ in "ab"]
+
+    assert outcomes == [POISONED, POISONED]
+
+
+# Redriven messages
+
+
+def test_a_redriven_message_passes_the_skip_of_its_poison_and_is_confirmed(
+    server: Server,
+) -> None:
+    server.add_skip(kind="message_id", value="m-1")
+    handler = Handler()
+
+    with guarding(server) as guard:
+        outcomes = [
+            guard.handle(told(message_id="m-1"), handler)
+            for told in (message, redriven)
+        ]
+    server.until(lambda: server.confirmations)
+
+    assert outcomes == [SKIPPED, HANDLED]
+    assert handler.seen == ["b-9"]
+    assert set(server.confirmations) == {REDRIVE}
+
+
+def test_a_rule_holds_for_redriven_messages_too(server: Server) -> None:
+    server.add_skip(kind="rule", value={"pointer": "/id", "equals": 13})
+
+    with guarding(server) as guard:
+        outcome = guard.handle(redriven(), Handler())
+
+    assert outcome is SKIPPED
+    assert server.confirmations == {}
+
+
+@pytest.mark.parametrize("forged", ["", "x", REDRIVE.upper(), REDRIVE + "!"])
+def test_a_header_we_have_not_made_passes_nothing(server: Server, forged: str) -> None:
+    server.add_skip(kind="bookmark", value="b-1")
+    bad = message(headers={"x-poisonweb-redrive": forged})
+
+    with guarding(server) as guard:
+        outcome = guard.handle(bad, Handler())
+
+    assert outcome is SKIPPED
+
+
+@pytest.mark.parametrize("message_id", ["m-1", None])
+def test_a_copy_of_a_redriven_message_is_dropped_also_after_a_restart(
+    server: Server, tmp_path: Path, message_id: str | None
+) -> None:
+    handler = Handler()
+    outcomes = []
+
+    for bookmark in ("b-8", "b-9"):
+        with guarding(server, journal=tmp_path) as guard:
+            copy = redriven(bookmark, message_id=message_id)
+            outcomes.append(guard.handle(copy, handler))
+
+    assert outcomes == [HANDLED, SKIPPED]
+    assert handler.seen == ["b-8"]
+
+
+def test_a_redriven_message_that_fails_again_is_reported_as_the_same(
+    server: Server,
+) -> None:
+    with guarding(server) as guard:
+        outcome = guard.handle(redriven(), Failing(ValueError()))
+
+    assert outcome is POISONED
+    assert only(server.failures)["redrive"] == REDRIVE
+    assert server.confirmations == {}
+
+
+# When Poisonweb is away
+
+
+def test_holds_a_poison_while_the_server_is_away_and_then_releases_it(
+    server: Server,
+) -> None:
+    handler = Failing(ValueError(), "b-2")
+    kept: list[Message] = []
+    states: list[object] = []
+    options: dict[str, Any] = {"hold_for": 1.5, "keep_alive": kept.append}
+
+    with guarding(server, **options) as guard:
+        guard.handle(message("b-1"), handler)
+        server.stop()
+        threading.Timer(0.7, lambda: states.append(guard.health()["state"])).start()
+        released = guard.handle(message("b-2"), handler)
+        server.start()
+        poisoned = guard.handle(message("b-2"), handler)
+
+    assert (released, poisoned) == (RELEASE, POISONED)
+    assert kept[0]["bookmark"] == "b-2"
+    assert states == ["holding"]
+    assert handler.seen == ["b-1", "b-2", "b-2"]  # not run once more when it returned
+    assert only(server.failures)["exception"]["type"] == "ValueError"
+
+
+def test_a_report_that_the_server_took_without_saying_so_counts_once(
+    server: Server,
+) -> None:
+    handler = Failing(ValueError())
+    server.lose_answers(10**9)
+
+    with guarding(server, hold_for=0.5) as guard:
+        released = guard.handle(message(), handler)
+        server.recover()
+        poisoned = guard.handle(message(), handler)
+
+    assert (released, poisoned) == (RELEASE, POISONED)
+    assert len(server.failures) == 1
+
+
+def test_a_message_that_waits_is_kept_alive_about_thrice_within_its_lease(
+    server: Server,
+) -> None:
+    kept: list[Message] = []
+    policy = RetryPolicy(max_attempts=2, base=1, cap=1)
+
+    with guarding(server, policy=policy, lease=0.6, keep_alive=kept.append) as guard:
+        outcome = guard.handle(message(), Handler(OSError()))
+
+    assert outcome is HANDLED
+    assert 1 <= len(kept) <= 5
+
+
+def test_spools_a_poison_while_the_server_is_away(
+    server: Server, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"when_away": "spool", "spool": tmp_path}
+
+    with guarding(server, **options) as guard:
+        server.stop()
+        outcome = guard.handle(message(), Failing(ValueError()))
+        spooled = guard.health()["spooled"]
+        server.start()
+        server.until(lambda: server.failures)
+
+    assert outcome is POISONED
+    assert spooled == 1
+
+
+def test_a_poison_that_the_server_rejects_is_not_settled(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.rejects = lambda _: "body is too large: raise POISONWEB_BODY_LIMIT"
+
+    with guarding(server, hold_for=0.1) as guard:
+        outcome = guard.handle(message(), Failing(ValueError()))
+
+    assert outcome is RELEASE
+    assert "raise POISONWEB_BODY_LIMIT" in caplog.text
+
+
+# What is no failure of the message
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, GeneratorExit])
+def test_an_interruption_passes_and_charges_nobody(
+    server: Server, interruption: type[BaseException]
+) -> None:
+    handler = Handler(interruption())
+
+    with guarding(server) as guard:
+        with pytest.raises(interruption):
+            guard.handle(message(), handler)
+        health = guard.health()
+        outcome = guard.handle(message(), handler)
+
+    assert (health["suspects"], health["in_flight"]) == (0, 0)
+    assert outcome is HANDLED
+
+
+def test_a_second_sys_exit_makes_a_message_poison(
+    server: Server, tmp_path: Path
+) -> None:
+    handler = Handler(SystemExit(3), SystemExit(0))
+
+    for _ in "ab":
+        with guarding(server, journal=tmp_path) as guard, pytest.raises(SystemExit):
+            guard.handle(message(), handler)
+    with guarding(server, journal=tmp_path) as guard:
+        outcome = guard.handle(message(), handler)
+
+    report = only(server.failures)
+    assert outcome is POISONED
+    assert handler.seen == ["b-1", "b-1"]
+    assert (report["cause"], report["crashes"]) == ("crash", 2)
+    assert report["exception"]["message"] == "The handler called sys.exit(0)"
+
+
+def test_sys_exit_of_a_process_that_is_to_stop_charges_nobody(
+    server: Server, tmp_path: Path
+) -> None:
+    def leave(_message: Message) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    told: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    handler = Handler()
+    handler.otherwise = leave
+    try:
+        with guarding(server, journal=tmp_path) as guard:
+            guard.handle(message("b-1"), handler)
+            with pytest.raises(SystemExit):
+                guard.handle(message("b-2"), Handler(SystemExit(0)))
+            health = guard.health()
+        after = signal.getsignal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert told == [signal.SIGTERM]
+    assert (health["state"], health["suspects"]) == ("stopping", 0)
+    assert after != before
+    assert getattr(after, "__name__", "") == "<lambda>"

@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poisonguard import reporter
+from poisonguard.client import Backoff
+from poisonguard.contract import MatcherKind, Skip
+from poisonguard.counters import CounterKey
+from poisonguard.errors import Refused, StartTimeout
+from poisonguard.link import Link, _shared
+from poisonguard.skips import SkipList
+from tests.sdk.failures import confirmation, failure
+from tests.sdk.server import KEY, Server
+
+ROOT = Path(__file__).parents[2]
+BILLING = CounterKey("orders", "billing", "billing-1")
+
+
+@pytest.fixture
+def link(server: Server) -> Iterator[Link]:
+    link = Link.shared([server.url], KEY)
+    yield link
+    link.close(1)
+
+
+def joined(link: Link, **changes: Any) -> SkipList:
+    wishes = {"topic": "orders", "consumer_group": "billing", "handler_version": None}
+    return link.skip_list(**{**wishes, **changes})
+
+
+def own_threads() -> list[str]:
+    names = [thread.name for thread in threading.enumerate()]
+    return sorted(name for name in names if name.startswith("poisonguard"))
+
+
+def test_guards_of_one_server_and_key_share_a_link(server: Server, link: Link) -> None:
+    same = Link.shared([server.url], KEY)
+    other_key = Link.shared([server.url], lambda: KEY)
+
+    assert same is link
+    assert other_key is not link
+    same.close(1)
+    other_key.close(1)
+
+
+def test_the_last_who_closes_ends_the_link_and_its_threads(server: Server) -> None:
+    first, second = (Link.shared([server.url], KEY) for _ in range(2))
+    joined(first)
+    first.start(10)
+    first.reporter.count(BILLING, handled=1)
+    running = own_threads()
+
+    first.close(10)
+    between = own_threads(), server.totals()["handled"]
+    second.close(10)
+
+    assert running == ["poisonguard-reporter", "poisonguard-skips", "poisonguard-tick"]
+    assert between == (running, 1)
+    assert own_threads() == []
+    third = Link.shared([server.url], KEY)
+    assert third is not first
+    third.close(1)
+
+
+def test_a_closed_link_leaves_no_stream_open(server: Server) -> None:
+    link = Link.shared([server.url], KEY)
+    joined(link)
+    link.start(10)
+    server.until(lambda: server.streams == 1)
+
+    link.close(10)
+
+    server.until(lambda: server.streams == 0)
+
+
+def test_a_start_without_a_server_says_so_in_time(server: Server, link: Link) -> None:
+    server.stop()
+    mirror = joined(link)
+
+    with pytest.raises(StartTimeout, match=server.url):
+        link.start(0.5)
+
+    assert mirror.age is None
+    server.start()
+    link.start(20)
+    assert mirror.age is not None
+
+
+def test_a_start_with_a_wrong_key_is_refused_without_waiting(server: Server) -> None:
+    link = Link.shared([server.url], "pw_wrong")
+    joined(link)
+
+    with pytest.raises(Refused, match="API key"):
+        link.start(600)
+
+    link.close(1)
+
+
+def test_one_topic_that_a_key_may_not_read_refuses_the_start(
+    server: Server, link: Link
+) -> None:
+    server.answer(403, path="/skips")
+    joined(link)
+
+    with pytest.raises(Refused, match="scope"):
+        link.start(600)
+
+    server.recover()
+
+
+def test_who_asked_is_called_about_once_a_second(server: Server, link: Link) -> None:
+    calls = list[float]()
+    link.on_tick.append(_fail)
+    link.on_tick.append(lambda: calls.append(time.monotonic()))
+    joined(link)
+    link.start(10)
+
+    server.until(lambda: len(calls) >= 3)
+
+    assert calls[2] - calls[0] >= 1
+
+
+def _fail() -> None:
+    raise RuntimeError("so the test wants")
+
+
+def test_warnings_tell_of_the_clock_the_list_and_the_reports(
+    server: Server, link: Link
+) -> None:
+    server.date_shift = 3_600
+    joined(link)
+    link.start(10)
+    server.stop()
+    link.reporter.count(BILLING, handled=1)
+    assert not link.reporter.flush(0.3)
+
+    server.until(lambda: len(link.warnings) == 3)
+
+    told = link.warnings
+    assert [word for word in ("skips: ", "The clock", "server: ") if word in str(told)]
+    server.start()
+
+
+def test_reports_go_out_as_soon_as_the_stream_is_back(
+    server: Server, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = partial(Backoff, floor=600, first=600)
+    monkeypatch.setattr(reporter, "Backoff", never)
+    joined(link)
+    link.start(10)
+    server.stop()
+    link.reporter.confirm(confirmation("redrive.1"))
+    server.until(lambda: any(told.startswith("server") for told in link.warnings))
+
+    server.start()
+
+    server.until(lambda: server.confirmations)
+
+
+# Processes
+
+
+def test_a_forked_child_has_a_link_of_its_own(server: Server, link: Link) -> None:
+    server.add_skip(kind="bookmark", value="before")
+    mirror = joined(link)
+    link.start(10)
+    link.reporter.count(BILLING, handled=1)
+    context = multiprocessing.get_context("fork")
+    told = context.SimpleQueue()
+    child = context.Process(target=_child, args=[link, mirror, told])
+    child.start()
+    at_once = told.get()
+    server.until(lambda: server.streams == 2)
+
+    server.add_skip(kind="bookmark", value="later")
+    server.until(lambda: "later" in mirror.bookmarks)
+    child.join(60)
+    link.reporter.flush(10)
+
+    assert child.exitcode == 0
+    assert at_once == ["before"]
+    reporters = {reporter for reporter, _ in server.counters}
+    assert (len(reporters), server.totals()["handled"]) == (2, 101)
+    assert len(server.failures) == 1
+    assert link.client.get("/skips", [("topic", "orders")])["revision"] == 2
+
+
+def _child(link: Link, mirror: SkipList, told: Any) -> None:
+    told.put(list(mirror.bookmarks))
+    deadline = time.monotonic() + 20
+    while "later" not in mirror.bookmarks and time.monotonic() < deadline:
+        time.sleep(0.01)
+    link.reporter.count(BILLING, handled=100)
+    link.reporter.poison(
+        failure(),
+        when_away="hold",
+        keep_alive=None,
+        stop=threading.Event(),
+        hold_for=20,
+    )
+    link.close(10)
+    os._exit(0 if "later" in mirror.bookmarks else 1)
+
+
+def test_a_child_waits_for_no_lock_of_a_thread_it_does_not_have(
+    server: Server, link: Link
+) -> None:
+    mirror = joined(link)
+    link.start(10)
+    locks: list[AbstractContextManager[object]] = [
+        mirror._writing,
+        link._feed._changed,
+        link.client._lock,
+        link.reporter._lock,
+        link.reporter.counters._lock,
+        link.reporter.applied._lock,
+        _shared.lock,
+    ]
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ExitStack() as all_of_them:
+            for lock in locks:
+                all_of_them.enter_context(lock)
+            held.set()
+            let_go.wait()
+
+    threading.Thread(target=hold).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        mirror.add_own(Skip(topic="orders", kind=MatcherKind.BOOKMARK, value="1"))
+        os._exit(_count_and_close(link))
+    let_go.set()
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    server.until(lambda: server.totals()["handled"] == 1)
+
+
+def _count_and_close(link: Link) -> int:
+    link.reporter.count(BILLING, handled=1)
+    link.close(10)
+    return 0
+
+
+def test_forks_while_every_lock_is_busy_do_not_hang(server: Server, link: Link) -> None:
+    mirror, stop = joined(link), threading.Event()
+    link.start(10)
+
+    def work() -> None:
+        while not stop.is_set():
+            link.reporter.count(BILLING, handled=1)
+            link.reporter.confirm(confirmation("redrive.1"))
+            mirror.applied(mirror.bookmarks["1"])
+            time.sleep(0.0001)
+
+    server.add_skip(kind="bookmark", value="1")
+    server.until(lambda: "1" in mirror.bookmarks)
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    statuses = [_fork_and_close(link) for _ in range(10)]
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+    assert statuses == [0] * 10
+
+
+def _fork_and_close(link: Link) -> int:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(_count_and_close(link))
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _program(*arguments: object) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.sdk.linked", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_a_program_that_ends_without_closing_still_tells(server: Server) -> None:
+    process = _program(server.url)
+
+    process.communicate()
+
+    assert process.returncode == 0
+    assert server.totals()["handled"] == 3
+    assert set(server.confirmations) == {"redrive.1"}
+
+
+@pytest.mark.parametrize("fault", ["stop", "freeze"])
+def test_a_program_ends_though_the_server_is_away_and_leaves_the_rest_behind(
+    fault: str, server: Server, tmp_path: Path
+) -> None:
+    process = _program(server.url, tmp_path)
+    getattr(server, fault)()
+
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    server.thaw()
+    if fault == "stop":
+        server.start()
+    _program(server.url, tmp_path).communicate()
+
+    server.until(lambda: server.totals()["handled"] == 6)
+    assert list(tmp_path.glob("*.spool")) == []

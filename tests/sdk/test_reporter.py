@@ -1,0 +1,644 @@
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poisonguard import counters as counting
+from poisonguard import reporter as reporting
+from poisonguard.client import Client
+from poisonguard.counters import CounterKey, Counters
+from poisonguard.errors import Away, Full, Misconfigured, Refused
+from poisonguard.reporter import Receipt, Reporter
+from poisonguard.spool import Spool
+from tests.sdk.failures import confirmation, failure
+from tests.sdk.server import KEY, Server
+
+BILLING = CounterKey("orders", "billing", "billing-1")
+
+
+@pytest.fixture
+def client(server: Server) -> Client:
+    return Client([server.url], KEY, timeout=1)
+
+
+@pytest.fixture
+def reporter(client: Client) -> Iterator[Reporter]:
+    reporter = Reporter(client)
+    yield reporter
+    reporter.close(0.2)
+
+
+@pytest.fixture
+def spooling(client: Client, tmp_path: Path) -> Iterator[Reporter]:
+    reporter = Reporter(client, spool=Spool(tmp_path))
+    yield reporter
+    reporter.close(0.2)
+
+
+def poison(reporter: Reporter, **changes: Any) -> Receipt:
+    wishes: dict[str, Any] = {
+        "report": failure(),
+        "when_away": "hold",
+        "keep_alive": None,
+        "stop": threading.Event(),
+        "hold_for": 20.0,
+        **changes,
+    }
+    return reporter.poison(wishes.pop("report"), **wishes)
+
+
+@pytest.fixture
+def minute(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let a test say which minute it is."""
+    now = [29_000_000]
+    monkeypatch.setattr(counting, "_this_minute", lambda: now[0])
+    return now
+
+
+# Failures
+
+
+def test_a_report_is_durable_when_poison_returns(
+    server: Server, reporter: Reporter
+) -> None:
+    report = failure(body=b"\x00\xff", headers=((b"k", b"v"),))
+
+    receipt = poison(reporter, report=report)
+
+    assert receipt == Receipt(status="created", poison=1, spooled=False)
+    assert server.failures == {str(report.report_id): report.to_wire()}
+
+
+def test_a_rejected_report_is_refused_with_the_reason(
+    server: Server, reporter: Reporter
+) -> None:
+    server.rejects = lambda _: "oversize: the body has 9 bytes"
+
+    with pytest.raises(Refused, match="oversize"):
+        poison(reporter)
+
+
+def test_one_bad_report_does_not_sink_those_sent_with_it(
+    server: Server, reporter: Reporter
+) -> None:
+    server.rejects = lambda item: "no" if item["bookmark"] == "bad" else None
+    outcomes: list[str] = []
+
+    def tell(bookmark: str) -> None:
+        try:
+            outcomes.append(poison(reporter, report=failure(bookmark=bookmark)).status)
+        except Refused:
+            outcomes.append("refused")
+
+    threads = [
+        threading.Thread(target=tell, args=[b]) for b in ["1", "bad", "2", "3"] * 5
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (outcomes.count("created"), outcomes.count("refused")) == (15, 5)
+
+
+def test_holds_until_the_server_is_back_and_keeps_the_message_alive(
+    server: Server, reporter: Reporter
+) -> None:
+    server.stop()
+    beats = count()
+    threading.Timer(2.5, server.start).start()
+
+    receipt = poison(reporter, keep_alive=lambda: next(beats))
+
+    assert receipt.status == "created"
+    assert 2 <= next(beats) <= 5
+
+
+def test_holds_through_a_frozen_server_and_keeps_the_message_alive(
+    server: Server, client: Client, reporter: Reporter
+) -> None:
+    server.freeze()
+    beats = count()
+    threading.Timer(2.5, server.thaw).start()
+
+    receipt = poison(reporter, keep_alive=lambda: next(beats))
+
+    assert receipt.status in {"created", "duplicate"}
+    assert 2 <= next(beats) <= 5
+    assert len(server.failures) == 1
+
+
+def test_what_is_held_in_vain_is_away_and_tried_once_at_least(
+    server: Server, reporter: Reporter
+) -> None:
+    server.stop()
+
+    with pytest.raises(Away, match=server.url):
+        poison(reporter, hold_for=0)
+
+    server.start()
+    assert poison(reporter, hold_for=0).status == "created"
+
+
+def test_a_guard_that_stops_waits_no_longer(server: Server, reporter: Reporter) -> None:
+    server.stop()
+    stop = threading.Event()
+    threading.Timer(0.3, stop.set).start()
+    began = time.monotonic()
+
+    with pytest.raises(Away):
+        poison(reporter, stop=stop, hold_for=600)
+
+    assert time.monotonic() - began < 60
+
+
+def test_a_keep_alive_that_fails_is_not_swallowed(
+    server: Server, reporter: Reporter
+) -> None:
+    server.stop()
+
+    def gone() -> None:
+        raise RuntimeError("the broker is gone")
+
+    with pytest.raises(RuntimeError, match="broker"):
+        poison(reporter, keep_alive=gone)
+
+
+def test_a_report_whose_answer_was_lost_is_sent_again_under_its_id(
+    server: Server, reporter: Reporter
+) -> None:
+    server.lose_answers(2)
+    report = failure()
+
+    receipt = poison(reporter, report=report)
+
+    assert receipt.status == "duplicate"
+    assert server.arrivals[str(report.report_id)] == 3
+    assert len(server.failures) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_holds_until_the_key_is_mended_and_says_what_to_do(
+    status: int, server: Server, reporter: Reporter
+) -> None:
+    server.answer(status, path="/failures")
+    told: list[list[str]] = []
+
+    def mend() -> None:
+        told.append(reporter.warnings)
+        server.recover()
+
+    receipt = poison(reporter, keep_alive=mend)
+    server.until(lambda: not reporter.trouble)
+
+    assert receipt.status == "created"
+    assert any(str(status) in line and "API key" in line for line in told[0])
+
+
+def test_a_key_that_nobody_mends_is_away_for_each_report(server: Server) -> None:
+    reporter = Reporter(Client([server.url], "pw_wrong"))
+
+    for _ in range(2):
+        with pytest.raises(Away, match="API key"):
+            poison(reporter, hold_for=0.1)
+
+    reporter.close(0.1)
+
+
+def test_spools_when_the_key_is_turned_away(server: Server, spooling: Reporter) -> None:
+    server.answer(403, path="/failures")
+
+    receipt = poison(spooling, when_away="spool")
+    server.until(lambda: "spool" in spooling.trouble)
+    told = spooling.warnings
+    server.recover()
+    server.until(lambda: server.failures and not spooling.trouble)
+
+    assert receipt == Receipt(status="spooled", poison=None, spooled=True)
+    assert any("403" in line for line in told)
+
+
+def test_what_the_server_refuses_otherwise_is_refused_at_once(
+    server: Server, reporter: Reporter
+) -> None:
+    server.answer(404, path="/failures")
+
+    with pytest.raises(Refused, match="check the url"):
+        poison(reporter)
+
+
+def test_a_closed_reporter_is_away(reporter: Reporter) -> None:
+    reporter.close(1)
+
+    with pytest.raises(Away, match="closed"):
+        poison(reporter)
+
+
+# The spool
+
+
+def test_spools_when_the_server_is_away_and_delivers_when_it_is_back(
+    server: Server, spooling: Reporter
+) -> None:
+    server.stop()
+    reports = [failure() for _ in range(5)]
+
+    receipts = [poison(spooling, report=r, when_away="spool") for r in reports]
+    waiting = spooling.spooled
+    server.start()
+
+    assert {r.spooled for r in receipts} == {True}
+    assert waiting == 5
+    server.until(lambda: len(server.failures) == 5)
+    assert list(server.failures) == [str(r.report_id) for r in reports]
+    server.until(lambda: spooling.spooled == 0)
+    assert poison(spooling, when_away="spool").spooled is False
+
+
+def test_spooling_needs_a_folder(reporter: Reporter) -> None:
+    with pytest.raises(Misconfigured, match="folder"):
+        poison(reporter, when_away="spool")
+
+
+def test_a_full_disk_is_told_and_nothing_counts_as_kept(
+    server: Server, spooling: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.stop()
+
+    def full(*_: object, **__: object) -> None:
+        raise Full("no room: make room")
+
+    monkeypatch.setattr(Spool, "append", full)
+
+    with pytest.raises(Full, match="make room"):
+        poison(spooling, when_away="spool")
+
+    assert spooling.spooled == 0
+
+
+def test_a_rejected_spooled_report_is_kept_aside_and_told(
+    server: Server, spooling: Reporter
+) -> None:
+    server.rejects = lambda item: "no such thing" if item["bookmark"] == "b" else None
+    server.stop()
+    for bookmark in "abc":
+        poison(spooling, report=failure(bookmark=bookmark), when_away="spool")
+    server.start()
+
+    server.until(lambda: len(server.failures) == 2)
+    server.until(lambda: spooling.spooled == 0)
+
+    assert [f["bookmark"] for f in server.failures.values()] == ["a", "c"]
+    assert any("1 reports were rejected" in told for told in spooling.warnings)
+
+
+def test_a_spooled_report_that_no_request_can_hold_is_kept_aside(
+    server: Server, spooling: Reporter
+) -> None:
+    server.stop()
+    for _ in range(3):
+        poison(spooling, when_away="spool")
+    server.answer(413, times=4, path="/failures")
+    server.start()
+
+    server.until(lambda: spooling.spooled == 0)
+
+    assert len(server.failures) == 0
+    assert any("3 reports were rejected" in told for told in spooling.warnings)
+
+
+def test_a_spool_waits_for_a_key_that_is_right(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "REFUSED_PAUSE", 0.1)
+    key = ["pw_wrong"]
+    reporter = Reporter(Client([server.url], lambda: key[0]), spool=Spool(tmp_path))
+    server.stop()
+    poison(reporter, when_away="spool")
+    server.start()
+    server.until(lambda: any("API key" in told for told in reporter.warnings))
+
+    key[0] = KEY
+
+    server.until(lambda: len(server.failures) == 1)
+    server.until(lambda: reporter.warnings == [])
+    reporter.close(1)
+
+
+# Confirmations
+
+
+@pytest.mark.parametrize("which", ["reporter", "spooling"])
+def test_confirmations_are_told_until_they_are_taken(
+    which: str, server: Server, request: pytest.FixtureRequest
+) -> None:
+    reporter: Reporter = request.getfixturevalue(which)
+    server.stop()
+    for number in range(250):
+        reporter.confirm(confirmation(f"redrive.{number}"))
+    server.lose_answers(1)
+    server.start()
+
+    server.until(lambda: len(server.confirmations) == 250)
+
+    assert reporter.flush(10)
+
+
+def test_a_confirmation_outlives_its_process(server: Server, tmp_path: Path) -> None:
+    server.stop()
+    before = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    before.confirm(confirmation("redrive.1"))
+    before.close(0)
+    server.start()
+
+    after = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    after.start()
+
+    server.until(lambda: set(server.confirmations) == {"redrive.1"})
+    after.close(1)
+
+
+def test_a_confirmation_is_kept_in_memory_where_the_disk_is_full(
+    server: Server, spooling: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise Full
+
+    monkeypatch.setattr(Spool, "append", full)
+
+    spooling.confirm(confirmation("redrive.1"))
+
+    server.until(lambda: set(server.confirmations) == {"redrive.1"})
+
+
+def test_more_confirmations_than_memory_may_hold_are_refused_aloud(
+    server: Server, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "CONFIRMATIONS_LIMIT", 2)
+    server.stop()
+    for number in range(2):
+        reporter.confirm(confirmation(f"redrive.{number}"))
+
+    with pytest.raises(Full, match="spool folder"):
+        reporter.confirm(confirmation("redrive.2"))
+
+    server.start()
+    server.until(lambda: len(server.confirmations) == 2)
+
+
+# Counters
+
+
+def test_a_minute_is_sent_once_it_is_over(
+    server: Server, reporter: Reporter, minute: list[int]
+) -> None:
+    reporter.count(BILLING, handled=2, durations={3: 2})
+    reporter.count(BILLING, handled=1, failed=1, durations={3: 1, 0: 1})
+    server.until(lambda: not reporter._woken.is_set())
+    assert server.counters == {}
+
+    minute[0] += 1
+
+    server.until(lambda: server.counters)
+    ((key, told),) = server.counters.items()
+    assert key == (str(reporter.id), 1)
+    assert (told["handled"], told["failed"]) == (3, 1)
+    assert told["duration_ms_hist"] == {"0": 1, "3": 3}
+    assert told["minute"] == "2025-02-19T21:20:00+00:00"
+
+
+def test_a_clock_that_was_set_back_keeps_no_minute(minute: list[int]) -> None:
+    counters = Counters(failure().report_id)
+    counters.count(BILLING, handled=1, durations={})
+    minute[0] -= 600
+
+    assert [report.handled for report in counters.batch()] == [1]
+
+
+def test_a_batch_stays_the_same_until_it_is_taken(minute: list[int]) -> None:
+    counters = Counters(failure().report_id)
+    counters.count(BILLING, handled=1, durations={})
+    minute[0] += 1
+    first = counters.batch()
+
+    minute[0] -= 1
+    counters.count(BILLING, handled=5, durations={})
+    minute[0] += 1
+
+    assert counters.batch() == first
+    counters.taken()
+    assert [(r.sequence, r.handled) for r in counters.batch()] == [(2, 5)]
+
+
+def test_a_counter_whose_answer_was_lost_counts_once(
+    server: Server, reporter: Reporter
+) -> None:
+    reporter.count(BILLING, handled=7)
+    server.lose_answers(3)
+
+    assert reporter.flush(20)
+
+    assert server.totals()["handled"] == 7
+
+
+def test_counters_of_a_long_absence_merge_by_the_hour(
+    minute: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "MINUTES_LIMIT", 100)
+    counters = Counters(failure().report_id)
+    for _ in range(3_000):
+        counters.count(BILLING, handled=1, failed=1, durations={2: 1})
+        minute[0] += 1
+
+    assert counters.waiting <= 161
+    reports = counters.rest()
+    assert sum(report.handled for report in reports) == 3_000
+    assert sum(dict(report.duration_ms_hist)[2] for report in reports) == 3_000
+
+
+def test_counts_that_no_report_can_hold_do_not_merge(
+    minute: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "MINUTES_LIMIT", 2)
+    counters = Counters(failure().report_id)
+    minute[0] -= minute[0] % 60
+    for _ in range(9):
+        counters.count(BILLING, handled=2**30, durations={})
+        minute[0] += 1
+
+    handled = [report.handled for report in counters.rest()]
+    assert max(handled) < 2**31
+    assert sum(handled) == 9 * 2**30
+
+
+def test_close_sends_the_minute_under_way(server: Server, client: Client) -> None:
+    reporter = Reporter(client)
+    reporter.count(BILLING, handled=3)
+
+    reporter.close(5)
+
+    assert server.totals()["handled"] == 3
+
+
+def test_what_close_cannot_send_is_for_the_next_process(
+    server: Server, tmp_path: Path
+) -> None:
+    server.stop()
+    before = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    before.count(BILLING, handled=3)
+    before.close(0.2)
+    server.start()
+
+    after = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    after.start()
+
+    server.until(lambda: server.totals()["handled"] == 3)
+    after.close(1)
+
+
+def test_what_close_cannot_send_and_nobody_keeps_is_told_with_its_number(
+    server: Server, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.stop()
+    reporter = Reporter(client)
+    reporter.count(BILLING, handled=3)
+    reporter.confirm(confirmation("redrive.1"))
+
+    with caplog.at_level(logging.ERROR):
+        reporter.close(0.2)
+
+    assert "'counters': 1" in caplog.text
+    assert "'confirmations': 1" in caplog.text
+
+
+def test_a_flush_ends_though_others_go_on_counting(
+    server: Server, reporter: Reporter
+) -> None:
+    stop = threading.Event()
+
+    def count_on() -> None:
+        while not stop.is_set():
+            reporter.count(BILLING, handled=1)
+
+    threading.Thread(target=count_on).start()
+    reporter.count(BILLING, failed=1)
+
+    flushed = reporter.flush(30)
+    stop.set()
+
+    assert flushed
+    assert server.totals()["failed"] == 1
+
+
+# Guards, skips, and what a key may not do
+
+
+def test_the_newest_word_of_a_guard_is_told_at_once_when_its_state_changes(
+    server: Server, reporter: Reporter
+) -> None:
+    who = {"topic": "orders", "consumer_group": "billing", "client_name": "billing-1"}
+    reporter.tell({**who, "state": "running"})
+    server.until(lambda: server.guards)
+
+    reporter.tell({**who, "state": "paused", "detail": "50 failures in a row"})
+
+    server.until(lambda: server.guards["billing-1"]["state"] == "paused")
+    assert server.guards["billing-1"]["reporter"] == str(reporter.id)
+
+
+def test_a_guards_word_that_nobody_heard_is_told_again(
+    server: Server, reporter: Reporter
+) -> None:
+    server.stop()
+    who = {"topic": "orders", "consumer_group": "billing", "client_name": "billing-1"}
+    reporter.tell({**who, "state": "holding"})
+    server.until(lambda: reporter.warnings)
+    server.start()
+
+    server.until(lambda: server.guards)
+
+
+def test_skips_that_were_applied_count_once(server: Server, reporter: Reporter) -> None:
+    for _ in range(3):
+        reporter.applied.count(
+            skip=7, consumer_group="billing", client_name="billing-1", times=1
+        )
+    server.lose_answers(2)
+
+    assert reporter.flush(20)
+
+    assert server.applied == {7: 3}
+
+
+def test_what_a_key_may_not_send_holds_up_nothing_else(
+    server: Server, reporter: Reporter
+) -> None:
+    server.answer(403, path="/confirmations")
+    reporter.confirm(confirmation("redrive.1"))
+    reporter.count(BILLING, handled=1)
+
+    reporter.flush(10)
+
+    assert poison(reporter).status == "created"
+    assert server.totals()["handled"] == 1
+    assert any("confirmations" in told for told in reporter.warnings)
+
+
+def test_a_rejected_counter_is_told_and_not_sent_for_ever(
+    server: Server, reporter: Reporter
+) -> None:
+    server.answer(422, times=1, path="/counters")
+    reporter.count(BILLING, handled=1)
+
+    assert reporter.flush(10)
+
+    assert reporter.warnings == ["1 counters were rejected: see the log."]
+
+
+def test_a_server_that_goes_away_for_seconds_under_load_loses_and_doubles_nothing(
+    server: Server, spooling: Reporter
+) -> None:
+    stop, lock = threading.Event(), threading.Lock()
+    told: dict[str, set[str]] = {"failures": set(), "confirmations": set()}
+    counted = count()
+
+    def consume(client_name: str) -> None:
+        key = CounterKey("orders", "billing", client_name)
+        for number in count():
+            if stop.is_set():
+                return
+            spooling.count(key, handled=1)
+            next(counted)
+            report, redrive = failure(), f"{client_name}.{number}"
+            when_away = "spool" if number % 2 else "hold"
+            poison(spooling, report=report, when_away=when_away, hold_for=60.0)
+            spooling.confirm(confirmation(redrive))
+            with lock:
+                told["failures"].add(str(report.report_id))
+                told["confirmations"].add(redrive)
+
+    threads = [threading.Thread(target=consume, args=[f"c{n}"]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for away in (server.stop, server.freeze):
+        threading.Event().wait(0.5)
+        server.lose_answers(2)
+        away()
+        threading.Event().wait(2)
+        (server.start if away == server.stop else server.thaw)()
+    threading.Event().wait(0.5)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    spooling.close(20)
+
+    assert set(server.failures) == told["failures"]
+    assert set(server.confirmations) == told["confirmations"]
+    assert server.totals()["handled"] == next(counted)

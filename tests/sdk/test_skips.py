@@ -1,0 +1,717 @@
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from poisonguard import skips as lists
+from poisonguard.contract import Invalid, MatcherKind, Skip, parse_skip
+from poisonguard.link import Link
+from poisonguard.skips import Fence, SkipList
+from tests.sdk.server import KEY, Server
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+DIGEST = "ab" * 32
+
+
+def skip(number: int | None = 1, **changes: Any) -> Skip:
+    kept = {"kind": MatcherKind.BOOKMARK, "value": "7-0", "topic": "orders"}
+    return Skip(**{**kept, "id": number, **changes})
+
+
+@pytest.fixture
+def applied() -> list[tuple[int, int]]:
+    return []
+
+
+@pytest.fixture
+def mirror(applied: list[tuple[int, int]]) -> SkipList:
+    return SkipList(
+        topic="orders",
+        consumer_group="billing",
+        handler_version="2",
+        tell_applied=lambda number, times: applied.append((number, times)),
+    )
+
+
+# What applies
+
+
+def test_each_kind_is_found_where_its_reader_looks(mirror: SkipList) -> None:
+    rule = '{"equals":"x","header":"k"}'
+    for number, (kind, value) in enumerate(
+        [
+            ("bookmark", "b"),
+            ("message_id", "m"),
+            ("body_digest", DIGEST),
+            ("rule", rule),
+        ]
+    ):
+        mirror.put(skip(number, kind=MatcherKind(kind), value=value), now=NOON)
+
+    assert mirror.bookmarks["b"].id == 0
+    assert mirror.message_ids["m"].id == 1
+    assert mirror.digests[bytes.fromhex(DIGEST)].id == 2
+    assert [r.skip.id for r in mirror.rules] == [3]
+    assert mirror.rules[0].rule.matches(body=b"", headers=((b"K", b"x"),))
+
+
+def test_a_list_is_exact_while_no_digest_and_no_rule_is_in_it(mirror: SkipList) -> None:
+    seen = [mirror.is_exact]
+    for kind, value in [
+        ("bookmark", "b"),
+        ("message_id", "m"),
+        ("body_digest", DIGEST),
+    ]:
+        mirror.put(skip(len(seen), kind=MatcherKind(kind), value=value), now=NOON)
+        seen.append(mirror.is_exact)
+    mirror.remove(3, because="removed")
+
+    assert seen == [True, True, True, False]
+    assert mirror.is_exact
+    assert not mirror.digests
+
+
+def test_the_bookmarks_that_are_skipped_are_those_that_are_listed(
+    mirror: SkipList,
+) -> None:
+    seen = []
+    mirror.put(skip(1, value="a"), now=NOON)
+    mirror.put(skip(2, value="a"), now=NOON)
+    mirror.put(skip(3, value="b"), now=NOON)
+    for number in (1, 3, 2):
+        seen.append((mirror.skipped.copy(), set(mirror.bookmarks)))
+        mirror.remove(number, because="removed")
+
+    assert seen == [({"a", "b"},) * 2, ({"a", "b"},) * 2, ({"a"},) * 2]
+    assert mirror.skipped == set()
+
+
+def test_a_change_of_the_kinds_in_force_is_told(mirror: SkipList) -> None:
+    told: list[bool] = []
+    mirror.on_kinds.append(lambda: told.append(mirror.is_plain))
+
+    mirror.put(skip(1), now=NOON)
+    mirror.put(skip(2, kind=MatcherKind.MESSAGE_ID, value="m"), now=NOON)
+    mirror.put(skip(3, kind=MatcherKind.BODY_DIGEST, value=DIGEST), now=NOON)
+    mirror.remove(2, because="removed")
+    mirror.remove(3, because="removed")
+
+    assert told == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("scope", "applies"),
+    [
+        ({}, True),
+        ({"consumer_group": "billing"}, True),
+        ({"consumer_group": "audit"}, False),
+        ({"handler_version": "2"}, True),
+        ({"handler_version": "1"}, False),
+        ({"expires_at": NOON + timedelta(seconds=1)}, True),
+        ({"expires_at": NOON}, False),
+    ],
+)
+def test_a_skip_applies_to_whom_it_names(
+    scope: dict[str, Any], applies: bool, mirror: SkipList
+) -> None:
+    mirror.put(skip(**scope), now=NOON)
+    mirror.load([skip(**scope)], now=NOON)
+
+    assert bool(mirror.bookmarks) is applies
+
+
+def test_a_consumer_without_a_version_is_named_by_no_version() -> None:
+    mirror = SkipList(
+        topic="orders",
+        consumer_group="billing",
+        handler_version=None,
+        tell_applied=lambda *_: None,
+    )
+
+    mirror.put(skip(handler_version="2"), now=NOON)
+
+    assert not mirror.bookmarks
+
+
+def test_of_two_that_match_the_same_one_stays_when_the_other_goes(
+    mirror: SkipList,
+) -> None:
+    mirror.load([skip(1), skip(2, consumer_group="billing")], now=NOON)
+
+    mirror.remove(2, because="removed")
+    kept = mirror.bookmarks["7-0"].id
+    mirror.remove(1, because="removed")
+
+    assert kept == 1
+    assert not mirror.bookmarks
+
+
+def test_a_skip_that_was_changed_is_as_it_is_now(mirror: SkipList) -> None:
+    mirror.put(skip(reason="old"), now=NOON)
+    mirror.put(skip(reason="new"), now=NOON)
+    reason = mirror.bookmarks["7-0"].reason
+
+    mirror.put(skip(handler_version="1"), now=NOON)
+
+    assert reason == "new"
+    assert not mirror.bookmarks
+
+
+def test_what_expires_leaves_and_nothing_else(mirror: SkipList) -> None:
+    for number in range(10):
+        at = NOON + timedelta(minutes=number + 1)
+        mirror.put(skip(number, value=str(number), expires_at=at), now=NOON)
+    mirror.put(skip(99, value="for good"), now=NOON)
+    mirror.remove(0, because="removed")
+
+    mirror.expire(NOON + timedelta(minutes=4))
+    mirror.remove(1, because="expired")  # the server says so, too
+
+    assert list(mirror.bookmarks) == ["4", "5", "6", "7", "8", "9", "for good"]
+    assert mirror.next_expiry == NOON + timedelta(minutes=5)
+
+
+def test_skips_that_come_and_go_leave_nothing_behind(mirror: SkipList) -> None:
+    for number in range(20_000):
+        expiry = NOON + timedelta(days=30)
+        mirror.put(skip(number, value=str(number), expires_at=expiry), now=NOON)
+        mirror.remove(number, because="passed")
+
+    assert len(mirror) == 0
+    assert len(mirror._expiring) <= 1_001
+    assert not mirror._by_id
+
+
+def test_a_new_snapshot_never_hides_what_stays(mirror: SkipList) -> None:
+    mirror.load([skip(1, value="stays"), skip(2, value="goes")], now=NOON)
+    missing, stop = [], threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            if "stays" not in mirror.bookmarks:
+                missing.append(1)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for number in range(60):
+        others = [skip(n + 10, value=str(n + number)) for n in range(50)]
+        mirror.load([*others, skip(1, value="stays")], now=NOON)
+    stop.set()
+    reader.join()
+
+    assert not missing
+    assert "goes" not in mirror.bookmarks
+
+
+def test_the_dicts_a_reader_holds_stay_the_ones_that_count(mirror: SkipList) -> None:
+    held = mirror.bookmarks, mirror.message_ids, mirror.digests
+
+    mirror.load([skip(1)], now=NOON)
+
+    assert held == (mirror.bookmarks, mirror.message_ids, mirror.digests)
+    assert held[0] is mirror.bookmarks
+
+
+# Our own
+
+
+def test_our_own_applies_at_once_and_gives_way_to_the_servers(
+    mirror: SkipList, applied: list[tuple[int, int]]
+) -> None:
+    own = skip(None, reason="just poisoned")
+    mirror.add_own(own)
+    found = mirror.bookmarks["7-0"]
+    mirror.applied(own)
+    mirror.put(skip(5), now=NOON)
+    mirror.applied(mirror.bookmarks["7-0"])
+
+    assert found is own
+    assert mirror.bookmarks["7-0"].id == 5
+    assert applied == [(5, 1), (5, 1)]
+
+    mirror.remove(5, because="removed")
+    assert not mirror.bookmarks
+
+
+def test_our_own_stays_over_snapshots_that_do_not_have_it_yet(mirror: SkipList) -> None:
+    mirror.add_own(skip(None))
+
+    mirror.load([], now=NOON)
+
+    assert "7-0" in mirror.bookmarks
+
+
+@pytest.mark.parametrize(
+    ("poison", "asked", "stays"),
+    [(7, "after", False), (7, "before", True), (None, "after", True)],
+)
+def test_a_snapshot_decides_on_our_own_whose_report_was_answered_before(
+    poison: int | None, asked: str, stays: bool, mirror: SkipList
+) -> None:
+    before = time.monotonic()
+    mirror.add_own(skip(None, poison=poison))
+    moments = {"before": before, "after": time.monotonic()}
+
+    mirror.load([], now=NOON, asked_at=moments[asked])
+
+    assert ("7-0" in mirror.bookmarks) is stays
+
+
+def test_our_own_that_a_current_list_never_has_ends_after_a_while(
+    mirror: SkipList, clock: list[float]
+) -> None:
+    mirror.load([], now=NOON)
+    mirror.add_own(skip(None))
+    seen = list[bool]()
+
+    for _ in range(41):
+        clock[0] += 15.0
+        mirror.touch()
+        seen.append("7-0" in mirror.bookmarks)
+
+    assert seen == [True] * 39 + [False] * 2
+
+
+def test_our_own_outlives_any_outage_and_the_list_decides_after_it(
+    mirror: SkipList, clock: list[float]
+) -> None:
+    mirror.load([], now=NOON)
+    mirror.add_own(skip(None))
+    clock[0] += 1e6
+    seen = list[bool]()
+
+    for _ in range(42):
+        mirror.touch()
+        seen.append("7-0" in mirror.bookmarks)
+        clock[0] += 15.0
+
+    assert seen == [True] * 40 + [False] * 2
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let a test say how late it is."""
+    now = [1_000.0]
+    monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_what_our_own_skipped_is_not_told_of_another_that_comes_later(
+    mirror: SkipList, applied: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "OWN_LIMIT", 1)
+    own = skip(None, expires_at=NOON)
+    evicted = skip(None, value="8-0")
+
+    mirror.add_own(own)
+    mirror.applied(own)
+    mirror.expire(NOON)
+    mirror.applied(own)  # found before it left
+    mirror.add_own(evicted)
+    mirror.applied(evicted)
+    mirror.add_own(skip(None, value="9-0"))
+    mirror.put(skip(5), now=NOON)
+    mirror.put(skip(6, value="8-0"), now=NOON)
+
+    assert applied == []
+    mirror.applied(own)  # found before the server's took its place
+    assert applied == [(5, 1)]
+
+
+def test_our_own_changes_nothing_where_the_server_was_faster(mirror: SkipList) -> None:
+    mirror.put(skip(5), now=NOON)
+
+    mirror.add_own(skip(None))
+    mirror.remove(5, because="removed")
+
+    assert not mirror.bookmarks
+
+
+def test_our_own_are_bounded_and_the_oldest_leave(
+    mirror: SkipList, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "OWN_LIMIT", 3)
+
+    for number in range(5):
+        mirror.add_own(skip(None, value=str(number)))
+
+    assert list(mirror.bookmarks) == ["2", "3", "4"]
+
+
+def test_our_own_may_expire(mirror: SkipList) -> None:
+    mirror.add_own(skip(None, expires_at=NOON))
+
+    mirror.expire(NOON)
+
+    assert not mirror.bookmarks
+    assert len(mirror) == 0
+
+
+def test_every_change_and_every_skip_is_a_log_line_and_a_count(
+    mirror: SkipList, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirror.load([], now=NOON)
+    with caplog.at_level(logging.INFO):
+        mirror.put(skip(5, by="user:anna", reason="it kills"), now=NOON)
+        mirror.applied(mirror.bookmarks["7-0"])
+        mirror.remove(5, because="expired")
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split(":")[0] for line in lines] == [
+        "a skip was added",
+        "skipped a message",
+        "a skip was removed (expired)",
+    ]
+    assert all("user:anna" in line and "it kills" in line for line in lines)
+    assert mirror.changes == {"added": 1, "skipped": 1, "removed": 1}
+
+
+# The wire
+
+
+def test_a_skip_is_read_from_the_wire() -> None:
+    told = {
+        "id": 3,
+        "topic": "/sample/bookmarkStore",
+        "matcher": {"kind": "rule", "value": {"pointer": "/a", "equals": None}},
+        "consumer_group": None,
+        "handler_version": "2",
+        "expires_at": "2026-11-20T13:00:00+01:00",
+        "reason": "it kills",
+        "by": "user:anna",
+        "at": "2026-11-20T12:00:00Z",
+        "poison": 9,
+        "revision": 4,
+    }
+
+    assert parse_skip(told) == Skip(
+        id=3,
+        topic="/sample/bookmarkStore",
+        kind=MatcherKind.RULE,
+        value='{"equals":null,"pointer":"/a"}',
+        handler_version="2",
+        expires_at=NOON,
+        reason="it kills",
+        by="user:anna",
+        at=NOON,
+        poison=9,
+    )
+
+
+@pytest.mark.parametrize(
+    ("matcher", "pointer"),
+    [
+        (None, "/matcher"),
+        ({"kind": "moon_phase", "value": "full"}, "/matcher/kind"),
+        ({"kind": "body_digest", "value": "AB" * 32}, "/matcher/value"),
+        ({"kind": "rule", "value": "x"}, "/matcher/value"),
+        ({"kind": "bookmark", "value": 7}, "/matcher/value"),
+    ],
+)
+def test_a_matcher_that_is_not_known_is_named(matcher: object, pointer: str) -> None:
+    with pytest.raises(Invalid) as wrong:
+        parse_skip({"id": 3, "topic": "orders", "matcher": matcher})
+
+    assert wrong.value.pointer == pointer
+
+
+# With a server
+
+
+@pytest.fixture
+def link(server: Server) -> Iterator[Link]:
+    link = Link([server.url], KEY)
+    yield link
+    link.close(1)
+
+
+def joined(link: Link, **changes: Any) -> SkipList:
+    wishes = {"topic": "orders", "consumer_group": "billing", "handler_version": None}
+    return link.skip_list(**{**wishes, **changes})
+
+
+def test_a_list_is_loaded_when_start_returns_and_follows_every_change(
+    server: Server, link: Link
+) -> None:
+    server.add_skip(kind="bookmark", value="before")
+    mirror = joined(link)
+    link.start(10)
+    first = set(mirror.bookmarks)
+
+    later = server.add_skip(kind="message_id", value="later")
+    server.until(lambda: "later" in mirror.message_ids)
+    server.remove_skip(later["id"])
+    server.until(lambda: not mirror.message_ids)
+
+    assert first == {"before"}
+    assert mirror.age is not None
+
+
+def test_a_change_between_snapshot_and_stream_is_not_missed(
+    server: Server, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = server.call
+
+    def and_then(*asked: Any) -> Any:
+        told = answer(*asked)
+        if asked[:2] == ("GET", "/skips"):
+            server.add_skip(kind="bookmark", value="between")
+        return told
+
+    monkeypatch.setattr(server, "call", and_then)
+    mirror = joined(link)
+    link.start(10)
+
+    server.until(lambda: "between" in mirror.bookmarks)
+
+
+def test_a_process_has_one_stream_for_all_its_topics(
+    server: Server, link: Link
+) -> None:
+    topics = ["orders", "/sample/bookmarkStore", "a,b"]
+    mirrors = [joined(link, topic=topic) for topic in topics]
+    link.start(10)
+    server.until(lambda: server.streams == 1)
+
+    late = joined(link, topic="late", consumer_group="audit")
+    link.start(10)
+    for topic in [*topics, "late"]:
+        server.add_skip(kind="bookmark", value=topic, topic=topic)
+
+    for topic, mirror in zip([*topics, "late"], [*mirrors, late], strict=True):
+        server.until(partial(_is_all, mirror, topic))
+    server.until(lambda: server.streams == 1)
+
+
+def _is_all(mirror: SkipList, bookmark: str) -> bool:
+    return list(mirror.bookmarks) == [bookmark]
+
+
+def test_a_list_that_left_is_followed_no_more(server: Server, link: Link) -> None:
+    orders, refunds = joined(link), joined(link, topic="refunds")
+    link.start(10)
+
+    link.leave(orders)
+    server.add_skip(kind="bookmark", value="1")
+    server.add_skip(kind="bookmark", value="2", topic="refunds")
+
+    server.until(lambda: "2" in refunds.bookmarks)
+    assert not orders.bookmarks
+
+
+def test_lists_of_one_topic_get_what_is_theirs(server: Server, link: Link) -> None:
+    billing, audit = joined(link), joined(link, consumer_group="audit")
+    link.start(10)
+
+    server.add_skip(kind="bookmark", value="b", consumer_group="billing")
+    server.add_skip(kind="bookmark", value="a", consumer_group="audit")
+    server.add_skip(kind="bookmark", value="all")
+
+    server.until(lambda: set(billing.bookmarks) == {"b", "all"})
+    server.until(lambda: set(audit.bookmarks) == {"a", "all"})
+
+
+def test_a_list_that_joins_late_has_what_the_others_of_its_topic_have(
+    server: Server, link: Link
+) -> None:
+    server.add_skip(kind="bookmark", value="1")
+    first = joined(link)
+    link.start(10)
+
+    late = joined(link, consumer_group="audit")
+    link.start(10)
+
+    assert list(late.bookmarks) == list(first.bookmarks) == ["1"]
+
+
+def test_cut_off_a_list_keeps_its_last_state_and_its_age_grows(
+    server: Server, link: Link
+) -> None:
+    server.add_skip(kind="bookmark", value="kept")
+    mirror = joined(link)
+    link.start(10)
+    server.stop()
+    server.until(lambda: (mirror.age or 0) > 1)
+
+    assert "kept" in mirror.bookmarks
+    assert any(told.startswith("skips: ") for told in link.warnings)
+
+    server.add_skip(kind="bookmark", value="meanwhile")
+    server.start()
+    server.until(lambda: "meanwhile" in mirror.bookmarks)
+    server.until(lambda: (mirror.age or 0) < 1)
+    assert link.warnings == []
+
+
+def test_a_frozen_server_is_waited_for(server: Server, link: Link) -> None:
+    mirror = joined(link)
+    link.start(10)
+    server.freeze()
+    server.until(lambda: (mirror.age or 0) > 1)
+
+    server.add_skip(kind="bookmark", value="meanwhile")
+    server.thaw()
+
+    server.until(lambda: "meanwhile" in mirror.bookmarks)
+
+
+@pytest.mark.parametrize("lost", ["new_epoch", "forget_events"])
+def test_a_store_that_was_lost_or_has_forgotten_is_read_anew(
+    lost: str, server: Server, link: Link
+) -> None:
+    gone = server.add_skip(kind="bookmark", value="gone")
+    mirror = joined(link)
+    link.start(10)
+    server.stop()
+    server.remove_skip(gone["id"])
+    server.add_skip(kind="bookmark", value="new")
+    getattr(server, lost)()
+    server.start()
+
+    server.until(lambda: set(mirror.bookmarks) == {"new"})
+
+
+def test_our_own_whose_unpoison_was_missed_ends_with_the_next_snapshot(
+    server: Server, link: Link
+) -> None:
+    mirror = joined(link)
+    link.start(10)
+    made = server.add_skip(kind="bookmark", value="7-0", poison=3)
+    server.until(lambda: "7-0" in mirror.bookmarks)
+    server.remove_skip(made["id"])
+    server.until(lambda: not mirror.bookmarks)
+    mirror.add_own(skip(None, poison=3))  # its thread was slower than the stream
+    held = "7-0" in mirror.bookmarks
+
+    server.new_epoch()
+    server.until(lambda: not mirror.bookmarks)
+
+    assert held
+
+
+def test_a_live_stream_that_is_reset_is_read_anew(server: Server, link: Link) -> None:
+    gone = server.add_skip(kind="bookmark", value="gone")
+    mirror = joined(link)
+    link.start(10)
+    with server.changed:
+        del server.skips[gone["id"]]
+        server.new_epoch()
+
+    server.until(lambda: not mirror.bookmarks)
+
+
+def test_what_is_not_understood_is_told_and_the_rest_is_followed(
+    server: Server, link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    mirror = joined(link)
+    link.start(10)
+
+    with caplog.at_level(logging.WARNING):
+        server.add_skip(kind="moon_phase", value="full")
+        server.add_skip(kind="bookmark", value="after")
+        server.until(lambda: "after" in mirror.bookmarks)
+        with server.changed:
+            server._tell("orders", "unskip", {"topic": "orders"})
+        server.add_skip(kind="bookmark", value="after that")
+        server.until(lambda: "after that" in mirror.bookmarks)
+
+    assert "moon_phase" not in mirror.bookmarks
+    assert "is not understood and not applied" in caplog.text
+    assert "an event is not understood" in caplog.text
+
+
+def test_an_expired_skip_leaves_by_itself(server: Server, link: Link) -> None:
+    mirror = joined(link)
+    link.start(10)
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+
+    server.add_skip(kind="bookmark", value="1", expires_at=soon.isoformat())
+    server.until(lambda: "1" in mirror.bookmarks)
+    server.until(lambda: "1" not in mirror.bookmarks)
+
+    assert datetime.now(UTC) >= soon
+
+
+def test_a_skip_expires_by_the_servers_clock(server: Server, link: Link) -> None:
+    server.date_shift = -7_200.0
+    over_here = datetime.now(UTC) - timedelta(hours=1)
+
+    server.add_skip(kind="bookmark", value="1", expires_at=over_here.isoformat())
+    mirror, ticks = joined(link), list[int]()
+    link.on_tick.append(lambda: ticks.append(1))
+    link.start(10)
+    server.until(lambda: len(ticks) >= 2)
+
+    assert "1" in mirror.bookmarks
+
+
+def test_a_fence_is_told_to_all_who_asked_though_one_of_them_fails(
+    server: Server, link: Link
+) -> None:
+    mirror, told = joined(link), list[Fence]()
+    mirror.on_fence.append(_fail)
+    mirror.on_fence.append(told.append)
+    link.start(10)
+    server.until(lambda: server.streams)
+
+    server.until(lambda: _fenced(server) and told)
+    server.add_skip(kind="bookmark", value="after")
+
+    assert told[0] == Fence(
+        client_name="billing-1", sub_id="eu", topic="orders", epoch=2
+    )
+    server.until(lambda: "after" in mirror.bookmarks)
+
+
+def _fail(_: object = None) -> None:
+    raise RuntimeError("so the test wants")
+
+
+def _fenced(server: Server) -> bool:
+    server.fence(client_name="billing-1", sub_id="eu", topic="orders", epoch=2)
+    return True
+
+
+def test_skips_made_are_counted_back(server: Server, link: Link) -> None:
+    made = server.add_skip(kind="bookmark", value="1")
+    mirror = joined(link, client_name="billing-1")
+    link.start(10)
+    for _ in range(3):
+        mirror.applied(mirror.bookmarks["1"])
+
+    link.reporter.flush(10)
+
+    assert server.applied == {made["id"]: 3}
+    told = next(body for _, path, body in server.requests if "applied" in path)
+    assert told["applied"][0]["client_name"] == "billing-1"
+
+
+def test_many_changes_through_many_cuts_leave_no_difference(
+    server: Server, link: Link
+) -> None:
+    mirror, dice = joined(link), random.Random(7)
+    link.start(10)
+    faults = [server.cut_streams, server.new_epoch, server.forget_events]
+    for step in range(1_000):
+        if server.skips and dice.random() < 0.5:
+            server.remove_skip(dice.choice(list(server.skips)))
+        else:
+            server.add_skip(kind="bookmark", value=str(dice.randrange(50)))
+        if step % 100 == 0:
+            server.stop()
+            server.start()
+        elif step % 20 == 0:
+            dice.choice(faults)()
+
+    wanted = {told["matcher"]["value"] for told in server.skips.values()}
+    server.until(lambda: sorted(mirror._by_id) == sorted(server.skips))
+    assert set(mirror.bookmarks) == wanted

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from poisonguard.tally import Slot, Tally, bucket
+from poisonguard.turns import Gate, Numbering, Turns
+
+
+def turns_of(slots: int) -> tuple[Turns, Gate]:
+    gate = Gate()
+    return Turns([Slot(place) for place in range(slots)], gate), gate
+
+
+def test_a_gate_opens_when_its_last_reason_is_gone() -> None:
+    gate = Gate("starting")
+
+    gate.close("breaker")
+    gate.open("starting")
+    shut = gate.is_open
+    gate.open("breaker")
+
+    assert (shut, gate.is_open) == (False, True)
+
+
+def test_an_open_gate_numbers_messages_by_what_is_to_be_looked_at_now() -> None:
+    numbers = iter([7, 8])
+
+    def choose() -> Numbering:
+        number = next(numbers)
+        return lambda _message: number
+
+    gate = Gate("starting", choose=choose)
+    seen = [gate.number("shut")]
+    gate.open("starting")
+    seen.append(gate.number("open"))
+    gate.choose()
+    seen.append(gate.number("chosen anew"))
+    gate.close("breaker")
+    gate.choose()
+    seen.append(gate.number("shut again"))
+
+    assert seen == [0, 7, 8, 0]
+
+
+def test_a_consumer_of_one_thread_lives_in_the_first_slot() -> None:
+    turns, _ = turns_of(4)
+
+    places = []
+    for _ in range(3):
+        slot = turns.take(alone=None)
+        assert slot
+        places.append(slot.place)
+        turns.give_back(slot)
+
+    assert places == [0, 0, 0]
+
+
+def test_who_runs_alone_waits_for_the_others_and_keeps_new_ones_out() -> None:
+    turns, gate = turns_of(2)
+    suspect, other = object(), object()
+    running = turns.take(alone=None)
+    assert running
+
+    early, late = turns.take(alone=suspect), turns.take(alone=None)
+    shut = gate.is_open
+    turns.give_back(running)
+    alone, another = turns.take(alone=suspect), turns.take(alone=other)
+    assert alone
+    turns.give_back(alone)
+    turns.give_up(suspect)
+
+    assert (early, late, another) == (None, None, None)
+    assert (shut, gate.is_open) == (False, True)
+    assert turns.take(alone=other)
+
+
+def test_there_is_no_turn_while_all_slots_are_taken() -> None:
+    turns, _ = turns_of(1)
+
+    slots = [turns.take(alone=None) for _ in "ab"]
+
+    assert slots[0]
+    assert slots[1] is None
+
+
+def test_a_tally_tells_what_is_new_since_it_was_asked_last() -> None:
+    slots = [Slot(0), Slot(1)]
+    tally = Tally(slots)
+    slots[0].handled, slots[1].handled = 3, 4
+    tally.seconds.extend([0.0001, 0.003])
+
+    first = tally.news()
+    slots[1].handled += 1
+
+    assert first == (7, {0: 1, 1: 1})
+    assert tally.news() == (1, {})
+
+
+def test_durations_fall_into_powers_of_two_milliseconds() -> None:
+    seconds = [0.0, 0.0019, 0.002, 0.0039, 0.004, 1.0, 1e30]
+
+    assert [bucket(s) for s in seconds] == [0, 0, 1, 1, 2, 9, 63]

@@ -1,0 +1,78 @@
+"""Skips as people add them, and a reader that follows a list."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from apps.brokers import services as brokers
+from apps.brokers.models import Topic
+from apps.core.actor import Actor
+from apps.poison import skip_list
+from apps.poison.matching import Matcher
+from apps.poison.models import Skip
+from apps.team.rights import Principal, Scope
+
+ANNA = Principal(actor=Actor.user("anna"), scopes=frozenset(Scope))
+
+
+def topic_named(name: str = "orders", *, replays: bool = False) -> Topic:
+    topic = brokers.topics_named(names={name})[name]
+    if replays:
+        brokers.note_replays(topics=[topic])
+    return Topic.objects.get(pk=topic.pk)
+
+
+def bookmark(text: str) -> Matcher:
+    return Matcher.parse({"kind": "bookmark", "value": text})
+
+
+def rule(**told: object) -> Matcher:
+    return Matcher.parse({"kind": "rule", "value": told})
+
+
+def added(now: datetime, matcher: Matcher | str = "7-0", **changes: object) -> Skip:
+    """Add a skip to `orders`, for all groups where none is named."""
+    given: dict[str, object] = {
+        "topic": topic_named(),
+        "consumer_group": None,
+        "matcher": bookmark(matcher) if isinstance(matcher, str) else matcher,
+        "principal": ANNA,
+        "now": now,
+    }
+    return skip_list.add(**{**given, **changes})  # type: ignore[arg-type] # as told
+
+
+def values(topic: str = "orders", group: str | None = None) -> list[str]:
+    """Give what a reader that asks now passes over, by the text of its value."""
+    told = skip_list.snapshot(topic=topic, consumer_group=group).skips
+    return [skip.value.decode() for skip in told]
+
+
+class Mirror:
+    """A reader of one list: a snapshot, and then whatever comes after it."""
+
+    def __init__(self, topic: str = "orders") -> None:
+        self.topic = topic
+        taken = skip_list.snapshot(topic=topic, consumer_group=None)
+        self.revision = taken.revision
+        self.skips = {skip.id: skip for skip in taken.skips}
+
+    def follow(self) -> int:
+        """Take in what is new; give the number of changes."""
+        changes = skip_list.changes_after(
+            topic=self.topic, revision=self.revision, limit=7
+        )
+        for change in changes:
+            self.revision = change.revision
+            self.skips.pop(change.id, None)
+            if not change.because:
+                self.skips[change.id] = change
+        return len(changes)
+
+    def catch_up(self) -> None:
+        while self.follow():
+            pass
+
+    @property
+    def ids(self) -> set[int]:
+        return set(self.skips)

@@ -1,0 +1,41 @@
+"""Write down the classes that a nightly report needs: `class_data.py FILE`.
+
+Tests start Spark a score of times, and most of a start is the loading of classes. A
+Java that is told `-XX:SharedArchiveFile=FILE` maps them instead (JEP 350).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import date
+from tempfile import TemporaryDirectory
+
+from spark import session
+from spark.facts import Window
+from spark.jobs.nightly_failure_rate import Report, measure
+from spark.lake import Attempt, Lake
+from spark.schemas import FACTS, Kind, schema
+
+DAY = date(2026, 11, 20)
+
+
+def main(file: str) -> None:
+    os.environ["SPARK_SUBMIT_OPTS"] = f'-XX:ArchiveClassesAtExit="{file}"'
+    with TemporaryDirectory() as folder, session.start("class data") as spark:
+        java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+        window = Window(first=DAY, last=DAY, snapshot="00000003-0000001B-1")
+        report = Report(attempt=Attempt(run=1, epoch=1), window=window, lake=folder)
+        lake = Lake(spark, folder)
+        for kind in FACTS:
+            nothing = spark.createDataFrame([], schema(kind))
+            lake.write(kind, nothing, report.attempt)
+        measure(lake, report)
+        lake.read(Kind.RATES, report.attempt, report.days).toArrow()
+    # It writes at its very end, which its closed stdin brings about.
+    java.stdin.close()
+    java.wait()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

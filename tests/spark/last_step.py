@@ -1,0 +1,24 @@
+"""The last step of a run, for processes that are killed in it."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+
+import django
+
+django.setup()
+
+from apps.core import clock, snapshot  # noqa: E402 - models need Django
+from apps.reports.models import Run  # noqa: E402
+from apps.reports.services import publishing, quality  # noqa: E402
+
+
+def publish(run_id: int, told: dict[str, int], begun: Connection) -> None:
+    """Check and publish what the job staged and told, as `running` would go on."""
+    run = Run.objects.get(pk=run_id)
+    begun.send(True)
+    with snapshot.held() as seen:
+        Run.objects.filter(pk=run.pk).update(snapshot=seen.seen, as_of=clock.now())
+        staged = publishing.staged(run)
+        rows = quality.check(run=run, snapshot=seen, told=told)
+    publishing.publish(run=run, rows=rows, staged=staged, now=clock.now())

@@ -1,0 +1,152 @@
+"""How bodies stand as text in Azure's messages, and that they leave as they came."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apps.brokers.adapters import azure_text
+from apps.brokers.adapters.azure_text import (
+    LARGEST_BODY,
+    LARGEST_TEXT,
+    Encoding,
+)
+from apps.brokers.ports import Header
+from apps.core.errors import Refused
+
+BASE64, PLAIN = Encoding.BASE64, Encoding.NONE
+MARKED_PLAIN = ((b"x-azure-message-encoding", b"none"),)
+MARKED_BASE64 = ((b"x-azure-message-encoding", b"base64"),)
+TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=50)
+ENCODINGS = st.sampled_from(Encoding)
+
+
+@given(text=TEXTS, expected=ENCODINGS, usual=ENCODINGS)
+def test_a_text_leaves_as_it_came(
+    text: str, expected: Encoding, usual: Encoding
+) -> None:
+    content = azure_text.read(text, expected=expected, usual=usual)
+
+    assert azure_text.write(content.body, content.headers, usual=usual) == text
+
+
+@given(body=st.binary(max_size=50), expected=ENCODINGS, usual=ENCODINGS)
+def test_base64_leaves_as_it_came(
+    body: bytes, expected: Encoding, usual: Encoding
+) -> None:
+    text = base64.b64encode(body).decode()
+
+    content = azure_text.read(text, expected=expected, usual=usual)
+
+    assert content.body == (body if expected is BASE64 else text.encode())
+    assert azure_text.write(content.body, content.headers, usual=usual) == text
+
+
+@given(body=st.binary(max_size=50))
+def test_a_body_without_a_mark_comes_back_without_one(body: bytes) -> None:
+    text = azure_text.write(body, (), usual=BASE64)
+
+    content = azure_text.read(text, expected=BASE64, usual=BASE64)
+
+    assert (content.body, content.headers) == (body, ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "Grüße",
+        "aGVsbG8",  # no padding
+        "aGVsbG9=",  # bits that no encoder sets
+        "aGVs\nbG8=",
+        " aGVsbG8=",
+        "aGVs-_8=",
+    ],
+)
+def test_what_base64_would_not_give_again_is_plain(text: str) -> None:
+    content = azure_text.read(text, expected=BASE64, usual=BASE64)
+
+    assert (content.body, content.headers) == (text.encode(), MARKED_PLAIN)
+
+
+def test_only_what_a_bare_body_would_not_become_is_marked() -> None:
+    found = {
+        (expected, usual): azure_text.read("dGVzdA==", expected=expected, usual=usual)
+        for expected in Encoding
+        for usual in Encoding
+    }
+
+    assert found[BASE64, BASE64].headers == ()
+    assert found[BASE64, PLAIN].headers == MARKED_BASE64
+    assert found[PLAIN, BASE64].headers == found[PLAIN, PLAIN].headers == MARKED_PLAIN
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"a\0b", r"U\+0000 at 1"),
+        (b"\x1b[31m", r"U\+001B at 0"),
+        ("ab\ufffe".encode(), r"U\+FFFE at 2"),
+        (b"\xff", "no UTF-8"),
+        (b"\xed\xa0\x80", "no UTF-8"),
+    ],
+)
+def test_plain_text_that_xml_cannot_carry_is_refused(body: bytes, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        azure_text.write(body, MARKED_PLAIN, usual=BASE64)
+    with pytest.raises(Refused, match=why):
+        azure_text.write(body, (), usual=PLAIN)
+
+    written = azure_text.write(body, (), usual=BASE64)
+
+    assert base64.b64decode(written) == body
+
+
+@pytest.mark.parametrize(
+    ("largest", "headers"),
+    [
+        (b"x" * LARGEST_BODY, ()),
+        (b"x" * LARGEST_TEXT, MARKED_PLAIN),
+    ],
+)
+def test_the_limit_is_of_the_text(largest: bytes, headers: tuple[Header, ...]) -> None:
+    text = azure_text.write(largest, headers, usual=BASE64)
+
+    assert len(text) == LARGEST_TEXT
+    with pytest.raises(Refused, match="65,536 bytes"):
+        azure_text.write(largest + b"x", headers, usual=BASE64)
+
+
+def test_the_limit_counts_bytes_and_not_letters() -> None:
+    with pytest.raises(Refused, match="makes 65,538 of"):
+        azure_text.write("é".encode() * 32_769, MARKED_PLAIN, usual=BASE64)
+
+
+def test_headers_would_be_lost_and_are_refused_by_name() -> None:
+    headers = tuple((b"h%d" % n, b"v") for n in range(7))
+
+    with pytest.raises(Refused, match="'h0', 'h1', 'h2', 'h3', 'h4' and 2 more"):
+        azure_text.write(b"body", headers, usual=BASE64)
+    with pytest.raises(Refused) as refused:
+        azure_text.write(b"body", ((b"a\r\nb: \xff", b"v"),), usual=BASE64)
+
+    assert "\n" not in str(refused.value)
+    assert r"'a\r\nb: " in str(refused.value)
+
+
+def test_our_own_redrive_mark_stays_behind() -> None:
+    mark = (b"X-PoisonWeb-Redrive", b"1.abc")
+
+    text = azure_text.write(b"body", (*MARKED_PLAIN, mark), usual=BASE64)
+
+    assert text == "body"
+
+
+def test_a_mark_that_is_none_is_refused() -> None:
+    for value in (b"utf-16", b"\xff", b""):
+        with pytest.raises(Refused, match="base64 or none"):
+            headers = ((b"x-azure-message-encoding", value),)
+            azure_text.write(b"body", headers, usual=BASE64)

@@ -1,0 +1,248 @@
+"""What becomes of a request when what answers is in trouble, or is not Azure."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from apps.brokers.adapters import azure_wire
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.adapters.azure_account import Account
+from apps.brokers.adapters.azure_queue import ADAPTER
+from apps.brokers.adapters.azure_wire import Answered, Unanswered, Unsent, Wire
+from apps.brokers.ports import Outbound, OutcomeKind
+from apps.core.errors import Unavailable
+
+SECRET = base64.b64encode(b"s3cret! s3cret! s3cret!").decode()
+SIGNATURE = "sv=2024-11-04&sig=s3cret%2Bs3cret%3D"
+# As Azure writes it, with a byte order mark.
+NO_MESSAGES = b"\xef\xbb\xbf<?xml version='1.0' encoding='utf-8'?><QueueMessagesList/>"
+MADE = b"""<QueueMessagesList><QueueMessage><MessageId>m1</MessageId>
+<InsertionTime>Fri, 20 Nov 2026 12:00:00 GMT</InsertionTime></QueueMessage>
+</QueueMessagesList>"""
+BUSY = b"<Error><Code>ServerBusy</Code><Message>Slow down.\nTime:x</Message></Error>"
+
+
+class Pretender(ThreadingHTTPServer):
+    """Answers everything with what it is told, and remembers what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.status, self.body = 200, NO_MESSAGES
+        self.refusing = ""
+        self.hangs = False
+        self.asked: list[str] = []
+        self.sent = b""
+
+    @property
+    def url(self) -> str:
+        endpoint = f"http://127.0.0.1:{self.server_address[1]}"
+        return f"QueueEndpoint={endpoint};AccountName=acme1;AccountKey={SECRET}"
+
+    @property
+    def signed_url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}?{SIGNATURE}"
+
+    def say(self, status: int, body: bytes = b"") -> None:
+        self.status, self.body = status, body
+
+
+class Answering(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Pretender
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.server.sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked.append(f"{self.command} {self.path}")
+        if self.server.hangs:
+            time.sleep(1)
+            self.close_connection = True
+            return
+        self.send_response(self.server.status)
+        self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", str(len(self.server.body)))
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Say nothing on the terminal."""
+
+
+@pytest.fixture
+def pretender() -> Iterator[Pretender]:
+    with Pretender() as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (503, BUSY, Unsent),
+        (429, b"", Unsent),
+        (500, b"<Error><Code>InternalError</Code></Error>", Unanswered),
+        (504, b"<html>", Unanswered),
+        (408, b"", Unanswered),
+        (403, b"<Error><Code>AuthenticationFailed</Code></Error>", Answered),
+        (302, b"", Answered),
+        (404, b"\0\xff", Answered),
+        (200, b"<html>sign in here", Unanswered),
+        (200, b'<!DOCTYPE a [<!ENTITY b "c">]><QueueMessagesList/>', Unanswered),
+        (200, b"<a><QueueMessage/></a>", Unanswered),
+        (200, b"", Unanswered),
+    ],
+)
+def test_an_answer_is_taken_for_what_it_is(
+    pretender: Pretender, status: int, body: bytes, error: type[Exception]
+) -> None:
+    pretender.say(status, body)
+    wire = Wire(Account.parse(pretender.url))
+
+    with pytest.raises(error) as told:
+        wire.peek("orders", count=1)
+
+    assert "\n" not in str(told.value)
+    assert len(pretender.asked) == 1, "one try, and no redirect is followed"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (201, MADE, OutcomeKind.SENT),
+        (201, b"", OutcomeKind.UNKNOWN),
+        (201, NO_MESSAGES, OutcomeKind.UNKNOWN),
+        (500, b"", OutcomeKind.UNKNOWN),
+        (404, b"<Error><Code>QueueNotFound</Code></Error>", OutcomeKind.REFUSED),
+        (302, b"", OutcomeKind.REFUSED),
+    ],
+)
+def test_sent_is_only_what_azure_confirms(
+    pretender: Pretender, status: int, body: bytes, kind: OutcomeKind
+) -> None:
+    pretender.say(status, body)
+    publisher = ADAPTER.publisher(BrokerSettings(url=pretender.url))
+
+    outcomes = publisher.publish([outbound()] * 3)
+    publisher.close()
+
+    assert [outcome.kind for outcome in outcomes] == [kind] * 3
+    assert all(o.detail for o in outcomes) is (kind is not OutcomeKind.SENT)
+
+
+@pytest.mark.parametrize("text", ["one\rtwo\r\n", " <&>]]>\"' \t", "\u0085\u2028", ""])
+def test_what_reads_xml_by_the_book_reads_the_very_text(
+    pretender: Pretender, text: str
+) -> None:
+    pretender.say(201, MADE)
+    wire = Wire(Account.parse(pretender.url))
+
+    wire.put("orders", text)
+    wire.close()
+
+    # A bare carriage return would become a line feed, which Azurite does not do.
+    read = ElementTree.fromstring(pretender.sent).findtext("MessageText")
+    assert read == text
+
+
+def test_where_all_were_turned_away_nothing_was_sent(pretender: Pretender) -> None:
+    pretender.say(503, BUSY)
+    publisher = ADAPTER.publisher(BrokerSettings(url=pretender.url))
+    refused = Outbound(topic="No Queue", body=b"", headers=())
+
+    with pytest.raises(Unavailable, match=r"503 ServerBusy Slow down\. Time:x"):
+        publisher.publish([outbound(), refused, outbound()])
+
+    publisher.close()
+
+
+def test_a_service_that_hangs_is_not_waited_for_by_each_message(
+    pretender: Pretender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(azure_wire, "REPLY_SECONDS", 0.3)
+    pretender.hangs = True
+    publisher = ADAPTER.publisher(BrokerSettings(url=pretender.url))
+    began = time.monotonic()
+
+    outcomes = publisher.publish([outbound()] * 200)
+    waited = time.monotonic() - began
+    publisher.close()
+
+    assert {outcome.kind for outcome in outcomes} == {OutcomeKind.UNKNOWN}
+    assert waited < 2
+    assert len(pretender.asked) <= 64
+
+
+def test_an_empty_queue_is_asked_ever_less_often(pretender: Pretender) -> None:
+    options = {"maxPollingInterval": "00:00:10"}
+    topic = TopicSettings(topic="orders", options=options)
+    reader = ADAPTER.dead_letter_reader(BrokerSettings(url=pretender.url), topic)
+
+    for _ in range(3):
+        reader.read(limit=1, wait=0.5)
+    reader.close()
+
+    # Without jitter: after 0, 0.1, 0.3 and 0.7 seconds, and then not before 1.5.
+    assert 3 <= len(pretender.asked) <= 6
+
+
+def test_an_empty_queue_is_asked_as_often_as_it_says(pretender: Pretender) -> None:
+    options = {"maxPollingInterval": 0.1}
+    topic = TopicSettings(topic="orders", options=options)
+    reader = ADAPTER.dead_letter_reader(BrokerSettings(url=pretender.url), topic)
+
+    reader.read(limit=1, wait=1)
+    reader.close()
+
+    assert 7 <= len(pretender.asked) <= 14
+
+
+def test_no_signature_is_told_to_anybody(
+    pretender: Pretender, caplog: pytest.LogCaptureFixture
+) -> None:
+    pretender.say(
+        400, b"<Error><Code>X</Code><Message>a?sig=s3cret&b</Message></Error>"
+    )
+    wire = Wire(Account.parse(pretender.signed_url))
+
+    with caplog.at_level(logging.DEBUG), pytest.raises(Answered) as told:
+        wire.peek("orders", count=1)
+
+    assert "sig=s3cret" in pretender.asked[0]
+    assert "/orders/messages" in caplog.text
+    assert "s3cret" not in caplog.text + str(told.value)
+
+
+def test_no_secret_is_told_of_an_azure_that_is_away() -> None:
+    for url in (
+        f"http://127.0.0.1:1/?{SIGNATURE}",
+        f"https://nowhere.test/?{SIGNATURE}",
+        f"QueueEndpoint=http://127.0.0.1:1;AccountName=acme1;AccountKey={SECRET}",
+    ):
+        publisher = ADAPTER.publisher(BrokerSettings(url=url))
+
+        with pytest.raises(Unavailable, match="takes no connection") as told:
+            publisher.publish([outbound()])
+
+        assert "s3cret" not in str(told.value)
+        assert SECRET not in str(told.value)
+        assert told.value.__cause__ is None
+
+
+def outbound() -> Outbound:
+    return Outbound(topic="orders", body=b"body", headers=())

@@ -1,0 +1,73 @@
+"""A client that is not installed is told in a line; everything else goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+
+import pytest
+
+from apps.brokers import adapters
+from apps.core.errors import Unavailable
+from poisonweb.embedded.install import EXTRAS
+
+
+class Blocking(MetaPathFinder):
+    """Finds nothing of one package, as if it was not installed."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        if name == self._package or name.startswith(f"{self._package}."):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+@pytest.fixture
+def without(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """Take a kind's client away, and forget the adapters that have it already."""
+    kind: str = request.param
+    package = adapters.KINDS[kind].client.partition(".")[0]
+    ours = f"{adapters.__name__}.{kind.partition('_')[0]}"
+    for name in list(sys.modules):
+        if name.partition(".")[0] == package or name.startswith(ours):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Blocking(package), *sys.meta_path])
+    adapters.adapter.cache_clear()
+    yield kind
+    adapters.adapter.cache_clear()
+
+
+@pytest.mark.parametrize("without", EXTRAS, indirect=True)
+def test_a_client_that_is_missing_is_told_with_the_way_to_it(without: str) -> None:
+    with pytest.raises(Unavailable) as told:
+        adapters.adapter(without)
+
+    assert adapters.KINDS[without].title in str(told.value)
+    assert f"`make run BROKERS={without}`" in str(told.value)
+    assert f"apps/brokers/requirements/{without}.txt" in str(told.value)
+
+
+@pytest.mark.parametrize("without", ["rabbitmq"], indirect=True)
+def test_a_client_that_is_missing_keeps_no_other_kind_from_its_work(
+    without: str,
+) -> None:
+    assert adapters.adapter("redis_streams").capabilities.max_message > 0
+
+
+def test_another_module_that_is_missing_is_a_fault_and_no_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(
+        adapters.KINDS,
+        "nowhere",
+        adapters.Kind(name="nowhere", title="Nowhere", client="x", url="", suffix=""),
+    )
+
+    with pytest.raises(ModuleNotFoundError):
+        adapters.adapter("nowhere")

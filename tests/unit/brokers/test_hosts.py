@@ -1,0 +1,146 @@
+"""An address leads nowhere that no broker is, however it is written."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+from django.test import override_settings
+
+from apps.brokers import hosts
+from apps.brokers.hosts import Place
+from apps.core.errors import Invalid
+
+PROXY = "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://proxy:99"
+AZURE = "DefaultEndpointsProtocol=https;AccountName=acme;AccountKey=c2VjcmV0=="
+SQS = "sqs://key:secret@eu-central-1"
+
+
+def told(url: str, **options: object) -> str:
+    """Give what is said against an address; "" for one that may be entered."""
+    try:
+        hosts.check(url, options, resolve=False)
+    except Invalid as wrong:
+        return str(wrong)
+    return ""
+
+
+def refused(url: str, **options: object) -> bool:
+    said = told(url, **options)
+    assert said == "" or said.startswith("url: ")
+    assert "secret" not in said
+    return bool(said)
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("redis://:secret@Redis.Internal.:6380/0", [Place("redis.internal", 6380)]),
+        ("redis://allowed@evil", [Place("evil", 6379)]),
+        ("redis://%65vil", [Place("evil", 6379)]),
+        ("redis://evil#@allowed", [Place("evil", 6379)]),
+        ("redis://[::1]:1", [Place("::1", 1)]),
+        ("amqps://u:secret@mq/vhost", [Place("mq", 5671)]),
+        (AZURE, [Place("acme.queue.core.windows.net", 443)]),
+        (AZURE + ";EndpointSuffix=evil.cn", [Place("acme.queue.evil.cn", 443)]),
+        (AZURE + ";QueueEndpoint=http://q:10001/acme", [Place("q", 10001)]),
+        (PROXY, [Place("proxy", 99), Place("127.0.0.1", None)]),
+        (SQS, [Place("sqs.eu-central-1.amazonaws.com", 443)]),
+        (
+            SQS + "?endpoint=http%3A%2F%2Fevil%3A9",
+            [Place("sqs.eu-central-1.amazonaws.com", 443), Place("evil", 9)],
+        ),
+    ],
+)
+def test_every_place_is_found_that_an_address_leads_to(
+    url: str, found: list[Place]
+) -> None:
+    assert hosts.places(url, {}) == found
+
+
+def test_an_option_that_is_an_address_leads_somewhere_too() -> None:
+    assert refused(SQS, endpoint_url="http://169.254.169.254/")
+    assert not refused(SQS, endpoint_url="http://127.0.0.1:4566/", batch=10)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254",
+        "169.254.169.254.",
+        "0xA9FEA9FE",
+        "2852039166",
+        "0251.0376.0251.0376",
+        "169.254.43518",
+        "[::ffff:169.254.169.254]",
+        "[::ffff:a9fe:a9fe]",
+        "[64:ff9b::169.254.169.254]",
+        "[2002:a9fe:a9fe::]",
+        "[fe80::1]",
+        "[fe80::1%25eth0]",
+        "[fd00:ec2::254]",
+        "100.100.100.200",
+        "168.63.129.16",
+        "224.0.0.1",
+        "0.0.0.0",
+        "[::]",
+    ],
+)
+def test_where_a_cloud_tells_its_secrets_no_broker_is(host: str) -> None:
+    assert refused(f"redis://:secret@{host}:6379/0")
+    assert refused(f"amqp://u:secret@{host}/")
+    assert refused(f"{AZURE};QueueEndpoint=http://{host}/acme")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "redis://",
+        "redis:///0",
+        "redis://:secret@",
+        "redis://evil。com",
+        "redis://a\\@b:x",
+        "redis://[::1",
+        "redis://host:99999",
+        "unix:///run/redis.sock",
+        "file:///etc/passwd",
+        "no address at all",
+        "AccountKey=secret",
+    ],
+)
+def test_what_names_no_host_is_refused_without_being_quoted(url: str) -> None:
+    assert refused(url)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "10.0.0.5", "[::1]", "mq"])
+def test_a_host_of_ones_own_is_anywhere_else(host: str) -> None:
+    assert not refused(f"redis://:secret@{host}:6379/0")
+
+
+@override_settings(POISONWEB_BROKER_HOSTS=("*.eu.example:5671", "10.0.0.*", "[::1]"))
+@pytest.mark.parametrize(
+    ("url", "wrong"),
+    [
+        ("amqps://mq.eu.example", False),
+        ("amqps://MQ.EU.Example.", False),
+        ("amqp://mq.eu.example", True),
+        ("amqps://mq.eu.example.evil", True),
+        ("redis://10.0.0.7:1234", False),
+        ("redis://10.0.1.7", True),
+        ("redis://[::1]:9", False),
+        ("redis://localhost", True),
+        (SQS, True),
+        ("redis://10.0.0.7@evil", True),
+    ],
+)
+def test_only_hosts_of_the_setting_may_be_entered(url: str, *, wrong: bool) -> None:
+    assert refused(url) is wrong
+
+
+def test_a_name_is_judged_by_what_it_leads_to() -> None:
+    hosts.check("redis://localhost", {}, resolve=True)
+    hosts.check("redis://nowhere.invalid", {}, resolve=True)
+
+    assert not hosts.is_forbidden(ip_address("127.0.0.1"))
+    assert hosts.is_forbidden(ip_address("fe80::1"))

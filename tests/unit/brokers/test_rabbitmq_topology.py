@@ -1,0 +1,95 @@
+"""The dead-letter queue of a queue, as RabbitMQ's settings lead to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from apps.brokers.adapters.rabbitmq_topology import Declared, Exchange, partner
+
+BINDINGS = [
+    {"destination": name, "destination_type": kind, "routing_key": key}
+    for name, kind, key in (
+        ("dead-b", "queue", "orders"),
+        ("dead-a", "queue", "other"),
+        ("dead-c", "queue", "a.*.#"),
+        ("elsewhere", "exchange", "orders"),
+    )
+]
+ONE = BINDINGS[1:2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "bindings", "found"),
+    [
+        ({}, "direct", BINDINGS, ""),
+        ({"dead-letter-exchange": ""}, "direct", BINDINGS, ""),
+        (
+            {"dead-letter-exchange": "", "dead-letter-routing-key": "d"},
+            "direct",
+            BINDINGS,
+            "d",
+        ),
+        ({"dead-letter-exchange": "x"}, "direct", BINDINGS, "dead-b"),
+        ({"dead-letter-exchange": "x"}, "direct", ONE, "dead-a"),
+        (
+            {"dead-letter-exchange": "x", "dead-letter-routing-key": "none"},
+            "direct",
+            ONE,
+            "",
+        ),
+        ({"dead-letter-exchange": "x"}, "fanout", BINDINGS, "dead-a"),
+        (
+            {"dead-letter-exchange": "x", "dead-letter-routing-key": "a.b"},
+            "topic",
+            BINDINGS,
+            "dead-c",
+        ),
+        (
+            {"dead-letter-exchange": "x", "dead-letter-routing-key": "a.b.c.d"},
+            "topic",
+            BINDINGS,
+            "dead-c",
+        ),
+        (
+            {"dead-letter-exchange": "x", "dead-letter-routing-key": "a"},
+            "topic",
+            BINDINGS,
+            "",
+        ),
+        ({"dead-letter-exchange": "gone"}, "direct", BINDINGS, ""),
+    ],
+)
+@pytest.mark.parametrize("by_policy", [False, True])
+def test_the_partner_of_a_queue(
+    *,
+    settings: Mapping[str, str],
+    kind: str,
+    bindings: list[Mapping[str, Any]],
+    found: str,
+    by_policy: bool,
+) -> None:
+    told: dict[str, Any] = {"name": "orders", "arguments": []}
+    if by_policy:
+        told["effective_policy_definition"] = settings
+    else:
+        told["arguments"] = {f"x-{name}": value for name, value in settings.items()}
+    exchange = Exchange.of(kind, bindings)
+
+    name = partner(Declared.of(told), {"x": exchange}.get)
+
+    assert name == found
+
+
+def test_arguments_win_over_policies() -> None:
+    declared = Declared.of(
+        {
+            "name": "orders",
+            "arguments": {"x-delivery-limit": 3},
+            "effective_policy_definition": {"delivery-limit": 9},
+        }
+    )
+
+    assert declared.delivery_limit == 3

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionClosedError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ReadTimeoutError,
+)
+
+from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.adapters.sqs import ADAPTER, SqsDeadLetterReader, SqsPublisher
+from apps.brokers.adapters.sqs_wire import Answered, Lost, Place, Wire
+from apps.brokers.ports import Outbound, OutcomeKind
+from apps.core.errors import Invalid, Unavailable
+
+URL = "sqs://AKIA:se%2Fcret%2B@eu-central-1"
+PLACE = Place.of(URL, {})
+SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
+
+
+class Script:
+    """In place of boto3's client: answers as it is told to, and notes what it hears.
+
+    moto never throttles, fails in part or forgets its own credentials.
+    """
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+
+    def __getattr__(self, action: str) -> Any:
+        def call(**parameters: Any) -> Any:
+            if action == "get_queue_url":
+                return {"QueueUrl": f"https://sqs/{parameters['QueueName']}"}
+            self.heard.append((action, parameters))
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+def error(code: str, status: int = 400, message: str = "words") -> ClientError:
+    return ClientError(
+        {
+            "Error": {"Code": code, "Message": message},
+            "ResponseMetadata": {"HTTPStatusCode": status},
+        },
+        "SendMessageBatch",
+    )
+
+
+def publisher(*answers: Any) -> tuple[SqsPublisher, Script]:
+    made, script = SqsPublisher(PLACE), Script(*answers)
+    made._wire._client = script
+    return made, script
+
+
+def reader(*answers: Any) -> tuple[SqsDeadLetterReader, Script]:
+    settings = TopicSettings(topic="orders", dead_letter_queue="orders-dlq")
+    made, script = SqsDeadLetterReader(PLACE, settings), Script({}, *answers)
+    made._wire._client = script
+    return made, script
+
+
+def outbound(number: int, topic: str = "orders") -> Outbound:
+    return Outbound(topic=topic, body=b"%d" % number, headers=(), dedupe=f"d{number}")
+
+
+def ok(*ids: int) -> dict[str, Any]:
+    done = [{"Id": str(n), "MessageId": f"m{n}"} for n in ids]
+    return {"Successful": done, "Failed": []}
+
+
+def failed(number: int, code: str, *, sender: bool) -> dict[str, Any]:
+    return {"Id": str(number), "Code": code, "SenderFault": sender, "Message": "words"}
+
+
+def test_an_address_gives_region_and_keys() -> None:
+    assert (PLACE.region, PLACE.access_key, PLACE.secret_key) == (
+        "eu-central-1",
+        "AKIA",
+        "se/cret+",
+    )
+    assert Place.of("sqs://us-east-1", {}).access_key is None
+    assert "cret" not in repr(PLACE) + str(PLACE)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "https://eu-central-1",
+        "sqs://",
+        "sqs://key@eu-central-1",
+        "sqs://:secret@eu-central-1",
+        "sqs://key:se/cret@eu-central-1",
+        "sqs://key:secret@eu-central-1/queue",
+        "sqs://key:secret@eu-central-1:9324",
+        "sqs://key:secret@host.example.com",
+        "sqs://key:secret@eu-central-1?x=1",
+        "sqs://[::1",
+    ],
+)
+def test_an_unusable_address_is_refused_without_its_secret(url: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        ADAPTER.publisher(BrokerSettings(url=url))
+
+    assert refusal.value.field == "url"
+    assert "cret" not in str(refusal.value).replace("secret-key", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"region": "x"}, "is unknown"),
+        ({"endpoint_url": 7}, "must be"),
+        ({"endpoint_url": "ftp://x"}, "must be"),
+        ({"endpoint_url": "http://"}, "must be"),
+        ({"endpoint_url": "http://a b"}, "must be"),
+        ({"endpoint_url": "http://a:b@x"}, "without a secret"),
+    ],
+)
+def test_unusable_options_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        ADAPTER.broker_admin(BrokerSettings(url=URL, options=options))
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        (TopicSettings(topic="a", dead_letter_queue="a"), "dead_letter_queue"),
+        (TopicSettings(topic="a", visibility_timeout=0), "visibility_timeout"),
+        (TopicSettings(topic="a", visibility_timeout=43_201), "visibility_timeout"),
+        (TopicSettings(topic="a", options={"x": 1}), "options"),
+    ],
+)
+def test_unusable_topics_are_refused(settings: TopicSettings, field: str) -> None:
+    with pytest.raises(Invalid) as refusal:
+        ADAPTER.dead_letter_reader(BrokerSettings(url=URL), settings)
+
+    assert refusal.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (error("RequestThrottled"), Unavailable),
+        (error("AWS.SimpleQueueService.OverLimit", 403), Unavailable),
+        (error("InvalidClientTokenId", 403), Unavailable),
+        (error("ExpiredToken", 403), Unavailable),
+        (error("InternalError", 500), Lost),
+        (error("ServiceUnavailable", 503), Lost),
+        (error("AccessDenied", 403), Answered),
+        (error("InvalidMessageContents"), Answered),
+        (EndpointConnectionError(endpoint_url="x"), Unavailable),
+        (NoCredentialsError(), Unavailable),
+        (ReadTimeoutError(endpoint_url="x"), Lost),
+        (ConnectionClosedError(endpoint_url="x"), Lost),
+        (BotoCoreError(), Lost),
+        (ConnectionResetError("reset"), Lost),
+    ],
+)
+def test_each_failure_is_what_it_is_worth(
+    told: Exception, expected: type[Exception]
+) -> None:
+    wire = Wire(PLACE)
+    wire._client = Script(told)
+
+    with pytest.raises(Exception) as raised:  # noqa: PT011, its very type is asserted
+        wire.call("send_message_batch", about="orders")
+
+    assert type(raised.value) is expected
+
+
+def test_part_of_a_call_may_fail() -> None:
+    answer = ok(0, 4)
+    answer["Failed"] = [
+        failed(1, "InvalidMessageContents", sender=True),
+        failed(2, "InternalError", sender=False),
+        failed(3, "AWS.SimpleQueueService.RequestThrottled", sender=True),
+    ]
+    made, _ = publisher(answer)
+
+    outcomes = made.publish([outbound(n) for n in range(6)])
+
+    kinds = [one.kind for one in outcomes]
+    assert kinds == [SENT, REFUSED, UNKNOWN, UNKNOWN, SENT, UNKNOWN]
+    assert outcomes[1].detail == "InvalidMessageContents: words"
+    assert (outcomes[0].bookmark, outcomes[4].bookmark) == ("m0", "m4")
+
+
+def test_when_nothing_was_sent_sqs_is_away() -> None:
+    for answer in (error("RequestThrottled"), error("ExpiredToken", 403)):
+        made, _ = publisher(answer)
+
+        with pytest.raises(Unavailable):
+            made.publish([outbound(0)])
+
+
+def test_what_was_sent_before_sqs_went_away_stays_sent() -> None:
+    for trouble in (error("RequestThrottled"), ReadTimeoutError(endpoint_url="x")):
+        made, script = publisher(ok(*range(10)), trouble)
+
+        outcomes = made.publish([outbound(n) for n in range(35)])
+
+        assert [one.kind for one in outcomes] == [SENT] * 10 + [UNKNOWN] * 25
+        # The first silence is enough: nobody waits for three more of them.
+        assert len(script.heard) == 2
+
+
+def test_an_answer_that_may_have_been_lost_is_never_away() -> None:
+    made, _ = publisher(error("InternalError", 500))
+
+    assert [one.kind for one in made.publish([outbound(0)])] == [UNKNOWN]
+
+
+def test_a_refused_call_is_split_to_the_last_message_and_sends_none_twice() -> None:
+    refusal = error("InvalidMessageContents")
+    made, script = publisher(refusal, ok(0, 1), refusal, refusal, ok(0))
+
+    outcomes = made.publish([outbound(n) for n in range(4)])
+
+    assert [one.kind for one in outcomes] == [SENT, SENT, REFUSED, SENT]
+    sizes = [len(parameters["Entries"]) for _, parameters in script.heard]
+    assert sizes == [4, 2, 2, 1, 1]
+
+
+def test_what_a_whole_queue_refuses_is_not_split() -> None:
+    made, script = publisher(error("KmsDisabled"))
+
+    outcomes = made.publish([outbound(n) for n in range(4)])
+
+    assert [one.kind for one in outcomes] == [REFUSED] * 4
+    assert len(script.heard) == 1
+    assert "KmsDisabled" in outcomes[0].detail
+
+
+def test_in_a_fifo_queue_nothing_overtakes_what_may_have_to_be_sent_again() -> None:
+    answer = ok(*range(9))
+    answer["Failed"] = [failed(9, "InternalError", sender=False)]
+    made, script = publisher(answer, ok(0))
+    window = [outbound(n, "orders.fifo") for n in range(15)]
+
+    outcomes = made.publish([*window, outbound(0, "mail.fifo")])
+
+    kinds = [one.kind for one in outcomes]
+    assert kinds == [SENT] * 9 + [UNKNOWN] * 6 + [SENT]
+    assert [p["QueueUrl"] for _, p in script.heard] == [
+        "https://sqs/orders.fifo",
+        "https://sqs/mail.fifo",
+    ]
+
+
+def test_nor_does_it_where_the_call_was_split() -> None:
+    half = ok(0) | {"Failed": [failed(1, "InternalError", sender=False)]}
+    made, script = publisher(error("InvalidMessageContents"), half)
+
+    outcomes = made.publish([outbound(n, "orders.fifo") for n in range(4)])
+
+    assert [one.kind for one in outcomes] == [SENT, UNKNOWN, UNKNOWN, UNKNOWN]
+    assert len(script.heard) == 2
+
+
+def found(number: int, receipt: str = "r") -> dict[str, Any]:
+    return {
+        "MessageId": f"m{number}",
+        "ReceiptHandle": f"{receipt}{number}",
+        "Body": "x",
+        "Attributes": {"ApproximateReceiveCount": "1"},
+    }
+
+
+def test_a_removal_that_failed_at_sqs_is_told_and_the_rest_is_done() -> None:
+    made, script = reader(
+        {"Messages": [found(0), found(1), found(2)]},
+        {},
+        {
+            "Successful": [{"Id": "0"}],
+            "Failed": [
+                failed(1, "InternalError", sender=False),
+                failed(2, "ReceiptHandleIsInvalid", sender=True),
+            ],
+        },
+        {"Successful": [{"Id": "0"}], "Failed": []},
+    )
+    letters = made.read(limit=9, wait=0)
+
+    with pytest.raises(Unavailable, match="InternalError"):
+        made.acknowledge([letter.handle for letter in letters])
+    made.acknowledge([letter.handle for letter in letters])
+
+    again = script.heard[-1][1]["Entries"]
+    assert [one["ReceiptHandle"] for one in again] == ["r1"]
+
+
+def test_a_message_whose_receipt_was_void_is_handed_out_again() -> None:
+    void = {"Failed": [failed(0, "ReceiptHandleIsInvalid", sender=True)]}
+    made, _ = reader(
+        {"Messages": [found(0)]}, {}, void, {"Messages": [found(0, "new")]}, {}
+    )
+    made.acknowledge([one.handle for one in made.read(limit=9, wait=0)])
+
+    assert [one.bookmark for one in made.read(limit=9, wait=0)] == ["m0"]
+
+
+def test_what_is_shown_again_is_removed_by_its_newest_receipt() -> None:
+    made, script = reader(
+        {"Messages": [found(0)]},
+        {},
+        {"Messages": [found(0, "new")]},
+        {},
+        {"Successful": [{"Id": "0"}], "Failed": []},
+    )
+    made.read(limit=9, wait=0)
+
+    assert made.read(limit=9, wait=0) == []
+    made.acknowledge(["m0"])
+
+    assert script.heard[-1][1]["Entries"][0]["ReceiptHandle"] == "new0"
+
+
+def test_after_an_outage_everything_is_handed_out_again() -> None:
+    made, _ = reader(
+        {"Messages": [found(0)]},
+        {},
+        ReadTimeoutError(endpoint_url="x"),
+        {"Messages": [found(0)]},
+        {},
+    )
+    before = made.read(limit=9, wait=0)
+    with pytest.raises(Unavailable):
+        made.read(limit=9, wait=0)
+
+    assert made.read(limit=9, wait=0) == before
+
+
+def test_waiting_is_done_by_sqs_and_no_longer_than_it_can() -> None:
+    made, script = reader({}, {}, {})
+
+    for wait in (0.9, 1.0, 90.0):
+        made.read(limit=1, wait=wait)
+
+    waits = [p["WaitTimeSeconds"] for a, p in script.heard if a == "receive_message"]
+    assert waits == [0, 1, 20]

@@ -1,0 +1,123 @@
+"""Turns: a few requests are worked on at once, and the rest wait for theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from poisonweb.limits import Message, Receive, Scope, Send, in_turn
+
+READ: Message = {"type": "http.request", "body": b"", "more_body": False}
+HALF: Message = {"type": "http.request", "body": b"x", "more_body": True}
+STARTED: Message = {"type": "http.response.start", "status": 200, "headers": []}
+
+
+class Work:
+    """An application that answers when it is let, and then streams on and on."""
+
+    def __init__(self, *, breaks: bool = False) -> None:
+        self.begun: list[str] = []
+        self.allowed = asyncio.Event()
+        self.breaks = breaks
+        self.gate = in_turn(self.answer, below="/skips", most=2)
+        self.requests: list[asyncio.Task[None]] = []
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        self.begun.append(scope["name"])
+        await self.allowed.wait()
+        if self.breaks:
+            raise RuntimeError
+        await send(STARTED)
+        await asyncio.Event().wait()
+
+    async def ask(self, *names: str, path: str = "/skips", of: Message = READ) -> None:
+        """Send these requests, and let all come as far as they may."""
+        for name in names:
+            scope = {"type": "http", "path": path, "name": name}
+            asked = self.gate(scope, _sending(of), _ignored)
+            self.requests.append(asyncio.create_task(asked))
+        await _settled()
+
+
+def _sending(message: Message) -> Receive:
+    messages = [message]
+
+    async def receive() -> Message:
+        if not messages:
+            await asyncio.Event().wait()
+        return messages.pop()
+
+    return receive
+
+
+async def _ignored(_: Message) -> None: ...
+
+
+async def _settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(story)
+
+
+def test_the_third_waits_until_an_answer_begins() -> None:
+    async def story() -> None:
+        work = Work()
+        await work.ask("a", "b", "c", "d", "e")
+        before = list(work.begun)
+
+        work.allowed.set()
+        await _settled()
+
+        assert before == ["a", "b"]
+        assert work.begun == ["a", "b", "c", "d", "e"]
+
+    run(story())
+
+
+def test_who_sends_slowly_has_no_turn_to_keep() -> None:
+    async def story() -> None:
+        work = Work()
+
+        await work.ask("slow 1", "slow 2", "slow 3", of=HALF)
+        await work.ask("a", "b")
+
+        assert work.begun == ["a", "b"]
+
+    run(story())
+
+
+def test_a_turn_that_breaks_or_is_given_up_passes_on() -> None:
+    async def story() -> None:
+        work = Work(breaks=True)
+        await work.ask("a", "b", "c", "d")
+        work.requests[0].cancel()
+        work.requests[2].cancel()
+        await _settled()
+        after_leaving = list(work.begun)
+
+        work.allowed.set()
+        await asyncio.gather(*work.requests, return_exceptions=True)
+
+        assert after_leaving == ["a", "b", "d"]
+        work.breaks = False
+        await work.ask("e", "f")
+        assert work.begun == ["a", "b", "d", "e", "f"]
+
+    run(story())
+
+
+def test_other_paths_take_no_turn() -> None:
+    async def story() -> None:
+        work = Work()
+
+        await work.ask("a", "b", "c", path="/failures")
+
+        assert work.begun == ["a", "b", "c"]
+
+    run(story())
