@@ -38,6 +38,8 @@ AS_NOBODY = (
 
 # Whoever loses these after a crash loses a test that has failed anyway.
 FORGETFUL = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
+# Tests race by the dozen, and several of them at a time.
+ROOMY = ("max_connections=400",)
 
 SETTINGS = (
     f"listen_addresses={LOOPBACK}",
@@ -98,7 +100,7 @@ def program(folder: Path, *, port: int, durable: bool = True) -> Program:
     """Return the server of a prepared `folder`, having cleared what a crash left."""
     data = folder / "data"
     _clear(data)
-    settings = (*SETTINGS, f"port={port}", *(() if durable else FORGETFUL))
+    settings = (*SETTINGS, f"port={port}", *(() if durable else FORGETFUL + ROOMY))
     options = (word for setting in settings for word in ("-c", setting))
     return Program(
         name="postgres",
