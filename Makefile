@@ -1,5 +1,5 @@
 # `make run` starts everything on this machine, `make test` is what CI runs.
-.PHONY: run test quick check checked bench soak screenshot clean lock dev needs
+.PHONY: run test quick ready check bench soak screenshot clean lock dev needs
 
 export UV_SYSTEM_CERTS = 1
 export UV_PYTHON_DOWNLOADS = never
@@ -20,41 +20,26 @@ run:
 	@$(INSTALL) $(BROKERS)
 	@exec .venv/bin/python -m poisonweb.embedded
 
-# They measure seconds: beside them nothing may run that takes a processor for itself.
-TIMED = $(addprefix tests/acceptance/test_,hung_redis.py kills.py sample.py)
-SLOW = acceptance or browser or spark
-BY_GROUP = --numprocesses 2 --dist loadgroup --no-loadscope-reorder
-
 # Tests start Java often and for seconds: what it would compile best is never worth it,
 # and the classes that Spark loads are mapped instead of read each time.
 CLASSES = .venv/spark.jsa
 test soak: export JDK_JAVA_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 test soak: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile="$(CURDIR)/$(CLASSES)"
 
-# They often wait for processes of their own: more run than there are processors.
-QUICK = $(PYTEST) --numprocesses $$((2 * $$(nproc))) --dist loadgroup \
-	--no-loadscope-reorder -m "not ($(SLOW))"
-SLOWLY = $(PYTEST) $(BY_GROUP) --durations 15 -m "$(SLOW)" $(TIMED:%=--ignore=%)
-# pytest's exit code where tests could not run for want of a server: it lists them.
-UNMET = 33
-
 # Goes on where the machine lacks something, and tells so by its own exit code, 3.
-test: checked needs
-	@unmet=0; \
-	run() { "$$@" || { code=$$?; [ $$code = $(UNMET) ] || exit $$code; unmet=3; }; }; \
-	run $(QUICK); run $(SLOWLY); run $(PYTEST) $(BY_GROUP) $(TIMED); \
-	exit $$unmet
+test: ready
+	@.venv/bin/python -m tests.parts
 
 quick: dev
-	$(QUICK) || [ $$? = $(UNMET) ]
+	@.venv/bin/python -m tests.parts quick
 
 # What tests need of this machine: root gets it, others are told.
 needs: dev
 	@.venv/bin/python -m tests.needs
 
-# Both take one processor: side by side they cost half the time.
-checked: dev
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check $(CLASSES)
+# Each takes one processor or waits: side by side they cost half the time.
+ready: dev
+	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target check $(CLASSES) needs
 
 $(CLASSES): tests/spark/class_data.py spark/requirements.txt | dev
 	@PYTHONPATH=. .venv/bin/python $< "$(CURDIR)/$@" >$@.log 2>&1 || \

@@ -21,7 +21,7 @@ import pytest
 
 from tests.brokers import servers
 
-# What pytest exits with when all that ran has passed; `make test` makes a 3 of it.
+# What pytest exits with when all that ran has passed; `tests.parts` makes a 3 of it.
 UNMET = 33
 JDBC_JAR = Path("/usr/share/java/postgresql.jar")
 SAID = "Skipped: needs "

@@ -10,8 +10,9 @@ import pytest
 
 from tests import needs
 
-# Fixtures of a whole session, each worth half a minute: the product, and Spark.
-SHARED = ("browser", "spark")
+# Fixtures of a whole session or file, each worth half a minute: the product, Spark, the
+# sample's past.
+SHARED = ("browser", "spark", "story")
 # Servers worth as much, of which one is enough for a run.
 SERVERS = ("rabbitmq", "azurite")
 LONGEST_FIRST = (

@@ -39,7 +39,10 @@ OF_THE_BROKER = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policies:
-    """One topic's; times in seconds. `retention_days` None is the installation's."""
+    """One topic's; times in seconds.
+
+    `retention_days` is how long the broker keeps its messages; None where nobody told.
+    """
 
     dead_letter_queue: str = ""
     max_dequeue_count: int = 5

@@ -1,8 +1,8 @@
 """Automatic skips: what one consumer could not process, no other need try.
 
 They are made where the broker hands old messages out again, for the consumer group that
-failed, and only of what is not suspected. They live for 30 days, or until every known
-position of the topic is beyond them.
+failed, and only of what is not suspected. They live as long as the topic keeps its
+messages, or until every known position of the topic is beyond them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from apps.poison.states import Because
 
 log = logging.getLogger(__name__)
 
-LIVES = timedelta(days=30)
-# A message that fails again while its skip is young changes nothing: a hundred
-# consumers that fail together would take a hundred revisions.
-RENEWED_AFTER = timedelta(days=15)
+# What a topic without a policy of its own is taken to keep its messages.
+LIVES_DAYS = 30
 # So long a consumer that starts anew, and is no known reader yet, is spared them too.
 KEPT_FOR = timedelta(days=1)
 # Each consumer holds the whole list, and a list that grows faster is no list of
@@ -41,18 +39,25 @@ WHERE topic.replays AND incoming.status <> 'duplicate' AND NOT incoming.suspecte
   AND incoming.consumer_group <> ''
 """
 
+# A message that fails again in the first half of its skip's life changes nothing: a
+# hundred consumers that fail together would take a hundred revisions.
 _SHARE = """
-WITH failed AS (
+WITH lives AS (
+    SELECT id AS topic_id,
+           make_interval(days => coalesce(retention_days, %(lives_days)s)) AS lives
+    FROM brokers_topic WHERE id = ANY(%(topics)s)
+), failed AS (
     SELECT DISTINCT ON (topic_id, consumer_group, value_digest) * FROM (
         SELECT *, sha256(bookmark) AS value_digest FROM incoming
         WHERE topic_id = ANY(%(topics)s) AND status <> 'duplicate' AND NOT suspected
           AND consumer_group <> '') hashed
     ORDER BY topic_id, consumer_group, value_digest, ord DESC
 ), known AS (
-    SELECT failed.*, active.id AS skip_id, active.is_automatic
-           AND (active.expires_at < %(renew_before)s
+    SELECT failed.*, %(now)s + lives AS expires_at, active.id AS skip_id,
+           active.is_automatic
+           AND (active.expires_at < %(now)s + lives / 2
                 OR active.redrive IS DISTINCT FROM failed.redrive) AS is_due
-    FROM failed LEFT JOIN LATERAL (
+    FROM failed JOIN lives USING (topic_id) LEFT JOIN LATERAL (
         -- OFFSET 0: looked up by nothing but the digest. Of a list that has grown
         -- fast, Postgres would believe that it is short, and read it whole each time.
         SELECT * FROM (SELECT * FROM poison_skip WHERE digest = failed.value_digest
@@ -77,13 +82,13 @@ WITH failed AS (
         removed_by, because, removed_reason, applied)
     SELECT topic_id, consumer_group, 'bookmark', bookmark, publisher, seq, redrive,
            poison_id, concat_ws(': ', cause, nullif(error_type, '')), %(by)s, true,
-           %(now)s, %(expires_at)s, next, '', '', '', 0
+           %(now)s, expires_at, next, '', '', '', 0
     FROM allowed WHERE is_new ORDER BY ord
 ), due AS (
     SELECT id FROM poison_skip WHERE id IN (SELECT skip_id FROM allowed WHERE is_due)
     ORDER BY id FOR NO KEY UPDATE
 ), renewed AS (
-    UPDATE poison_skip SET at = %(now)s, expires_at = %(expires_at)s,
+    UPDATE poison_skip SET at = %(now)s, expires_at = allowed.expires_at,
            redrive = allowed.redrive, revision = allowed.next
     FROM due JOIN allowed ON allowed.skip_id = due.id WHERE poison_skip.id = due.id
 ), told AS (
@@ -140,8 +145,7 @@ def share(cursor: CursorWrapper, *, now: datetime) -> None:
         "topics": topics,
         "now": now,
         "minute": now.replace(second=0, microsecond=0),
-        "expires_at": now + LIVES,
-        "renew_before": now + LIVES - RENEWED_AFTER,
+        "lives_days": LIVES_DAYS,
         "most_active": MOST_ACTIVE,
         "most_a_minute": MOST_A_MINUTE,
         "by": str(Actor.system("capture")),

@@ -73,6 +73,26 @@ def test_a_poison_of_a_replaying_topic_is_shared_with_its_group(
     assert (skip.publisher, skip.seq, skip.revision) == ("P", 7, 1)
 
 
+def test_a_skip_lives_as_long_as_its_topic_keeps_a_message(
+    now: datetime, replaying: Topic
+) -> None:
+    Topic.objects.filter(pk=replaying.pk).update(retention_days=4)
+    poisons(now, 1, bookmark="1-0")
+    made = Skip.objects.get()
+    young, old = now + 2 * DAY, now + 2 * DAY + SECOND
+
+    capture(young, failure(young, bookmark="1-0"))
+    unchanged = Skip.objects.get()
+    capture(old, failure(old, bookmark="1-0"))
+    renewed = Skip.objects.get()
+
+    assert (made.expires_at, unchanged.revision) == (now + 4 * DAY, made.revision)
+    assert (renewed.expires_at, renewed.revision) == (
+        old + 4 * DAY,
+        made.revision + 1,
+    )
+
+
 def test_on_a_queue_nothing_is_skipped_by_itself(now: datetime) -> None:
     poisons(now, 3)
 
