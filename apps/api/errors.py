@@ -15,8 +15,8 @@ from django.http.request import UnreadablePostError
 from rest_framework.exceptions import APIException
 from rest_framework.response import Response
 
-from apps.api import shapes
 from apps.api.refusals import Malformed, TooLarge, UnknownEncoding, Unreadable
+from apps.api.shapes import previews
 from apps.core import clock
 from apps.core.errors import (
     Absent,
@@ -115,7 +115,7 @@ def _extensions(error: Exception) -> dict[str, object]:
     if error.fresh is None:
         return {"preview": None}
     seen = selection.see(operation=error.fresh)
-    return {"preview": shapes.preview(error.fresh, seen, now=clock.now())}
+    return {"preview": previews.preview(error.fresh, seen, now=clock.now())}
 
 
 def _headers(error: Exception) -> dict[str, str]:

@@ -13,11 +13,12 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.serializers import Serializer
 
-from apps.api import schemas
 from apps.api.errors import MEDIA_TYPE
 from apps.api.idempotency import HEADER
 from apps.api.paging import DEFAULT_LIMIT, MOST_LIMIT
 from apps.api.parameters import By
+from apps.api.schemas import brokers, operations, skips, topics
+from apps.api.schemas.errors import Problem, StaleProblem
 from apps.api.views.base import View
 from apps.team.rights import Scope
 
@@ -100,10 +101,10 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 
 
 STATUS: dict[Shape | OpenApiTypes, HTTPStatus] = {
-    schemas.Accepted: HTTPStatus.ACCEPTED,
-    schemas.AddedSkip: HTTPStatus.CREATED,
-    schemas.AddedBroker: HTTPStatus.CREATED,
-    schemas.RegisteredTopic: HTTPStatus.CREATED,
+    operations.Accepted: HTTPStatus.ACCEPTED,
+    skips.AddedSkip: HTTPStatus.CREATED,
+    brokers.AddedBroker: HTTPStatus.CREATED,
+    topics.RegisteredTopic: HTTPStatus.CREATED,
 }
 MEDIA_TYPES: dict[Shape | OpenApiTypes, str] = {
     OpenApiTypes.BINARY: "application/octet-stream",
@@ -160,7 +161,7 @@ def described(
 
 def _problem(status: HTTPStatus) -> Shape:
     stale = status is HTTPStatus.CONFLICT
-    return schemas.StaleProblem if stale else schemas.Problem
+    return StaleProblem if stale else Problem
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # theirs

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import psycopg
 from rest_framework.utils.encoders import JSONEncoder
 
-from apps.api import shapes
+from apps.api.shapes import skips as shapes
 from apps.api.skips import Followed
 from apps.core import notices
 from apps.core.sessions import open_async_session

@@ -9,9 +9,9 @@ from functools import lru_cache
 
 from rest_framework.utils.encoders import JSONEncoder
 
-from apps.api import shapes
 from apps.api import skips as asked
-from apps.api.shapes import Shape
+from apps.api.shapes import skips as shapes
+from apps.api.shapes.base import Shape
 from apps.core.errors import Invalid
 from apps.poison import skip_list
 from apps.poison.skip_list import Applied

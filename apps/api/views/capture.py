@@ -7,9 +7,12 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import parameters, schemas, shapes
+from apps.api import parameters
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
+from apps.api.schemas import capture as schemas
+from apps.api.shapes import capture as shapes
+from apps.api.shapes.base import Shape
 from apps.api.views.base import View
 from apps.capture import guards
 from apps.capture import services as capture
@@ -91,5 +94,5 @@ def _answered(answers: list[Answer]) -> Response:
     return Response({"results": _shapes(answers)})
 
 
-def _shapes(answers: list[Answer]) -> list[shapes.Shape]:
+def _shapes(answers: list[Answer]) -> list[Shape]:
     return [shapes.answer(answer) for answer in answers]

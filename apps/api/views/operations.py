@@ -1,4 +1,4 @@
-"""OUT: preview, confirm, follow and undo a decision."""
+"""OUT: confirm, follow and undo a decision."""
 
 from __future__ import annotations
 
@@ -9,51 +9,18 @@ from django.urls import reverse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import parameters, schemas, shapes
+from apps.api import parameters
 from apps.api.idempotency import idempotent
-from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, TOKEN, described
+from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
 from apps.api.paging import Window
+from apps.api.schemas import operations as schemas
 from apps.api.selectors import operations
+from apps.api.shapes import operations as shapes
 from apps.api.views.base import View, listed
 from apps.core import clock
 from apps.team.rights import Scope
 from apps.triage import dispatch
 from apps.triage.models import Operation as Row
-from apps.triage.services import selection
-
-
-class Preview(View):
-    scopes: ClassVar = {
-        "GET": Scope.OPERATIONS_WRITE,
-        "POST": Scope.OPERATIONS_WRITE,
-    }
-
-    @described(
-        "previewOperation",
-        "Freeze a selection and see what would be done",
-        request=schemas.Ask,
-        answer=schemas.Preview,
-        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
-    )
-    def post(self, request: Request) -> Response:
-        """Changes nothing; expires after 15 minutes, or when its like is made anew."""
-        now = clock.now()
-        ask = parameters.ask(request.data)
-        operation = dispatch.preview(ask=ask, principal=self.principal, now=now)
-        seen = selection.see(operation=operation)
-        return Response(shapes.preview(operation, seen, now=now))
-
-    @described(
-        "readPreview",
-        "Look again at a preview of one's own, while it is being taken",
-        answer=schemas.Preview,
-        parameters=[TOKEN],
-        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
-    )
-    def get(self, request: Request) -> Response:
-        token = parameters.token(request.query_params)
-        operation, seen = operations.preview(token, self.principal)
-        return Response(shapes.preview(operation, seen, now=clock.now()))
 
 
 class Operations(View):

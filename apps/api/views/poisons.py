@@ -1,4 +1,4 @@
-"""THE RECORD: poisons and problems, and the exact bytes of one message."""
+"""THE RECORD: poisons, and the exact bytes of one message."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from drf_spectacular.types import OpenApiTypes
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import schemas, shapes
 from apps.api.openapi import PAGING, Q, described
 from apps.api.paging import Window
-from apps.api.selectors import poisons, problems
+from apps.api.schemas import poisons as schemas
+from apps.api.selectors import poisons
+from apps.api.shapes import poisons as shapes
 from apps.api.views.base import View, listed
 from apps.core import clock
 from apps.core.streams import flowing
 from apps.poison import reading
 from apps.poison.query import Query
 from apps.team.rights import Scope
-
-LIST_REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 class Poisons(View):
@@ -32,7 +31,7 @@ class Poisons(View):
         "List poisons, the latest failure first",
         answer=schemas.Poisons,
         parameters=[Q, *PAGING],
-        refusals=LIST_REFUSALS,
+        refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
         window = Window.parse(request.query_params, name="poisons")
@@ -79,25 +78,4 @@ class Body(View):
             flowing(request, chunks),
             content_type="application/octet-stream",
             headers=headers,
-        )
-
-
-class Problems(View):
-    scopes: ClassVar = {"GET": Scope.PROBLEMS_READ}
-
-    @described(
-        "listProblems",
-        "List the problems that have a poison which matches, last seen first",
-        answer=schemas.PoisonProblems,
-        parameters=[Q, *PAGING],
-        refusals=LIST_REFUSALS,
-    )
-    def get(self, request: Request) -> Response:
-        """The counts are of all its poisons, not only of those that match."""
-        window = Window.parse(request.query_params, name="problems")
-        query = Query.parse(request.query_params.get("q", ""))
-        seen = problems.matching(query, window, self.principal)
-        return listed(
-            seen.page,
-            [shapes.problem(row, counts=seen.counts[row.pk]) for row in seen.page.rows],
         )

@@ -1,4 +1,4 @@
-"""HOW FAR consumers have read: open, settle, look, and move."""
+"""HOW FAR consumers have read: open, settle, and look."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import parameters, schemas, shapes
+from apps.api import parameters
 from apps.api.idempotency import idempotent
-from apps.api.moves import Ask
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, POSITIONS, REFUSED_KEY, described
 from apps.api.paging import Window
+from apps.api.schemas import positions as schemas
 from apps.api.selectors import positions
+from apps.api.shapes import positions as shapes
 from apps.api.views.base import View, listed
 from apps.bookmarks.services import opening, settling
 from apps.bookmarks.wire import Holder
 from apps.core import clock
 from apps.team.rights import Scope
-from apps.triage.services import moves
 
 # Some thousand consumers of a process that conflates their settling, and room.
 MOST_UPDATES = 10_000
@@ -96,40 +96,3 @@ class Settle(View):
             members=members, principal=self.principal, now=clock.now()
         )
         return Response({"results": [shapes.settled(answer) for answer in answers]})
-
-
-class Move(View):
-    scopes: ClassVar = {"POST": Scope.POSITIONS_WRITE}
-
-    @described(
-        "movePosition",
-        "Move a position back or forward, or see what that would do",
-        request=schemas.MoveAsk,
-        answer=schemas.MoveDone,
-        parameters=[IDEMPOTENCY_KEY],
-        refusals=[HTTPStatus.NOT_FOUND, *REFUSED_KEY],
-    )
-    @idempotent
-    def post(self, request: Request, position_id: int) -> Response:
-        """Its holder is fenced, and resumes at the new place.
-
-        Refused while the holder has settled within 2 minutes, unless `fence` is true.
-        """
-        ask, now = Ask.parse(request.data), clock.now()
-        if ask.dry_run:
-            review = moves.review(
-                position_id=position_id,
-                wish=ask.wish,
-                principal=self.principal,
-                now=now,
-            )
-            return Response(shapes.moved(review, None, now=now))
-        review, done = moves.move(
-            position_id=position_id,
-            wish=ask.wish,
-            reason=ask.reason,
-            fence=ask.fence,
-            principal=self.principal,
-            now=now,
-        )
-        return Response(shapes.moved(review, done, now=now))

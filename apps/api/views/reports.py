@@ -8,11 +8,12 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import schemas, shapes
 from apps.api.openapi import PAGING, RATES, described
 from apps.api.paging import Window
 from apps.api.parameters import Rates
+from apps.api.schemas import reports as schemas
 from apps.api.selectors import reports
+from apps.api.shapes import reports as shapes
 from apps.api.views.base import View, listed
 from apps.core import clock
 from apps.team.rights import Scope

@@ -12,7 +12,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import parameters, schemas, shapes, stream
+from apps.api import parameters, stream
 from apps.api import skips as asked
 from apps.api.idempotency import idempotent
 from apps.api.openapi import (
@@ -23,7 +23,9 @@ from apps.api.openapi import (
     SKIPS,
     described,
 )
+from apps.api.schemas import skips as schemas
 from apps.api.selectors import skips
+from apps.api.shapes import skips as shapes
 from apps.api.views.base import View
 from apps.brokers import services as brokers
 from apps.core import clock

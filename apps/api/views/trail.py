@@ -8,11 +8,12 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import schemas, shapes
 from apps.api.openapi import PAGING, TRAIL, described
 from apps.api.paging import Window
 from apps.api.parameters import Trail
+from apps.api.schemas import trail as schemas
 from apps.api.selectors import trail
+from apps.api.shapes import trail as shapes
 from apps.api.views.base import View, listed
 from apps.audit import services as audit
 from apps.team.rights import Scope

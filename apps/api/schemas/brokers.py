@@ -1,0 +1,88 @@
+"""Brokers, what they can do, and what one has."""
+
+from __future__ import annotations
+
+from rest_framework import serializers
+
+from apps.api.schemas.base import List, Number, Schema, Text, choice
+from apps.brokers import ports
+from apps.brokers.adapters import KINDS
+
+KindName = choice("BrokerKind", KINDS)
+HeadersName = choice("Headers", ports.Headers)
+OrderingName = choice("Ordering", ports.Ordering)
+DurabilityName = choice("Durability", ports.Durability)
+CountingName = choice("Counting", ports.Counting)
+
+
+class Capabilities(Schema):
+    """What one kind of broker can do; sizes in bytes, times in seconds."""
+
+    max_message = Number()
+    counts_headers = serializers.BooleanField(
+        help_text="max_message bounds body and headers together"
+    )
+    headers = HeadersName()
+    most_headers = Number(allow_null=True)
+    ordering = OrderingName()
+    dedupe_window = serializers.FloatField(help_text="0: there is none")
+    durability = DurabilityName(help_text="what a confirmation is worth")
+    delay = serializers.FloatField(help_text="the longest; 0: there is none")
+    peeks = serializers.BooleanField(help_text="looking at dead letters is harmless")
+    extends = serializers.BooleanField()
+    counting = CountingName(help_text="who knows a dead letter's dequeue count")
+    dead_letters_itself = serializers.BooleanField()
+    delivered = serializers.BooleanField(help_text="it counts deliveries")
+
+
+class Broker(Schema):
+    id = Number()
+    name = Text()
+    kind = KindName()
+    address = Text(help_text="env:NAME, or that it is kept sealed; never the address")
+    options = serializers.DictField(help_text="what only its kind knows")
+    sample = serializers.BooleanField(help_text="of the demonstration")
+    topics = Number(help_text="that it carries, as far as they are known here")
+    capabilities = Capabilities(
+        allow_null=True, help_text="null where its client is not installed"
+    )
+
+
+class AddedBroker(Broker): ...
+
+
+class NewBroker(Schema):
+    name = Text(max_length=100)
+    kind = KindName()
+    url = Text(
+        write_only=True, help_text="the address with its secret, or env:NAME for one"
+    )
+    options = serializers.DictField(required=False)
+
+
+class BrokerChange(Schema):
+    name = Text(required=False, max_length=100)
+    url = Text(required=False, write_only=True, help_text="as of a new broker")
+    options = serializers.DictField(required=False, help_text="all of them")
+
+
+class Brokers(List):
+    results = Broker(many=True)
+
+
+class Reached(Schema):
+    ok = serializers.BooleanField()
+    detail = Text(help_text="what the broker said, or what is wrong; no secret")
+    milliseconds = Number()
+
+
+class FoundTopic(Schema):
+    native_name = Text(help_text="the broker's own")
+    depth = Number(allow_null=True, help_text="null where the broker does not count")
+    dead_letter_queue = Text(allow_blank=True, help_text="empty: it has none")
+    dead_letters = Number(allow_null=True)
+    name = Text(allow_null=True, help_text="what it is known by here; null: not yet")
+
+
+class FoundTopics(Schema):
+    results = FoundTopic(many=True)

@@ -1,0 +1,55 @@
+"""What a decision would do, before it is taken."""
+
+from __future__ import annotations
+
+from rest_framework import serializers
+
+from apps.api.schemas.base import Id, Moment, Number, Schema, Text
+from apps.api.schemas.operations import VerbName
+from apps.api.schemas.poisons import Poison
+
+
+class Ask(Schema):
+    """Either `q` or `ids`."""
+
+    verb = VerbName()
+    q = Text(required=False, help_text="all that match; empty is everything")
+    ids = serializers.ListField(child=Number(min_value=1), required=False)
+    target_topic = Text(required=False, help_text="redrive elsewhere")
+    ordered = serializers.BooleanField(
+        required=False, help_text="redrive one after the other, where an order is kept"
+    )
+
+
+class Reason(Schema):
+    reason = Text()
+    count = Number()
+
+
+class Named(Schema):
+    name = Text()
+    count = Number()
+
+
+class Breakdown(Schema):
+    topics = Named(many=True)
+    consumer_groups = Named(many=True)
+
+
+class Preview(Schema):
+    token = Id()
+    verb = VerbName()
+    q = Text(allow_null=True)
+    target_topic = Text(allow_null=True)
+    ordered = serializers.BooleanField(help_text="one after the other")
+    as_of = Moment()
+    expires_at = Moment()
+    taken = serializers.BooleanField(
+        help_text="false while a large selection is still being taken: look again"
+    )
+    total = Number()
+    will_act = Number()
+    newer = Number(help_text="match by now, but are not in it")
+    skipped = Reason(many=True)
+    breakdown = Breakdown()
+    sample = Poison(many=True)

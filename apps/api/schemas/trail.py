@@ -1,0 +1,29 @@
+"""The audit trail, and whether it is whole."""
+
+from __future__ import annotations
+
+from rest_framework import serializers
+
+from apps.api.schemas.base import List, Moment, Number, Schema, Sourced, Text
+
+
+class Entry(Sourced):
+    seq = Number()
+    at = Moment()
+    actor = Text()
+    action = Text()
+    subject = Text()
+    reason = Text()
+    detail = serializers.DictField()
+    hash = Text(help_text="SHA-256 over the previous hash and this entry")
+
+
+class Entries(List):
+    results = Entry(many=True)
+
+
+class Verdict(Schema):
+    entries = Number()
+    ok = serializers.BooleanField()
+    first_bad = Number(allow_null=True)
+    head = Text()

@@ -1,0 +1,1 @@
+"""What leaves: rows as plain dicts. `schemas` describes them; the tests compare."""

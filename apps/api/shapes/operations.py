@@ -1,0 +1,46 @@
+"""Decisions that were taken, and how far they have come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from apps.api.selectors.operations import Progress
+from apps.api.shapes.base import Shape, name_of
+from apps.triage.models import Operation
+
+
+def operation(row: Operation) -> Shape:
+    return {
+        "id": row.pk,
+        "verb": row.verb,
+        "state": row.state,
+        "actor": row.actor,
+        "source": row.source,
+        "q": row.query,
+        "target_topic": name_of(row.target_topic),
+        "ordered": row.ordered,
+        "undo_of": row.undo_of_id,
+        "reason": row.reason,
+        "total": row.total,
+        "trouble": row.trouble,
+        "retry_at": row.retry_at,
+        "as_of": row.created_at,
+        "confirmed_at": row.confirmed_at,
+        "finished_at": row.finished_at,
+    }
+
+
+def progress(told: Progress) -> Shape:
+    return {
+        **operation(told.operation),
+        "counts": told.counts,
+        "silent": told.silent,
+        "refused": reasons(told.refused),
+        "skipped": reasons(told.skipped),
+        "rate": told.rate,
+        "eta": told.eta,
+    }
+
+
+def reasons(pairs: Iterable[tuple[int, str]]) -> list[Shape]:
+    return [{"poison": poison_id, "reason": why} for poison_id, why in pairs]

@@ -1,0 +1,44 @@
+"""What consumers pass over, whole and as it changes."""
+
+from __future__ import annotations
+
+from apps.api.shapes.base import Shape
+from apps.poison.skip_list import Snapshot, Told
+
+
+def skip(told: Told) -> Shape:
+    """Tell of a skip; its matcher is exact, whatever characters its message bears."""
+    return {
+        "id": told.id,
+        "topic": told.topic,
+        "matcher": {"kind": told.kind, "value": told.matcher.wire_value},
+        "consumer_group": told.consumer_group,
+        "handler_version": told.handler_version,
+        "redrive": told.redrive,
+        "expires_at": told.expires_at,
+        "reason": told.reason,
+        "by": told.by,
+        "at": told.at,
+        "poison": told.poison,
+    }
+
+
+def skip_at(told: Told) -> Shape:
+    return {**skip(told), "revision": told.revision}
+
+
+def unskip(told: Told) -> Shape:
+    return {
+        "id": told.id,
+        "topic": told.topic,
+        "revision": told.revision,
+        "because": told.because,
+    }
+
+
+def skips(taken: Snapshot) -> Shape:
+    return {
+        "epoch": taken.epoch,
+        "revision": taken.revision,
+        "skips": [skip(told) for told in taken.skips],
+    }

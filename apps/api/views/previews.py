@@ -1,0 +1,54 @@
+"""OUT, beforehand: what a decision would do."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api import parameters
+from apps.api.openapi import TOKEN, described
+from apps.api.schemas import previews as schemas
+from apps.api.selectors import operations
+from apps.api.shapes import previews as shapes
+from apps.api.views.base import View
+from apps.core import clock
+from apps.team.rights import Scope
+from apps.triage import dispatch
+from apps.triage.services import selection
+
+
+class Preview(View):
+    scopes: ClassVar = {
+        "GET": Scope.OPERATIONS_WRITE,
+        "POST": Scope.OPERATIONS_WRITE,
+    }
+
+    @described(
+        "previewOperation",
+        "Freeze a selection and see what would be done",
+        request=schemas.Ask,
+        answer=schemas.Preview,
+        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def post(self, request: Request) -> Response:
+        """Changes nothing; expires after 15 minutes, or when its like is made anew."""
+        now = clock.now()
+        ask = parameters.ask(request.data)
+        operation = dispatch.preview(ask=ask, principal=self.principal, now=now)
+        seen = selection.see(operation=operation)
+        return Response(shapes.preview(operation, seen, now=now))
+
+    @described(
+        "readPreview",
+        "Look again at a preview of one's own, while it is being taken",
+        answer=schemas.Preview,
+        parameters=[TOKEN],
+        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> Response:
+        token = parameters.token(request.query_params)
+        operation, seen = operations.preview(token, self.principal)
+        return Response(shapes.preview(operation, seen, now=clock.now()))

@@ -1,0 +1,39 @@
+"""THE RECORD, by what poisons have in common."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.api.openapi import PAGING, Q, described
+from apps.api.paging import Window
+from apps.api.schemas import problems as schemas
+from apps.api.selectors import problems
+from apps.api.shapes import problems as shapes
+from apps.api.views.base import View, listed
+from apps.poison.query import Query
+from apps.team.rights import Scope
+
+
+class Problems(View):
+    scopes: ClassVar = {"GET": Scope.PROBLEMS_READ}
+
+    @described(
+        "listProblems",
+        "List the problems that have a poison which matches, last seen first",
+        answer=schemas.PoisonProblems,
+        parameters=[Q, *PAGING],
+        refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
+    )
+    def get(self, request: Request) -> Response:
+        """The counts are of all its poisons, not only of those that match."""
+        window = Window.parse(request.query_params, name="problems")
+        query = Query.parse(request.query_params.get("q", ""))
+        seen = problems.matching(query, window, self.principal)
+        return listed(
+            seen.page,
+            [shapes.problem(row, counts=seen.counts[row.pk]) for row in seen.page.rows],
+        )
