@@ -1,8 +1,9 @@
-"""Our publisher against RabbitMQ's own shovel, and against pika, on one broker.
+"""A redrive to RabbitMQ against its own shovel, and against pika, on one broker.
 
-All move the same messages of 1 KiB, persistent and confirmed. Targets: a quorum queue
-at least 0.9 of the shovel, a classic one 1.0; 0.6 of pika pipelined; 10 times pika
-that waits for each confirmation.
+All move the same messages of 1 KiB, persistent and confirmed. Ours is measured twice:
+whole, from Postgres and back to its record, and its publisher alone. Targets of the
+whole: a quorum queue at least 0.9 of the shovel, a classic one 1.0; 0.6 of pika
+pipelined; 10 times pika that waits for each confirmation.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pika import spec
 from apps.brokers.adapters.adapter import BrokerSettings
 from apps.brokers.adapters.rabbitmq import ADAPTER
 from apps.brokers.ports import Outbound, OutcomeKind
-from benchmarks._bench import ROUNDS, seconds
+from benchmarks._bench import ROUNDS, product, seconds
 from tests.brokers.rabbitmq import Server
 
 NUMBER = int(os.environ.get("NUMBER", "5000"))
@@ -32,8 +33,9 @@ TARGET, SOURCE = "target", "source"
 
 
 class Bench:
-    def __init__(self, server: Server, kind: str) -> None:
+    def __init__(self, server: Server, kind: str, redrive: Callable[[], None]) -> None:
         self.server = server
+        self.redrive = redrive
         self.kind = kind
         self.publisher = ADAPTER.publisher(BrokerSettings(url=server.url))
         self.connection = server.connection()
@@ -122,16 +124,22 @@ class Bench:
 
 
 def main(server: Server) -> None:
-    ratios = [
-        ratio for kind in ("quorum", "classic") for ratio in measure(server, kind)
-    ]
+    from benchmarks import _redrives as redrives
+
+    topic = redrives.topic_on(kind="rabbitmq", url=server.url, queue=TARGET)
+    ratios = list[str]()
+    for kind in ("quorum", "classic"):
+        operations = [
+            redrives.confirmed(topic, number=NUMBER) for _ in range(ROUNDS + 1)
+        ]
+        ratios += measure(Bench(server, kind, redrives.redriving(operations)))
     print("\n".join(ratios))
 
 
-def measure(server: Server, kind: str) -> list[str]:
-    bench = Bench(server, kind)
+def measure(bench: Bench) -> list[str]:
     works = {
-        "ours": (bench.ours, NUMBER),
+        "redrive": (bench.redrive, NUMBER),
+        "publisher": (bench.ours, NUMBER),
         "shovel, on-confirm": (bench.shovel, NUMBER),
         "pika, pipelined": (bench.pipelined, NUMBER),
         "pika, a confirmation each": (bench.singly, SINGLY),
@@ -143,15 +151,18 @@ def measure(server: Server, kind: str) -> list[str]:
             rates[name] += [rate] if turn else []  # the first is to warm up
     bench.close()
     medians = {name: statistics.median(found) for name, found in rates.items()}
-    print(kind, *(f"{name}: {rate:,.0f}/s" for name, rate in medians.items()), sep="  ")
-    ours = medians.pop("ours")
+    told = (f"{name}: {rate:,.0f}/s" for name, rate in medians.items())
+    print(bench.kind, *told, sep="  ")
+    ours = {name: medians.pop(name) for name in ("publisher", "redrive")}
     return [
-        f"{kind}: ratio {ours / rate:.2f} of {name}" for name, rate in medians.items()
+        f"{bench.kind}: ratio {mine / theirs:.2f} of {name} to {baseline}"
+        for name, mine in ours.items()
+        for baseline, theirs in medians.items()
     ]
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="pw-bench-") as folder:
+    with product(), tempfile.TemporaryDirectory(prefix="pw-bench-") as folder:
         plugins = ("rabbitmq_management", "rabbitmq_shovel")
         cores = os.cpu_count() or 1
         server = Server(Path(folder), plugins=plugins, schedulers=cores)

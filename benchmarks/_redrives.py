@@ -1,0 +1,91 @@
+"""Poisons of 1 KiB on record, and operations that send them back: what a redrive costs.
+
+Import it once the product runs (`_bench.product`).
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from apps.brokers import services as brokers
+from apps.brokers.models import Topic
+from apps.brokers.services import RoutingPublisher
+from apps.capture import services as capture
+from apps.capture.occurrence import from_report
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.poison.query import Query
+from apps.team.rights import Principal, Scope
+from apps.triage.models import Operation
+from apps.triage.services import decision, running, selection
+from apps.triage.services.selection import Ask
+from apps.triage.states import State, Verb
+from poisonguard.contract import Cause, FailureReport
+
+ACTOR = Actor.system("bench")
+WHO = Principal(actor=ACTOR, scopes=frozenset(Scope))
+
+
+def topic_on(*, kind: str, url: str, queue: str) -> Topic:
+    """Register a queue as the only topic of a broker of its own."""
+    now = datetime.now(UTC)
+    broker = brokers.register_broker(
+        name=f"{kind} {queue}", kind=kind, url=url, actor=ACTOR, now=now
+    )
+    return brokers.register_topic(
+        name=queue,
+        broker=broker,
+        dead_letter_queue=f"{queue}-poison",
+        policy={},
+        actor=ACTOR,
+        now=now,
+    )
+
+
+def confirmed(topic: Topic, *, number: int) -> int:
+    """Put poisons on record, decide to send them back, and give the operation."""
+    group = uuid.uuid4().hex
+    now = datetime.now(UTC)
+    reports = [
+        FailureReport(
+            report_id=uuid.uuid4(),
+            topic=topic.name,
+            consumer_group=group,
+            client_name="billing-1",
+            bookmark=str(uuid.uuid4()),
+            body=os.urandom(1024),
+            headers=((b"trace", b"1"),),
+            cause=Cause.EXHAUSTED,
+            attempts=1,
+            failures=1,
+            crashes=0,
+            first_failed_at=now,
+            failed_at=now,
+        )
+        for _ in range(number)
+    ]
+    made = [from_report(report, topic=topic, now=now) for report in reports]
+    capture.write(occurrences=made, now=now)
+    ask = Ask(verb=Verb.REDRIVE, query=Query.parse(f"consumer:{group}"))
+    seen = selection.preview(ask=ask, principal=WHO, now=clock.now())
+    operation = decision.confirm(
+        token=seen.token, reason="bench", principal=WHO, now=clock.now()
+    )
+    return operation.pk
+
+
+def redriving(operations: list[int]) -> Callable[[], None]:
+    """Give the work of a worker: it carries out the next of these, whole."""
+
+    def redrive() -> None:
+        operation = operations.pop()
+        with RoutingPublisher() as publisher:
+            running.run(operation_id=operation, publisher=publisher, clock=clock.now)
+        state = Operation.objects.values_list("state", flat=True).get(pk=operation)
+        if state != State.DONE:
+            raise AssertionError(state)
+
+    return redrive
