@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from apps.brokers import vocabularies
-from apps.brokers.adapters.sqs import ADAPTER, CAPABILITIES, SqsPublisher
+from apps.brokers.adapters.sqs import ADAPTER, CAPABILITIES
+from apps.brokers.adapters.sqs_publisher import SqsPublisher
 from apps.brokers.adapters.sqs_wire import Place
 from apps.brokers.ports import (
     Counting,
@@ -416,7 +417,7 @@ def test_queues_are_found_page_by_page_with_their_dead_letter_queues(
     stage: SqsStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = len(stage.client.list_queues()["QueueUrls"]) // 2
-    monkeypatch.setattr("apps.brokers.adapters.sqs.QUEUES_PAGE", half)
+    monkeypatch.setattr("apps.brokers.adapters.sqs_admin.QUEUES_PAGE", half)
     stage.put(stage.topic, b"x")
     stage.put(stage.queue, b"y")
     stage.declare(f"{stage.topic}-alone")

@@ -35,6 +35,8 @@ CONNECT_SECONDS = 5.0
 LONGEST_POLL = 20
 REPLY_SECONDS = LONGEST_POLL + 10.0
 REASON_LIMIT = 300
+# What a call that takes a batch takes at most.
+MOST_AT_ONCE = 10
 
 # What AWS' services look like: 8 MB and most of the time that a client takes to make.
 _DESCRIPTIONS = create_loader()
@@ -73,7 +75,7 @@ _STRANGERS = frozenset(
         "UnrecognizedClientException",
     }
 )
-THROTTLED = frozenset(
+_THROTTLED = frozenset(
     {
         "KmsThrottled",
         "OverLimit",
@@ -111,7 +113,7 @@ class Answered(Refused):
 
     def __init__(self, code: str, words: str, *, about: str) -> None:
         self.code = code
-        super().__init__(f"SQS refuses {about}: {said(code, words)}")
+        super().__init__(f"SQS refuses {about}: {_said(code, words)}")
 
     @property
     def of_a_queue(self) -> bool:
@@ -231,9 +233,9 @@ class Wire:
 
     def _translated(self, error: ClientError, about: str) -> Unavailable | Answered:
         told = error.response.get("Error", {})
-        code = code_of(told.get("Code", ""))
-        words = said(code, told.get("Message", ""))
-        if code in THROTTLED or code in _STRANGERS:
+        code = _code_of(told.get("Code", ""))
+        words = _said(code, told.get("Message", ""))
+        if code in _THROTTLED or code in _STRANGERS:
             return Unavailable(f"{self.place} says: {words}")
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
         if status >= 500:
@@ -241,13 +243,23 @@ class Wire:
         return Answered(code, told.get("Message", ""), about=about)
 
 
-def code_of(told: str) -> str:
+def is_final(failed: Mapping[str, Any]) -> bool:
+    """Tell whether this member of a batch would fail again."""
+    code = _code_of(failed["Code"])
+    return bool(failed["SenderFault"]) and code not in _THROTTLED
+
+
+def words_of(failed: Mapping[str, Any]) -> str:
+    return _said(failed["Code"], failed.get("Message", ""))
+
+
+def _code_of(told: str) -> str:
     return told.removeprefix(_PREFIX)
 
 
-def said(code: str, words: str) -> str:
+def _said(code: str, words: str) -> str:
     """Say in one short line what SQS said."""
-    return _line(f"{code_of(code)}: {words}" if words else code_of(code))
+    return _line(f"{_code_of(code)}: {words}" if words else _code_of(code))
 
 
 def _line(text: str) -> str:

@@ -13,7 +13,9 @@ from botocore.exceptions import (
 )
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.sqs import ADAPTER, SqsDeadLetterReader, SqsPublisher
+from apps.brokers.adapters.sqs import ADAPTER
+from apps.brokers.adapters.sqs_publisher import SqsPublisher
+from apps.brokers.adapters.sqs_reader import SqsDeadLetterReader
 from apps.brokers.adapters.sqs_wire import Answered, Lost, Place, Wire
 from apps.brokers.ports import Outbound, OutcomeKind
 from apps.core.errors import Invalid, Unavailable

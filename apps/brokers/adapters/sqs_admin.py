@@ -1,0 +1,129 @@
+"""Looks at queues of SQS, whose numbers are approximate."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+from apps.brokers.adapters.adapter import TopicSettings
+from apps.brokers.adapters.sqs_topology import RedrivePolicy, Source, source_of
+from apps.brokers.adapters.sqs_wire import Answered, Place, Wire
+from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
+
+QUEUES_PAGE = 1_000
+MOST_QUEUES = 10_000
+# Calls under way at once while queues are looked at one by one.
+LOOKS = 8
+
+DEPTHS = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
+
+_LOG = logging.getLogger(__name__)
+
+
+class SqsTopicAdmin:
+    """Looks at the dead-letter queue of one topic; SQS' numbers are approximate."""
+
+    def __init__(self, place: Place, settings: TopicSettings) -> None:
+        self._wire = Wire(place)
+        self._settings = settings
+        self._source: Source | None = None
+
+    def consumers(self) -> list[ConsumerPosition]:
+        """SQS knows no consumers: what they settle is gone."""
+        return []
+
+    def depth(self) -> int | None:
+        self._source = self._source or source_of(self._wire, self._settings)
+        return _depth(self._wire.attributes(self._source.queue, *DEPTHS))
+
+    def oldest_at(self) -> datetime | None:
+        """Another service, CloudWatch, would know."""
+        return None
+
+    def delivered(self) -> Delivered | None:
+        """Another service, CloudWatch, would know."""
+        return None
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+class SqsBrokerAdmin:
+    """Lists the queues of one region."""
+
+    def __init__(self, place: Place) -> None:
+        self._wire = Wire(place)
+
+    def ping(self) -> str:
+        self._wire.call("list_queues", about="ListQueues", MaxResults=1)
+        return str(self._wire.place)
+
+    def discover(self) -> list[FoundTopic]:
+        urls = self._queue_urls()
+        with ThreadPoolExecutor(LOOKS) as pool:
+            looked_at = zip(urls, pool.map(self._look, urls), strict=True)
+            queues = {_queue_of(url): seen for url, seen in looked_at if seen}
+        policies = {name: RedrivePolicy.of(queues[name]) for name in queues}
+        partners = {p.dead_letter_queue for p in policies.values() if p}
+        return [
+            _found(name, policies[name], queues)
+            for name in sorted(queues)
+            if name not in partners
+        ]
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _queue_urls(self) -> list[str]:
+        urls: list[str] = []
+        more: dict[str, str] = {}
+        while len(urls) < MOST_QUEUES:
+            reply = self._wire.call(
+                "list_queues", about="ListQueues", MaxResults=QUEUES_PAGE, **more
+            )
+            urls += reply.get("QueueUrls", [])
+            if not reply.get("NextToken"):
+                break
+            more = {"NextToken": reply["NextToken"]}
+        return urls[:MOST_QUEUES]
+
+    def _look(self, url: str) -> dict[str, str]:
+        """Return a queue's attributes; none for one that is gone or closed to us."""
+        wanted = ["QueueArn", "RedrivePolicy", *DEPTHS]
+        about = f"GetQueueAttributes {_queue_of(url)}"
+        try:
+            reply = self._wire.call(
+                "get_queue_attributes", about=about, QueueUrl=url, AttributeNames=wanted
+            )
+        except Answered as refusal:
+            _LOG.warning("left out of what is found: %s", refusal)
+            return {}
+        found: dict[str, str] = reply.get("Attributes", {})
+        return found
+
+
+def _found(
+    name: str, policy: RedrivePolicy | None, queues: Mapping[str, Mapping[str, str]]
+) -> FoundTopic:
+    partner = policy.dead_letter_queue if policy else ""
+    return FoundTopic(
+        name=name,
+        depth=_depth(queues[name]),
+        dead_letter_queue=partner,
+        dead_letters=_depth(queues.get(partner, {})),
+    )
+
+
+def _depth(attributes: Mapping[str, str]) -> int | None:
+    counts = [int(attributes[name]) for name in DEPTHS if name in attributes]
+    return sum(counts) if counts else None
+
+
+def _queue_of(url: str) -> str:
+    return url.rpartition("/")[2]

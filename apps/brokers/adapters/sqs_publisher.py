@@ -1,0 +1,150 @@
+"""Publishes to queues by batches, each message confirmed, refused or unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from apps.brokers.adapters.sqs_messages import FIFO, LARGEST, Entry, entry
+from apps.brokers.adapters.sqs_wire import (
+    MOST_AT_ONCE,
+    Answered,
+    Lost,
+    Place,
+    Wire,
+    is_final,
+    words_of,
+)
+from apps.brokers.ports import Outbound, Outcome, OutcomeKind
+from apps.core.errors import Refused, Unavailable
+
+# What the messages of one call weigh together at most.
+MOST_BYTES = LARGEST
+
+
+class SqsPublisher:
+    """Publishes with SendMessageBatch; a message's id in the reply confirms it."""
+
+    def __init__(self, place: Place) -> None:
+        self._wire = Wire(place)
+
+    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+        outcomes: dict[int, Outcome] = {}
+        try:
+            for topic, parcels in _by_topic(messages, outcomes).items():
+                self._send_all(topic, parcels, outcomes)
+        except Unavailable as away:
+            if not isinstance(away, Lost) and not _any_sent(outcomes):
+                raise
+            _leave_unknown(range(len(messages)), outcomes, reason=str(away))
+        return [outcomes[place] for place in range(len(messages))]
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _send_all(
+        self, topic: str, parcels: Sequence[_Parcel], outcomes: dict[int, Outcome]
+    ) -> None:
+        for call in _calls(parcels):
+            self._send(topic, call, outcomes)
+            if _is_held_up(topic, call, outcomes):
+                places = [parcel.place for parcel in parcels]
+                reason = "Not sent: a message before it may have to be sent again."
+                _leave_unknown(places, outcomes, reason=reason)
+                return
+
+    def _send(
+        self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, Outcome]
+    ) -> None:
+        """Send what fits into one call; if that is refused, by halves, to the last."""
+        entries = [parcel.entry.to_wire(n) for n, parcel in enumerate(call)]
+        try:
+            reply = self._wire.on(topic, "send_message_batch", Entries=entries)
+        except Answered as refusal:
+            if len(call) == 1 or refusal.of_a_queue:
+                refused = _refused(str(refusal))
+                outcomes.update((parcel.place, refused) for parcel in call)
+                return
+            half = len(call) // 2
+            self._send(topic, call[:half], outcomes)
+            if not _is_held_up(topic, call[:half], outcomes):
+                self._send(topic, call[half:], outcomes)
+            return
+        told = _told(reply)
+        silent = Outcome(kind=OutcomeKind.UNKNOWN, detail="SQS said nothing of it.")
+        for number, parcel in enumerate(call):
+            outcomes[parcel.place] = told.get(str(number), silent)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Parcel:
+    """One message of a window, and its place there."""
+
+    place: int
+    entry: Entry
+
+
+def _by_topic(
+    messages: Sequence[Outbound], outcomes: dict[int, Outcome]
+) -> dict[str, list[_Parcel]]:
+    """Sort the messages by topic, in their order; note those that cannot go."""
+    topics: dict[str, list[_Parcel]] = {}
+    for place, message in enumerate(messages):
+        try:
+            parcel = _Parcel(place=place, entry=entry(message))
+        except Refused as refusal:
+            outcomes[place] = _refused(str(refusal))
+        else:
+            topics.setdefault(message.topic, []).append(parcel)
+    return topics
+
+
+def _calls(parcels: Sequence[_Parcel]) -> Iterator[list[_Parcel]]:
+    """Fill one call after the other, in order."""
+    call: list[_Parcel] = []
+    size = 0
+    for parcel in parcels:
+        full = len(call) == MOST_AT_ONCE or size + parcel.entry.size > MOST_BYTES
+        if call and full:
+            yield call
+            call, size = [], 0
+        call.append(parcel)
+        size += parcel.entry.size
+    if call:
+        yield call
+
+
+def _told(reply: Mapping[str, Any]) -> dict[str, Outcome]:
+    told = {
+        done["Id"]: Outcome(kind=OutcomeKind.SENT, bookmark=done["MessageId"])
+        for done in reply.get("Successful", [])
+    }
+    for failed in reply.get("Failed", []):
+        kind = OutcomeKind.REFUSED if is_final(failed) else OutcomeKind.UNKNOWN
+        told[failed["Id"]] = Outcome(kind=kind, detail=words_of(failed))
+    return told
+
+
+def _any_sent(outcomes: Mapping[int, Outcome]) -> bool:
+    return any(one.kind is not OutcomeKind.REFUSED for one in outcomes.values())
+
+
+def _is_held_up(
+    topic: str, call: Sequence[_Parcel], outcomes: Mapping[int, Outcome]
+) -> bool:
+    """Tell whether what comes behind these would overtake one that is unknown."""
+    became = (outcomes.get(parcel.place) for parcel in call)
+    unknown = any(one and one.kind is OutcomeKind.UNKNOWN for one in became)
+    return unknown and topic.endswith(FIFO)
+
+
+def _leave_unknown(
+    places: Sequence[int], outcomes: dict[int, Outcome], *, reason: str
+) -> None:
+    for place in places:
+        outcomes.setdefault(place, Outcome(kind=OutcomeKind.UNKNOWN, detail=reason))
+
+
+def _refused(reason: str) -> Outcome:
+    return Outcome(kind=OutcomeKind.REFUSED, detail=reason)

@@ -1,0 +1,192 @@
+"""Empties a dead-letter queue, and gives back what it does not settle."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from apps.brokers.adapters.adapter import TopicSettings
+from apps.brokers.adapters.sqs_messages import stored
+from apps.brokers.adapters.sqs_topology import Source, name_of, source_of
+from apps.brokers.adapters.sqs_wire import (
+    LONGEST_POLL,
+    MOST_AT_ONCE,
+    Place,
+    Wire,
+    is_final,
+    words_of,
+)
+from apps.brokers.ports import BATCH_BYTES, DeadLetter
+from apps.core.errors import Unavailable
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_LOG = logging.getLogger(__name__)
+
+
+class SqsDeadLetterReader:
+    """Reads a dead-letter queue, and remembers what it handed out by message id.
+
+    A message that is not settled in time comes again, with another receipt: it is known
+    and stays held. In a FIFO queue what is held keeps the rest of its group waiting.
+    """
+
+    def __init__(self, place: Place, settings: TopicSettings) -> None:
+        self._wire = Wire(place)
+        self._settings = settings
+        self._hidden = math.ceil(settings.visibility_timeout)
+        self._source: Source | None = None
+        self._receipts: dict[str, str] = {}
+        self._handed_out: set[str] = set()
+        self._strangers: set[str] = set()
+
+    def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
+        try:
+            return self._batch(limit, wait)
+        except Unavailable:
+            self._handed_out.clear()
+            raise
+
+    def peek(self, *, limit: int) -> list[DeadLetter]:
+        return []
+
+    def acknowledge(self, handles: Sequence[str]) -> None:
+        self._settle(handles, "delete_message_batch")
+
+    def extend(self, handles: Sequence[str]) -> None:
+        action = "change_message_visibility_batch"
+        for _ in self._each(handles, action, VisibilityTimeout=self._hidden):
+            pass
+
+    def release(self, handles: Sequence[str]) -> None:
+        self._settle(handles, "change_message_visibility_batch", VisibilityTimeout=0)
+
+    def dead_letter_exhausted(self) -> int:
+        """SQS does it with the next receive."""
+        return 0
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _batch(self, limit: int, wait: float) -> list[DeadLetter]:
+        source = self._source = self._source or source_of(self._wire, self._settings)
+        letters: list[DeadLetter] = []
+        seen: set[str] = set()
+        size = 0
+        while len(letters) < limit and size < BATCH_BYTES:
+            count = min(MOST_AT_ONCE, limit - len(letters))
+            found = self._receive(source, count, 0 if seen else wait)
+            # What comes twice within one batch is no longer hidden: so is the rest.
+            if not {message["MessageId"] for message in found} - seen:
+                break
+            seen |= {message["MessageId"] for message in found}
+            fresh = [_letter(m, source) for m in found if self._is_ours(m, source)]
+            letters += fresh
+            size += sum(letter.size for letter in fresh)
+        return letters
+
+    def _receive(self, source: Source, count: int, wait: float) -> list[Any]:
+        reply = self._wire.on(
+            source.queue,
+            "receive_message",
+            MaxNumberOfMessages=count,
+            WaitTimeSeconds=int(min(wait, LONGEST_POLL)),
+            VisibilityTimeout=self._hidden,
+            MessageAttributeNames=["All"],
+            MessageSystemAttributeNames=["All"],
+        )
+        found: list[Any] = reply.get("Messages", [])
+        return found
+
+    def _is_ours(self, message: Mapping[str, Any], source: Source) -> bool:
+        """Note the receipt; tell whether this is new, and of our topic.
+
+        A dead-letter queue may serve several queues. What came from another one is left
+        to its own topic: sent back as ours, it would go astray.
+        """
+        bookmark = message["MessageId"]
+        came_from = name_of(message["Attributes"].get("DeadLetterQueueSourceArn", ""))
+        if came_from not in {"", self._settings.topic}:
+            self._warn_of(came_from, source.queue)
+            return False
+        self._receipts[bookmark] = message["ReceiptHandle"]
+        known = bookmark in self._handed_out
+        self._handed_out.add(bookmark)
+        return not known
+
+    def _warn_of(self, stranger: str, queue: str) -> None:
+        if stranger not in self._strangers:
+            self._strangers.add(stranger)
+            what = "%s holds dead letters of %s too: they are left to that topic"
+            _LOG.warning(what, queue, stranger)
+
+    def _settle(self, handles: Sequence[str], action: str, **parameters: int) -> None:
+        for done in self._each(handles, action, **parameters):
+            self._forget(done)
+
+    def _each(
+        self, handles: Sequence[str], action: str, **parameters: int
+    ) -> Iterator[str]:
+        """Do one thing with each of these and yield the ones it was done with.
+
+        A receipt that SQS no longer takes is forgotten: the message is gone, or comes
+        again and is handed out again.
+        """
+        known = [one for one in dict.fromkeys(handles) if one in self._receipts]
+        failed: list[str] = []
+        for start in range(0, len(known), MOST_AT_ONCE):
+            call = known[start : start + MOST_AT_ONCE]
+            reply = self._change(call, action, parameters)
+            yield from (call[int(done["Id"])] for done in reply.get("Successful", []))
+            for refusal in reply.get("Failed", []):
+                if is_final(refusal):
+                    _LOG.warning("a receipt is void: %s", words_of(refusal))
+                    self._forget(call[int(refusal["Id"])])
+                else:
+                    failed.append(words_of(refusal))
+        if failed:
+            what = f"{self._wire.place} did not do {action} for {len(failed)} messages"
+            raise Unavailable(f"{what}: {failed[0]}")
+
+    def _change(
+        self, bookmarks: Sequence[str], action: str, parameters: Mapping[str, int]
+    ) -> dict[str, Any]:
+        source = self._source = self._source or source_of(self._wire, self._settings)
+        entries = [
+            {"Id": str(n), "ReceiptHandle": self._receipts[bookmark], **parameters}
+            for n, bookmark in enumerate(bookmarks)
+        ]
+        return self._wire.on(source.queue, action, Entries=entries)
+
+    def _forget(self, bookmark: str) -> None:
+        self._receipts.pop(bookmark, None)
+        self._handed_out.discard(bookmark)
+
+
+def _letter(message: Mapping[str, Any], source: Source) -> DeadLetter:
+    body, headers = stored(message)
+    sent = message["Attributes"].get("SentTimestamp")
+    return DeadLetter(
+        queue=source.queue,
+        bookmark=message["MessageId"],
+        body=body,
+        headers=headers,
+        size=len(body) + sum(len(part) for header in headers for part in header),
+        dequeue_count=_dequeue_count(message, source),
+        enqueued_at=EPOCH + timedelta(milliseconds=int(sent)) if sent else None,
+    )
+
+
+def _dequeue_count(message: Mapping[str, Any], source: Source) -> int | None:
+    """Tell how often consumers had the message: SQS counts our receives with theirs.
+
+    Its policy says how many lead into the queue, which ours must not exceed. None for
+    a message that no consumer had: somebody put it there.
+    """
+    count = int(message["Attributes"].get("ApproximateReceiveCount", 1)) - 1
+    if source.max_receive_count is not None:
+        count = min(count, source.max_receive_count)
+    return count or None

@@ -1,0 +1,64 @@
+"""Where the dead letters of a queue go, from its redrive policy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from apps.brokers.adapters.adapter import TopicSettings
+from apps.brokers.adapters.sqs_wire import Answered, Wire
+from apps.core.errors import Refused
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RedrivePolicy:
+    """Where a queue's dead letters go, and after how many receives."""
+
+    dead_letter_queue: str
+    max_receive_count: int
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, str]) -> RedrivePolicy | None:
+        told = attributes.get("RedrivePolicy")
+        if not told:
+            return None
+        policy = json.loads(told)
+        return cls(
+            dead_letter_queue=name_of(policy["deadLetterTargetArn"]),
+            max_receive_count=int(policy["maxReceiveCount"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A topic's dead-letter queue, and how many receives lead into it, if one knows."""
+
+    queue: str
+    max_receive_count: int | None = None
+
+
+def source_of(wire: Wire, topic: TopicSettings) -> Source:
+    """Find the dead-letter queue: the one that was named, or that of the policy."""
+    named = topic.dead_letter_queue
+    try:
+        policy = RedrivePolicy.of(wire.attributes(topic.topic, "RedrivePolicy"))
+    except Answered:
+        # A queue that only its dead letters are left of.
+        if not named:
+            raise
+        policy = None
+    if policy is None and not named:
+        raise Refused(
+            f"SQS knows no redrive policy of {topic.topic}: give it one, or name its "
+            "dead-letter queue."
+        )
+    if policy is not None and named in {"", policy.dead_letter_queue}:
+        return Source(
+            queue=policy.dead_letter_queue, max_receive_count=policy.max_receive_count
+        )
+    return Source(queue=named)
+
+
+def name_of(arn: str) -> str:
+    return arn.rpartition(":")[2]
