@@ -64,7 +64,8 @@ class Capabilities:
     body alone. `peeks` tells that looking at dead letters changes nothing, not even a
     count. `dedupe_window` and `delay` are 0 where there is none. `polls` tells that
     each look for dead letters costs a request: where there are none, it is made less
-    and less often.
+    and less often. `seq_bits` tells that the `seq` of a bookmark is a time in
+    milliseconds, with so many bits below it that only count; None where it is no time.
     """
 
     max_message: int
@@ -81,6 +82,7 @@ class Capabilities:
     dead_letters_itself: bool
     delivered: bool
     polls: bool = False
+    seq_bits: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

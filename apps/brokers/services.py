@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +14,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import adapters, hosts, secrets
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.holding import hold_broker
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import (
     BrokerAdmin,
@@ -93,6 +94,7 @@ def register_topic(
     values = {"broker": broker, "dead_letter_queue": dead_letter_queue, **policy}
     if native_name is not None:
         values["native_name"] = native_name
+    hold_broker(broker)
     topic, created = Topic.objects.get_or_create(
         name=name, defaults={"native_name": name, **values}
     )
@@ -119,6 +121,14 @@ def note_replays(*, topics: Collection[Topic]) -> None:
 
 def capabilities_of(topic: Topic) -> Capabilities:
     return adapters.adapter(_broker_of(topic).kind).capabilities
+
+
+def time_between(topic: Topic, seq: int, later: int) -> timedelta | None:
+    """Give the time between two places, where its broker's numbers tell it."""
+    bits = capabilities_of(topic).seq_bits if topic.broker else None
+    if bits is None:
+        return None
+    return timedelta(milliseconds=max((later >> bits) - (seq >> bits), 0))
 
 
 def ordering_of(topic: Topic) -> Ordering:

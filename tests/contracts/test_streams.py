@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from poisonguard.contract import Cause
 from tests.contracts.stages import (
     MAX_DEQUEUE_COUNT,
     VISIBILITY_TIMEOUT,
+    RedisStage,
     StreamStage,
 )
 
@@ -115,6 +118,21 @@ def test_positions_tell_how_far_each_group_has_read(streams: StreamStage) -> Non
     assert behind.bookmark == second
     assert behind.head_seq > behind.seq
     assert behind.lag in {1, None}
+
+
+def test_numbers_tell_the_time_where_the_capabilities_say_so(
+    redis_stage: RedisStage,
+) -> None:
+    before = time.time_ns() // 10**6
+    redis_stage.put(redis_stage.topic, b"0")
+    redis_stage.receive(consumer_group="billing", client_name="billing-1")
+    after = time.time_ns() // 10**6
+
+    (position,) = redis_stage.admin().consumers()
+
+    bits = redis_stage.capabilities.seq_bits
+    assert bits is not None
+    assert before <= position.head_seq >> bits <= after
 
 
 def hand_out_again(

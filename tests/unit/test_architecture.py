@@ -54,6 +54,22 @@ def test_the_import_contracts_hold() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_nothing_but_its_adapter_knows_a_broker_by_name() -> None:
+    names = re.compile(r"redis_streams|rabbitmq|azure|\bsqs\b", re.IGNORECASE)
+    apps = (file.relative_to(ROOT) for file in product_modules())
+    others = [file for file in apps if file.parts[0] == "apps"]
+    others += [file.relative_to(ROOT) for file in tracked(".html", ".js")]
+
+    found = [
+        str(file)
+        for file in others
+        if file.parts[:2] != ("apps", "brokers")
+        and names.search((ROOT / file).read_text())
+    ]
+
+    assert found == []
+
+
 @pytest.mark.django_db
 def test_no_migration_is_pending() -> None:
     call_command("makemigrations", check=True, dry_run=True, verbosity=0)

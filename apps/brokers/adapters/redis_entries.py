@@ -15,6 +15,8 @@ from apps.brokers.ports import Header
 Fields = tuple[Header, ...]
 
 SEQ_LIMIT = 2**63 - 2
+# Below the milliseconds of a stream id, for the number that counts within one.
+SEQ_BITS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,10 @@ def join(body: bytes, headers: Fields, *, body_field: bytes) -> Fields:
 
 
 def seq_of(bookmark: bytes) -> int:
-    """Order a stream id in one number: milliseconds, then 20 bits to count in one."""
+    """Order a stream id in one number: milliseconds, then bits to count in one."""
     milliseconds, _, number = bookmark.partition(b"-")
-    low = min(int(number or 0), 2**20 - 1)
-    return min(int(milliseconds) << 20 | low, SEQ_LIMIT)
+    low = min(int(number or 0), 2**SEQ_BITS - 1)
+    return min(int(milliseconds) << SEQ_BITS | low, SEQ_LIMIT)
 
 
 def entries_of(reply: Sequence[tuple[bytes, list[bytes] | None]]) -> list[Entry]:

@@ -20,6 +20,7 @@ from redis.exceptions import ResponseError
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.redis_admin import RedisBrokerAdmin, RedisTopicAdmin
 from apps.brokers.adapters.redis_entries import (
+    SEQ_BITS,
     Entry,
     Fields,
     entries_of,
@@ -94,6 +95,7 @@ CAPABILITIES = Capabilities(
     counting=Counting.BROKER,
     dead_letters_itself=False,
     delivered=True,
+    seq_bits=SEQ_BITS,
 )
 
 

@@ -17,8 +17,9 @@ from apps.bookmarks.services import reading
 from apps.bookmarks.services.reading import Line as TopicLine
 from apps.bookmarks.states import Source
 from apps.bookmarks.wire import MOST_RUNS
+from apps.brokers import services as brokers
 from apps.capture.models import LANE_LIVES, Lane, LaneState
-from apps.core.errors import Absent, Refused
+from apps.core.errors import Absent, Refused, Unavailable
 from apps.dashboard import position_line
 from apps.dashboard.hurry import unless_slow
 from apps.dashboard.position_line import Line
@@ -73,14 +74,13 @@ class PositionRow:
     @property
     def behind(self) -> timedelta | None:
         """Give the time between the watermark and the head, where numbers tell time."""
-        broker = self.position.topic.broker
-        if broker is None or broker.kind != "redis_streams":
-            return None
         if self.mark is None or self.head is None or self.mark.processed < 0:
             return None
-        # A stream's numbers begin with milliseconds; the last 20 bits only count.
-        lead = (self.head >> 20) - (self.mark.processed >> 20)
-        return timedelta(milliseconds=max(lead, 0))
+        try:
+            topic = self.position.topic
+            return brokers.time_between(topic, self.mark.processed, self.head)
+        except Unavailable:
+            return None  # the client of its broker is missing: nobody knows its numbers
 
     @property
     def eta(self) -> timedelta | None:
