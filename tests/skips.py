@@ -7,7 +7,7 @@ from datetime import datetime
 from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
-from apps.poison import skip_list
+from apps.poison import skip_list, skip_reading
 from apps.poison.matching import Matcher
 from apps.poison.models import Skip
 from apps.team.rights import Principal, Scope
@@ -44,7 +44,7 @@ def added(now: datetime, matcher: Matcher | str = "7-0", **changes: object) -> S
 
 def values(topic: str = "orders", group: str | None = None) -> list[str]:
     """Give what a reader that asks now passes over, by the text of its value."""
-    told = skip_list.snapshot(topic=topic, consumer_group=group).skips
+    told = skip_reading.snapshot(topic=topic, consumer_group=group).skips
     return [skip.value.decode() for skip in told]
 
 
@@ -53,13 +53,13 @@ class Mirror:
 
     def __init__(self, topic: str = "orders") -> None:
         self.topic = topic
-        taken = skip_list.snapshot(topic=topic, consumer_group=None)
+        taken = skip_reading.snapshot(topic=topic, consumer_group=None)
         self.revision = taken.revision
         self.skips = {skip.id: skip for skip in taken.skips}
 
     def follow(self) -> int:
         """Take in what is new; give the number of changes."""
-        changes = skip_list.changes_after(
+        changes = skip_reading.changes_after(
             topic=self.topic, revision=self.revision, limit=7
         )
         for change in changes:

@@ -15,7 +15,7 @@ from apps.api.parameters import TEXT_LIMIT, members_of
 from apps.core.errors import Invalid
 from apps.core.text import storable
 from apps.poison.matching import Matcher
-from apps.poison.skip_list import Applied
+from apps.poison.skip_counts import Applied
 from poisonguard.contract import COUNT_LIMIT
 
 MOST_TOPICS = 100

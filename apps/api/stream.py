@@ -27,8 +27,8 @@ from apps.api.shapes import skips as shapes
 from apps.api.skips import Followed
 from apps.core import notices
 from apps.core.sessions import open_async_session
-from apps.poison import skip_list
-from apps.poison.skip_list import Head, Told
+from apps.poison import skip_reading
+from apps.poison.skip_reading import Head, Told
 
 log = logging.getLogger(__name__)
 
@@ -258,7 +258,7 @@ class Hub:
 
     async def _look_on(self, well: Callable[[], None]) -> None:
         async with await open_async_session("skips") as session:
-            await session.execute(skip_list.FOUND_EPOCH)
+            await session.execute(skip_reading.FOUND_EPOCH)
             well()
             while True:
                 await self._look(session)
@@ -285,7 +285,7 @@ class Hub:
     async def _heads(self, session: Session) -> dict[str, Head]:
         """Ask where the lists stand that anybody reads; forget those nobody does."""
         self._read = +self._read
-        rows = await session.execute(skip_list.HEADS, {"topics": sorted(self._read)})
+        rows = await session.execute(skip_reading.HEADS, {"topics": sorted(self._read)})
         heads = {
             name: Head(epoch=epoch, revision=revision, floor=floor)
             for name, epoch, revision, floor in await rows.fetchall()
@@ -442,7 +442,7 @@ async def _changes(
     session: Session, topic: str, after: int, *, limit: int
 ) -> list[Told]:
     values = {"topic": topic, "after": after, "limit": limit}
-    rows = await session.execute(skip_list.CHANGES, values)
+    rows = await session.execute(skip_reading.CHANGES, values)
     return [Told(*row) for row in await rows.fetchall()]
 
 

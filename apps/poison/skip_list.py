@@ -4,17 +4,17 @@ Every change takes the next revision of its topic while it holds the topic's lis
 keeps hold of it until it commits. So whoever has all of revision n, and then asks for
 what came after n, misses nothing. Lists are held in the order of their topics' ids, and
 skips in the order of theirs.
+
+`skip_reading` tells the list to consumers, `skip_counts` counts what they tell of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any
 
 from django.db import connection, transaction
 from django.db.models import F, QuerySet
@@ -41,142 +41,6 @@ AT_ONCE = 1_000
 OVERBROAD_AFTER = 200
 # Ended automatic skips, and what counted skips, stay as long as anybody may ask again.
 REMEMBERED = timedelta(days=30)
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A skip as consumers are told of it; `because` says why it ended, if it did.
-
-    `revision` is that of its last change, which may be its end.
-    """
-
-    id: int
-    topic: str
-    kind: str
-    value: bytes
-    consumer_group: str | None
-    handler_version: str | None
-    redrive: uuid.UUID | None
-    poison: int | None
-    reason: str
-    by: str
-    at: datetime
-    expires_at: datetime | None
-    revision: int
-    because: str
-
-    @classmethod
-    def of(cls, skip: Skip) -> Self:
-        return cls(
-            id=skip.pk,
-            topic=skip.topic.name,
-            kind=skip.kind,
-            value=bytes(skip.value),
-            consumer_group=skip.consumer_group,
-            handler_version=skip.handler_version,
-            redrive=skip.redrive,
-            poison=skip.poison_id,
-            reason=skip.reason,
-            by=skip.by,
-            at=skip.at,
-            expires_at=skip.expires_at,
-            revision=skip.removed_revision or skip.revision,
-            because=skip.because,
-        )
-
-    @property
-    def matcher(self) -> Matcher:
-        return Matcher(kind=MatcherKind(self.kind), value=bytes(self.value))
-
-    def concerns(self, consumer_group: str | None) -> bool:
-        """Tell whether this group is to hear of it; None hears of all."""
-        return consumer_group is None or self.consumer_group in {None, consumer_group}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Head:
-    """Where the list of a topic stands; changes up to `floor` are forgotten."""
-
-    epoch: str
-    revision: int
-    floor: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """All that is active at one revision, or a little of what came after it."""
-
-    epoch: str
-    revision: int
-    skips: tuple[Told, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Applied:
-    """One consumer's word that it passed over; the same `report` counts once."""
-
-    skip: int
-    consumer_group: str
-    client_name: str
-    count: int
-    last_at: datetime
-    report: uuid.UUID | None
-
-
-# A copy of the data under another life of Postgres is another store, and its revisions
-# are others: a dump that is put back writes the row anew (xmin), another database or
-# cluster has other numbers, and whoever goes back in time goes on in another timeline.
-_EPOCH = """
-SELECT substr(encode(sha256(convert_to(concat_ws('/', store.value, store.xmin,
-           current.oid, control.system_identifier,
-           substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)), 'UTF8')), 'hex'),
-           1, 16)
-FROM poison_store_epoch store, pg_control_system() control, pg_database current
-WHERE current.datname = current_database()
-"""
-
-FOUND_EPOCH = """
-INSERT INTO poison_store_epoch (id, value) VALUES (1, gen_random_uuid())
-ON CONFLICT (id) DO NOTHING
-"""
-
-# A topic that nobody has told of yet has an empty list, at revision 0.
-HEADS = f"""
-SELECT wanted.name, store.epoch, coalesce(list.revision, 0), coalesce(list.floor, 0)
-FROM unnest(%(topics)s::text[]) AS wanted(name)
-CROSS JOIN ({_EPOCH}) AS store(epoch)
-LEFT JOIN brokers_topic topic ON topic.name = wanted.name
-LEFT JOIN poison_skip_list list ON list.topic_id = topic.id
-"""  # noqa: S608 - all of it is ours
-
-_TOLD = """
-skip.id, topic.name, skip.kind, skip.value, skip.consumer_group, skip.handler_version,
-skip.redrive, skip.poison_id, skip.reason, skip.by, skip.at, skip.expires_at
-"""
-
-# Each skip as it is now, and no more than once: what it was between is of no use.
-CHANGES = f"""
-(SELECT {_TOLD}, skip.revision AS changed, skip.because
- FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
- WHERE topic.name = %(topic)s AND skip.removed_revision IS NULL
-   AND skip.revision > %(after)s
- ORDER BY skip.revision LIMIT %(limit)s)
-UNION ALL
-(SELECT {_TOLD}, skip.removed_revision AS changed, skip.because
- FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
- WHERE topic.name = %(topic)s AND skip.removed_revision > %(after)s
- ORDER BY skip.removed_revision LIMIT %(limit)s)
-ORDER BY changed LIMIT %(limit)s
-"""  # noqa: S608 - all of it is ours
-
-_ACTIVE = f"""
-SELECT {_TOLD}, skip.revision, skip.because
-FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
-WHERE topic.name = %(topic)s AND skip.removed_revision IS NULL
-  AND (%(group)s::text IS NULL OR skip.consumer_group IS NULL
-       OR skip.consumer_group = %(group)s)
-ORDER BY skip.id
-"""  # noqa: S608 - all of it is ours
 
 _TAKE = """
 INSERT INTO poison_skip_list (topic_id, revision) VALUES (%s, 1)
@@ -218,32 +82,6 @@ UPDATE poison_skip_list list SET floor = greatest(list.floor, told.last)
 FROM (SELECT max(removed_revision) AS last, count(*) AS number FROM forgotten) told
 WHERE topic_id = %(topic)s AND told.number > 0
 RETURNING told.number
-"""
-
-_COUNT = """
-WITH told AS (
-    SELECT * FROM unnest(%(skips)s::int8[], %(groups)s::text[], %(clients)s::text[],
-        %(counts)s::int8[], %(lasts)s::timestamptz[], %(reports)s::uuid[])
-        AS told(skip, consumer_group, client_name, number, last_at, report)
-), fresh AS (
-    INSERT INTO poison_skip_count
-        (report, skip_id, consumer_group, client_name, count, counted_at)
-    SELECT DISTINCT ON (report)
-           report, skip, consumer_group, client_name, number, %(now)s
-    FROM told WHERE report IS NOT NULL ORDER BY report
-    ON CONFLICT (report) DO NOTHING RETURNING report, skip_id, count
-), added AS (
-    SELECT skip, sum(number) AS number, max(last_at) AS last_at FROM (
-        SELECT skip, number, last_at FROM told WHERE report IS NULL
-        UNION ALL
-        SELECT fresh.skip_id, fresh.count, (
-            SELECT max(told.last_at) FROM told WHERE told.report = fresh.report)
-        FROM fresh) every
-    GROUP BY skip HAVING sum(number) > 0
-)
-UPDATE poison_skip SET applied = applied + added.number,
-       last_applied_at = greatest(last_applied_at, least(added.last_at, %(now)s))
-FROM added WHERE poison_skip.id = added.skip
 """
 
 
@@ -433,32 +271,6 @@ def _forget(values: dict[str, Any]) -> int:
     return _number(_FORGET, values)
 
 
-def head(*, topic: str) -> Head:
-    """Tell where the list of a topic stands, heard of or not."""
-    with connection.cursor() as cursor:
-        cursor.execute(HEADS, {"topics": [topic]})
-        row = cursor.fetchone()
-        if row is None:
-            cursor.execute(FOUND_EPOCH)
-            cursor.execute(HEADS, {"topics": [topic]})
-            row = cursor.fetchone()
-    _, epoch, revision, floor = row
-    return Head(epoch=epoch, revision=revision, floor=floor)
-
-
-def snapshot(*, topic: str, consumer_group: str | None) -> Snapshot:
-    """Give all that is active, with the revision after which to ask for changes."""
-    # The revision first: what commits in between is in the skips, and told again.
-    at = head(topic=topic)
-    told = _told(_ACTIVE, {"topic": topic, "group": consumer_group})
-    return Snapshot(epoch=at.epoch, revision=at.revision, skips=tuple(told))
-
-
-def changes_after(*, topic: str, revision: int, limit: int = AT_ONCE) -> list[Told]:
-    """Give what changed after a revision, in order, each skip as it is now."""
-    return _told(CHANGES, {"topic": topic, "after": revision, "limit": limit})
-
-
 def history(*, topic: Topic) -> QuerySet[Skip]:
     """Give all skips of a topic, ended ones too, the newest first."""
     return Skip.objects.filter(topic=topic).select_related("topic").recent_first()
@@ -477,39 +289,6 @@ def visible(*, skip_id: int, principal: Principal) -> Skip:
     if skip is None:
         raise Absent(f"There is no skip {skip_id} here.")
     return skip
-
-
-@transaction.atomic
-def applied(
-    *, told: Sequence[Applied], principal: Principal, now: datetime
-) -> list[bool]:
-    """Add up what consumers passed over; False for a skip that nobody here sees."""
-    wanted = {each.skip for each in told}
-    allowed = Skip.objects.on_topics(principal.topics).filter(pk__in=wanted)
-    # Locked on their own: a join would lock the topics too.
-    known = set(allowed.values_list("pk", flat=True))
-    list(
-        Skip.objects.filter(pk__in=known)
-        .order_by("pk")
-        .select_for_update(no_key=True)
-        .values_list("pk")
-    )
-    counted = [each for each in told if each.skip in known]
-    if counted:
-        with connection.cursor() as cursor:
-            cursor.execute(_COUNT, {**_columns(counted), "now": now})
-    return [each.skip in known for each in told]
-
-
-def _columns(told: Sequence[Applied]) -> dict[str, list[Any]]:
-    return {
-        "skips": [each.skip for each in told],
-        "groups": [each.consumer_group for each in told],
-        "clients": [each.client_name for each in told],
-        "counts": [each.count for each in told],
-        "lasts": [each.last_at for each in told],
-        "reports": [each.report for each in told],
-    }
 
 
 def _take(topic_id: int) -> int:
@@ -531,12 +310,6 @@ def _number(statement: str, values: Any) -> int:
         cursor.execute(statement, values)
         row = cursor.fetchone()
     return 0 if row is None else int(row[0])
-
-
-def _told(statement: str, values: dict[str, Any]) -> list[Told]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        return [Told(*row) for row in cursor.fetchall()]
 
 
 def _require_poison(poison_id: int, topic: Topic) -> None:

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
-from apps.poison import skip_list
+from apps.poison import skip_counts, skip_list, skip_reading
 from apps.poison.models import Skip, StoreEpoch
-from apps.poison.skip_list import Applied
+from apps.poison.skip_counts import Applied
 from tests.races import together
 from tests.reports import capture, failure
 from tests.skips import ANNA, Mirror, added, topic_named
@@ -72,7 +72,7 @@ def test_readers_that_begin_at_any_moment_end_with_the_same_list(
     for mirror in mirrors:
         mirror.catch_up()
         assert mirror.ids == active(mirror.topic)
-        assert mirror.revision == skip_list.head(topic=mirror.topic).revision
+        assert mirror.revision == skip_reading.head(topic=mirror.topic).revision
 
 
 def test_a_revision_waits_until_the_one_before_it_is_there(now: datetime) -> None:
@@ -93,7 +93,7 @@ def test_a_revision_waits_until_the_one_before_it_is_there(now: datetime) -> Non
 
     together(2, write)
 
-    told = skip_list.changes_after(topic="orders", revision=0)
+    told = skip_reading.changes_after(topic="orders", revision=0)
     assert [(t.revision, t.value) for t in told] == [(1, b"slow"), (2, b"fast")]
     assert overtaken == [False]
 
@@ -130,7 +130,7 @@ def count_all(ids: list[int], now: datetime) -> None:
         )
         for skip in ids
     ]
-    skip_list.applied(told=told, principal=ANNA, now=now)
+    skip_counts.applied(told=told, principal=ANNA, now=now)
 
 
 def test_many_that_add_the_same_skip_make_one(now: datetime) -> None:
@@ -145,19 +145,19 @@ def test_many_that_add_the_same_skip_make_one(now: datetime) -> None:
 
 
 def test_a_dump_that_is_put_back_is_another_store() -> None:
-    before = [skip_list.head(topic=name).epoch for name in TOPICS]
+    before = [skip_reading.head(topic=name).epoch for name in TOPICS]
     (row,) = StoreEpoch.objects.values()
     StoreEpoch.objects.all().delete()
 
     StoreEpoch.objects.create(**row)
 
-    after = {skip_list.head(topic=name).epoch for name in TOPICS}
+    after = {skip_reading.head(topic=name).epoch for name in TOPICS}
     assert len(set(before)) == len(after) == 1
     assert after != set(before)
 
 
 def test_the_same_data_in_another_database_is_another_store() -> None:
-    mine = skip_list.head(topic="orders").epoch
+    mine = skip_reading.head(topic="orders").epoch
     template = connection.settings_dict["NAME"]
     connection.close()
 
@@ -179,7 +179,7 @@ def epoch_of_a_copy(template: str) -> str:
                 f'CREATE DATABASE "{template}_restored" TEMPLATE "{template}"'
             )
         with copy.cursor() as cursor:
-            cursor.execute(skip_list.HEADS, {"topics": ["orders"]})
+            cursor.execute(skip_reading.HEADS, {"topics": ["orders"]})
             return str(cursor.fetchone()[1])
     finally:
         copy.close()

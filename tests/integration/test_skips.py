@@ -10,10 +10,10 @@ from django.db import IntegrityError, transaction
 
 from apps.audit.models import Entry
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
-from apps.poison import skip_list
+from apps.poison import skip_counts, skip_list, skip_reading
 from apps.poison.matching import Matcher, preview, swallowed
 from apps.poison.models import Poison, Skip, SkipCount, SkipList
-from apps.poison.skip_list import Applied
+from apps.poison.skip_counts import Applied
 from apps.team.rights import Principal
 from poisonguard.contract import MatcherKind
 from tests.reports import poisons
@@ -36,7 +36,7 @@ def test_each_change_takes_the_next_revision_of_its_topic(now: datetime) -> None
 
     assert [first.revision, second.revision, other.revision] == [1, 2, 1]
     assert removed.removed_revision == 3
-    assert skip_list.head(topic="orders").revision == 3
+    assert skip_reading.head(topic="orders").revision == 3
 
 
 def test_a_reader_hears_what_came_after_its_snapshot(now: datetime) -> None:
@@ -54,9 +54,9 @@ def test_a_reader_hears_what_came_after_its_snapshot(now: datetime) -> None:
 def test_a_skip_is_told_of_once_and_as_it_is_now(now: datetime) -> None:
     skip = added(now, "1-0", reason="at first")
     added(now, "1-0", reason="and again", expires_at=now + DAY)
-    before_it_was_there = skip_list.changes_after(topic="orders", revision=0)
+    before_it_was_there = skip_reading.changes_after(topic="orders", revision=0)
     skip_list.remove(skip_id=skip.pk, reason="", principal=ANNA, now=now)
-    after_its_end = skip_list.changes_after(topic="orders", revision=0)
+    after_its_end = skip_reading.changes_after(topic="orders", revision=0)
 
     assert [(t.revision, t.reason, t.because) for t in before_it_was_there] == [
         (2, "and again", "")
@@ -67,7 +67,7 @@ def test_a_skip_is_told_of_once_and_as_it_is_now(now: datetime) -> None:
 
 
 def test_a_topic_nobody_has_heard_of_has_an_empty_list_and_stays_unknown() -> None:
-    seen = skip_list.snapshot(topic="/never heard of", consumer_group=None)
+    seen = skip_reading.snapshot(topic="/never heard of", consumer_group=None)
 
     assert (seen.revision, seen.skips, len(seen.epoch)) == (0, (), 16)
     assert SkipList.objects.count() == 0
@@ -104,7 +104,7 @@ def test_any_character_and_any_length_of_a_bookmark_comes_back_as_it_was(
     for text in texts:
         added(now, text)
 
-    told = skip_list.snapshot(topic="orders", consumer_group=None).skips
+    told = skip_reading.snapshot(topic="orders", consumer_group=None).skips
     assert [skip.matcher.wire_value for skip in told] == texts
 
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_added_is_refused_and_changes_nothing(now: datetime) -> N
     with pytest.raises(Forbidden):
         added(now, principal=Principal(actor=ANNA.actor, scopes=frozenset()))
     assert Skip.objects.count() == 0
-    assert skip_list.head(topic="orders").revision == 0
+    assert skip_reading.head(topic="orders").revision == 0
 
 
 def test_adding_and_removing_are_on_record_once_each(now: datetime) -> None:
@@ -208,7 +208,7 @@ def test_expiry_is_a_revision_and_says_so(now: datetime) -> None:
 
     early = skip_list.expire(now=now + DAY - timedelta(seconds=1))
     ended = skip_list.expire(now=now + DAY)
-    told = skip_list.changes_after(topic="orders", revision=reader.revision)
+    told = skip_reading.changes_after(topic="orders", revision=reader.revision)
 
     assert (early, ended, skip_list.expire(now=now + DAY)) == (0, 3, 0)
     assert [(t.id, t.revision, t.because) for t in told] == [
@@ -253,8 +253,8 @@ def test_what_was_passed_over_is_added_up_and_a_report_counts_once(
     once = word(skip.pk, 2, uuid.uuid4())
     told = [once, once, word(skip.pk, 3), word(skip.pk, 0)]
     told += [word(other.pk, 5), word(10**12, 1)]
-    answers = skip_list.applied(told=told, principal=someone("orders"), now=now)
-    again = skip_list.applied(told=told[:1], principal=someone("orders"), now=now)
+    answers = skip_counts.applied(told=told, principal=someone("orders"), now=now)
+    again = skip_counts.applied(told=told[:1], principal=someone("orders"), now=now)
 
     skip.refresh_from_db()
     other.refresh_from_db()

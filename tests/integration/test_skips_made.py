@@ -10,7 +10,7 @@ from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.brokers.models import Topic
 from apps.capture import skips
 from apps.capture.services import Status
-from apps.poison import skip_list
+from apps.poison import skip_list, skip_reading
 from apps.poison.models import Failure, Poison, Skip, SkipList
 from apps.poison.services import Answered, begin, mark
 from apps.poison.states import Outcome
@@ -144,7 +144,7 @@ def test_a_skip_of_a_person_is_theirs_and_stays_as_it_is(
     capture(now, failure(now, bookmark="1-0"))
 
     assert Skip.objects.get() == mine
-    assert skip_list.head(topic="orders").revision == 1
+    assert skip_reading.head(topic="orders").revision == 1
 
 
 def test_a_person_takes_an_automatic_skip_over(now: datetime, replaying: Topic) -> None:

@@ -13,8 +13,8 @@ from apps.api import skips as asked
 from apps.api.shapes import skips as shapes
 from apps.api.shapes.base import Shape
 from apps.core.errors import Invalid
-from apps.poison import skip_list
-from apps.poison.skip_list import Applied
+from apps.poison import skip_counts, skip_reading
+from apps.poison.skip_counts import Applied
 from apps.team.rights import Principal
 
 OK: Shape = {"status": "ok"}
@@ -24,13 +24,15 @@ MOST_KEPT = 8
 
 def rendered(wanted: asked.Wanted) -> bytes:
     """Give the list as JSON; consumers that all start at once cost one of them."""
-    head = skip_list.head(topic=wanted.topic)
+    head = skip_reading.head(topic=wanted.topic)
     return _rendered(wanted, head.epoch, head.revision)
 
 
 @lru_cache(maxsize=MOST_KEPT)
 def _rendered(wanted: asked.Wanted, _: str, __: int) -> bytes:
-    taken = skip_list.snapshot(topic=wanted.topic, consumer_group=wanted.consumer_group)
+    taken = skip_reading.snapshot(
+        topic=wanted.topic, consumer_group=wanted.consumer_group
+    )
     # In ASCII: a bookmark may hold what UTF-8 has no bytes for.
     return json.dumps(shapes.skips(taken), cls=JSONEncoder).encode()
 
@@ -46,7 +48,7 @@ def applied(
             told[place] = asked.applied(member)
         except Invalid as reason:
             answers[place] = _rejected(reason.remedy, reason.field)
-    known = skip_list.applied(told=list(told.values()), principal=principal, now=now)
+    known = skip_counts.applied(told=list(told.values()), principal=principal, now=now)
     for place, is_known in zip(told, known, strict=True):
         unknown = f"there is no skip {told[place].skip} here"
         answers[place] = OK if is_known else _rejected(unknown, "skip")

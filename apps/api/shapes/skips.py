@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apps.api.shapes.base import Shape
-from apps.poison.skip_list import Snapshot, Told
+from apps.poison.skip_reading import Snapshot, Told
 
 
 def skip(told: Told) -> Shape:

@@ -31,7 +31,7 @@ from apps.brokers import services as brokers
 from apps.core import clock
 from apps.core.errors import Unavailable
 from apps.poison import skip_list
-from apps.poison.skip_list import Told
+from apps.poison.skip_reading import Told
 from apps.team.rights import Scope
 
 

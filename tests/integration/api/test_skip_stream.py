@@ -21,7 +21,7 @@ from django.db import connection, transaction
 
 from apps.api import stream
 from apps.core import clock, notices
-from apps.poison import skip_list
+from apps.poison import skip_list, skip_reading
 from apps.poison.models import SkipList, StoreEpoch
 from apps.team.rights import Role, Scope
 from poisonweb.embedded.ports import free_port
@@ -175,7 +175,7 @@ def guard() -> Caller:
 
 
 def place(*topics: str) -> str:
-    heads = [skip_list.head(topic=topic) for topic in topics]
+    heads = [skip_reading.head(topic=topic) for topic in topics]
     return f"{heads[0].epoch}.{','.join(str(head.revision) for head in heads)}"
 
 
@@ -197,7 +197,7 @@ def test_a_reader_begins_at_the_present_and_hears_every_change(
         "1000",
         ["ping", "skip", "unskip"],
     )
-    epoch = skip_list.head(topic="orders").epoch
+    epoch = skip_reading.head(topic="orders").epoch
     assert [e.id for e in (begun, told, ended)] == [f"{epoch}.{n}" for n in (1, 2, 3)]
     assert (told.data["id"], told.data["revision"]) == (skip.pk, 2)
     assert told.data["matcher"] == {"kind": "bookmark", "value": "1-0"}
@@ -376,7 +376,7 @@ def test_a_place_that_is_not_known_here_is_a_reset_and_the_end(
     added(now, "1-0")
     added(now, "2-0")
     SkipList.objects.update(floor=1)
-    epoch = skip_list.head(topic="orders").epoch
+    epoch = skip_reading.head(topic="orders").epoch
 
     place = after.replace("{epoch}", epoch) or f"{epoch}.99"
     reader = server.follow(guard, after=place, topic="orders")

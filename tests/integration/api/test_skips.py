@@ -9,7 +9,7 @@ import pytest
 
 from apps.brokers.models import Topic
 from apps.core import clock
-from apps.poison import skip_list
+from apps.poison import skip_reading
 from apps.poison.models import Skip
 from apps.team.rights import Role, Scope
 from tests.integration.api.caller import Caller, person, program
@@ -81,7 +81,7 @@ def test_removing_needs_no_body_and_twice_is_once(guard: Caller) -> None:
     answers = [guard.send("DELETE", path) for _ in range(2)]
 
     assert [answer.status for answer in answers] == [200, 200]
-    assert skip_list.head(topic="orders").revision == 2
+    assert skip_reading.head(topic="orders").revision == 2
 
 
 @pytest.mark.parametrize(

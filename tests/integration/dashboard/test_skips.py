@@ -21,10 +21,10 @@ from apps.dashboard import drafts
 from apps.dashboard.drafts import SkipForm
 from apps.dashboard.paging import PAGE_SIZE
 from apps.dashboard.selectors import skips
-from apps.poison import skip_list
+from apps.poison import skip_counts, skip_list
 from apps.poison.matching import Matcher
 from apps.poison.models import Poison, Skip
-from apps.poison.skip_list import Applied
+from apps.poison.skip_counts import Applied
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Operation
 from tests.integration.dashboard.conftest import SignIn
@@ -295,7 +295,7 @@ def test_the_list_tells_all_about_a_skip(anna: Client, now: datetime) -> None:
         last_at=now - timedelta(minutes=5),
         report=uuid.uuid4(),
     )
-    skip_list.applied(told=[told], principal=ANNA, now=now)
+    skip_counts.applied(told=[told], principal=ANNA, now=now)
 
     page = words(get(anna, "/skips"))
     alone = words(get(anna, f"/skips/{made.pk}"))
