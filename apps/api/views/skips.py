@@ -12,7 +12,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import parameters, stream
+from apps.api import parameters
 from apps.api import skips as asked
 from apps.api.idempotency import idempotent
 from apps.api.openapi import (
@@ -26,6 +26,7 @@ from apps.api.openapi import (
 from apps.api.schemas import skips as schemas
 from apps.api.selectors import skips
 from apps.api.shapes import skips as shapes
+from apps.api.stream import hub
 from apps.api.views.base import View
 from apps.brokers import services as brokers
 from apps.core import clock
@@ -169,7 +170,7 @@ class Stream(View):
         if not hasattr(request, "scope"):
             raise Unavailable("This server cannot stream: run it under ASGI.")
         return StreamingHttpResponse(
-            stream.events(followed),
+            hub.events(followed),
             content_type=EVENT_STREAM,
             headers={"X-Accel-Buffering": "no"},
         )

@@ -19,7 +19,7 @@ import pytest
 import uvicorn
 from django.db import connection, transaction
 
-from apps.api import stream
+from apps.api.stream import hub, readers
 from apps.core import clock, notices
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import SkipList, StoreEpoch
@@ -144,7 +144,7 @@ def serving() -> Iterator[Server]:
         server.should_exit = True
         thread.join(PATIENCE)
         assert not thread.is_alive()
-        assert not stream.Hub._hubs
+        assert not hub.Hub._hubs
 
 
 def _run(server: uvicorn.Server, ready: threading.Event) -> None:
@@ -353,7 +353,7 @@ def hub_waits() -> bool:
 
 
 def readers_open() -> int:
-    return sum(len(hub._open) for hub in stream.Hub._hubs.values())
+    return sum(len(one._open) for one in hub.Hub._hubs.values())
 
 
 def terminate(*names: str) -> None:
@@ -387,7 +387,7 @@ def test_a_place_that_is_not_known_here_is_a_reset_and_the_end(
 def test_too_far_behind_is_a_reset(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "MOST_BEHIND", 3)
+    monkeypatch.setattr(hub, "MOST_BEHIND", 3)
     topic_named()
     start = place("orders")
     for number in range(3):
@@ -433,7 +433,7 @@ def test_a_list_that_went_back_in_time_resets_who_is_there(
 def test_a_burst_of_any_size_arrives_in_order(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "PAGE", 7)
+    monkeypatch.setattr(hub, "PAGE", 7)
     topic_named(replays=True)
     readers = [server.follow(guard, topic="orders") for _ in range(3)]
     for reader in readers:
@@ -449,7 +449,7 @@ def test_a_burst_of_any_size_arrives_in_order(
 def test_who_reads_too_slowly_is_cut_off_and_the_others_are_not(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "MOST_HELD", 100_000)
+    monkeypatch.setattr(readers, "MOST_HELD", 100_000)
     slow, other = (
         server.follow(guard, topic="orders", consumer_group=group)
         for group in ("billing", "shipping")
@@ -491,7 +491,7 @@ def test_who_holds_a_position_is_told_when_it_is_taken(
 def test_silence_is_broken_by_a_word_that_all_is_told(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(hub, "PING_SECONDS", 0.1)
     reader = server.follow(guard, topic="orders", consumer_group="billing")
     reader.until("ping")
 
@@ -505,7 +505,7 @@ def test_silence_is_broken_by_a_word_that_all_is_told(
 def test_a_stream_ends_after_a_while_so_that_a_revoked_key_does(
     server: Server, guard: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr(hub, "LONGEST_SECONDS", 0.1)
 
     reader = server.follow(guard, topic="orders")
 

@@ -1,9 +1,7 @@
 """The stream of skips: one hub for each web process, however many read.
 
 The hub asks Postgres what is new whenever it is told that something is (LISTEN), and
-twice a second in any case. What it finds it encodes once for all readers that stand at
-the same place, and lays it down for each of them. A reader that does not keep up is
-told to begin anew: it never holds more memory than it is allowed.
+twice a second in any case.
 """
 
 from __future__ import annotations
@@ -15,16 +13,15 @@ import logging
 import signal
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, ClassVar
 
 import psycopg
-from rest_framework.utils.encoders import JSONEncoder
 
-from apps.api.shapes import skips as shapes
 from apps.api.skips import Followed
+from apps.api.stream.readers import Page, Reader, encoded, ping
 from apps.core import notices
 from apps.core.sessions import open_async_session
 from apps.poison import skip_reading
@@ -40,10 +37,6 @@ LONGEST_SECONDS = 900.0
 PAGE = 100
 # Further behind, a snapshot is the shorter way.
 MOST_BEHIND = 1_000
-MOST_HELD = 1024 * 1024
-
-BEGIN = b"retry: 1000\n\n"
-RESET = b"event: reset\ndata: {}\n\n"
 
 Session = psycopg.AsyncConnection[Any]
 
@@ -57,103 +50,6 @@ async def events(followed: Followed) -> AsyncIterator[bytes]:
             yield chunk
     finally:
         hub.leave(reader)
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """All that the events of a reader depend on: who stands alike hears the same."""
-
-    topics: tuple[str, ...]
-    consumer_group: str | None
-    revisions: tuple[int, ...]
-
-    def at(self, topic: str) -> int:
-        return self.revisions[self.topics.index(topic)]
-
-    def moved(self, topic: str, revision: int) -> Standing:
-        place = self.topics.index(topic)
-        before, after = self.revisions[:place], self.revisions[place + 1 :]
-        return replace(self, revisions=(*before, revision, *after))
-
-    def id(self, epoch: str) -> bytes:
-        return f"id: {epoch}.{','.join(map(str, self.revisions))}\n".encode()
-
-
-class Reader:
-    """One open stream: where it stands, and what it has not taken yet."""
-
-    def __init__(self, followed: Followed, *, now: float) -> None:
-        self.followed = followed
-        self.standing = Standing(followed.topics, followed.consumer_group, ())
-        self.opened_at = self.spoken_to_at = now
-        self.ended = False
-        self._chunks = [BEGIN]
-        self._held = 0
-        self._news = asyncio.Event()
-        self._news.set()
-
-    def put(self, chunk: bytes) -> None:
-        """Lay something down to be sent; who has left too much lying begins anew."""
-        if self._held > MOST_HELD:
-            self.reset()
-        elif not self.ended:
-            self._chunks.append(chunk)
-            self._held += len(chunk)
-            self._news.set()
-
-    def reset(self) -> None:
-        """Tell it to take a new snapshot, and nothing else any more."""
-        self._chunks, self._held = [RESET], 0
-        self.end()
-
-    def end(self) -> None:
-        self.ended = True
-        self._news.set()
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """Give what was laid down, as it comes, until the end."""
-        while not self.ended or self._chunks:
-            await self._news.wait()
-            self._news.clear()
-            chunks, self._chunks, self._held = self._chunks, [], 0
-            if chunks:
-                yield b"".join(chunks)
-
-
-class Page:
-    """Changes of one topic, up to a revision, as events for readers wherever they are.
-
-    Each change is encoded once, and each list of events once for all who stand alike.
-    """
-
-    def __init__(
-        self, epoch: str, topic: str, changes: Sequence[Told], *, to: int
-    ) -> None:
-        self._epoch = epoch
-        self._topic = topic
-        self._changes = [(change, _change(change)) for change in changes]
-        self._to = to
-        self._known: dict[Standing, tuple[bytes, Standing]] = {}
-
-    def tell(self, reader: Reader, *, now: float) -> None:
-        """Bring a reader to where this page ends."""
-        before = reader.standing
-        if before not in self._known:
-            self._known[before] = self._events(before)
-        events, reader.standing = self._known[before]
-        if events:
-            reader.put(events)
-            reader.spoken_to_at = now
-
-    def _events(self, standing: Standing) -> tuple[bytes, Standing]:
-        events = bytearray()
-        for change, event in self._changes:
-            if change.revision > standing.at(self._topic):
-                standing = standing.moved(self._topic, change.revision)
-                if change.concerns(standing.consumer_group):
-                    events += standing.id(self._epoch) + event
-        last = max(self._to, standing.at(self._topic))
-        return bytes(events), standing.moved(self._topic, last)
 
 
 class Hub:
@@ -248,7 +144,7 @@ class Hub:
         if fence is None:
             self._wake.set()
             return
-        event = _event("fence", fence)
+        event = encoded("fence", fence)
         for reader in self._open:
             if fence["topic"] in reader.followed.topics:
                 reader.put(event)
@@ -365,7 +261,7 @@ class Hub:
                 reader.reset()
                 return
             page.tell(reader, now=self._loop.time())
-        reader.put(_ping(reader.standing, self._epoch))
+        reader.put(ping(reader.standing, self._epoch))
         if reader in self._open:
             self._present.add(reader)
 
@@ -389,7 +285,7 @@ class Hub:
             if now - reader.opened_at > LONGEST_SECONDS:
                 reader.end()
             elif now - reader.spoken_to_at > PING_SECONDS:
-                reader.put(_ping(reader.standing, self._epoch))
+                reader.put(ping(reader.standing, self._epoch))
                 reader.spoken_to_at = now
         self._forget_ended()
 
@@ -444,19 +340,3 @@ async def _changes(
     values = {"topic": topic, "after": after, "limit": limit}
     rows = await session.execute(skip_reading.CHANGES, values)
     return [Told(*row) for row in await rows.fetchall()]
-
-
-def _change(change: Told) -> bytes:
-    if change.because:
-        return _event("unskip", shapes.unskip(change))
-    return _event("skip", shapes.skip_at(change))
-
-
-def _ping(standing: Standing, epoch: str) -> bytes:
-    return standing.id(epoch) + _event("ping", {})
-
-
-def _event(kind: str, data: Mapping[str, object]) -> bytes:
-    # In ASCII: a bookmark may hold what UTF-8 has no bytes for.
-    text = json.dumps(data, cls=JSONEncoder, separators=(",", ":"))
-    return f"event: {kind}\ndata: {text}\n\n".encode()
