@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any, Protocol
 
 from apps.brokers.ports import Header
@@ -28,6 +29,9 @@ from apps.brokers.vocabularies.story import Found, Story, Told, is_said
 
 __all__ = ["VOCABULARIES", "Story", "leaving", "read"]
 
+# Longer lists of names than any message has that was not made to be hostile.
+REMEMBERED_BYTES = 4096
+
 
 class Vocabulary(Protocol):
     """What each module of this package offers. Nothing in a message makes it raise."""
@@ -40,6 +44,8 @@ class Vocabulary(Protocol):
 
     def wrote(self, found: Found) -> Collection[bytes]:
         """Return the names, in small letters, of the headers about the failure.
+
+        Their names alone decide, whatever they say.
 
         These stay behind: a redriven message has not failed yet, and none of its
         retries is used up. What belongs to the message itself goes along.
@@ -77,6 +83,16 @@ def read(headers: Sequence[Header]) -> Story:
 
 def leaving(headers: Sequence[Header]) -> tuple[Header, ...]:
     """Return the headers for a redrive: as stored, less all that tells of a failure."""
-    found = Found(headers)
-    behind = {name for one in VOCABULARIES for name in one.wrote(found)}
+    names = frozenset(name.lower() for name, _ in headers)
+    is_usual = sum(map(len, names)) <= REMEMBERED_BYTES
+    behind = _remembered(names) if is_usual else _behind(names)
     return tuple(header for header in headers if header[0].lower() not in behind)
+
+
+def _behind(names: frozenset[bytes]) -> frozenset[bytes]:
+    found = Found([(name, b"") for name in names])
+    return frozenset(name for one in VOCABULARIES for name in one.wrote(found))
+
+
+# The messages of a topic have the same headers, as a rule.
+_remembered = lru_cache(maxsize=256)(_behind)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from django.db import connection
 
 from apps.brokers import ports
 from apps.brokers import vocabularies as vocabulary
+from apps.brokers.models import Topic
 from apps.brokers.ports import Header
 from apps.brokers.services import Addressed
 from apps.poison import tokens
-from apps.poison.models import Body, Redrive
 from apps.poison.services import Answered
 from apps.poison.states import Outcome
 from poisonguard.contract import REDRIVE_HEADER
@@ -33,46 +36,71 @@ class Parcel:
     message: Addressed
 
 
+class _Row(NamedTuple):
+    """A redrive with its poison and its body, as `_WINDOW` finds them."""
+
+    redrive: uuid.UUID
+    poison: int
+    n: int
+    topic: int
+    queue: str
+    is_marked: bool
+    copies: int
+    came_from: int
+    digest: bytes
+    content: bytes
+    headers: list[bytes]
+
+
+# Thousands of rows that are read once: as objects they would cost more than their send.
+_WINDOW = """
+SELECT redrive.id, redrive.poison_id, redrive.n, redrive.topic_id, redrive.queue,
+       redrive.queue = '' AND redrive.digest IS NULL, redrive.copies,
+       poison.topic_id, poison.digest, body.content, body.headers
+FROM poison_redrive redrive
+JOIN poison_poison poison ON poison.id = redrive.poison_id
+JOIN poison_body body ON body.poison_id = redrive.poison_id
+WHERE redrive.id = ANY(%s)
+"""
+
+
 def pack(redrives: Sequence[uuid.UUID]) -> list[Parcel]:
     """Read what is to be sent, in the order given."""
-    rows = Redrive.objects.select_related("poison", "topic__broker").in_bulk(redrives)
-    wanted = [rows[redrive].poison_id for redrive in redrives]
-    bodies = {body.poison_id: body for body in Body.objects.filter(poison__in=wanted)}
-    return [
-        _pack_one(rows[redrive], bodies[rows[redrive].poison_id])
-        for redrive in redrives
-    ]
+    with connection.cursor() as cursor:
+        cursor.execute(_WINDOW, [list(redrives)])
+        rows = {row[0]: _Row(*row) for row in cursor.fetchall()}
+    wanted = {row.topic for row in rows.values()}
+    topics = Topic.objects.select_related("broker").in_bulk(wanted)
+    return [_pack_one(rows[redrive], topics) for redrive in redrives]
 
 
-def _pack_one(redrive: Redrive, body: Body) -> Parcel:
+def _pack_one(row: _Row, topics: Mapping[int, Topic]) -> Parcel:
+    topic = topics[row.topic]
     return Parcel(
-        redrive=redrive.pk,
-        poison=redrive.poison_id,
-        moves=redrive.queue != "" or redrive.topic_id != redrive.poison.topic_id,
-        again=redrive.copies > 1,
+        redrive=row.redrive,
+        poison=row.poison,
+        moves=row.queue != "" or row.topic != row.came_from,
+        again=row.copies > 1,
         message=Addressed(
-            topic=redrive.topic,
-            queue=redrive.queue,
-            body=bytes(body.content),
-            headers=_headers(redrive, body),
-            dedupe=f"poisonweb-{redrive.poison_id}-{redrive.n}",
+            topic=topic,
+            queue=row.queue,
+            body=row.content,
+            headers=_headers(row, topic),
+            dedupe=f"poisonweb-{row.poison}-{row.n}",
         ),
     )
 
 
-def _headers(redrive: Redrive, body: Body) -> tuple[Header, ...]:
+def _headers(row: _Row, topic: Topic) -> tuple[Header, ...]:
     """Give what it leaves with: what is given back leaves exactly as it came."""
-    flat = [bytes(part) for part in body.headers]
-    headers = tuple(zip(flat[::2], flat[1::2], strict=True))
-    if redrive.queue:
+    headers = tuple(zip(row.headers[::2], row.headers[1::2], strict=True))
+    if row.queue:
         return headers
-    if redrive.digest is not None:
-        return vocabulary.leaving(headers)
-    token = tokens.sign(
-        redrive=redrive.pk, topic=redrive.topic.name, digest=redrive.poison.digest
-    )
-    mark = (REDRIVE_HEADER.encode(), token.encode())
-    return (*vocabulary.leaving(headers), mark)
+    leaving = vocabulary.leaving(headers)
+    if not row.is_marked:
+        return leaving
+    token = tokens.sign(redrive=row.redrive, topic=topic.name, digest=row.digest)
+    return (*leaving, (REDRIVE_HEADER.encode(), token.encode()))
 
 
 def answered(parcel: Parcel, outcome: ports.Outcome) -> Answered:
