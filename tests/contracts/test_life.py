@@ -13,20 +13,22 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from io import StringIO
+from typing import cast
 
 import pytest
 from django.core.management import call_command
 from django.db import connections
 
 from apps.brokers import services as brokers
+from apps.brokers.adapters.sqs_messages import GROUP
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import Headers, Ordering
-from apps.brokers.services import RoutingPublisher
+from apps.brokers.ports import Headers, Ordering, Outbound, Outcome, OutcomeKind
+from apps.brokers.services import Addressed, RoutingPublisher
 from apps.capture import services as capture
 from apps.capture.drain import Drain
 from apps.capture.models import Lane, Mode
@@ -43,7 +45,11 @@ from apps.triage.services.running import WINDOW, Ended
 from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 from tests import reports
+from tests.brokers.moto import Server
+from tests.contracts.kinds import BrokerServer
+from tests.contracts.sqs_stage import SqsStage
 from tests.contracts.stages import Message, RealStage
+from tests.lanes import Killed
 from tests.reports import GUARD, failure
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,6 +59,9 @@ DRAINED, DRAIN_KILLS = (5_000, 20) if SOAK else (300, 4)
 REDRIVEN, REDRIVE_KILLS = (10_000, 20) if SOAK else (400, 5)
 # So many letters at once that a kill leaves some of a queue behind.
 AT_ONCE = 20
+GROUPED, GROUPED_KILLS = (1_000, 10) if SOAK else (30, 3)
+GROUPS = 3
+SHORTLY_HIDDEN = 2.0
 LONGEST_LIFE = 0.15
 PATIENCE = 60.0
 MARK = b"x-poisonweb-redrive"
@@ -66,17 +75,28 @@ def now() -> datetime:
 
 @pytest.fixture
 def topic(real_stage: RealStage, kind: str, now: datetime) -> Topic:
+    return registered(real_stage, kind, now)
+
+
+@pytest.fixture
+def fifo(servers: Callable[[str], BrokerServer]) -> SqsStage:
+    """Give what keeps an order for each key: a queue of SQS' other sort."""
+    server = cast("Server", servers("sqs"))
+    return SqsStage(server, fifo=True, visibility_timeout=SHORTLY_HIDDEN)
+
+
+def registered(stage: RealStage, kind: str, now: datetime) -> Topic:
     """Give the stage's topic as the product knows it, with a lane that captures."""
-    actor, given = Actor.system("test"), real_stage.settings
+    actor, given = Actor.system("test"), stage.settings
     broker = brokers.register_broker(
-        name=kind, kind=kind, url=real_stage.broker.url, actor=actor, now=now
+        name=kind, kind=kind, url=stage.broker.url, actor=actor, now=now
     )
-    Broker.objects.update(options=dict(real_stage.broker.options))
+    Broker.objects.update(options=dict(stage.broker.options))
     topic = brokers.register_topic(
         name="orders",
-        native_name=real_stage.topic,
+        native_name=stage.topic,
         broker=Broker.objects.get(pk=broker.pk),
-        dead_letter_queue=real_stage.queue,
+        dead_letter_queue=stage.queue,
         policy={"visibility_timeout": given.visibility_timeout},
         actor=actor,
         now=now,
@@ -101,7 +121,7 @@ def forked() -> Iterator[Callable[[Callable[[Callable[[], None]], None]], Child]
 
 
 class Child:
-    """A process that works, and tells by a pipe that it has begun."""
+    """A process that works, and tells by a pipe of each step it has made."""
 
     def __init__(self, work: Callable[[Callable[[], None]], None]) -> None:
         # Two processes cannot share a connection.
@@ -116,20 +136,20 @@ class Child:
         os.close(writing)
 
     def _work(
-        self, work: Callable[[Callable[[], None]], None], begun: Callable[[], object]
+        self, work: Callable[[Callable[[], None]], None], told: Callable[[], object]
     ) -> None:
         code = 1
         try:
-            work(lambda: void(begun()))
+            work(lambda: void(told()))
             code = 0
         except BaseException:  # noqa: BLE001 - told, and told by the code
             traceback.print_exc()
         finally:
             os._exit(code)
 
-    def has_begun(self) -> bool:
-        """Wait for its word; without one it has ended before it did anything."""
-        return os.read(self._reading, 1) == b"."
+    def has_made(self, steps: int) -> bool:
+        """Wait for its word of so many; without it, it has ended before."""
+        return all(os.read(self._reading, 1) == b"." for _ in range(steps))
 
     def kill(self) -> bool:
         """Kill it, and tell whether it was still at work."""
@@ -151,29 +171,41 @@ def void(_: object) -> None:
     """Nobody asks how many bytes a pipe took."""
 
 
-def drain(topic: Topic, *, begun: Callable[[], None] = lambda: None) -> None:
-    """Drain until nothing comes."""
-    lane = Lane.objects.possible().get(pk=topic.pk)
-    with Drain(lane=lane, clock=clock.now) as work:
-        begun()
-        work.size.value = AT_ONCE
+def drain(topic: Topic, *, step: Callable[[], None] = lambda: None) -> None:
+    """Drain until nothing comes; the first alone, for it takes a client to be made."""
+    with draining(topic) as work:
+        work.size.value = 1
         while work.take(wait=1.0):
+            step()
             work.size.value = AT_ONCE
 
 
 def drain_until(topic: Topic, enough: Callable[[], bool]) -> None:
     """Drain, as long as a visibility timeout may hide what a dead lane had."""
     until = time.monotonic() + PATIENCE
-    while not enough():
-        assert time.monotonic() < until, "it never came"
-        drain(topic)
+    with draining(topic) as work:
+        while not enough():
+            assert time.monotonic() < until, "it never came"
+            work.take(wait=1.0)
+
+
+def draining(topic: Topic) -> Drain:
+    lane = Lane.objects.possible().get(pk=topic.pk)
+    work = Drain(lane=lane, clock=clock.now)
+    work.size.value = AT_ONCE
+    return work
 
 
 def kill_at_random(child: Child, chance: random.Random) -> bool:
     """Let it work for a moment; tell whether the kill met it at work."""
-    if child.has_begun():
+    if child.has_made(1):
         time.sleep(chance.uniform(0, LONGEST_LIFE))
     return child.kill()
+
+
+def kill_after(child: Child, steps: int) -> bool:
+    """Kill it between two sends, or at the next; tell whether that met it at work."""
+    return child.has_made(1 + steps) and child.kill()
 
 
 def decide(who: Principal, **ask: object) -> Operation:
@@ -189,17 +221,42 @@ def decide(who: Principal, **ask: object) -> Operation:
     )
 
 
-def carry_out(
-    operation: Operation, *, begun: Callable[[], None] = lambda: None
-) -> None:
+def carry_out(operation: Operation) -> None:
     """Work as a worker does, until it is done."""
     with RoutingPublisher() as publisher:
-        begun()
-        until = time.monotonic() + PATIENCE
-        run = partial(running.run, operation_id=operation.pk, publisher=publisher)
-        while run(clock=clock.now) is not Ended.DONE:
-            assert time.monotonic() < until, "it is never done"
-            time.sleep(0.01)
+        work_on(operation, publisher)
+
+
+def carry_out_in_steps(operation: Operation, *, step: Callable[[], None]) -> None:
+    """Do so telling of each answer; the first is of nothing, but makes the client."""
+    with Telling(step) as publisher:
+        topic = Topic.objects.select_related("broker").get(name="orders")
+        nowhere = f"{topic.native_name}-nowhere"
+        publisher.publish(
+            [Addressed(topic=topic, queue=nowhere, body=b"0", headers=())]
+        )
+        work_on(operation, publisher)
+
+
+class Telling(RoutingPublisher):
+    """Tells each time that brokers have answered."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        outcomes = super().publish(messages)
+        self._tell()
+        return outcomes
+
+
+def work_on(operation: Operation, publisher: RoutingPublisher) -> None:
+    until = time.monotonic() + PATIENCE
+    run = partial(running.run, operation_id=operation.pk, publisher=publisher)
+    while run(clock=clock.now) is not Ended.DONE:
+        assert time.monotonic() < until, "it is never done"
+        time.sleep(0.01)
 
 
 def unmarked(found: list[Message]) -> list[Message]:
@@ -249,6 +306,50 @@ def test_a_poison_is_requeued_fails_again_as_itself_and_then_is_handled(
     assert len(marks([sent, handled])) == (2 if bears else 0)
 
 
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_poison_may_be_requeued_before_its_lane_has_let_go_of_it(
+    real_stage: RealStage, topic: Topic, operator: Principal, *, lives: bool
+) -> None:
+    message = (b'{"order": 13}', headers_of(real_stage))
+    real_stage.put(real_stage.queue, *message)
+
+    with draining(topic) as work, suppress(Killed):
+        requeue_when_committed(work, operator, lives=lives)
+        take_one(work)
+    if not lives:
+        # It was left in its queue: the next lane meets it, and knows it.
+        with draining(topic) as work:
+            take_one(work)
+    (handled,) = real_stage.consume(real_stage.topic)
+    confirm(handled)
+
+    after = Poison.objects.get()
+    assert unmarked([handled]) == [message]
+    assert real_stage.contents(real_stage.queue) == []
+    assert (after.redrives, after.recurrences, after.failures) == (1, 0, 1)
+    bears = real_stage.capabilities.headers is not Headers.NONE
+    assert after.state == ("confirmed" if bears else "redriven")
+
+
+def requeue_when_committed(work: Drain, who: Principal, *, lives: bool) -> None:
+    """Be quicker than the lane's acknowledgement, and let it live or die there."""
+    acknowledge = work.reader.acknowledge
+
+    def requeue_first(handles: Sequence[str]) -> None:
+        carry_out(decide(who))
+        if not lives:
+            raise Killed
+        acknowledge(handles)
+
+    work.reader.acknowledge = requeue_first  # type: ignore[method-assign]
+
+
+def take_one(work: Drain) -> None:
+    until = time.monotonic() + PATIENCE
+    while not work.take(wait=1.0):
+        assert time.monotonic() < until, "it never came"
+
+
 def confirm(handled: Message) -> None:
     """Tell what a guard tells when its handler returns."""
     now = clock.now()
@@ -268,7 +369,7 @@ def test_draining_under_kills_loses_none_and_writes_none_twice(
             for n in range(put, put + DRAINED // DRAIN_KILLS):
                 real_stage.put(real_stage.queue, b"%d" % n)
             put += DRAINED // DRAIN_KILLS
-        child = forked(lambda begun: drain(topic, begun=begun))
+        child = forked(lambda step: drain(topic, step=step))
         kills += kill_at_random(child, chance)
 
     drain_until(topic, lambda: Poison.objects.count() >= put)
@@ -289,7 +390,7 @@ def test_redriving_under_kills_loses_none_and_repeats_only_what_was_in_flight(
         number += put_on_record(REDRIVEN, after=number)
         operation = decide(operator)
         while is_unfinished(operation) and kills < REDRIVE_KILLS:
-            child = forked(lambda begun, it=operation: carry_out(it, begun=begun))  # type: ignore[misc]
+            child = forked(lambda step, it=operation: carry_out_in_steps(it, step=step))  # type: ignore[misc]
             kills += kill_at_random(child, chance)
         carry_out(operation)
 
@@ -347,9 +448,52 @@ def test_an_order_that_is_asked_for_is_kept_under_kills_or_refused(
         return
     operation = decide(operator, ordered=True)
 
-    child = forked(lambda begun: carry_out(operation, begun=begun))
-    kill_at_random(child, random.Random(0))
+    child = forked(lambda step: carry_out_in_steps(operation, step=step))
+    kill_after(child, random.Random(0).randrange(number))
     carry_out(operation)
 
     found = [int(body) for body, _ in real_stage.contents(real_stage.topic)]
     assert list(dict.fromkeys(found)) == list(range(number))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_an_order_of_each_key_is_kept_under_kills_where_it_is_asked_for(
+    fifo: SqsStage, now: datetime, operator: Principal, forked: Fork, *, ordered: bool
+) -> None:
+    topic = registered(fifo, "sqs", now)
+    put_in_groups(fifo)
+    drain_until(topic, lambda: Poison.objects.count() == GROUPED)
+    operation = decide(operator, ordered=ordered)
+
+    for steps in sorted(random.Random(0).sample(range(GROUPED), GROUPED_KILLS)):
+        child = forked(lambda step: carry_out_in_steps(operation, step=step))
+        kill_after(child, steps)
+    carry_out(operation)
+
+    arrived = groups_in(fifo)
+    put = {b"g%d" % n: list(range(n, GROUPED, GROUPS)) for n in range(GROUPS)}
+    assert {group: sorted(set(found)) for group, found in arrived.items()} == put
+    if ordered:
+        assert {g: list(dict.fromkeys(found)) for g, found in arrived.items()} == put
+
+
+def put_in_groups(stage: SqsStage) -> None:
+    """Fill its dead-letter queue with messages of several groups, one after another."""
+    window = [
+        Outbound(
+            topic=stage.queue,
+            body=b"%d" % n,
+            headers=((GROUP, b"g%d" % (n % GROUPS)),),
+        )
+        for n in range(GROUPED)
+    ]
+    outcomes = stage.publisher().publish(window)
+    assert {outcome.kind for outcome in outcomes} == {OutcomeKind.SENT}
+
+
+def groups_in(stage: SqsStage) -> dict[bytes, list[int]]:
+    """Give what is in its topic, group by group, as it came."""
+    arrived: dict[bytes, list[int]] = {}
+    for body, headers in stage.contents(stage.topic):
+        arrived.setdefault(dict(headers)[GROUP], []).append(int(body))
+    return arrived
