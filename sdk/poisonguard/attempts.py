@@ -11,22 +11,17 @@ nothing but the number.
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
-from weakref import WeakSet
 
+from poisonguard.attempts_file import AttemptsFile, Work
 from poisonguard.contract import Cause
 from poisonguard.death import Blame, Death
-from poisonguard.errors import Full, GuardError, Misconfigured
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +33,6 @@ KEEP = timedelta(days=30)
 UNSETTLED = timedelta(minutes=15)
 ROW_LIMIT = 100_000
 PRUNE_EVERY = 1_000
-BUSY_SECONDS = 30.0
 SECOND = timedelta(seconds=1)
 
 SCHEMA = """
@@ -94,7 +88,6 @@ PRUNE = (
 )
 
 _Result = TypeVar("_Result")
-_Work = Callable[[sqlite3.Connection], _Result]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,29 +133,27 @@ class Attempts:
     """The record of failed messages in `file`, or in memory without one.
 
     Any thread may use it, and a forked child after its parent. Raises Full when the
-    disk is; a corrupt file is put aside as `<file>.corrupt` and started anew.
+    disk is; of a corrupt file that was started anew `problems` tells.
     """
 
     def __init__(self, file: Path | None = None) -> None:
         self.suspects: set[int] = set()  # the numbers of all messages with a record
         self.given_up: set[int] = set()  # those among them that are poisoned already
         self.problems: list[str] = []
-        self._file = file
-        self._lock = threading.RLock()
-        self._db: sqlite3.Connection | None = None
-        self._inode = 0
-        self._version = -1
+        # Not a method: who drops an `Attempts` drops its file with it.
+        lost = partial(_begin_anew, self.suspects, self.problems)
+        self._file = AttemptsFile(file, SCHEMA, lost=lost)
+        self._version: tuple[int, int] | None = None
         self._writes = 0
-        _live.add(self)
 
     def open(self, *, now: datetime) -> None:
         """Make the file usable and know its suspects."""
-        self._do(lambda db: _prune(db, now))
+        self._file.do(lambda db: _prune(db, now))
         self.refresh()
 
     def of(self, identity: bytes, number: int, *, now: datetime) -> Record | None:
         """Return what is known of a message, None when nothing speaks against it."""
-        failure, crash = self._do(lambda db: _rows(db, identity, number))
+        failure, crash = self._file.do(lambda db: _rows(db, identity, number))
         if crash is not None and _moment(crash["at"]) < now - DECAY:
             crash = None
         rows = (failure, crash)
@@ -195,7 +186,7 @@ class Attempts:
 
             return _record(*_rows(db, identity, number))
 
-        with self._lock:
+        with self._file.lock:
             record = self._write(write, now)
             self.suspects.add(number)
         return record
@@ -205,7 +196,7 @@ class Attempts:
     ) -> None:
         """Charge a message with a death that its own process sees coming."""
         row = _crash(number, now=now, charged=True, cause=cause, reason=reason)
-        with self._lock:
+        with self._file.lock:
             self._write(lambda db: db.execute(CRASH, row), now)
             self.suspects.add(number)
 
@@ -230,15 +221,15 @@ class Attempts:
             if _inserted(db, "INSERT OR IGNORE INTO deaths VALUES (?, ?)", known):
                 db.executemany(CRASH, rows)
 
-        with self._lock:
+        with self._file.lock:
             self._write(write, death.at)
-            self._version = -1
+            self._version = None
             self.refresh()
 
     def forget(self, identity: bytes, number: int) -> None:
         """Drop the record of a message: it was handled, or others keep it by now."""
-        with self._lock:
-            self._do(lambda db: _delete(db, identity, number))
+        with self._file.lock:
+            self._file.do(lambda db: _delete(db, identity, number))
             self.suspects.discard(number)
             self.given_up.discard(number)
 
@@ -256,7 +247,7 @@ class Attempts:
             _delete(db, identity, number)
             db.execute(statement, row)
 
-        with self._lock:
+        with self._file.lock:
             self._write(write, now)
             self.suspects.add(number)
             self.given_up.add(number)
@@ -265,7 +256,7 @@ class Attempts:
         """Tell whether it was poisoned so lately that it may only lack its settling."""
         question = "SELECT 1 FROM poisoned WHERE bookmark = ? AND at >= ?"
         row = (_raw(bookmark), _stamp(now - UNSETTLED))
-        return self._do(lambda db: db.execute(question, row).fetchone()) is not None
+        return self._knows(question, row)
 
     def told_first(self, identity: bytes, *, now: datetime) -> bool:
         """Tell, once for each message, that its first failure is yet to be told."""
@@ -277,7 +268,7 @@ class Attempts:
         """Tell whether this redriven message was settled before."""
         question = "SELECT 1 FROM redrives WHERE message = ? AND n = ?"
         row = (message, n)
-        return self._do(lambda db: db.execute(question, row).fetchone()) is not None
+        return self._knows(question, row)
 
     def redrive_done(self, message: str, n: str, *, now: datetime) -> None:
         """Remember that this redriven message is settled."""
@@ -287,8 +278,8 @@ class Attempts:
 
     def refresh(self) -> None:
         """Let `suspects` know what other processes of this consumer have found."""
-        with self._lock:
-            changed = self._do(self._changed_numbers)
+        with self._file.lock:
+            changed = self._file.do(self._changed_numbers)
             if changed is not None:
                 numbers, self.given_up = changed
                 # In place, by single steps: the hot path looks at it without a lock.
@@ -296,147 +287,35 @@ class Attempts:
                 self.suspects &= numbers
 
     def close(self) -> None:
-        with self._lock:
-            if self._db is not None:
-                self._db.close()
-                self._db = None
+        self._file.close()
 
-    def pause(self) -> None:
-        """Leave the file until `resume`: no connection may cross a fork."""
-        self._lock.acquire()
-        if self._file is not None:
-            self.close()
+    def _knows(self, question: str, row: tuple[object, ...]) -> bool:
+        found = self._file.do(lambda db: db.execute(question, row).fetchone())
+        return found is not None
 
-    def resume(self) -> None:
-        self._lock.release()
-
-    def _write(self, work: _Work[_Result], now: datetime) -> _Result:
+    def _write(self, work: Work[_Result], now: datetime) -> _Result:
         self._writes += 1
         if self._writes % PRUNE_EVERY == 0:
-            self._do(lambda db: _prune(db, now))
-            self._version = -1  # of what we change ourselves the file tells nothing
-        return self._do(work)
-
-    def _do(self, work: _Work[_Result]) -> _Result:
-        """Run `work` in a transaction, a second time where the file was corrupt."""
-        with self._lock:
-            try:
-                return self._transact(work)
-            except sqlite3.DatabaseError as error:
-                if self._file is None or not _is_corrupt(error):
-                    raise self._explained(error) from error
-                self._start_anew(self._file, error)
-            try:
-                return self._transact(work)
-            except sqlite3.DatabaseError as error:
-                raise self._explained(error) from error
-
-    def _transact(self, work: _Work[_Result]) -> _Result:
-        if self._db is None:
-            self._db = self._connect()
-        self._db.execute("BEGIN IMMEDIATE")
-        # Leaves by COMMIT or, with whatever work raises, by ROLLBACK.
-        with self._db as db:
-            return work(db)
-
-    def _connect(self) -> sqlite3.Connection:
-        self._version = -1
-        if self._file is None:
-            return _prepared(":memory:")
-        with _alone(self._file):
-            # Known before the first look: it may turn out to be corrupt.
-            self._inode = _inode(self._file)
-            db = _prepared(str(self._file))
-            self._inode = _inode(self._file)
-            return db
-
-    def _start_anew(self, file: Path, error: sqlite3.DatabaseError) -> None:
-        self.close()
-        with _alone(file):
-            # Unless another process was here first: then this one is good.
-            if _inode(file) != self._inode:
-                return
-            aside = file.with_name(f"{file.name}.corrupt")
-            file.replace(aside)
-            for end in ("-wal", "-shm"):
-                file.with_name(file.name + end).unlink(missing_ok=True)
-        self.suspects.clear()
-        problem = (
-            f"{file} was corrupt ({error}): it is now {aside.name} and was started "
-            "anew, failures counted so far start from 0; look for a failing disk"
-        )
-        self.problems.append(problem)
-        log.error(problem)
+            self._file.do(lambda db: _prune(db, now))
+            self._version = None  # of what we change ourselves the file tells nothing
+        return self._file.do(work)
 
     def _changed_numbers(
         self, db: sqlite3.Connection
     ) -> tuple[set[int], set[int]] | None:
-        version = db.execute("PRAGMA data_version").fetchone()[0]
+        # Of one connection: another one counts anew.
+        counted = db.execute("PRAGMA data_version").fetchone()[0]
+        version = (self._file.openings, counted)
         if version == self._version:
             return None
         self._version = version
         given_up = _numbers(db, "poisoned")
         return _numbers(db, "failures") | _numbers(db, "crashes") | given_up, given_up
 
-    def _explained(self, error: sqlite3.DatabaseError) -> GuardError:
-        code = _code(error)
-        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-            return Full(f"{self._file} cannot grow ({error}): make room on its disk.")
-        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-            return Misconfigured(
-                f"{self._file} cannot be written ({error}): make it and its folder "
-                "this user's own, or give the journal another folder."
-            )
-        return GuardError(f"{self._file}: {error}")
 
-
-def _prepared(file: str) -> sqlite3.Connection:
-    db = sqlite3.connect(
-        file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-    )
-    try:
-        db.row_factory = sqlite3.Row
-        db.execute("PRAGMA journal_mode = WAL")
-        _check(db)
-        db.executescript(SCHEMA)
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-def _check(db: sqlite3.Connection) -> None:
-    verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if verdict != "ok":
-        raise Corrupt(verdict)
-
-
-class Corrupt(sqlite3.DatabaseError):
-    """The file is not what was written into it."""
-
-    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-
-
-def _code(error: sqlite3.DatabaseError) -> int:
-    # The low byte is the kind, the rest of it the detail.
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
-def _is_corrupt(error: sqlite3.DatabaseError) -> bool:
-    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def _inode(file: Path) -> int:
-    # By its path: to open and close it would end the locks that SQLite has on it.
-    return file.stat().st_ino if file.exists() else 0
-
-
-@contextmanager
-def _alone(file: Path) -> Iterator[None]:
-    """Keep other threads and processes from opening `file`, or putting it aside."""
-    with _opening, file.with_suffix(".lock").open("a") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        yield
+def _begin_anew(suspects: set[int], problems: list[str], problem: str) -> None:
+    suspects.clear()
+    problems.append(problem)
 
 
 def _inserted(db: sqlite3.Connection, statement: str, row: tuple[object, ...]) -> bool:
@@ -533,28 +412,3 @@ def _signed(number: int) -> int:
 
 def _unsigned(number: int) -> int:
     return number + (1 << 64) if number < 0 else number
-
-
-# A connection must not cross a fork: closed before it, and opened again on both sides
-# at the next use. Nobody else is inside of one meanwhile.
-_live: WeakSet[Attempts] = WeakSet()
-_opening = threading.Lock()
-_paused: list[Attempts] = []
-
-
-def _before_fork() -> None:
-    for attempts in list(_live):
-        attempts.pause()
-        _paused.append(attempts)
-    _opening.acquire()
-
-
-def _after_fork() -> None:
-    _opening.release()
-    while _paused:
-        _paused.pop().resume()
-
-
-os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
-)

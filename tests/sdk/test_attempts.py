@@ -442,7 +442,7 @@ def test_a_file_that_turns_corrupt_is_put_aside_by_one_of_those_who_use_it(
 
     assert len(attempts.problems) == 1
     assert neighbour.problems == []
-    assert neighbour.suspects == {8}
+    assert attempts.suspects == neighbour.suspects == {8}
 
 
 def test_a_directory_in_its_place_is_told_of(tmp_path: Path) -> None:
