@@ -1,7 +1,7 @@
 """Many occurrences into the record, in one set-based merge.
 
-The rows are copied into a staging table and merged by a dozen statements, however many
-they are. Each statement sees what others committed before it, so the order matters:
+The rows are staged (`staging`) and merged by a dozen statements, however many they are.
+Each statement sees what others committed before it, so the order matters:
 
 1. problems are inserted, 2. rows find their poison or insert it, by the redrive whose
 copy they are (a letter that bears no mark is matched to it), else by their identity,
@@ -15,72 +15,20 @@ inserts: two merges can wait for one another, but never in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.backends.utils import CursorWrapper
 
-from apps.capture import skips
+from apps.capture import skips, staging
 from apps.capture.occurrence import Occurrence
-from apps.core.text import one_line, storable
 from apps.poison.states import REOPENED_BY_FAILURE, Outcome, State, outcomes_before
-from poisonguard.fingerprint import VERSION as CLASSIFIER
 
-_COLUMNS = {
-    "ord": "int4",
-    "report_id": "uuid",
-    "topic_id": "int8",
-    "consumer_group": "text",
-    "bookmark": "bytea",
-    "identity": "bytea",
-    "client_name": "text",
-    "sub_id": "text",
-    "host": "text",
-    "handler_version": "text",
-    "message_id": "text",
-    "content": "bytea",
-    "digest": "bytea",
-    "size": "int8",
-    "headers": "bytea[]",
-    "content_type": "text",
-    "cause": "text",
-    "error_type": "text",
-    "error_line": "text",
-    "error_message": "text",
-    "traceback": "text",
-    "fingerprint": "bytea",
-    "version": "int2",
-    "title": "text",
-    "summary": "text",
-    "inputs": "text[]",
-    "attempts": "int4",
-    "failures": "int4",
-    "crashes": "int4",
-    "dequeue_count": "int4",
-    "dequeue_count_source": "text",
-    "first_failed_at": "timestamptz",
-    "failed_at": "timestamptz",
-    "failed_at_claimed": "timestamptz",
-    "redrive": "uuid",
-    "publisher": "text",
-    "seq": "int8",
-    "suspected": "bool",
-    "queue": "text",
-    "place": "text",
-    "delivery": "bytea",
-}
 # How long a send without a mark is looked for when a dead letter has the same body.
 OUTSTANDING = timedelta(days=7)
 # Each round resolves all but rows whose place another merge took meanwhile.
 _MOST_ROUNDS = 20
-
-_STAGE = f"""
-CREATE TEMP TABLE IF NOT EXISTS incoming (
-    {", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())},
-    problem_id int8, poison_id int8, status text, ambiguous bool NOT NULL DEFAULT false
-) ON COMMIT DELETE ROWS
-"""
 
 _PROBLEMS = """
 INSERT INTO poison_problem (topic_id, consumer_group, fingerprint, version, title,
@@ -390,9 +338,7 @@ class _Merge:
             "created": [],
             "recurred": [],
         }
-        self._do(_STAGE)
-        self._do("DELETE FROM incoming")  # of an earlier merge in this transaction
-        _copy(cursor, occurrences)
+        staging.stage(cursor, occurrences)
 
     def run(self) -> list[tuple[str, int]]:
         self._find_problems()
@@ -456,58 +402,3 @@ class _Merge:
             self._do(_INSERT_DELIVERIES)
         if self.any_replayed:
             skips.share(self.cursor, now=self.values["now"])
-
-
-def _copy(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
-    columns = ", ".join(_COLUMNS)
-    statement = f"COPY incoming ({columns}) FROM STDIN (FORMAT BINARY)"
-    with cursor.copy(statement) as copy:
-        copy.set_types(list(_COLUMNS.values()))
-        for order, occurrence in enumerate(occurrences):
-            copy.write_row(tuple(_row(order, occurrence)))
-
-
-def _row(order: int, o: Occurrence) -> Iterable[object]:
-    return (
-        order,
-        o.report_id,
-        o.topic_id,
-        o.consumer_group,
-        o.bookmark,
-        o.identity,
-        o.client_name,
-        o.sub_id,
-        o.host,
-        o.handler_version,
-        o.message_id,
-        o.body,
-        o.digest,
-        len(o.body),
-        [part for header in o.headers for part in header],
-        o.content_type,
-        o.cause,
-        o.error_type,
-        one_line(o.error_message),
-        o.error_message,
-        o.traceback,
-        o.fingerprint.digest,
-        CLASSIFIER,
-        storable(o.fingerprint.title),
-        storable(o.fingerprint.summary),
-        [storable(part) for part in o.fingerprint.inputs],
-        o.attempts,
-        o.failures,
-        o.crashes,
-        o.dequeue_count,
-        o.dequeue_count_source,
-        o.first_failed_at,
-        o.failed_at,
-        o.failed_at_claimed,
-        o.redrive,
-        o.publisher,
-        o.seq,
-        o.suspected,
-        o.queue,
-        o.place,
-        o.delivery,
-    )

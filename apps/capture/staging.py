@@ -1,0 +1,128 @@
+"""Occurrences as rows of a temporary table, from which `merge` writes them down.
+
+It lives as long as its session and is empty after each transaction. What it has beyond
+the columns here is what the merge finds out about each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from django.db.backends.utils import CursorWrapper
+
+from apps.capture.occurrence import Occurrence
+from apps.core.text import one_line, storable
+from poisonguard.fingerprint import VERSION as CLASSIFIER
+
+_COLUMNS = {
+    "ord": "int4",
+    "report_id": "uuid",
+    "topic_id": "int8",
+    "consumer_group": "text",
+    "bookmark": "bytea",
+    "identity": "bytea",
+    "client_name": "text",
+    "sub_id": "text",
+    "host": "text",
+    "handler_version": "text",
+    "message_id": "text",
+    "content": "bytea",
+    "digest": "bytea",
+    "size": "int8",
+    "headers": "bytea[]",
+    "content_type": "text",
+    "cause": "text",
+    "error_type": "text",
+    "error_line": "text",
+    "error_message": "text",
+    "traceback": "text",
+    "fingerprint": "bytea",
+    "version": "int2",
+    "title": "text",
+    "summary": "text",
+    "inputs": "text[]",
+    "attempts": "int4",
+    "failures": "int4",
+    "crashes": "int4",
+    "dequeue_count": "int4",
+    "dequeue_count_source": "text",
+    "first_failed_at": "timestamptz",
+    "failed_at": "timestamptz",
+    "failed_at_claimed": "timestamptz",
+    "redrive": "uuid",
+    "publisher": "text",
+    "seq": "int8",
+    "suspected": "bool",
+    "queue": "text",
+    "place": "text",
+    "delivery": "bytea",
+}
+
+_STAGE = f"""
+CREATE TEMP TABLE IF NOT EXISTS incoming (
+    {", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())},
+    problem_id int8, poison_id int8, status text, ambiguous bool NOT NULL DEFAULT false
+) ON COMMIT DELETE ROWS
+"""
+
+
+def stage(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
+    """Copy these, and only these, into the table `incoming`, in their order."""
+    cursor.execute(_STAGE)
+    cursor.execute("DELETE FROM incoming")  # of an earlier merge in this transaction
+    _copy(cursor, occurrences)
+
+
+def _copy(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
+    columns = ", ".join(_COLUMNS)
+    statement = f"COPY incoming ({columns}) FROM STDIN (FORMAT BINARY)"
+    with cursor.copy(statement) as copy:
+        copy.set_types(list(_COLUMNS.values()))
+        for order, occurrence in enumerate(occurrences):
+            copy.write_row(tuple(_row(order, occurrence)))
+
+
+def _row(order: int, o: Occurrence) -> Iterable[object]:
+    return (
+        order,
+        o.report_id,
+        o.topic_id,
+        o.consumer_group,
+        o.bookmark,
+        o.identity,
+        o.client_name,
+        o.sub_id,
+        o.host,
+        o.handler_version,
+        o.message_id,
+        o.body,
+        o.digest,
+        len(o.body),
+        [part for header in o.headers for part in header],
+        o.content_type,
+        o.cause,
+        o.error_type,
+        one_line(o.error_message),
+        o.error_message,
+        o.traceback,
+        o.fingerprint.digest,
+        CLASSIFIER,
+        storable(o.fingerprint.title),
+        storable(o.fingerprint.summary),
+        [storable(part) for part in o.fingerprint.inputs],
+        o.attempts,
+        o.failures,
+        o.crashes,
+        o.dequeue_count,
+        o.dequeue_count_source,
+        o.first_failed_at,
+        o.failed_at,
+        o.failed_at_claimed,
+        o.redrive,
+        o.publisher,
+        o.seq,
+        o.suspected,
+        o.queue,
+        o.place,
+        o.delivery,
+    )
