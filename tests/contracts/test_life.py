@@ -63,7 +63,8 @@ GROUPED, GROUPED_KILLS = (1_000, 10) if SOAK else (30, 3)
 GROUPS = 3
 SHORTLY_HIDDEN = 2.0
 LONGEST_LIFE = 0.15
-PATIENCE = 60.0
+# A server in Python takes its time over ten thousand.
+PATIENCE = 600.0 if SOAK else 60.0
 MARK = b"x-poisonweb-redrive"
 HEADER = ((b"content-type", b"text/plain"),)
 
