@@ -15,8 +15,8 @@ import pytest
 
 from apps.brokers import adapters
 from apps.brokers import services as brokers
+from apps.brokers.adapters.redis_reader import RedisDeadLetterReader
 from apps.brokers.adapters.redis_settings import RedisStreams
-from apps.brokers.adapters.redis_streams import RedisDeadLetterReader
 from apps.brokers.models import Broker
 from apps.brokers.ports import BATCH_BYTES, Header, Outbound, Outcome, OutcomeKind
 from apps.brokers.vocabularies import poisonweb as vocabulary
@@ -266,12 +266,12 @@ def test_a_consumer_that_takes_the_message_first_keeps_it(
 ) -> None:
     bookmark = exhausted(redis_stage)
     reader = redis_reader(redis_stage)
-    (pending,) = reader._exhausted(b"billing")
+    (pending,) = reader._exhausted._used_up(b"billing")
     redis_stage.receive_again(
         bookmark, consumer_group="billing", client_name="billing-2"
     )
 
-    moved = reader._dead_letter(pending, now=NOON)
+    moved = reader._exhausted._dead_letter(pending, now=NOON)
 
     (entry,) = redis_stage.client.xpending_range(
         redis_stage.topic, "billing", "-", "+", 10

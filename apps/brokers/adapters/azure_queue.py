@@ -3,59 +3,27 @@
 The service itself dead-letters nothing: the Functions runtime does, in each function
 app, and `azure_exhausted` where there is none. A poison queue counts its own readers,
 which is us, so the count that a message had before is the policy of its topic.
+`azure_publisher` and `_reader` are the ports for messages, `_admin` those for people.
 """
 
 from __future__ import annotations
-
-import logging
-import random
-import time
-from collections.abc import Sequence
-from functools import partial
-from threading import Event
 
 from apps.brokers.adapters import azure_text
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_account import Account
 from apps.brokers.adapters.azure_admin import AzureBrokerAdmin, AzureTopicAdmin
-from apps.brokers.adapters.azure_exhausted import Exhausted
+from apps.brokers.adapters.azure_publisher import AzurePublisher
+from apps.brokers.adapters.azure_reader import AzureDeadLetterReader
 from apps.brokers.adapters.azure_settings import (
     LONGEST_TIMEOUT,
     QueueSettings,
-    queue_name,
     usual_encoding,
 )
-from apps.brokers.adapters.azure_text import Encoding
-from apps.brokers.adapters.azure_wire import (
-    LARGEST_PAGE,
-    Answered,
-    Hung,
-    Message,
-    Unsent,
-    Wire,
-    if_there,
-)
-from apps.brokers.ports import (
-    BATCH_BYTES,
-    Capabilities,
-    Counting,
-    DeadLetter,
-    Durability,
-    Headers,
-    Ordering,
-    Outbound,
-    Outcome,
-    OutcomeKind,
-)
-from apps.core.errors import Invalid, Refused, Unavailable
+from apps.brokers.adapters.azure_wire import Wire
+from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 
 # How many messages are on their way at once.
 SIDE_BY_SIDE = 32
-SHORTEST_PAUSE = 0.1
-# So that a reader that holds very many comes to an end, too.
-MOST_CALLS = 1_000
-
-_LOG = logging.getLogger(__name__)
 
 CAPABILITIES = Capabilities(
     # In base64; plain text may be a third longer.
@@ -108,192 +76,3 @@ class AzureAdapter:
 
 
 ADAPTER = AzureAdapter()
-
-
-class AzurePublisher:
-    """Puts messages side by side; Azure's answer with an id is the confirmation."""
-
-    def __init__(self, wire: Wire, *, usual: Encoding) -> None:
-        self._wire = wire
-        self._usual = usual
-
-    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
-        told = self._wire.each(partial(self._outcome, gone=Event()), messages)
-        unsent = [outcome for outcome in told if isinstance(outcome, Unsent)]
-        if unsent and not any(_may_be_there(outcome) for outcome in told):
-            raise unsent[0]
-        return [
-            _unknown(outcome) if isinstance(outcome, Unsent) else outcome
-            for outcome in told
-        ]
-
-    def close(self) -> None:
-        self._wire.close()
-
-    def _outcome(self, message: Outbound, *, gone: Event) -> Outcome | Unsent:
-        """Send one message, unless another one has just found Azure `gone`."""
-        try:
-            queue = queue_name(message.topic, field="topic")
-            text = azure_text.write(message.body, message.headers, usual=self._usual)
-            if gone.is_set():
-                return Unsent("Azure went away before this message was sent.")
-            made = self._wire.put(queue, text)
-        except (Refused, Invalid) as refusal:
-            return Outcome(kind=OutcomeKind.REFUSED, detail=str(refusal))
-        except Unsent as away:
-            gone.set()
-            return away
-        except Unavailable as silence:
-            if isinstance(silence, Hung):
-                gone.set()
-            return _unknown(silence)
-        return Outcome(kind=OutcomeKind.SENT, bookmark=made.id)
-
-
-class AzureDeadLetterReader:
-    """Reads a poison queue, and keeps from others what it has read of it.
-
-    What was handed out and is left unacknowledged becomes visible again after a while;
-    it is then taken once more, and kept. Each time its receipt is another one: whoever
-    took it last has it in hand.
-    """
-
-    def __init__(self, wire: Wire, settings: QueueSettings) -> None:
-        self._wire = wire
-        self._settings = settings
-        self._queue = settings.poison_queue
-        self._receipts: dict[str, str] = {}
-        self._handed_out: set[str] = set()
-        self._pause = SHORTEST_PAUSE
-        self._asked_at = 0.0
-        self._exhausted = Exhausted(wire, settings)
-
-    def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
-        deadline = time.monotonic() + wait
-        try:
-            while not (letters := self._batch(limit)):
-                if not self._rest(deadline):
-                    return []
-        except Unavailable:
-            # An answer that was lost may have hidden some: they come in time, as all.
-            self._handed_out.clear()
-            raise
-        self._pause = SHORTEST_PAUSE
-        return letters
-
-    def peek(self, *, limit: int) -> list[DeadLetter]:
-        look = partial(self._wire.peek, self._queue, count=limit)
-        found = if_there(look, otherwise=list[Message]())
-        found.sort(key=lambda message: message.inserted_at)
-        return [self._letter(message) for message in found]
-
-    def acknowledge(self, handles: Sequence[str]) -> None:
-        self._wire.each(self._delete, [h for h in handles if h in self._receipts])
-
-    def extend(self, handles: Sequence[str]) -> None:
-        keep = partial(self._hide, seconds=self._settings.hidden_for)
-        self._wire.each(keep, [h for h in handles if h in self._receipts])
-
-    def release(self, handles: Sequence[str]) -> None:
-        ours = [handle for handle in handles if handle in self._receipts]
-        self._wire.each(partial(self._hide, seconds=0), ours)
-        for handle in ours:
-            self._forget(handle)
-
-    def dead_letter_exhausted(self) -> int:
-        return self._exhausted.move()
-
-    def close(self) -> None:
-        self._wire.close()
-
-    def _batch(self, limit: int) -> list[DeadLetter]:
-        letters, size = list[DeadLetter](), 0
-        for _ in range(MOST_CALLS):
-            if len(letters) >= limit or size >= BATCH_BYTES:
-                break
-            taken = self._take(min(LARGEST_PAGE, limit - len(letters)))
-            if not taken:
-                break
-            fresh = [self._letter(one) for one in taken if self._is_new(one)]
-            letters += fresh
-            size += sum(letter.size for letter in fresh)
-        return letters
-
-    def _take(self, count: int) -> list[Message]:
-        self._asked_at = time.monotonic()
-        hidden_for = self._settings.hidden_for
-        get = partial(self._wire.get, self._queue, count=count, hidden_for=hidden_for)
-        return if_there(get, otherwise=[])
-
-    def _is_new(self, message: Message) -> bool:
-        self._receipts[message.id] = message.receipt
-        if message.id in self._handed_out:
-            return False
-        self._handed_out.add(message.id)
-        return True
-
-    def _rest(self, deadline: float) -> bool:
-        """Wait until it is time to ask again; False where that is after the deadline.
-
-        An empty queue is asked ever less often, up to `maxPollingInterval`.
-        """
-        pause = min(self._pause, self._settings.max_polling_interval)
-        until = self._asked_at + pause * random.uniform(0.8, 1.2)  # noqa: S311
-        now = time.monotonic()
-        time.sleep(max(0.0, min(until, deadline) - now))
-        if until > deadline:
-            return False
-        self._pause = pause * 2
-        return True
-
-    def _letter(self, message: Message) -> DeadLetter:
-        content = azure_text.read(
-            message.text,
-            expected=self._settings.message_encoding,
-            usual=self._settings.usual_encoding,
-        )
-        parts = (part for header in content.headers for part in header)
-        return DeadLetter(
-            queue=self._queue,
-            bookmark=message.id,
-            body=content.body,
-            headers=content.headers,
-            size=len(content.body) + sum(map(len, parts)),
-            enqueued_at=message.inserted_at,
-        )
-
-    def _delete(self, handle: str) -> None:
-        try:
-            self._wire.delete(self._queue, handle, self._receipts[handle])
-        except Answered as answer:
-            self._let_go(handle, answer)
-        self._forget(handle)
-
-    def _hide(self, handle: str, *, seconds: int) -> None:
-        receipt = self._receipts[handle]
-        try:
-            renewed = self._wire.hide(self._queue, handle, receipt, seconds=seconds)
-            self._receipts[handle] = renewed
-        except Answered as answer:
-            self._let_go(handle, answer)
-
-    def _let_go(self, handle: str, answer: Answered) -> None:
-        """Accept that others took a message when its time was over, or removed it.
-
-        If it is still there, it comes again: its record knows it.
-        """
-        if not (answer.names_no_message or answer.names_no_queue):
-            raise answer
-        _LOG.info("%s of %s is not ours any more", handle, self._queue)
-
-    def _forget(self, handle: str) -> None:
-        self._receipts.pop(handle, None)
-        self._handed_out.discard(handle)
-
-
-def _may_be_there(outcome: Outcome | Unsent) -> bool:
-    return isinstance(outcome, Outcome) and outcome.kind is not OutcomeKind.REFUSED
-
-
-def _unknown(silence: Unavailable) -> Outcome:
-    return Outcome(kind=OutcomeKind.UNKNOWN, detail=str(silence))

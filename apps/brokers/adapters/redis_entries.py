@@ -61,7 +61,7 @@ def join(body: bytes, headers: Fields, *, body_field: bytes) -> Fields:
 def seq_of(bookmark: bytes) -> int:
     """Order a stream id in one number: milliseconds, then bits to count in one."""
     milliseconds, _, number = bookmark.partition(b"-")
-    low = min(int(number or 0), 2**SEQ_BITS - 1)
+    low = min(int(number or 0), (1 << SEQ_BITS) - 1)
     return min(int(milliseconds) << SEQ_BITS | low, SEQ_LIMIT)
 
 

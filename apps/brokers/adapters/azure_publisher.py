@@ -1,0 +1,62 @@
+"""Puts messages into queues, each of them confirmed, refused or unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from threading import Event
+
+from apps.brokers.adapters import azure_text
+from apps.brokers.adapters.azure_settings import queue_name
+from apps.brokers.adapters.azure_text import Encoding
+from apps.brokers.adapters.azure_wire import Hung, Unsent, Wire
+from apps.brokers.ports import Outbound, Outcome, OutcomeKind
+from apps.core.errors import Invalid, Refused, Unavailable
+
+
+class AzurePublisher:
+    """Puts messages side by side; Azure's answer with an id is the confirmation."""
+
+    def __init__(self, wire: Wire, *, usual: Encoding) -> None:
+        self._wire = wire
+        self._usual = usual
+
+    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+        told = self._wire.each(partial(self._outcome, gone=Event()), messages)
+        unsent = [outcome for outcome in told if isinstance(outcome, Unsent)]
+        if unsent and not any(_may_be_there(outcome) for outcome in told):
+            raise unsent[0]
+        return [
+            _unknown(outcome) if isinstance(outcome, Unsent) else outcome
+            for outcome in told
+        ]
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _outcome(self, message: Outbound, *, gone: Event) -> Outcome | Unsent:
+        """Send one message, unless another one has just found Azure `gone`."""
+        try:
+            queue = queue_name(message.topic, field="topic")
+            text = azure_text.write(message.body, message.headers, usual=self._usual)
+            if gone.is_set():
+                return Unsent("Azure went away before this message was sent.")
+            made = self._wire.put(queue, text)
+        except (Refused, Invalid) as refusal:
+            return Outcome(kind=OutcomeKind.REFUSED, detail=str(refusal))
+        except Unsent as away:
+            gone.set()
+            return away
+        except Unavailable as silence:
+            if isinstance(silence, Hung):
+                gone.set()
+            return _unknown(silence)
+        return Outcome(kind=OutcomeKind.SENT, bookmark=made.id)
+
+
+def _may_be_there(outcome: Outcome | Unsent) -> bool:
+    return isinstance(outcome, Outcome) and outcome.kind is not OutcomeKind.REFUSED
+
+
+def _unknown(silence: Unavailable) -> Outcome:
+    return Outcome(kind=OutcomeKind.UNKNOWN, detail=str(silence))

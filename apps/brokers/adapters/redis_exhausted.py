@@ -1,0 +1,142 @@
+"""Dead-lettering of what consumers were handed too often and did not settle.
+
+Redis counts how often it hands out a message, and leaves the rest to those who read.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from redis.exceptions import ResponseError
+
+from apps.brokers.adapters.redis_entries import Entry, Fields, entries_of, pairs
+from apps.brokers.adapters.redis_settings import FENCE, RedisStreams, text
+from apps.brokers.adapters.redis_wire import (
+    Command,
+    Wire,
+    optional,
+    reason_of,
+    server_time,
+)
+from apps.brokers.vocabularies import poisonweb as vocabulary
+from apps.core.errors import Refused
+
+DEAD_LETTER_PAGE = 1_000
+
+_LOG = logging.getLogger(__name__)
+
+
+class Exhausted:
+    """Moves the messages of one stream that were handed out too often.
+
+    The queue has to be a stream already.
+    """
+
+    def __init__(self, wire: Wire, settings: RedisStreams) -> None:
+        self._wire = wire
+        self._settings = settings
+        self._queue = settings.queue
+        self._looked_at: dict[bytes, bytes] = {}
+
+    def move(self) -> int:
+        """Move some, a page of each consumer group's, and give their number."""
+        moved = 0
+        for group in self._groups():
+            now = server_time(self._wire)
+            for pending in self._used_up(group):
+                moved += self._dead_letter(pending, now=now)
+        return moved
+
+    def _used_up(self, group: bytes) -> list[_Pending]:
+        """Look at the next page of a group's overdue entries, for those used up."""
+        start = self._looked_at.get(group, b"-")
+        idle = int(self._settings.visibility_timeout * 1000)
+        page = self._wire.call(
+            *("XPENDING", self._settings.stream, group, "IDLE", idle),
+            *(start, "+", DEAD_LETTER_PAGE),
+        )
+        full = len(page) == DEAD_LETTER_PAGE
+        self._looked_at[group] = b"(" + page[-1][0] if full else b"-"
+        found = (_Pending(group, *fields) for fields in page)
+        limit = self._settings.max_dequeue_count
+        return [pending for pending in found if pending.dequeue_count >= limit]
+
+    def _dead_letter(self, pending: _Pending, *, now: datetime) -> bool:
+        """Move one message, unless a consumer took it since we looked.
+
+        1. Claim it, which fails when it is no longer overdue: nobody else gets it now.
+        2. In one MULTI, add it to the queue and settle it for its group. Killed in
+           between, it is pending under our name and overdue again after the timeout.
+        """
+        stream, idle = self._settings.stream, self._settings.visibility_timeout
+        claim: Command = (
+            *("XCLAIM", stream, pending.group, FENCE, int(idle * 1000)),
+            *(pending.bookmark, "JUSTID"),
+        )
+        find: Command = ("XRANGE", stream, pending.bookmark, pending.bookmark)
+        replies = self._wire.exchange([claim, find])
+        claimed = self._wire.accepted(replies[0], command=claim)
+        found = self._wire.accepted(replies[1], command=find)
+        if not claimed:
+            return False
+        if not found:
+            self._settle_trimmed(pending)
+            return False
+        return self._move(pending, entries_of(found)[0], now=now)
+
+    def _move(self, pending: _Pending, entry: Entry, *, now: datetime) -> bool:
+        story = _story(pending, now=now)
+        fields = [part for pair in (*entry.fields, *story) for part in pair]
+        settle = ("XACK", self._settings.stream, pending.group, pending.bookmark)
+        try:
+            added, _ = self._wire.together(("XADD", self._queue, "*", *fields), settle)
+        except Refused as error:
+            _LOG.warning("A message was not dead-lettered: %s", error)
+            return False
+        if isinstance(added, ResponseError):
+            # A MULTI goes on after an error: settled, but in no queue. Undo that.
+            self._wire.call(
+                *("XCLAIM", self._settings.stream, pending.group, pending.client, 0),
+                *(pending.bookmark, "RETRYCOUNT", pending.dequeue_count),
+                *("FORCE", "JUSTID"),
+            )
+            _LOG.warning("A message was not dead-lettered: %s", reason_of(added))
+            return False
+        return True
+
+    def _settle_trimmed(self, pending: _Pending) -> None:
+        stream, bookmark = self._settings.stream, text(pending.bookmark)
+        what = (
+            "%s of %s was trimmed before it could be dead-lettered: its bytes are gone"
+        )
+        _LOG.warning(what, bookmark, text(stream))
+        self._wire.call("XACK", stream, pending.group, pending.bookmark)
+
+    def _groups(self) -> list[bytes]:
+        found = optional(self._wire, "XINFO", "GROUPS", self._settings.stream)
+        return [pairs(group)["name"] for group in found or ()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """What XPENDING says of one message, in its order."""
+
+    group: bytes
+    bookmark: bytes
+    client: bytes
+    idle_ms: int
+    dequeue_count: int
+
+
+def _story(pending: _Pending, *, now: datetime) -> Fields:
+    """Write down why the message is in the queue."""
+    return vocabulary.exhausted(
+        bookmark=pending.bookmark,
+        consumer_group=pending.group,
+        # Pending under our own name: we were killed here before, its client is lost.
+        client_name=b"" if pending.client == FENCE else pending.client,
+        attempts=pending.dequeue_count,
+        failed_at=now - timedelta(milliseconds=pending.idle_ms),
+    )

@@ -1,0 +1,64 @@
+"""Publishes to streams by their names, pipelined, each message confirmed or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from apps.brokers.adapters.redis_entries import join
+from apps.brokers.adapters.redis_settings import RedisStreams, key, text
+from apps.brokers.adapters.redis_wire import Command, Lost, Wire, is_passing, reason_of
+from apps.brokers.ports import Outbound, Outcome, OutcomeKind
+from apps.core.errors import Unavailable
+
+# What Redis takes in one string and in one command; beyond that it drops the whole
+# connection, and every other message on it.
+LARGEST_STRING = 512 * 2**20
+MOST_FIELDS = 500_000
+
+
+class RedisPublisher:
+    """Publishes with XADD; Redis' reply with the new id is the confirmation."""
+
+    def __init__(self, settings: RedisStreams) -> None:
+        self._wire = Wire(settings.url)
+        self._body_field = key(settings.body_field)
+
+    def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
+        plans = [self._plan(message) for message in messages]
+        commands = [plan for plan in plans if not isinstance(plan, Outcome)]
+        answers = iter(self._send(commands))
+        return [plan if isinstance(plan, Outcome) else next(answers) for plan in plans]
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def _plan(self, message: Outbound) -> Command | Outcome:
+        fields = join(message.body, message.headers, body_field=self._body_field)
+        flat = [part for pair in fields for part in pair]
+        if not flat:
+            return _refused("A message without body and headers is no stream entry.")
+        size = len(message.body) + sum(len(n) + len(v) for n, v in message.headers)
+        if len(fields) > MOST_FIELDS or size > LARGEST_STRING:
+            return _refused(f"Redis takes {MOST_FIELDS} fields and 512 MB at most.")
+        return [b"XADD", key(message.topic), b"*", *flat]
+
+    def _send(self, commands: Sequence[Command]) -> list[Outcome]:
+        replies = self._wire.exchange(commands) if commands else []
+        if replies and all(is_passing(reply) for reply in replies):
+            raise Unavailable(f"Redis takes no message now: {reason_of(replies[0])}")
+        return [_outcome(reply) for reply in replies]
+
+
+def _outcome(reply: Any) -> Outcome:
+    if isinstance(reply, Lost):
+        return Outcome(kind=OutcomeKind.UNKNOWN, detail=reply.reason)
+    if isinstance(reply, ResponseError):
+        return _refused(f"Redis refuses it: {reason_of(reply)}")
+    return Outcome(kind=OutcomeKind.SENT, bookmark=text(reply))
+
+
+def _refused(detail: str) -> Outcome:
+    return Outcome(kind=OutcomeKind.REFUSED, detail=detail)
