@@ -22,6 +22,7 @@ from apps.api.views.base import View
 from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.core import clock
+from apps.poison.backlogs import backlogs
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item
 from apps.triage.states import UNFINISHED
@@ -91,37 +92,12 @@ def _poisons(principal: Principal, now: datetime) -> list[Family]:
     )
     topics = Topic.objects.order_by("name")[:MOST_TOPICS]
     names = {topic.pk: topic.name for topic in topics if principal.sees(topic.name)}
-    with connection.cursor() as cursor:
-        cursor.execute(_BACKLOGS, {"ids": list(names), "most": MOST_COUNTED})
-        for pk, number, since in cursor.fetchall():
-            labels = {"topic": _short(names[pk])}
-            age = max(0.0, (now - since).total_seconds()) if since else 0.0
-            opened.samples.append((labels, number))
-            oldest.samples.append((labels, age))
+    for pk, backlog in backlogs(topics=list(names), most=MOST_COUNTED).items():
+        labels, since = {"topic": _short(names[pk])}, backlog.oldest
+        age = max(0.0, (now - since).total_seconds()) if since else 0.0
+        opened.samples.append((labels, backlog.open))
+        oldest.samples.append((labels, age))
     return [opened, oldest]
-
-
-# Only the index of problems, states and times is read, and of the oldest one entry.
-_BACKLOGS = """
-SELECT topic.id, opened.number, oldest.at
-FROM unnest(%(ids)s::bigint[]) AS topic(id),
-LATERAL (
-    SELECT count(*) AS number FROM (
-        SELECT FROM poison_problem problem
-        JOIN poison_poison poison
-          ON poison.problem_id = problem.id AND poison.state = 'open'
-        WHERE problem.topic_id = topic.id LIMIT %(most)s
-    ) few
-) opened,
-LATERAL (
-    SELECT min(first.last_failed_at) AS at FROM poison_problem problem, LATERAL (
-        SELECT last_failed_at FROM poison_poison
-        WHERE problem_id = problem.id AND state = 'open'
-        ORDER BY last_failed_at, id LIMIT 1
-    ) first
-    WHERE problem.topic_id = topic.id
-) oldest
-"""
 
 
 def _lanes(principal: Principal, now: datetime) -> list[Family]:

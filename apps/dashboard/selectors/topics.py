@@ -22,6 +22,7 @@ from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, counted
 from apps.dashboard.selectors import guards, positions, skips
 from apps.dashboard.selectors.guards import GuardList, Idle
 from apps.dashboard.selectors.positions import PositionRow
+from apps.poison.backlogs import backlogs
 from apps.poison.models import Poison, Problem, SkipList
 from apps.poison.states import Shown, shown_as
 from apps.team.rights import Principal
@@ -286,36 +287,12 @@ def _place(age: int) -> int:
     return HOURS - 1 - min(age, HOURS - 1)
 
 
-# Topic by topic and problem by problem, so that each step is one look at an index.
-_BACKLOGS = """
-SELECT topic.id, opened.number, oldest.at
-FROM unnest(%(ids)s::bigint[]) AS topic(id),
-LATERAL (
-    SELECT count(*) AS number FROM (
-        SELECT FROM poison_problem problem
-        JOIN poison_poison poison
-          ON poison.problem_id = problem.id AND poison.state = 'open'
-        WHERE problem.topic_id = topic.id LIMIT %(most)s
-    ) few
-) opened,
-LATERAL (
-    SELECT min(first.last_failed_at) AS at FROM poison_problem problem, LATERAL (
-        SELECT last_failed_at FROM poison_poison
-        WHERE problem_id = problem.id AND state = 'open'
-        ORDER BY last_failed_at, id LIMIT 1
-    ) first
-    WHERE problem.topic_id = topic.id
-) oldest
-"""
-
-
 def _backlogs(ids: list[int]) -> dict[int, Backlog]:
-    with connection.cursor() as cursor:
-        cursor.execute(_BACKLOGS, {"ids": ids, "most": MOST_COUNTED + 1})
-        return {
-            topic: Backlog(open=Count(number), oldest=oldest)
-            for topic, number, oldest in cursor.fetchall()
-        }
+    found = backlogs(topics=ids, most=MOST_COUNTED + 1)
+    return {
+        topic: Backlog(open=Count(backlog.open), oldest=backlog.oldest)
+        for topic, backlog in found.items()
+    }
 
 
 def _lags(ids: list[int], *, now: datetime) -> dict[int, int]:

@@ -15,6 +15,7 @@ from apps.api import metrics
 from apps.brokers.models import Topic
 from apps.capture.models import Lane
 from apps.core import clock
+from apps.poison import backlogs
 from apps.poison.models import Poison
 from apps.poison.query import Query
 from apps.team.rights import Principal, Scope
@@ -173,7 +174,7 @@ def test_a_key_for_some_topics_sees_no_other_and_no_sum(orders: Topic) -> None:
 def test_what_takes_too_long_is_left_out_and_that_is_told(
     reader: Caller, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "_BACKLOGS", "SELECT pg_sleep(5), 0, 0")
+    monkeypatch.setattr(backlogs, "_BACKLOGS", "SELECT pg_sleep(5), 0, 0")
     monkeypatch.setattr(metrics, "PATIENCE_MS", 50)
 
     found = told(reader)
