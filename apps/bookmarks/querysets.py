@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
 from django.db import models
-from django.db.models import Q
 
 from apps.bookmarks.states import Source
-from apps.core.patterns import like
+from apps.core.patterns import any_like
 
 if TYPE_CHECKING:
     from apps.bookmarks.models import BookmarkPosition, Mark
@@ -21,12 +20,7 @@ class PositionQuerySet(models.QuerySet["BookmarkPosition"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep what a principal may see: topics by name, or by pattern with `*`."""
-        if "*" in (patterns := tuple(patterns)):
-            return self
-        wanted = Q(pk__in=[])
-        for pattern in patterns:
-            wanted |= Q(topic__name__like=like(pattern))
-        return self.filter(wanted)
+        return self.filter(any_like("topic__name", patterns))
 
     def locked(self) -> Self:
         """Lock them, in the one order that all writers keep, for this transaction."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
 from django.db import models
-from django.db.models import Q
 
-from apps.core.patterns import like
+from apps.core.patterns import any_like
 
 if TYPE_CHECKING:
     from apps.brokers.models import Topic
@@ -19,7 +18,4 @@ class TopicQuerySet(models.QuerySet["Topic"]):
         return self.filter(broker__isnull=False).exclude(dead_letter_queue="")
 
     def matching(self, patterns: Iterable[str]) -> Self:
-        wanted = Q(pk__in=[])
-        for pattern in patterns:
-            wanted |= Q(name__like=like(pattern))
-        return self.filter(wanted)
+        return self.filter(any_like("name", patterns))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from django.db import models
+from django.db.models import Q
 
 # Generic for the type checker only; Django's own class takes no parameter.
 if TYPE_CHECKING:
@@ -24,6 +26,16 @@ def matches(pattern: str, text: str) -> bool:
 def like(pattern: str) -> str:
     """Turn a pattern of `*` into one of LIKE, in which nothing else is special."""
     return pattern.translate(_LIKE_SPECIALS).replace("*", "%")
+
+
+def any_like(field: str, patterns: Iterable[str]) -> Q:
+    """Tell of rows whose text matches one of these; of all rows if one is `*`."""
+    wanted = Q(pk__in=[])
+    for pattern in patterns:
+        if pattern == "*":
+            return Q()
+        wanted |= Q((f"{field}__like", like(pattern)))
+    return wanted
 
 
 class Like(TextLookup):

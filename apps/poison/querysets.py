@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import Count, Exists, OuterRef, Q
 from django.db.models.expressions import RawSQL
 
-from apps.core.patterns import like
+from apps.core.patterns import any_like
 from apps.poison.query import Query
 from apps.poison.states import SHOWN, Shown, State
 
@@ -27,12 +27,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep what a principal may see: topics by name, or by pattern with `*`."""
-        if "*" in (patterns := tuple(patterns)):
-            return self
-        wanted = Q(pk__in=[])
-        for pattern in patterns:
-            wanted |= Q(topic__name__like=like(pattern))
-        return self.filter(wanted)
+        return self.filter(any_like("topic__name", patterns))
 
     def captured_after(self, snapshot: str) -> Self:
         """Keep what was not there yet when this snapshot was taken."""
@@ -94,12 +89,7 @@ class SkipQuerySet(models.QuerySet["Skip"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep what a principal may see: topics by name, or by pattern with `*`."""
-        if "*" in (patterns := tuple(patterns)):
-            return self
-        wanted = Q(pk__in=[])
-        for pattern in patterns:
-            wanted |= Q(topic__name__like=like(pattern))
-        return self.filter(wanted)
+        return self.filter(any_like("topic__name", patterns))
 
     def matched_like(self, *, topic: int, kind: str, digest: bytes) -> Self:
         """Keep what matches by this value, which is known by its SHA-256."""
