@@ -35,6 +35,8 @@ _CLOCK = re.compile(r"(?:(\d{1,2})\.)?(\d{1,2}):([0-5]\d):([0-5]\d(?:\.\d{1,7})?
 OF_THE_BROKER = {
     *("dead_letter_queue", "max_dequeue_count", "visibility_timeout", "options"),
 }
+# What a `host.json` calls a policy of ours, whatever the kind of broker.
+OURS_IN_HOST_JSON = {"maxDequeueCount": "max_dequeue_count"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +91,7 @@ def set_policies(
     if not changes:
         return topic
     if OF_THE_BROKER & changes.keys():
+        _check_told_once(policies)
         _check_with_broker(topic, policies)
     with transaction.atomic():
         Topic.objects.filter(pk=topic.pk).update(
@@ -133,16 +136,27 @@ def pasted(
         found = read(host_json)
     except Invalid as wrong:
         raise Invalid("host_json", str(wrong)) from None
-    # It is a policy of ours, whatever the kind.
-    count = found.pop("maxDequeueCount", told.get("max_dequeue_count"))
+    policies = {
+        ours: found.pop(name)
+        for name, ours in OURS_IN_HOST_JSON.items()
+        if name in found
+    }
     known = _options("options", told.get("options"))
-    return {**told, "max_dequeue_count": count, "options": {**known, **found}}
+    return {**told, **policies, "options": {**known, **found}}
 
 
 def _host_json_of(topic: Topic) -> adapters.Pasted | None:
     if topic.broker is None:
         return None
     return adapters.reader_of_host_json(topic.broker.kind)
+
+
+def _check_told_once(policies: Policies) -> None:
+    """Refuse a policy as an option, too: the lane would go by the one or the other."""
+    for name, ours in OURS_IN_HOST_JSON.items():
+        if name in policies.options:
+            remedy = f"{name} is a policy of its own: set {ours}, and leave it out."
+            raise Invalid("options", remedy)
 
 
 def _check_with_broker(topic: Topic, policies: Policies) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
-from apps.brokers.policies import Policies, options_from, set_policies
+from apps.brokers.policies import Policies, options_from, pasted, set_policies
 from apps.core.errors import Absent, Forbidden, Invalid
 from apps.team.rights import Principal, Scope
 
@@ -152,6 +152,38 @@ def test_what_its_broker_cannot_do_is_refused(
 
     assert wrong.value.field == field
     assert not Entry.objects.exists()
+
+
+@pytest.mark.parametrize("count", [5, 7])
+def test_a_policy_is_told_in_one_place_and_the_remedy_names_it(
+    topic: Topic, operator: Principal, now: datetime, count: int
+) -> None:
+    Broker.objects.update(kind="azure_queue", url="UseDevelopmentStorage=true")
+    topic = Topic.objects.select_related("broker").get(pk=topic.pk)
+    options = options_from(f'{{"maxDequeueCount": {count}, "batchSize": 4}}')
+
+    with pytest.raises(Invalid, match="max_dequeue_count") as wrong:
+        set_policies(
+            topic=topic,
+            policies=Policies.of(topic).changed({"options": options}),
+            principal=operator,
+            now=now,
+        )
+
+    assert wrong.value.field == "options"
+    assert Policies.of(Topic.objects.get()) == Policies.of(topic)
+
+
+def test_what_is_pasted_of_a_policy_becomes_it(topic: Topic) -> None:
+    Broker.objects.update(kind="azure_queue", url="UseDevelopmentStorage=true")
+    topic = Topic.objects.select_related("broker").get(pk=topic.pk)
+    queues = '{"extensions": {"queues": {"maxDequeueCount": 7, "batchSize": 4}}}'
+
+    both = pasted(topic, queues, {"max_dequeue_count": "3", "options": {}})
+    neither = pasted(topic, queues.replace('"maxDequeueCount": 7, ', ""), both)
+
+    assert both == {"max_dequeue_count": 7, "options": {"batchSize": 4}}
+    assert neither == both
 
 
 def test_a_topic_without_a_broker_has_no_dead_letter_queue(
