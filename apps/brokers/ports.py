@@ -66,6 +66,8 @@ class Capabilities:
     each look for dead letters costs a request: where there are none, it is made less
     and less often. `seq_bits` tells that the `seq` of a bookmark is a time in
     milliseconds, with so many bits below it that only count; None where it is no time.
+    `reserved` names the headers that are never sent, whoever asks: they would steer
+    the broker, or are its own to write.
     """
 
     max_message: int
@@ -82,6 +84,7 @@ class Capabilities:
     dead_letters_itself: bool
     delivered: bool
     polls: bool = False
+    reserved: frozenset[bytes] = frozenset()
     seq_bits: int | None = None
 
 
@@ -200,10 +203,11 @@ class Publisher(Protocol):
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
         """Send the messages pipelined and return one outcome for each, in order.
 
-        A message leaves byte for byte as it is given. One that the broker refuses
-        never keeps another from being sent: where it would break the connection, the
-        window is split until it stands alone. `sent` is claimed only on the broker's
-        confirmation; what was not answered before the connection broke is `unknown`.
+        A message leaves byte for byte as it is given, less the reserved headers. One
+        that the broker refuses never keeps another from being sent: where it would
+        break the connection, the window is split until it stands alone. `sent` is
+        claimed only on the broker's confirmation; what was not answered before the
+        connection broke is `unknown`.
         Raises `Unavailable` only when none of the messages can have been sent.
         """
 

@@ -12,7 +12,7 @@ from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import adapters, hosts, secrets
+from apps.brokers import adapters, hosts, secrets, vocabularies
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.holding import hold_broker
 from apps.brokers.models import Broker, Topic
@@ -134,6 +134,18 @@ def time_between(topic: Topic, seq: int, later: int) -> timedelta | None:
 def ordering_of(topic: Topic) -> Ordering:
     broker = _broker_of(topic)
     return adapters.adapter(broker.kind).ordering(topic.native_name)
+
+
+def left_out_of(topic: Topic) -> frozenset[bytes]:
+    """Name the headers that a message would lose on its way to this topic.
+
+    Those that tell of a failure stay behind in any case, so they are no loss.
+    """
+    try:
+        reserved = capabilities_of(topic).reserved
+    except Unavailable:
+        return frozenset()  # its client is missing: nothing can be sent there at all
+    return frozenset(name for name in reserved if vocabularies.leaving(((name, b""),)))
 
 
 def unmarked_topics() -> set[int]:

@@ -16,6 +16,7 @@ from threading import Timer
 
 import pytest
 
+from apps.brokers import adapters
 from apps.brokers.ports import (
     Capabilities,
     DeadLetter,
@@ -29,6 +30,7 @@ from apps.brokers.ports import (
 )
 from apps.core import clock
 from apps.core.errors import Unavailable
+from tests.contracts.kinds import KINDS
 from tests.contracts.stages import Message, Stage
 
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
@@ -42,6 +44,12 @@ MOST_HEADERS_OF_EVERY_DAY = 20_000
 PATIENCE = 15.0
 EVERY_BYTE = bytes(range(256))
 HEADER = ((b"content-type", b"text/plain"),)
+
+
+# Of any kind: what one reserves is a header like others to the rest.
+RESERVED_SOMEWHERE = frozenset().union(
+    *(adapters.adapter(kind).capabilities.reserved for kind in KINDS)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +118,26 @@ def test_a_message_arrives_byte_for_byte_or_is_refused(stage: Stage, name: str) 
         assert outcome.kind is REFUSED
         assert outcome.detail
         assert stage.contents(stage.queue) == []
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_SOMEWHERE))
+def test_a_reserved_header_stays_behind_and_all_others_arrive(
+    real_stage: Stage, name: bytes
+) -> None:
+    capabilities = real_stage.capabilities
+    given = ((name, b"0"), *HEADER)
+    message = Outbound(topic=real_stage.topic, body=b"body", headers=given)
+
+    (outcome,) = real_stage.publisher().publish([message])
+
+    kept = tuple(h for h in given if h[0] not in capabilities.reserved)
+    if capabilities.headers is Headers.NONE:
+        # Nothing is left out in silence: what cannot come along is refused.
+        assert (outcome.kind, capabilities.reserved) == (REFUSED, frozenset())
+    else:
+        assert (outcome.kind, outcome.detail) == (SENT, "")
+        ((body, headers),) = real_stage.contents(real_stage.topic)
+        assert (body, sorted(headers)) == (b"body", sorted(kept))
 
 
 def test_redriven_dead_letters_are_the_messages_that_came(stage: Stage) -> None:

@@ -33,6 +33,9 @@ class Capabilities(Schema):
     counting = CountingName(help_text="who knows a dead letter's dequeue count")
     dead_letters_itself = serializers.BooleanField()
     delivered = serializers.BooleanField(help_text="it counts deliveries")
+    reserved = serializers.ListField(
+        child=Text(), help_text="headers that are never sent: they would steer it"
+    )
 
 
 class Broker(Schema):

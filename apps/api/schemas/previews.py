@@ -52,4 +52,10 @@ class Preview(Schema):
     newer = Number(help_text="match by now, but are not in it")
     skipped = Reason(many=True)
     breakdown = Breakdown()
+    left_out = Named(
+        many=True,
+        allow_null=True,
+        help_text="reserved headers of the target's broker, which are never sent, and"
+        " how many messages bear each; null where counting took too long",
+    )
     sample = Poison(many=True)

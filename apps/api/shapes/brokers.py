@@ -7,7 +7,7 @@ from apps.api.shapes.base import Shape
 from apps.brokers import secrets
 from apps.brokers.ports import Capabilities
 from apps.brokers.reaching import Reached
-from apps.core.text import storable
+from apps.core.text import readable, storable
 
 
 def broker(seen: BrokerSeen) -> Shape:
@@ -39,6 +39,7 @@ def capabilities(can: Capabilities) -> Shape:
         "counting": can.counting.value,
         "dead_letters_itself": can.dead_letters_itself,
         "delivered": can.delivered,
+        "reserved": sorted(readable(name) for name in can.reserved),
     }
 
 

@@ -29,6 +29,7 @@ def preview(row: Operation, seen: Seen, *, now: datetime) -> Shape:
             "topics": _named(seen.by_topic),
             "consumer_groups": _named(seen.by_consumer),
         },
+        "left_out": None if seen.left_out is None else _named(seen.left_out),
         "sample": [poison(each, now=now) for each in seen.sample],
     }
 

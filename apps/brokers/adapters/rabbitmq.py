@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.rabbitmq_admin import RabbitBrokerAdmin, RabbitTopicAdmin
+from apps.brokers.adapters.rabbitmq_properties import RESERVED
 from apps.brokers.adapters.rabbitmq_publisher import MOST_BYTES, RabbitPublisher
 from apps.brokers.adapters.rabbitmq_reader import RabbitDeadLetterReader
 from apps.brokers.adapters.rabbitmq_settings import Address, Queues
@@ -38,6 +39,7 @@ CAPABILITIES = Capabilities(
     counting=Counting.BROKER,
     dead_letters_itself=True,
     delivered=True,
+    reserved=RESERVED,
 )
 
 

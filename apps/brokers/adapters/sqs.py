@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs_admin import SqsBrokerAdmin, SqsTopicAdmin
-from apps.brokers.adapters.sqs_messages import FIFO, LARGEST, MOST_ATTRIBUTES
+from apps.brokers.adapters.sqs_messages import (
+    CAME_FROM,
+    FIFO,
+    LARGEST,
+    MOST_ATTRIBUTES,
+)
 from apps.brokers.adapters.sqs_publisher import SqsPublisher
 from apps.brokers.adapters.sqs_reader import SqsDeadLetterReader
 from apps.brokers.adapters.sqs_wire import Place
@@ -35,6 +40,8 @@ CAPABILITIES = Capabilities(
     counting=Counting.BROKER,
     dead_letters_itself=True,
     delivered=False,
+    # Only SQS itself says where a message came from.
+    reserved=frozenset({CAME_FROM}),
 )
 
 

@@ -17,6 +17,7 @@ from apps.brokers.querysets import TopicQuerySet
 from apps.capture.models import LaneState
 from apps.core.errors import Unavailable
 from apps.core.ids import digest_of, raw
+from apps.core.text import readable
 from apps.dashboard.selectors.positions import lane_state
 from apps.team.rights import Principal
 
@@ -171,6 +172,7 @@ def facts(can: Capabilities) -> list[Fact]:
     return [
         ("Largest message", _size(can)),
         ("Headers", _headers(can)),
+        ("Headers never sent", _reserved(can)),
         ("Order", ORDERING[can.ordering]),
         ("A confirmation means", f"the message is {DURABILITY[can.durability.value]}"),
         ("Same message twice", _window(can.dedupe_window)),
@@ -215,6 +217,11 @@ def _headers(can: Capabilities) -> str:
     kind = "of any bytes" if can.headers is Headers.BYTES else "of text"
     most = "" if can.most_headers is None else f", at most {can.most_headers:,}"
     return kind + most
+
+
+def _reserved(can: Capabilities) -> str:
+    names = sorted(readable(name) for name in can.reserved)
+    return ", ".join(names) or "none"
 
 
 def _window(seconds: float) -> str:

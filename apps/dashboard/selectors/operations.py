@@ -15,7 +15,7 @@ from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.brokers.ports import Ordering
 from apps.core.errors import Absent, Unavailable
-from apps.dashboard.hurry import unless_slow
+from apps.core.hurry import unless_slow
 from apps.dashboard.paging import Cursor, Page, page
 from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.skips import Swallowed

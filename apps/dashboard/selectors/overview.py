@@ -10,7 +10,7 @@ from functools import partial
 from django.db import connection
 
 from apps.brokers.models import Topic
-from apps.dashboard.hurry import unless_slow
+from apps.core.hurry import unless_slow
 from apps.dashboard.paging import Count, counted
 from apps.dashboard.selectors import guards, health, operations, topics
 from apps.dashboard.selectors.guards import Idle

@@ -20,8 +20,8 @@ from apps.bookmarks.wire import MOST_RUNS
 from apps.brokers import services as brokers
 from apps.capture.models import LANE_LIVES, Lane, LaneState
 from apps.core.errors import Absent, Refused, Unavailable
+from apps.core.hurry import unless_slow
 from apps.dashboard import position_line
-from apps.dashboard.hurry import unless_slow
 from apps.dashboard.position_line import Line
 from apps.team.rights import Principal, Scope
 from apps.triage.services import moves

@@ -16,8 +16,8 @@ from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.capture.models import LANE_LIVES, HeldDeadLetter, Lane, LaneState, Sample
 from apps.core.errors import Absent
+from apps.core.hurry import unless_slow
 from apps.core.patterns import like
-from apps.dashboard.hurry import unless_slow
 from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, counted
 from apps.dashboard.selectors import guards, positions, skips
 from apps.dashboard.selectors.guards import GuardList, Idle

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.db import connection, transaction
@@ -17,6 +18,7 @@ from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.brokers.ports import Ordering
 from apps.core.errors import Absent, Invalid
+from apps.core.hurry import unless_slow
 from apps.core.ids import digest_of, raw
 from apps.poison.models import Poison
 from apps.poison.query import Query
@@ -25,6 +27,7 @@ from apps.poison.states import SILENT_AFTER_SECONDS
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.querysets import ItemQuerySet
+from apps.triage.services import reserved
 from apps.triage.states import SENDS, ItemState, State, Verb
 
 PREVIEW_LIVES = timedelta(minutes=15)
@@ -75,7 +78,10 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """What a preview shows beside its total; counts are of items."""
+    """What a preview shows beside its total; counts are of items.
+
+    `left_out` names the headers that stay behind; None where counting took too long.
+    """
 
     will_act: int
     skipped: tuple[tuple[str, int], ...]
@@ -83,6 +89,7 @@ class Seen:
     by_consumer: tuple[tuple[str, int], ...]
     sample: tuple[Poison, ...]
     newer: int
+    left_out: tuple[tuple[str, int], ...] | None
 
 
 def preview(*, ask: Ask, principal: Principal, now: datetime) -> Operation:
@@ -145,6 +152,7 @@ def see(*, operation: Operation) -> Seen:
             for item in waiting.select_related("poison__topic").order_by("id")[:3]
         ),
         newer=_newer(operation),
+        left_out=unless_slow(partial(reserved.left_out, operation), instead=None),
     )
 
 

@@ -64,6 +64,7 @@ def test_a_broker_is_added_and_its_address_is_told_to_nobody(
     assert told.json["address"] == "kept, sealed"
     assert told.json["options"] == {"body_field": "b"}
     assert told.json["capabilities"]["ordering"] == "topic"
+    assert told.json["capabilities"]["reserved"] == []
     assert answers[1].results == [told.json] == [answers[2].json]
     assert not any(password.encode() in each.response.content for each in answers)
     assert not any("url" in each for each in (told.json, answers[2].json))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from apps.brokers.models import Topic
+from apps.brokers.models import Broker, Topic
 from apps.brokers.services import RoutingPublisher
 from apps.core import clock
 from apps.poison.models import Poison
@@ -69,6 +69,20 @@ def test_a_preview_shows_what_would_be_done_and_does_nothing(
     }
     assert len(told["sample"]) == 3
     assert Poison.objects.open().count() == 4
+
+
+def test_a_preview_names_the_headers_that_are_left_out(
+    caller: Caller, now: datetime
+) -> None:
+    rabbit = Broker.objects.create(name="rabbit", kind="rabbitmq", url="env:NOWHERE")
+    poisons(now, 2, headers=[("CC", b'["audit"]'), ("tenant", b"a")])
+    Topic.objects.filter(name="orders").update(broker=rabbit)
+
+    redrive, drop_ = (preview(caller, verb=verb).json for verb in ("redrive", "drop"))
+    again = caller.get("operations/preview", token=redrive["token"]).json
+
+    assert redrive["left_out"] == [{"name": "CC", "count": 2}] == again["left_out"]
+    assert drop_["left_out"] == []
 
 
 def test_a_preview_can_be_read_again_by_its_owner_only(

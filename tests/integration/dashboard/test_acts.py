@@ -11,7 +11,7 @@ import pytest
 from django.http import HttpResponse
 from django.test import Client
 
-from apps.brokers.models import Topic
+from apps.brokers.models import Broker, Topic
 from apps.brokers.services import RoutingPublisher
 from apps.core import clock
 from apps.poison.models import Poison
@@ -93,6 +93,22 @@ def test_a_look_says_what_will_be_skipped_and_why(anna: Client, now: datetime) -
 
     assert "Requeue 1 message</button>" in page
     assert "dropped: restore it first" in page
+
+
+def test_a_look_says_which_headers_are_left_out_and_of_how_many(
+    anna: Client, orders: Topic, now: datetime
+) -> None:
+    rabbit = Broker.objects.create(name="rabbit", kind="rabbitmq", url="env:NOWHERE")
+    Topic.objects.filter(pk=orders.pk).update(broker=rabbit)
+    bearing = poisons(now, 2, headers=[("CC", b'["audit"]'), ("tenant", b"a")])
+    without = poisons(now, 1)
+
+    _, page = look(anna, "redrive", ids=ids(*bearing, *without))
+    _, other = look(anna, "redrive", ids=ids(*without))
+
+    told = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    assert "Left out: it steers the broker, not the consumer Messages CC 2" in told
+    assert "Left out" not in other
 
 
 def test_problems_are_taken_as_their_list_showed_them(

@@ -104,6 +104,17 @@ def test_what_each_kind_can_do_is_a_table(
     assert "Largest message" in page or "is not installed here" in page
 
 
+def test_which_headers_are_never_sent_is_in_the_table(admin: Client) -> None:
+    rabbit = Broker.objects.create(name="r", kind="rabbitmq", url="env:NOWHERE")
+    stream = Broker.objects.create(name="s", kind="redis_streams", url="env:NOWHERE")
+
+    some, none = (words(get(admin, f"/brokers/{b.pk}")) for b in (rabbit, stream))
+
+    names = "BCC, CC, amqp.expiration, amqp.user_id, x-delivery-count"
+    assert f"Headers never sent{names}" in some
+    assert "Headers never sentnone" in none
+
+
 def test_a_client_that_is_missing_is_told_with_the_remedy(
     admin: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.core.actor import Actor
+from apps.core.hurry import unless_slow
 from apps.dashboard.context import shell
-from apps.dashboard.hurry import unless_slow
 from apps.dashboard.selectors import overview
 from apps.poison.models import Poison
 from apps.reports.models import Day, Run

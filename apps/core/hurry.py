@@ -1,4 +1,4 @@
-"""Numbers that a page can do without: no page waits long for one."""
+"""Numbers that an answer can do without: nobody waits long for one."""
 
 from __future__ import annotations
 

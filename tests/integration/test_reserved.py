@@ -1,0 +1,104 @@
+"""Reserved headers: a preview says which the chosen messages bear, and how many do."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from apps.brokers.models import Broker, Topic
+from apps.poison.query import Query
+from apps.team.rights import Principal
+from apps.triage.services import reserved, selection
+from apps.triage.services.selection import Ask, Seen
+from apps.triage.states import Verb
+from tests.reports import capture, drop, failure, poisons
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CC, BCC = ("CC", b'["audit"]'), ("BCC", b'["audit"]')
+EXPIRES = ("amqp.expiration", b"60000")
+
+
+@pytest.fixture
+def orders() -> Topic:
+    broker = Broker.objects.create(name="r", kind="rabbitmq", url="amqp://localhost")
+    return Topic.objects.create(name="orders", native_name="orders", broker=broker)
+
+
+@pytest.fixture
+def stream() -> Topic:
+    url = "redis://localhost"
+    broker = Broker.objects.create(name="s", kind="redis_streams", url=url)
+    return Topic.objects.create(name="stream", native_name="stream", broker=broker)
+
+
+def bearing(now: datetime, *headers: tuple[str, bytes], topic: str = "orders") -> None:
+    capture(now, failure(now, topic=topic, headers=headers))
+
+
+def see(who: Principal, now: datetime, verb: Verb, target: str | None = None) -> Seen:
+    ask = Ask(verb=verb, query=Query.parse(""), target_topic=target)
+    operation = selection.preview(ask=ask, principal=who, now=now)
+    return selection.see(operation=operation)
+
+
+def test_each_is_told_with_the_number_of_messages_that_bear_it(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    bearing(now, CC, ("tenant", b"a"))
+    bearing(now, EXPIRES, ("tenant", b"a"), CC, BCC)
+    bearing(now, CC, CC)
+    bearing(now, ("cc", b"x"), ("tenant", b"BCC"), ("BCC ", b"CC"))
+    bearing(now)
+
+    seen = see(operator, now, Verb.REDRIVE)
+
+    assert seen.will_act == 5
+    assert seen.left_out == (("CC", 3), ("BCC", 1), ("amqp.expiration", 1))
+
+
+def test_what_tells_of_a_failure_is_no_loss(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    bearing(now, ("x-delivery-count", b"3"), ("x-death", b"[]"))
+
+    assert see(operator, now, Verb.REDRIVE).left_out == ()
+
+
+def test_the_broker_of_the_target_decides(
+    orders: Topic, stream: Topic, operator: Principal, now: datetime
+) -> None:
+    bearing(now, CC)
+    bearing(now, CC, topic="stream")
+    bearing(now, CC, topic="of no broker")
+
+    home = see(operator, now, Verb.REDRIVE)
+    away = see(operator, now, Verb.REDRIVE, "stream")
+    together = see(operator, now, Verb.REDRIVE, "orders")
+
+    assert home.left_out == (("CC", 1),)
+    assert away.left_out == ()
+    assert together.left_out == (("CC", 3),)
+
+
+def test_what_will_not_be_sent_is_not_counted(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    bearing(now, CC)
+    drop(now, *poisons(now, 2, headers=[CC]))
+
+    assert see(operator, now, Verb.REDRIVE).left_out == (("CC", 1),)
+    assert see(operator, now, Verb.DROP).left_out == ()
+
+
+def test_a_preview_goes_without_the_numbers_where_they_take_too_long(
+    orders: Topic, operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bearing(now, CC)
+    slow = reserved.COUNT.replace("WHERE", "WHERE pg_sleep(1) IS NOT NULL AND", 1)
+    monkeypatch.setattr(reserved, "COUNT", slow)
+
+    seen = see(operator, now, Verb.REDRIVE)
+
+    assert (seen.will_act, seen.left_out) == (1, None)
