@@ -14,28 +14,20 @@ from azure.storage.queue import QueueClient, QueueServiceClient
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.azure_queue import ADAPTER
-from apps.brokers.ports import (
-    BrokerAdmin,
-    DeadLetterReader,
-    Header,
-    Publisher,
-    TopicAdmin,
-)
+from apps.brokers.ports import Header
 from tests.brokers.azurite import Seen, Server
+from tests.contracts.stages import MAX_DEQUEUE_COUNT, Doors, Message
 
-MAX_DEQUEUE_COUNT = 3
 VISIBILITY_TIMEOUT = 2.0
 # Of a consumer, in seconds.
 SHORTEST_TIMEOUT = 1
 A_FEW = 4
 
-Message = tuple[bytes, tuple[Header, ...]]
 
-
-class AzureStage:
+class AzureStage(Doors):
     """Two queues of its own on a shared server, whose producers write base64."""
 
-    capabilities = ADAPTER.capabilities
+    adapter = ADAPTER
 
     def __init__(self, server: Server) -> None:
         server.start()
@@ -63,18 +55,6 @@ class AzureStage:
             visibility_timeout=VISIBILITY_TIMEOUT,
             options=self.options,
         )
-
-    def publisher(self) -> Publisher:
-        return ADAPTER.publisher(self.broker)
-
-    def reader(self) -> DeadLetterReader:
-        return ADAPTER.dead_letter_reader(self.broker, self.settings)
-
-    def admin(self) -> TopicAdmin:
-        return ADAPTER.topic_admin(self.broker, self.settings)
-
-    def broker_admin(self) -> BrokerAdmin:
-        return ADAPTER.broker_admin(self.broker)
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
         assert not headers

@@ -9,16 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from tests.brokers.redis import Server
 from tests.contracts import kinds
 from tests.contracts.kinds import BrokerServer
-from tests.contracts.stages import (
-    MemoryStage,
-    RealStage,
-    RedisStage,
-    Server,
-    Stage,
-    StreamStage,
-)
+from tests.contracts.memory_stage import MemoryStage
+from tests.contracts.redis_streams_stage import RedisStage
+from tests.contracts.stages import RealStage, Stage, StreamStage
 
 StageOf = Callable[[str], Stage]
 

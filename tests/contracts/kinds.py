@@ -67,8 +67,8 @@ KINDS = {
     for kind in (
         Kind(
             name="redis_streams",
-            server="tests.contracts.stages:Server",
-            stage="tests.contracts.stages:RedisStage",
+            server="tests.brokers.redis:Server",
+            stage="tests.contracts.redis_streams_stage:RedisStage",
         ),
         Kind(
             name="rabbitmq",

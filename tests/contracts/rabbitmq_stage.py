@@ -20,20 +20,17 @@ from apps.brokers.adapters.rabbitmq import ADAPTER
 from apps.brokers.adapters.rabbitmq_settings import Address
 from apps.brokers.adapters.rabbitmq_wire import Arrival, Broken, Wire
 from apps.brokers.ports import (
-    BrokerAdmin,
-    DeadLetterReader,
     Header,
     Outbound,
     OutcomeKind,
     Publisher,
-    TopicAdmin,
 )
 from tests.brokers.rabbitmq import Server
-from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Message
+from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Doors, Message
 
 
-class RabbitStage:
-    capabilities = ADAPTER.capabilities
+class RabbitStage(Doors):
+    adapter = ADAPTER
 
     def __init__(self, server: Server) -> None:
         if server.process.poll() is not None:
@@ -66,18 +63,6 @@ class RabbitStage:
             max_dequeue_count=MAX_DEQUEUE_COUNT,
             visibility_timeout=VISIBILITY_TIMEOUT,
         )
-
-    def publisher(self) -> Publisher:
-        return ADAPTER.publisher(self.broker)
-
-    def reader(self) -> DeadLetterReader:
-        return ADAPTER.dead_letter_reader(self.broker, self.settings)
-
-    def admin(self) -> TopicAdmin:
-        return ADAPTER.topic_admin(self.broker, self.settings)
-
-    def broker_admin(self) -> BrokerAdmin:
-        return ADAPTER.broker_admin(self.broker)
 
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
         """Add a message; pika could not write any bytes as its headers."""

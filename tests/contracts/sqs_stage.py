@@ -12,24 +12,20 @@ from boto3.session import Session
 from botocore.config import Config
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.sqs import ADAPTER, CAPABILITIES
+from apps.brokers.adapters.sqs import ADAPTER
 from apps.brokers.adapters.sqs_messages import entry, stored
 from apps.brokers.ports import (
-    BrokerAdmin,
-    DeadLetterReader,
     Header,
     Outbound,
-    Publisher,
-    TopicAdmin,
 )
 from tests.brokers.moto import REGION, Server
-from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Message
+from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Doors, Message
 
 
-class SqsStage:
+class SqsStage(Doors):
     """Queues of its own on a shared moto; the world uses boto3 itself."""
 
-    capabilities = CAPABILITIES
+    adapter = ADAPTER
 
     def __init__(
         self,
@@ -61,18 +57,6 @@ class SqsStage:
             dead_letter_queue=self.queue,
             visibility_timeout=self.visibility_timeout,
         )
-
-    def publisher(self) -> Publisher:
-        return ADAPTER.publisher(self.broker)
-
-    def reader(self) -> DeadLetterReader:
-        return ADAPTER.dead_letter_reader(self.broker, self.settings)
-
-    def admin(self) -> TopicAdmin:
-        return ADAPTER.topic_admin(self.broker, self.settings)
-
-    def broker_admin(self) -> BrokerAdmin:
-        return ADAPTER.broker_admin(self.broker)
 
     def declare(self, queue: str, **attributes: str) -> None:
         if self.suffix:

@@ -38,13 +38,13 @@ from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import Cause
 from tests.brokers.azurite import ACCOUNT, KEY
 from tests.contracts.azure_queue_stage import (
-    MAX_DEQUEUE_COUNT,
     VISIBILITY_TIMEOUT,
     AzureStage,
     body_of,
 )
 from tests.contracts.conftest import StageOf
 from tests.contracts.proxy import cutting
+from tests.contracts.stages import MAX_DEQUEUE_COUNT
 
 pytestmark = pytest.mark.needs("azurite")
 

@@ -22,10 +22,10 @@ from apps.brokers.ports import BATCH_BYTES, Header, Outbound, Outcome, OutcomeKi
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core.errors import Invalid, Refused, Unavailable
 from tests.contracts.proxy import cutting
+from tests.contracts.redis_streams_stage import RedisStage
 from tests.contracts.stages import (
     MAX_DEQUEUE_COUNT,
     VISIBILITY_TIMEOUT,
-    RedisStage,
 )
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

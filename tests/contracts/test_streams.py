@@ -6,10 +6,10 @@ import time
 
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from poisonguard.contract import Cause
+from tests.contracts.redis_streams_stage import RedisStage
 from tests.contracts.stages import (
     MAX_DEQUEUE_COUNT,
     VISIBILITY_TIMEOUT,
-    RedisStage,
     StreamStage,
 )
 

@@ -1,0 +1,43 @@
+"""A Redis that can be killed and started again; what it was told, it remembers."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import redis
+
+from poisonweb.embedded import processes
+from poisonweb.embedded import redis as embedded
+from poisonweb.embedded.ports import free_port
+
+
+class Server:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        port = free_port()
+        self._program = embedded.program(folder, port=port)
+        self.url = embedded.url(folder, port=port, database=0)
+        self.process = self._spawn()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def start(self) -> None:
+        self.process = self._spawn()
+
+    def stop(self) -> None:
+        self.kill()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        log = self._folder / "log"
+        process = processes.spawn(self._program, folder=self._folder, log=log)
+        while not self._program.ready(process.pid):
+            assert process.poll() is None, processes.last_line(log)
+            time.sleep(0.01)
+        with redis.Redis.from_url(self.url) as client:
+            # Else Redis may put a write off for two seconds while the disk is busy.
+            client.config_set("appendfsync", "always")
+        return process
