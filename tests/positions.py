@@ -10,12 +10,29 @@ from apps.bookmarks.services import settling
 from apps.bookmarks.services.opening import Opened, open_positions
 from apps.bookmarks.services.settling import Answer, Status
 from apps.bookmarks.wire import Holder
+from apps.brokers.ports import ConsumerPosition
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
 
 CONSUMER = Principal(
     actor=Actor.key("billing"), scopes=frozenset({Scope.POSITIONS_WRITE})
 )
+
+
+def told_by_broker(consumer_group: str = "billing", **changes: Any) -> ConsumerPosition:
+    """Give a consumer group as its broker tells of it: two messages are left."""
+    told = {
+        "consumer_group": consumer_group,
+        "clients": 2,
+        "bookmark": "17-0",
+        "seq": 17,
+        "head_bookmark": "19-0",
+        "head_seq": 19,
+        "lag": 2,
+        "pending": 1,
+        "oldest_pending_seconds": 3.0,
+    }
+    return ConsumerPosition(**{**told, **changes})
 
 
 def opened(now: datetime, /, principal: Principal = CONSUMER, **changes: Any) -> Opened:

@@ -17,14 +17,13 @@ from apps.bookmarks.models import BookmarkPosition, Mark, Move
 from apps.bookmarks.services import history
 from apps.bookmarks.services.settling import Status
 from apps.brokers.models import Topic
-from apps.brokers.ports import ConsumerPosition
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.core.notices import CHANNEL
 from apps.team.rights import Principal, Scope
 from apps.triage.services import moves
 from apps.triage.services.moves import Otherwise, Review, StillHeld, Strategy, Wish
-from tests.positions import opened, settle, update
+from tests.positions import opened, settle, told_by_broker, update
 from tests.reports import drop, poisons
 
 pytestmark = pytest.mark.django_db
@@ -291,17 +290,7 @@ def test_each_strategy_lands_where_it_says(
 def test_the_end_is_the_broker_s_where_it_tells(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    group = ConsumerPosition(
-        consumer_group="other",
-        clients=1,
-        bookmark="170",
-        seq=170,
-        head_bookmark="180",
-        head_seq=180,
-        lag=10,
-        pending=0,
-        oldest_pending_seconds=None,
-    )
+    group = told_by_broker("other", seq=170, head_seq=180, lag=10)
     bookmarks.observe(topic=position.topic, consumers=[group], now=now)
 
     move(position, Wish(strategy=Strategy.END), operator, now)

@@ -19,11 +19,10 @@ from apps.bookmarks.services import history, settling
 from apps.bookmarks.services.settling import Status
 from apps.bookmarks.wire import MOST_RUNS
 from apps.brokers.models import Topic
-from apps.brokers.ports import ConsumerPosition
 from apps.core.actor import Actor
 from apps.core.errors import Forbidden
 from apps.team.rights import Principal, Scope
-from tests.positions import opened, settle, statuses, update
+from tests.positions import opened, settle, statuses, told_by_broker, update
 
 EU = Principal(
     actor=Actor.key("eu"),
@@ -406,17 +405,7 @@ def test_postgres_itself_refuses_a_position_that_nobody_could_hold(
 def test_a_migration_taken_back_leaves_what_brokers_tell(now: datetime) -> None:
     settle(now, update(opened(now).epoch, (0, 10)))
     history.take(now=now)
-    group = ConsumerPosition(
-        consumer_group="billing",
-        clients=1,
-        bookmark="17-0",
-        seq=17,
-        head_bookmark="19-0",
-        head_seq=19,
-        lag=2,
-        pending=1,
-        oldest_pending_seconds=3.0,
-    )
+    group = told_by_broker()
     bookmarks.observe(topic=Topic.objects.get(), consumers=[group], now=now)
 
     call_command("migrate", "bookmarks", "0001", verbosity=0)

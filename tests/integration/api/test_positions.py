@@ -14,11 +14,10 @@ from apps.bookmarks import services as bookmarks
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.services import history
 from apps.brokers.models import Topic
-from apps.brokers.ports import ConsumerPosition
 from apps.core import clock
 from apps.team.rights import Role, Scope
 from tests.integration.api.caller import Caller, person, program
-from tests.positions import update
+from tests.positions import told_by_broker, update
 from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
@@ -196,19 +195,8 @@ def test_the_list_has_both_sources_and_who_has_settled_nothing(
     epoch = opened(consumer)["epoch"]
     opened(consumer, client_name="billing-2")
     settle(consumer, update(epoch, (0, 5), (8, 9)))
-    group = ConsumerPosition(
-        consumer_group="billing",
-        clients=2,
-        bookmark="17-0",
-        seq=17,
-        head_bookmark="19-0",
-        head_seq=19,
-        lag=2,
-        pending=1,
-        oldest_pending_seconds=3.0,
-    )
     topic = Topic.objects.get(name="orders")
-    bookmarks.observe(topic=topic, consumers=[group], now=clock.now())
+    bookmarks.observe(topic=topic, consumers=[told_by_broker()], now=clock.now())
     reader = program(Scope.POSITIONS_READ)
 
     everything = reader.get("positions").results

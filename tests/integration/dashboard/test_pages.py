@@ -12,12 +12,12 @@ from django.test import Client, RequestFactory
 from apps.audit.models import Entry
 from apps.bookmarks import services as bookmarks
 from apps.brokers.models import Topic
-from apps.brokers.ports import ConsumerPosition
 from apps.capture.models import HeldDeadLetter
 from apps.dashboard.views import errors
 from apps.poison.models import Poison
 from apps.team.rights import Role
 from tests.integration.dashboard.conftest import SignIn
+from tests.positions import told_by_broker
 from tests.reports import drop, poisons
 
 pytestmark = pytest.mark.django_db
@@ -322,17 +322,7 @@ def test_a_reader_sees_the_buttons_and_why_they_rest(
 def test_positions_tell_of_readers_lanes_and_what_is_held(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
-    reader = ConsumerPosition(
-        consumer_group="billing",
-        clients=2,
-        bookmark="17-0",
-        seq=17 << 20,
-        head_bookmark="19-0",
-        head_seq=19 << 20,
-        lag=2,
-        pending=1,
-        oldest_pending_seconds=3.0,
-    )
+    reader = told_by_broker(seq=17 << 20, head_seq=19 << 20)
     bookmarks.observe(topic=orders, consumers=[reader], now=now)
     HeldDeadLetter.objects.create(
         topic=orders, bookmark="9-9", reason="too large", size=10**9, seen_at=now

@@ -21,7 +21,7 @@ from apps.brokers.ports import ConsumerPosition
 from apps.dashboard.selectors import positions
 from apps.team.rights import Principal, Role
 from tests.integration.dashboard.conftest import SignIn
-from tests.positions import opened, settle, update
+from tests.positions import opened, settle, told_by_broker, update
 from tests.reports import count_up, counter, poisons
 
 pytestmark = pytest.mark.django_db
@@ -37,18 +37,9 @@ def get(client: Client, path: str, status: int = 200, /, **query: Any) -> str:
 
 
 def reader(group: str, **changes: Any) -> ConsumerPosition:
-    told = {
-        "consumer_group": group,
-        "clients": 2,
-        "bookmark": "17-0",
-        "seq": 17_000 << 20,
-        "head_bookmark": "19-0",
-        "head_seq": 137_000 << 20,
-        "lag": 40,
-        "pending": 1,
-        "oldest_pending_seconds": 3.0,
-    }
-    return ConsumerPosition(**{**told, **changes})
+    """Give one that is two minutes behind, by the numbers of its broker."""
+    behind = {"seq": 17_000 << 20, "head_seq": 137_000 << 20, "lag": 40}
+    return told_by_broker(group, **{**behind, **changes})
 
 
 @pytest.fixture

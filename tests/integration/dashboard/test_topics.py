@@ -21,6 +21,7 @@ from apps.dashboard.selectors.topics import TopicsWanted, Traffic
 from apps.poison.models import Poison, SkipList
 from apps.poison.states import Shown
 from apps.team.rights import Principal, Scope
+from tests.positions import told_by_broker
 from tests.reports import drop, poisons
 
 pytestmark = pytest.mark.django_db
@@ -58,17 +59,7 @@ def traffic_of(topic: Topic, now: datetime) -> Traffic:
 
 
 def reader(group: str) -> ConsumerPosition:
-    return ConsumerPosition(
-        consumer_group=group,
-        clients=2,
-        bookmark="17-0",
-        seq=17 << 20,
-        head_bookmark="19-0",
-        head_seq=19 << 20,
-        lag=2,
-        pending=1,
-        oldest_pending_seconds=3.0,
-    )
+    return told_by_broker(group, seq=17 << 20, head_seq=19 << 20)
 
 
 def topic_named(name: str) -> Topic:
