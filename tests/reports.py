@@ -52,6 +52,27 @@ def failure(now: datetime, **changes: object) -> dict[str, object]:
     return {**member, **changes}
 
 
+def guard_word(now: datetime, **changes: object) -> dict[str, object]:
+    """Give one member of `guards` in POST /counters: how a process of its own is."""
+    return {
+        "reporter": str(uuid.uuid4()),
+        "topic": "orders",
+        "consumer_group": "billing",
+        "client_name": "billing-1",
+        "host": "web-3",
+        "version": "1.0.0",
+        "handler_version": "2026.11.20",
+        "state": "running",
+        "detail": "",
+        "skips_age_s": 0.5,
+        "spooled": 0,
+        "suspected": 0,
+        "journal": True,
+        "at": now.isoformat(),
+        **changes,
+    }
+
+
 def capture(now: datetime, *members: dict[str, object]) -> list[Answer]:
     return services.capture(members=members, principal=GUARD, now=now)
 

@@ -12,7 +12,7 @@ from apps.capture.models import Counter, Guard
 from apps.core import clock
 from apps.team.rights import Scope
 from tests.integration.api.caller import Caller, Told, program
-from tests.reports import GUARD, counter
+from tests.reports import GUARD, counter, guard_word
 
 pytestmark = pytest.mark.django_db
 
@@ -31,23 +31,7 @@ def caller() -> Caller:
 
 
 def word(now: datetime, **changes: object) -> Member:
-    return {
-        "reporter": REPORTER,
-        "topic": "orders",
-        "consumer_group": "billing",
-        "client_name": "billing-1",
-        "host": "web-3",
-        "version": "1.0.0",
-        "handler_version": "2026.11.20",
-        "state": "running",
-        "detail": "",
-        "skips_age_s": 0.5,
-        "spooled": 0,
-        "suspected": 0,
-        "journal": True,
-        "at": now.isoformat(),
-        **changes,
-    }
+    return guard_word(now, **{"reporter": REPORTER, **changes})
 
 
 def tell(caller: Caller, *words: object) -> Told:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from datetime import datetime
 
 import pytest
@@ -11,7 +10,7 @@ from django.test import Client
 from apps.brokers.models import Topic
 from apps.capture import guards
 from apps.dashboard.selectors import guards as shown
-from tests.reports import GUARD
+from tests.reports import GUARD, guard_word
 
 pytestmark = pytest.mark.django_db
 
@@ -21,23 +20,7 @@ HOSTILE = "</td><script>alert(1)</script>\u202e\x00\ud800" + "A" * 400
 
 def tell(now: datetime, **changes: object) -> Topic:
     """Let a guard say how it is; each call is another process."""
-    word: dict[str, object] = {
-        "reporter": str(uuid.uuid4()),
-        "topic": "orders",
-        "consumer_group": "billing",
-        "client_name": "billing-1",
-        "host": "web-3",
-        "version": "1.0.0",
-        "handler_version": "2026.11.20",
-        "state": "running",
-        "detail": "",
-        "skips_age_s": 0.5,
-        "spooled": 0,
-        "suspected": 0,
-        "journal": True,
-        "at": now.isoformat(),
-        **changes,
-    }
+    word = guard_word(now, **changes)
     (answer,) = guards.note(members=[word], principal=GUARD, now=now)
     assert answer.status == "created", answer
     return Topic.objects.get(name=word["topic"])
