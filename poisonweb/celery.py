@@ -17,6 +17,12 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "poisonweb.settings")
 RESCUE_SECONDS = 2.0
 REPORTS_SECONDS = 15.0
 
+
+def _every(seconds: float, task: str) -> dict[str, object]:
+    # A beat that nobody consumed in time is worth nothing: the next one is near.
+    return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
+
+
 app = Celery("poisonweb")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.conf.update(
@@ -30,54 +36,17 @@ app.conf.update(
     # Only the worker of this queue needs Spark and Java beside it.
     task_routes={"apps.reports.tasks.*": {"queue": "reports"}},
     beat_schedule={
-        # A beat that nobody consumed in time is worth nothing: the next one is near.
-        "rescue": {
-            "task": "apps.triage.tasks.rescue",
-            "schedule": RESCUE_SECONDS,
-            "options": {"expires": RESCUE_SECONDS},
-        },
-        "prune": {
-            "task": "apps.triage.tasks.prune",
-            "schedule": 60.0,
-            "options": {"expires": 60},
-        },
-        "partitions": {
-            "task": "apps.capture.tasks.partitions",
-            "schedule": 3600.0,
-            "options": {"expires": 3600},
-        },
-        "guards": {
-            "task": "apps.capture.tasks.forget_guards",
-            "schedule": 600.0,
-            "options": {"expires": 600},
-        },
+        "rescue": _every(RESCUE_SECONDS, "apps.triage.tasks.rescue"),
+        "prune": _every(60.0, "apps.triage.tasks.prune"),
+        "partitions": _every(3600.0, "apps.capture.tasks.partitions"),
+        "guards": _every(600.0, "apps.capture.tasks.forget_guards"),
         # Consumers look at the time themselves: this is for the list, and the page.
-        "end-skips": {
-            "task": "apps.capture.tasks.end_skips",
-            "schedule": 10.0,
-            "options": {"expires": 10},
-        },
-        "forget-skips": {
-            "task": "apps.capture.tasks.forget_skips",
-            "schedule": 3600.0,
-            "options": {"expires": 3600},
-        },
-        "positions": {
-            "task": "apps.bookmarks.tasks.sample",
-            "schedule": 60.0,
-            "options": {"expires": 60},
-        },
-        "reports-rescue": {
-            "task": "apps.reports.tasks.rescue",
-            "schedule": REPORTS_SECONDS,
-            "options": {"expires": REPORTS_SECONDS},
-        },
+        "end-skips": _every(10.0, "apps.capture.tasks.end_skips"),
+        "forget-skips": _every(3600.0, "apps.capture.tasks.forget_skips"),
+        "positions": _every(60.0, "apps.bookmarks.tasks.sample"),
+        "reports-rescue": _every(REPORTS_SECONDS, "apps.reports.tasks.rescue"),
         # Postgres knows whether the night is made; this only asks.
-        "reports-nightly": {
-            "task": "apps.reports.tasks.nightly",
-            "schedule": 600.0,
-            "options": {"expires": 600},
-        },
+        "reports-nightly": _every(600.0, "apps.reports.tasks.nightly"),
     },
 )
 app.autodiscover_tasks()
