@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,10 +13,11 @@ import pytest
 
 from apps.brokers import services as brokers
 from apps.brokers.models import Topic
-from apps.capture import deliveries, drain, services
+from apps.capture import deliveries, drain, lanes, services
 from apps.capture.drain import Drain
 from apps.capture.models import Lane, Mode
 from apps.capture.paces import Timer
+from apps.core import clock
 from apps.core.actor import Actor
 from tests import queues
 from tests.queues import KIND
@@ -97,3 +100,26 @@ def drain_all(topic: Topic, now: datetime, *, at_once: int = 500) -> None:
         work.size.value = at_once
         while work.take(wait=0.0):
             work.size.value = at_once
+
+
+@contextmanager
+def serving() -> Iterator[None]:
+    """Let all lanes run in this process."""
+    stop = threading.Event()
+    process = threading.Thread(
+        target=lanes.serve, kwargs={"stop": stop, "clock": clock.now}
+    )
+    process.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        process.join(timeout=20)
+    assert not process.is_alive()
+
+
+def within(seconds: float, holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)

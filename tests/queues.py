@@ -58,6 +58,7 @@ class Queues:
     names: bool = True
     away: bool = False
     delivered: Delivered | None = None
+    consumers: list[ConsumerPosition] = field(default_factory=list)
     answer: Callable[[Outbound], Outcome] = lambda _: SENT
     queues: dict[str, list[Message]] = field(default_factory=dict)
     readers: list[Reader] = field(default_factory=list)
@@ -202,7 +203,7 @@ class Admin:
 
     def consumers(self) -> list[ConsumerPosition]:
         self.broker.reach()
-        return []
+        return self.broker.consumers
 
     def depth(self) -> int | None:
         return len(self.broker.queues.get(self.queue, []))

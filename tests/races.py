@@ -28,3 +28,12 @@ def together(number: int, write: Callable[[int], None]) -> None:
         writer.join()
     if troubles:
         raise troubles[0]
+
+
+def at_once(*works: Callable[[], object]) -> None:
+    """Run works of different kinds at once; raise what the first of them raised."""
+
+    def work(turn: int) -> None:
+        works[turn]()
+
+    together(len(works), work)

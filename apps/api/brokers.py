@@ -63,6 +63,17 @@ class BrokerChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerRemoval:
+    reason: str
+
+    @classmethod
+    def parse(cls, data: object) -> Self:
+        told = members_of(data)
+        refuse_unknown(told, {"reason"})
+        return cls(reason=text("reason", told.get("reason")) or "")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LaneChange:
     """What a lane shall do; None stays as it is."""
 
@@ -129,6 +140,21 @@ class TopicChange:
             native_name=text("native_name", told.get("native_name")),
             policies=wanted,
             lane=LaneChange.parse(told),
+            reason=text("reason", told.get("reason")) or "",
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicRemoval:
+    name: str
+    reason: str
+
+    @classmethod
+    def parse(cls, data: object) -> Self:
+        told = members_of(data)
+        refuse_unknown(told, {"name", "reason"})
+        return cls(
+            name=_required("name", told),
             reason=text("reason", told.get("reason")) or "",
         )
 

@@ -32,6 +32,7 @@ class Action(StrEnum):
     PASSWORD_SET = "user.password_set"  # noqa: S105 - the name of an action
     TOPIC_REGISTERED = "topic.registered"
     TOPIC_ALTERED = "topic.altered"
+    TOPIC_REMOVED = "topic.removed"
     BROKER_REGISTERED = "broker.registered"
     BROKER_ALTERED = "broker.altered"
     BROKER_REMOVED = "broker.removed"

@@ -17,6 +17,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import adapters, secrets
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.holding import hold
 from apps.brokers.models import Topic
 from apps.core.errors import Absent, Invalid, Unavailable
 from apps.core.text import storable
@@ -94,6 +95,7 @@ def set_policies(
         _check_told_once(policies)
         _check_with_broker(topic, policies)
     with transaction.atomic():
+        hold(topics=[topic.pk])
         Topic.objects.filter(pk=topic.pk).update(
             **{name: after for name, (_, after) in changes.items()}
         )

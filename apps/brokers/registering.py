@@ -14,6 +14,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import adapters, hosts, secrets
 from apps.brokers.adapters.adapter import BrokerSettings
+from apps.brokers.holding import hold_broker
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
 from apps.brokers.services import register_topic
@@ -41,7 +42,7 @@ def add(
 
     `url` is an address in the clear, which is kept sealed, or env:NAME.
     """
-    _require_all_topics(principal)
+    require_all_topics(principal)
     adapters.known(kind)
     _check_name(name)
     kept = _kept(url)
@@ -69,7 +70,7 @@ def alter(
     now: datetime,
 ) -> Broker:
     """Change what is given, and leave the rest; its kind stays what it is."""
-    _require_all_topics(principal)
+    require_all_topics(principal)
     values: dict[str, Any] = {}
     if name is not None and name != broker.name:
         _check_name(name)
@@ -88,6 +89,7 @@ def alter(
 def _altered(
     broker: Broker, values: Mapping[str, object], principal: Principal, *, now: datetime
 ) -> Broker:
+    hold_broker(broker)
     others = Broker.objects.exclude(pk=broker.pk)
     if others.filter(name=values.get("name")).exists():
         raise Invalid("name", f"there is a broker {values['name']} already.")
@@ -96,18 +98,6 @@ def _altered(
     detail = {"changed": sorted(values), "name": values.get("name", "")}
     _record(Action.BROKER_ALTERED, broker.name, principal, now, detail)
     return Broker.objects.get(pk=broker.pk)
-
-
-@transaction.atomic
-def remove(*, broker: Broker, principal: Principal, now: datetime) -> None:
-    """Remove a broker that carries no topic; raises Refused for one that does."""
-    _require_all_topics(principal)
-    locked = Broker.objects.select_for_update().get(pk=broker.pk)
-    number = locked.topics.count()
-    if number:
-        raise Refused(f"{broker.name} still carries {number} of the topics known here.")
-    locked.delete()
-    _record(Action.BROKER_REMOVED, broker.name, principal, now, {"kind": broker.kind})
 
 
 def one(*, broker_id: int) -> Broker:
@@ -167,7 +157,7 @@ def _free_name(broker: Broker, name: str) -> str:
     return f"{name}@{broker.name}" if taken.exists() else name
 
 
-def _require_all_topics(principal: Principal) -> None:
+def require_all_topics(principal: Principal) -> None:
     """Raise Forbidden for a key of some topics: a broker carries those of others."""
     principal.require(Scope.BROKERS_WRITE)
     if not principal.sees_every_topic:

@@ -24,9 +24,16 @@ from functools import partial
 from typing import Self, TypeVar
 
 from django.conf import settings
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import (
+    DatabaseError,
+    InterfaceError,
+    OperationalError,
+    connections,
+    transaction,
+)
 
 from apps.brokers import services as brokers
+from apps.brokers.holding import hold
 from apps.brokers.ports import DeadLetter, DeadLetterReader, OutcomeKind
 from apps.brokers.services import Addressed, RoutingPublisher
 from apps.capture import deliveries, paces, services
@@ -226,15 +233,12 @@ class Drain:
 
     def _hold(self, letter: DeadLetter, reason: str) -> None:
         self._held.add(_name(letter))
-        HeldDeadLetter.objects.update_or_create(
-            topic=self.topic,
-            bookmark=_name(letter),
-            defaults={
-                "reason": reason[:500],
-                "size": letter.size,
-                "seen_at": self.clock(),
-            },
-        )
+        told = {"reason": reason[:500], "size": letter.size, "seen_at": self.clock()}
+        with transaction.atomic():
+            hold(topics=[self.topic.pk])
+            HeldDeadLetter.objects.update_or_create(
+                topic=self.topic, bookmark=_name(letter), defaults=told
+            )
 
     def _let_go(self, names: set[str]) -> None:
         self._held -= names

@@ -15,6 +15,7 @@ from django.db.models import F
 
 from apps.bookmarks import services as bookmarks
 from apps.brokers import services as brokers
+from apps.brokers.holding import hold
 from apps.brokers.ports import DeadLetter, Delivered
 from apps.capture.models import Counter, Lane, LaneState, Sample
 from apps.capture.paces import Rate, Timer
@@ -57,7 +58,10 @@ class House:
         """Note positions, depth, age and deliveries; give the depth."""
         self._looked_at = self.timer()
         now = self.clock()
-        bookmarks.observe(topic=self.topic, consumers=self.admin.consumers(), now=now)
+        consumers = self.admin.consumers()
+        with transaction.atomic():
+            hold(topics=[self.topic.pk])
+            bookmarks.observe(topic=self.topic, consumers=consumers, now=now)
         depth = self.admin.depth()
         if self.capabilities.delivered:
             self._count_deliveries(now)
@@ -97,6 +101,7 @@ def count_deliveries(*, lane: Lane, told: Delivered, now: datetime) -> None:
 
     A total that fell, or that begins anew elsewhere, says nothing of the time between.
     """
+    hold(topics=[lane.pk])
     known = Lane.objects.select_for_update().get(pk=lane.pk)
     before, at = known.delivered_total, known.delivered_at
     goes_on = told.since == known.delivered_since
@@ -186,6 +191,7 @@ class Watch:
 
 @transaction.atomic
 def _keep_samples(lane: Lane, letters: Sequence[DeadLetter], *, now: datetime) -> None:
+    hold(topics=[lane.pk])
     Sample.objects.filter(topic=lane.topic).delete()
     Sample.objects.bulk_create(
         [

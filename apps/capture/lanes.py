@@ -17,6 +17,7 @@ from typing import Protocol
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 from django.forms import model_to_dict
 
+from apps.brokers.errors import Removed
 from apps.capture import partitions as by_day
 from apps.capture.drain import Drain
 from apps.capture.house import LOOK_EVERY, Clock, Watch, note
@@ -86,6 +87,9 @@ class Worker:
                 if lane is None:
                     return
                 breath = self._hold_and_work(lane)
+            except Removed:
+                log.info("the lane of topic %d ends with its topic", self.topic_id)
+                return
             except AWAY as trouble:
                 self._say_away(trouble)
                 breath = self._back_off()

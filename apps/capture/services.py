@@ -16,6 +16,7 @@ from django.db import OperationalError, connection, transaction
 from psycopg.errors import DeadlockDetected
 
 from apps.brokers import services as brokers
+from apps.brokers.holding import hold
 from apps.brokers.models import Topic
 from apps.capture.merge import merge
 from apps.capture.occurrence import Occurrence, believed, from_report
@@ -62,6 +63,7 @@ def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[Answer]:
     for attempt in range(1, _TRIES + 1):
         try:
             with transaction.atomic(), connection.cursor() as cursor:
+                hold(topics={occurrence.topic_id for occurrence in occurrences})
                 merged = merge(cursor, occurrences, now=now)
             return [
                 Answer(status=Status(status), poison=poison_id)
@@ -203,6 +205,8 @@ def _insert_counters(
     if not counters:
         return set()
     rows = json.dumps([_counter_row(c, topics[c.topic].pk, now=now) for c in counters])
+    # No foreign key guards this table: what is counted must not outlive its topic.
+    hold(topics={topics[counter.topic].pk for counter in counters})
     with connection.cursor() as cursor:
         # No index spans the partitions: one writer for each reporter at a time.
         for reporter in sorted({str(counter.reporter) for counter in counters}):

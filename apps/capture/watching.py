@@ -12,6 +12,7 @@ from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
+from apps.brokers.holding import hold
 from apps.brokers.models import Topic
 from apps.capture.models import Lane, Mode
 from apps.core.errors import Absent, Invalid, Refused
@@ -35,6 +36,7 @@ def set_mode(
     _may(principal, topic)
     _check_tee(topic, mode, tee_queue)
     with transaction.atomic():
+        hold(topics=[topic.pk])
         lane, made = Lane.objects.select_for_update().get_or_create(topic=topic)
         if not made and (lane.mode, lane.tee_queue) == (mode.value, tee_queue):
             return lane
@@ -69,6 +71,7 @@ def observe_all(*, topics: Iterable[Topic], principal: Principal, now: datetime)
     principal.require(Scope.BROKERS_WRITE)
     able = [t for t in topics if _has_queue(t) and principal.sees(t.name)]
     with transaction.atomic():
+        hold(topics=[topic.pk for topic in able])
         known = Lane.objects.filter(topic__in=able).values_list("topic_id", flat=True)
         fresh = [topic for topic in able if topic.pk not in set(known)]
         Lane.objects.bulk_create(

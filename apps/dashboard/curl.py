@@ -29,16 +29,26 @@ def post(request: HttpRequest, path: str, body: dict[str, object]) -> str:
 
 
 def patch(request: HttpRequest, path: str, body: dict[str, object]) -> str:
+    return _with_body("PATCH", request, path, body)
+
+
+def delete(
+    request: HttpRequest, path: str, body: dict[str, object] | None = None
+) -> str:
+    if body is None:
+        return _lines(f"curl -fsS -X DELETE {_KEY}", _address(request, path))
+    return _with_body("DELETE", request, path, body)
+
+
+def _with_body(
+    method: str, request: HttpRequest, path: str, body: dict[str, object]
+) -> str:
     return _lines(
-        f"curl -fsS -X PATCH {_KEY}",
+        f"curl -fsS -X {method} {_KEY}",
         '-H "Content-Type: application/json"',
         f"--data {shlex.quote(json.dumps(body))}",
         _address(request, path),
     )
-
-
-def delete(request: HttpRequest, path: str) -> str:
-    return _lines(f"curl -fsS -X DELETE {_KEY}", _address(request, path))
 
 
 def _address(request: HttpRequest, path: str) -> str:

@@ -165,6 +165,12 @@ class Poison(models.Model):
                 fields=["problem", "state", "-last_failed_at", "-id"],
                 name="poison_by_problem",
             ),
+            # When a topic is removed, Postgres looks at each table that refers to it.
+            models.Index(
+                fields=["moved_to"],
+                name="poison_moved",
+                condition=Q(moved_to__isnull=False),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -365,6 +371,7 @@ class Redrive(models.Model):
                 name="poison_redrive_unmarked",
                 condition=Q(digest__isnull=False),
             ),
+            models.Index(fields=["topic"], name="poison_redrive_by_topic"),
         ]
 
     def __str__(self) -> str:
@@ -545,6 +552,7 @@ class Skip(models.Model):
                 name="poison_skip_history",
                 condition=Q(removed_revision__isnull=False),
             ),
+            models.Index(fields=["topic"], name="poison_skip_by_topic"),
         ]
 
     def __str__(self) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 import pytest
@@ -17,7 +16,7 @@ from apps.audit.models import Entry
 from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.brokers.ports import Delivered, Outbound, Outcome
-from apps.capture import drain, house, lanes, services, watching
+from apps.capture import drain, house, services, watching
 from apps.capture.house import Watch
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
 from apps.capture.occurrence import Occurrence
@@ -35,7 +34,7 @@ from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.poison.models import Poison
 from apps.team.rights import GRANTS, Principal, Role
-from tests.lanes import drain_all, draining, topic_on_queues
+from tests.lanes import drain_all, draining, serving, topic_on_queues, within
 from tests.queues import SENT, Queues, adapted
 from tests.reports import count_up, counter
 
@@ -66,28 +65,6 @@ def broker() -> Iterator[Queues]:
 @pytest.fixture
 def mail(broker: Queues) -> Topic:
     return topic_on_queues(clock.now(), mode=Mode.OBSERVE)
-
-
-@contextmanager
-def serving() -> Iterator[None]:
-    stop = threading.Event()
-    process = threading.Thread(
-        target=lanes.serve, kwargs={"stop": stop, "clock": clock.now}
-    )
-    process.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        process.join(timeout=20)
-    assert not process.is_alive()
-
-
-def within(seconds: float, holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
 
 
 def watching_lane(topic: Topic, now: datetime, timer: Hand) -> Watch:

@@ -17,7 +17,7 @@ from apps.audit.models import Entry
 from apps.brokers import reaching, registering, secrets, services
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
-from apps.core.errors import Absent, Forbidden, Invalid, Refused
+from apps.core.errors import Forbidden, Invalid, Refused
 from apps.team.rights import Principal, Scope
 
 pytestmark = pytest.mark.django_db
@@ -126,22 +126,6 @@ def test_a_change_that_cannot_work_changes_nothing(
     assert not Entry.objects.filter(action="broker.altered").exists()
 
 
-def test_a_broker_that_carries_a_topic_stays(
-    kept: Broker, operator: Principal, now: datetime
-) -> None:
-    topic = Topic.objects.create(name="orders", native_name="orders", broker=kept)
-
-    with pytest.raises(Refused, match="1 of the topics"):
-        registering.remove(broker=kept, principal=operator, now=now)
-    topic.delete()
-    registering.remove(broker=kept, principal=operator, now=now)
-
-    assert Broker.objects.count() == 0
-    assert Entry.objects.filter(action="broker.removed", subject="broker:ours").exists()
-    with pytest.raises(Absent):
-        registering.one(broker_id=kept.pk)
-
-
 @pytest.mark.parametrize(
     "limit",
     [
@@ -158,8 +142,6 @@ def test_who_may_not_write_brokers_changes_none(
         add("redis://localhost", limited, now, name="other")
     with pytest.raises(Forbidden):
         registering.alter(broker=kept, name="other", principal=limited, now=now)
-    with pytest.raises(Forbidden):
-        registering.remove(broker=kept, principal=limited, now=now)
     with pytest.raises(Forbidden):
         adopt(kept, limited, now, "invoices")
 

@@ -6,11 +6,15 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from io import BytesIO
+from threading import Thread
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
+from apps.brokers.models import Topic
+from apps.capture import removing
+from apps.capture.removing import OnRecord
 from apps.core import lock, snapshot
 from apps.core.actor import Actor
 from apps.core.snapshot import Snapshot
@@ -21,8 +25,10 @@ from apps.reports.models import Day, ProblemDay, Rate, Run
 from apps.reports.services import publishing, quality, requests, running, upkeep
 from apps.reports.services.publishing import Rows
 from apps.reports.services.running import Ended
+from apps.team.rights import Principal
 from tests import reports
 from tests.acceptance.product import eventually
+from tests.races import at_once
 
 DAY = date(2026, 11, 19)
 AT_TWO = datetime(2026, 11, 20, 2, tzinfo=UTC)
@@ -276,6 +282,84 @@ def test_a_run_whose_staged_rows_another_one_deleted_publishes_nothing(
 
     assert not Day.objects.exists()
     assert Run.objects.get(pk=run.pk).state == "running"
+
+
+def watched(name: str) -> Topic:
+    """Give a topic of which its broker alone tells."""
+    return Topic.objects.create(name=name, native_name=name)
+
+
+def stage_told_by_broker(run: Run, topic: str) -> None:
+    told = {"topic": topic, "source": "broker", "poisoned": 0, "skipped": 0}
+    for hour, group in GRAINS:
+        stage_rate(run, hour, group, **told)
+
+
+def test_a_topic_that_was_removed_meanwhile_takes_its_rates_with_it(
+    facts: None, run: Run
+) -> None:
+    topic = watched("wrong")
+    with snapshot.held() as seen:
+        Run.objects.filter(pk=run.pk).update(snapshot=seen.seen, as_of=AT_TWO)
+        stage(run)
+        stage_told_by_broker(run, "wrong")
+        topic.delete()
+
+        publishing.forget_removed(run, seen)
+        quality.check(run=run, snapshot=seen, told=TOLD)
+    publish(run)
+
+    assert set(Rate.objects.values_list("topic__name", flat=True)) == {"orders"}
+
+
+def test_a_topic_that_never_was_is_still_impossible(run: Run, seen: Snapshot) -> None:
+    stage(run)
+    stage_told_by_broker(run, "nowhere")
+
+    publishing.forget_removed(run, seen)
+
+    with pytest.raises(Unreconciled, match="impossible numbers: 2026-11-19 nowhere"):
+        quality.check(run=run, snapshot=seen, told=TOLD)
+
+
+def test_a_topic_that_goes_after_the_check_lets_the_run_begin_anew(
+    run: Run, seen: Snapshot
+) -> None:
+    topic = watched("wrong")
+    stage(run)
+    stage_told_by_broker(run, "wrong")
+    staged = publishing.staged(run)
+    topic.delete()
+
+    with pytest.raises(TakenOver):
+        publishing.publish(run=run, rows=rows(), staged=staged, now=AT_TWO)
+
+    assert Run.objects.get(pk=run.pk).state == "running"
+
+
+def test_a_topic_stays_while_its_rates_are_being_published(
+    run: Run, seen: Snapshot, operator: Principal
+) -> None:
+    topic = watched("wrong")
+    stage(run)
+    stage_told_by_broker(run, "wrong")
+    refused: list[OnRecord] = []
+
+    def remove() -> None:
+        try:
+            removing.remove_topics(topics=[topic.pk], principal=operator, now=AT_TWO)
+        except OnRecord as refusal:
+            refused.append(refusal)
+
+    other = Thread(target=at_once, args=[remove])
+    with transaction.atomic():
+        publish(run)
+        other.start()
+        other.join(timeout=0.5)
+        assert other.is_alive(), "it did not wait for what is being published"
+    other.join()
+
+    assert "wrong (reports)" in str(refused[0])
 
 
 def test_publishing_deletes_only_what_its_own_run_has_staged(

@@ -69,6 +69,10 @@ class BrokerChange(Schema):
     options = serializers.DictField(required=False, help_text="all of them")
 
 
+class BrokerRemoval(Schema):
+    reason = Text(required=False, help_text="it stands in the audit trail")
+
+
 class Brokers(List):
     results = Broker(many=True)
 

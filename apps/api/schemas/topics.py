@@ -63,6 +63,11 @@ class TopicChange(_Policies):
     name = Text(help_text="which topic")
 
 
+class TopicRemoval(Schema):
+    name = Text(help_text="which topic")
+    reason = Text(required=False, help_text="it stands in the audit trail")
+
+
 class Topic(Schema):
     id = Number()
     name = Text()

@@ -111,6 +111,11 @@ def find_topics(
     return page, _topics(page.rows)
 
 
+def one_topic(name: str, principal: Principal) -> TopicSeen:
+    """Find a topic that this principal may see; raises Absent otherwise."""
+    return _topics([asked.topic_named(name, principal)])[0]
+
+
 def register(change: TopicChange, principal: Principal, *, now: datetime) -> TopicSeen:
     """Make a topic known with its broker; one known without a broker gets it.
 
@@ -158,7 +163,7 @@ def alter_topic(
     if change.lane.paused is not None:
         act = watching.pause if change.lane.paused else watching.resume
         act(topic=topic, reason=change.reason, principal=principal, now=now)
-    return _topics([asked.topic_named(change.name, principal)])[0]
+    return one_topic(change.name, principal)
 
 
 def _refuse_taken(change: TopicChange, broker: Broker) -> None:

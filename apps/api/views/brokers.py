@@ -23,8 +23,11 @@ from apps.api.selectors import brokers
 from apps.api.shapes import brokers as shapes
 from apps.api.views.base import View, listed
 from apps.brokers import reaching, registering
+from apps.capture import removing
 from apps.core import clock
 from apps.team.rights import Scope
+
+REMOVED = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 class Brokers(View):
@@ -93,17 +96,22 @@ class Broker(View):
 
     @described(
         "removeBroker",
-        "Remove a broker that carries no topic",
+        "Remove a broker, and its topics with it",
+        request=schemas.BrokerRemoval,
         answer=schemas.Broker,
-        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT],
+        refusals=REMOVED,
     )
-    def delete(self, _: Request, broker_id: int) -> Response:
+    def delete(self, request: Request, broker_id: int) -> Response:
+        """Nothing goes while anything is on record of one of them: 409 names those."""
+        removal = asked.BrokerRemoval.parse(request.data)
         seen = brokers.one(broker_id)
-        told = shapes.broker(seen)
-        registering.remove(
-            broker=seen.broker, principal=self.principal, now=clock.now()
+        removing.remove_broker(
+            broker=seen.broker,
+            reason=removal.reason,
+            principal=self.principal,
+            now=clock.now(),
         )
-        return Response(told)
+        return Response(shapes.broker(seen))
 
 
 class Test(View):

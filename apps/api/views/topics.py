@@ -23,6 +23,7 @@ from apps.api.schemas import topics as schemas
 from apps.api.selectors import brokers
 from apps.api.shapes import topics as shapes
 from apps.api.views.base import View, listed
+from apps.capture import removing
 from apps.core import clock
 from apps.team.rights import Scope
 
@@ -34,6 +35,7 @@ class Topics(View):
         "GET": Scope.BROKERS_READ,
         "POST": Scope.BROKERS_WRITE,
         "PATCH": Scope.BROKERS_WRITE,
+        "DELETE": Scope.BROKERS_WRITE,
     }
 
     @described(
@@ -78,4 +80,23 @@ class Topics(View):
         change = asked.TopicChange.parse(request.data)
         with transaction.atomic():
             seen = brokers.alter_topic(change, self.principal, now=clock.now())
+        return Response(shapes.topic(seen, now=clock.now()))
+
+    @described(
+        "removeTopic",
+        "Remove a topic of which nothing is on record",
+        request=schemas.TopicRemoval,
+        answer=schemas.Topic,
+        refusals=CHANGED,
+    )
+    def delete(self, request: Request) -> Response:
+        """What its lane saw goes with it; at its broker nothing is removed."""
+        removal = asked.TopicRemoval.parse(request.data)
+        seen = brokers.one_topic(removal.name, self.principal)
+        removing.remove_topics(
+            topics=[seen.topic.pk],
+            reason=removal.reason,
+            principal=self.principal,
+            now=clock.now(),
+        )
         return Response(shapes.topic(seen, now=clock.now()))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -83,21 +81,6 @@ def test(request: SignedIn, broker_id: int) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@needs(Scope.BROKERS_WRITE)
-def remove(request: SignedIn, broker_id: int) -> HttpResponse:
-    if request.method != "POST":
-        return redirect("broker", broker_id)
-    broker = registering.one(broker_id=broker_id)
-    try:
-        registering.remove(
-            broker=broker, principal=request.user.principal, now=clock.now()
-        )
-    except Refused as refusal:
-        return _detail(request, broker_id, refusal=refusal)
-    return redirect("brokers")
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_READ)
 def discover(request: SignedIn, broker_id: int) -> HttpResponse:
     """Ask the broker what it has, and observe what is chosen of it."""
@@ -135,7 +118,6 @@ def _detail(
     broker_id: int,
     *,
     reached: Reached | None = None,
-    refusal: Refused | None = None,
 ) -> HttpResponse:
     principal = request.user.principal
     found = brokers.one(broker_id, principal, now=clock.now())
@@ -145,13 +127,11 @@ def _detail(
         "broker": found.row.broker,
         "may_write": principal.may(Scope.BROKERS_WRITE),
         "reached": reached,
-        "refusal": refusal,
         "was_added": "added" in request.GET,
         "observed": request.GET.get("observed", "")[:9],
         "curl": curl.post(request, f"{API}/{broker_id}/test", {}),
     }
-    status = HTTPStatus.CONFLICT if refusal else HTTPStatus.OK
-    return render(request, "brokers/detail.html", context, status=status)
+    return render(request, "brokers/detail.html", context)
 
 
 def _form(

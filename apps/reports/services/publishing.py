@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
+from typing import Any
 
 from django.db import connection, transaction
 
+from apps.core.snapshot import Snapshot
 from apps.reports.errors import TakenOver
 from apps.reports.models import Day, Run
 from apps.reports.states import State
@@ -27,6 +29,20 @@ SELECT day, hour, topic.id, consumer_group, source, uncounted,
 FROM reports_staged_rate staged JOIN brokers_topic topic ON topic.name = staged.topic
 WHERE run_id = %(run)s AND epoch = %(epoch)s
 """  # noqa: S608 - made of our own words
+
+# A topic whose rate is published goes no more, and one that went has none.
+_HOLD = """
+SELECT id FROM brokers_topic WHERE name IN (
+    SELECT topic FROM reports_staged_rate
+    WHERE run_id = %(run)s AND epoch = %(epoch)s
+) ORDER BY id FOR KEY SHARE
+"""
+
+_FORGET_REMOVED = """
+DELETE FROM reports_staged_rate
+WHERE run_id = %(run)s AND epoch = %(epoch)s AND topic = ANY(%(known)s)
+  AND topic NOT IN (SELECT name FROM brokers_topic)
+"""
 
 _PROBLEMS = f"""
 INSERT INTO reports_problem_day (day_id, problem_id, {MEASURED})
@@ -72,6 +88,7 @@ def publish(*, run: Run, rows: Mapping[date, Rows], staged: int, now: datetime) 
 def _copied(run: Run) -> int:
     values, number = {"run": run.pk, "epoch": run.epoch}, 0
     with connection.cursor() as cursor:
+        cursor.execute(_HOLD, values)
         for statement in (_RATES, _PROBLEMS):
             cursor.execute(statement, values)
             number += cursor.rowcount
@@ -90,6 +107,17 @@ def forget_staged(run: Run | None = None) -> None:
                 f"DELETE FROM {table} WHERE run_id = coalesce(%(run)s, run_id)",  # noqa: S608 - ours
                 values,
             )
+
+
+def forget_removed(run: Run, seen: Snapshot) -> None:
+    """Delete what is staged of topics that were there, and were removed meanwhile.
+
+    Such a topic had nothing on record: its broker alone told what it delivered.
+    """
+    known = [name for (name,) in seen.ask("SELECT name FROM brokers_topic", {})]
+    values: dict[str, Any] = {"run": run.pk, "epoch": run.epoch, "known": known}
+    with connection.cursor() as cursor:
+        cursor.execute(_FORGET_REMOVED, values)
 
 
 def staged(run: Run) -> int:

@@ -97,6 +97,7 @@ def _make(run: Run, held: Lock, clock: Clock) -> None:
             snapshot=seen.name,
         )
         told = job.carry_out(order, may_go_on=lambda: not held.lost())
+        publishing.forget_removed(run, seen)
         staged = publishing.staged(run)
         rows = quality.check(run=run, snapshot=seen, told=told)
     publishing.publish(run=run, rows=rows, staged=staged, now=clock())

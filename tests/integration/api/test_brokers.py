@@ -130,16 +130,66 @@ def test_what_is_left_out_of_a_change_stays(admin: Caller, ours: int) -> None:
     assert [told.pointers for told in refused] == [["/kind"], ["/url"], ["/name"]]
 
 
-def test_a_broker_is_removed_once_it_carries_nothing(admin: Caller, ours: int) -> None:
-    topic = Topic.objects.create(name="orders", native_name="orders", broker_id=ours)
+def delete(caller: Caller, path: str, body: object) -> Told:
+    return caller.send("DELETE", path, raw=json.dumps(body).encode())
 
-    refused = admin.send("DELETE", f"brokers/{ours}")
-    topic.delete()
-    removed = admin.send("DELETE", f"brokers/{ours}")
 
-    assert (refused.status, removed.status) == (409, 200)
+def test_a_broker_is_removed_with_its_topics(admin: Caller, ours: int) -> None:
+    registered(admin, mode="observe")
+
+    removed = delete(admin, f"brokers/{ours}", {"reason": "the wrong one"})
+
+    entry = Entry.objects.order_by("-seq")[0]
+    assert (removed.status, removed.json["topics"]) == (200, 1)
+    assert (entry.reason, entry.detail["topics"]) == ("the wrong one", ["orders"])
+    assert not Topic.objects.exists()
     assert admin.get(f"brokers/{ours}").status == 404
     assert admin.send("DELETE", f"brokers/{ours}").status == 404
+
+
+def test_what_is_on_record_keeps_a_topic_and_its_broker(
+    admin: Caller, ours: int, now: datetime
+) -> None:
+    registered(admin, mode="observe")
+    registered(admin, name="bills", mode="observe")
+    poisons(now, 1)
+
+    refused = [
+        admin.send("DELETE", f"brokers/{ours}"),
+        delete(admin, "topics", {"name": "orders"}),
+    ]
+    removed = delete(admin, "topics", {"name": "bills", "reason": "not ours"})
+
+    assert [told.status for told in refused] == [409, 409]
+    assert all(
+        told.json["type"] == "urn:poisonweb:problem:on-record"
+        and "orders (messages) has something on record" in told.json["detail"]
+        for told in refused
+    )
+    assert (removed.status, removed.json["name"]) == (200, "bills")
+    assert Entry.objects.get(action="topic.removed").reason == "not ours"
+    assert list(Topic.objects.values_list("name")) == [("orders",)]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("topics", {}, 422),
+        ("topics", {"name": "orders", "topic": "bills"}, 422),
+        ("topics", {"name": "nowhere"}, 404),
+        ("topics", [], 400),
+        ("brokers/{}", {"force": True}, 422),
+        ("brokers/{}", {"reason": 7}, 422),
+    ],
+)
+def test_what_says_of_no_removal_which_removes_nothing(
+    admin: Caller, ours: int, path: str, body: object, status: int
+) -> None:
+    registered(admin)
+
+    told = delete(admin, path.format(ours), body)
+
+    assert (told.status, Topic.objects.count()) == (status, 1)
 
 
 def test_a_test_is_a_real_answer_either_way(admin: Caller, ours: int) -> None:

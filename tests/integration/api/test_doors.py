@@ -76,6 +76,7 @@ NEEDED = {
     "GET topics": Scope.BROKERS_READ,
     "POST topics": Scope.BROKERS_WRITE,
     "PATCH topics": Scope.BROKERS_WRITE,
+    "DELETE topics": Scope.BROKERS_WRITE,
     "GET audit": Scope.AUDIT_READ,
     "GET audit/verify": Scope.AUDIT_READ,
     "GET reports/failure-rates": Scope.REPORTS_READ,

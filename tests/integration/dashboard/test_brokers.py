@@ -197,21 +197,6 @@ def test_a_try_gives_a_real_answer(admin: Client, ours: Broker) -> None:
     assert admin.get(path).status_code == 302
 
 
-def test_a_broker_goes_only_when_it_carries_nothing(
-    admin: Client, ours: Broker
-) -> None:
-    topic = Topic.objects.create(name="orders", native_name="orders", broker=ours)
-
-    told = get(admin, f"/brokers/{ours.pk}")
-    refused = post(admin, f"/brokers/{ours.pk}/remove", 409)
-    topic.delete()
-    place = post(admin, f"/brokers/{ours.pk}/remove", 302)
-
-    assert "It carries 1 topic" in words(told)
-    assert "still carries 1 of the topics" in words(refused)
-    assert (place, Broker.objects.count()) == ("/brokers", 0)
-
-
 def test_what_a_broker_has_is_found_and_observed_as_chosen(
     admin: Client, ours: Broker, stream: redis.Redis
 ) -> None:

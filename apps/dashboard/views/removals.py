@@ -1,0 +1,118 @@
+"""Removing a broker or a topic: a look at what goes, then the agreement to it."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from apps.brokers import registering
+from apps.brokers.models import Broker, Topic
+from apps.capture import removing
+from apps.core import clock
+from apps.core.errors import Invalid, Refused
+from apps.dashboard import curl, removals
+from apps.dashboard.brokers import checked, field_of
+from apps.dashboard.doors import SignedIn, needs
+from apps.dashboard.selectors import topics
+from apps.dashboard.views import errors
+from apps.team.rights import Scope
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def broker(request: SignedIn, broker_id: int) -> HttpResponse:
+    """Remove it with its topics; or, where it has to stay, those that can go."""
+    broker = registering.one(broker_id=broker_id)
+    if request.method != "POST":
+        return _broker(request, broker)
+    try:
+        _remove_broker(request, broker)
+    except (Refused, Invalid) as wrong:
+        return _broker(request, broker, wrong=wrong)
+    if "others" in request.POST:
+        return redirect("broker", broker_id)
+    return redirect("brokers")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def topic(request: SignedIn, topic_id: int) -> HttpResponse:
+    topic = topics.visible(topic_id, request.user.principal)
+    if request.method != "POST":
+        return _topic(request, topic)
+    principal = request.user.principal
+    try:
+        token = request.POST.get("token", "")
+        removing.remove_topics(
+            topics=removals.agreed(token, _name(topic), principal),
+            reason=checked(request.POST.get("reason", "")),
+            principal=principal,
+            now=clock.now(),
+        )
+    except (Refused, Invalid) as wrong:
+        return _topic(request, topic, wrong=wrong)
+    return (
+        redirect("broker", topic.broker_id) if topic.broker_id else redirect("topics")
+    )
+
+
+def _remove_broker(request: SignedIn, broker: Broker) -> None:
+    principal, now = request.user.principal, clock.now()
+    token = request.POST.get("token", "")
+    agreed = removals.agreed(token, _name(broker), principal)
+    reason = checked(request.POST.get("reason", ""))
+    if "others" in request.POST:
+        removing.remove_topics(
+            topics=agreed, reason=reason, principal=principal, now=now
+        )
+    else:
+        removing.remove_broker(
+            broker=broker, agreed=agreed, reason=reason, principal=principal, now=now
+        )
+
+
+def _broker(
+    request: SignedIn, broker: Broker, *, wrong: Refused | Invalid | None = None
+) -> HttpResponse:
+    found = removing.look(Topic.objects.filter(broker=broker).select_related("lane"))
+    context = {
+        "broker": broker,
+        "curl": curl.delete(request, f"/api/v1/brokers/{broker.pk}"),
+    }
+    return _asked(request, "brokers/remove.html", found, broker, context, wrong)
+
+
+def _topic(
+    request: SignedIn, topic: Topic, *, wrong: Refused | Invalid | None = None
+) -> HttpResponse:
+    found = removing.look(Topic.objects.filter(pk=topic.pk))
+    context = {
+        "topic": topic,
+        "curl": curl.delete(request, "/api/v1/topics", {"name": topic.name}),
+    }
+    return _asked(request, "topics/remove.html", found, topic, context, wrong)
+
+
+def _asked(
+    request: SignedIn,
+    template: str,
+    found: removing.Look,
+    of: Broker | Topic,
+    context: dict[str, object],
+    wrong: Refused | Invalid | None,
+) -> HttpResponse:
+    asked = {
+        **context,
+        "found": found,
+        "token": removals.seal(_name(of), found.going, request.user.principal),
+        "reason": request.POST.get("reason", ""),
+        "wrong": wrong,
+        "wrong_at": field_of(wrong),
+    }
+    status = errors.status_of(wrong) if wrong else 200
+    return render(request, template, asked, status=status)
+
+
+def _name(of: Broker | Topic) -> str:
+    return f"{type(of).__name__} {of.pk}"

@@ -1,0 +1,275 @@
+"""Nothing goes by a single click: a page lists it first, and only that may go."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from html import unescape
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from apps.audit.models import Entry
+from apps.brokers.models import Broker, Topic
+from apps.capture.models import Lane
+from apps.dashboard import removals
+from apps.team.rights import Role
+from tests.integration.dashboard.conftest import SignIn
+from tests.reports import poisons
+
+pytestmark = pytest.mark.django_db
+
+HOSTILE = "<script>alert(1)</script>\u202e'\"&"
+
+
+@pytest.fixture
+def admin(sign_in: SignIn) -> Client:
+    return sign_in(Role.ADMIN)
+
+
+@pytest.fixture
+def ours() -> Broker:
+    return Broker.objects.create(name="ours", kind="redis_streams", url="env:OURS")
+
+
+def observed(broker: Broker, *names: str) -> list[Topic]:
+    topics = [
+        Topic.objects.create(
+            name=name,
+            native_name=name,
+            broker=broker,
+            dead_letter_queue=f"{name}-poison",
+        )
+        for name in names
+    ]
+    Lane.objects.bulk_create(Lane(topic=topic, depth=3) for topic in topics)
+    return topics
+
+
+def get(client: Client, path: str) -> str:
+    response = client.get(path)
+    assert response.status_code == 200, path
+    return response.content.decode()
+
+
+def post(client: Client, path: str, status: int, **form: object) -> str:
+    response: Any = client.post(path, form)
+    assert response.status_code == status, response.content
+    return str(response.content.decode() or response["Location"])
+
+
+def words(page: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
+
+
+def token_on(page: str) -> str:
+    (token,) = re.findall(r'name="token" value="([^"]+)"', page)
+    return str(token)
+
+
+def test_a_broker_goes_after_a_look_at_all_that_goes_with_it(
+    admin: Client, ours: Broker
+) -> None:
+    observed(ours, "orders", "bills")
+    path = f"/brokers/{ours.pk}/remove"
+
+    linked = get(admin, f"/brokers/{ours.pk}")
+    page = get(admin, path)
+    place = post(admin, path, 302, token=token_on(page), reason=" the wrong one ")
+
+    assert f'href="{path}"' in linked
+    assert f'action="{path}"' not in linked
+    assert "The broker and its address, 2 topics, and what lanes saw" in words(page)
+    assert "orders-poison" in page
+    assert "Remove ours and 2 topics" in words(page)
+    assert "-X DELETE" in page
+    assert (place, Broker.objects.count(), Topic.objects.count()) == ("/brokers", 0, 0)
+    assert Entry.objects.get(action="broker.removed").reason == "the wrong one"
+
+
+def test_a_broker_without_topics_goes(admin: Client, ours: Broker) -> None:
+    path = f"/brokers/{ours.pk}/remove"
+
+    page = get(admin, path)
+    post(admin, path, 302, token=token_on(page))
+
+    assert "The broker and its address." in words(page)
+    assert not Broker.objects.exists()
+
+
+def test_where_something_is_on_record_the_page_says_of_what_and_what_to_do(
+    admin: Client, ours: Broker, now: datetime
+) -> None:
+    orders, _, _ = observed(ours, "orders", "bills", "mail")
+    poisons(now, 1)
+    path = f"/brokers/{ours.pk}/remove"
+
+    page = get(admin, path)
+    refused = post(admin, path, 409, token=token_on(page))
+    place = post(admin, path, 302, token=token_on(page), others="1")
+
+    assert "It stays, with 1 topic" in words(page)
+    assert f'href="/topics/{orders.pk}"' in page
+    assert "orders messages" in words(page)
+    assert "Pause the lane of a topic" in words(page)
+    assert "Remove 2 topics" in words(page)
+    assert "Remove ours" not in words(page).partition("Remove ours?")[2]
+    assert "is not what you looked at" in words(refused)
+    assert place == f"/brokers/{ours.pk}"
+    assert list(Topic.objects.values_list("name")) == [("orders",)]
+
+
+def test_what_comes_on_record_after_the_look_stays(
+    admin: Client, ours: Broker, now: datetime
+) -> None:
+    (orders,) = observed(ours, "orders")
+    paths = (f"/brokers/{ours.pk}/remove", f"/topics/{orders.pk}/remove")
+    tokens = [token_on(get(admin, path)) for path in paths]
+    poisons(now, 1)
+
+    pages = [
+        post(admin, path, 409, token=token)
+        for path, token in zip(paths, tokens, strict=True)
+    ]
+
+    assert all("orders (messages) has something on record" in p for p in pages)
+    assert all("It stays" in page for page in pages)
+    assert Topic.objects.exists()
+
+
+@pytest.mark.parametrize("change", ["none", "other", "old", "another's", "forged"])
+def test_nothing_goes_that_was_not_looked_at(
+    admin: Client,
+    sign_in: SignIn,
+    ours: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    change: str,
+) -> None:
+    observed(ours, "orders")
+    other = Broker.objects.create(name="b", kind="redis_streams", url="env:B")
+    path = f"/brokers/{ours.pk}/remove"
+    token = token_on(get(admin, path))
+    asks = admin
+    if change == "none":
+        token = ""
+    elif change == "other":
+        token = token_on(get(admin, f"/brokers/{other.pk}/remove"))
+    elif change == "old":
+        monkeypatch.setattr(removals, "GOOD_FOR_SECONDS", -1)
+    elif change == "another's":
+        asks = sign_in(Role.ADMIN, reads_bodies=True)
+    else:
+        token = token[:-1] + ("A" if token[-1] != "A" else "B")
+
+    page = post(asks, path, 409, token=token)
+
+    assert "is not what you looked at" in words(page)
+    assert token_on(page)
+    assert Topic.objects.exists()
+
+
+def test_a_look_at_one_broker_is_none_at_another(admin: Client, ours: Broker) -> None:
+    other = Broker.objects.create(name="b", kind="redis_streams", url="env:B")
+    token = token_on(get(admin, f"/brokers/{other.pk}/remove"))
+
+    post(admin, f"/brokers/{ours.pk}/remove", 409, token=token)
+
+    assert Broker.objects.count() == 2
+
+
+def test_a_topic_that_is_new_since_the_look_keeps_all_of_them(
+    admin: Client, ours: Broker
+) -> None:
+    observed(ours, "orders")
+    path = f"/brokers/{ours.pk}/remove"
+    token = token_on(get(admin, path))
+    observed(ours, "bills")
+
+    page = post(admin, path, 409, token=token, reason="why")
+    post(admin, path, 302, token=token_on(page))
+
+    assert "Remove ours and 2 topics" in words(page)
+    assert 'value="why"' in page
+    assert not Topic.objects.exists()
+
+
+def test_a_topic_goes_after_a_look_at_it(admin: Client, ours: Broker) -> None:
+    orders, _ = observed(ours, "orders", "bills")
+    path = f"/topics/{orders.pk}/remove"
+
+    linked = get(admin, f"/topics/{orders.pk}")
+    page = get(admin, path)
+    place = post(admin, path, 302, token=token_on(page))
+
+    assert f'href="{path}"' in linked
+    assert "Nothing of it is on record here" in words(page)
+    assert "observe 3 dead letters" in words(page)
+    assert '"name": "orders"' in unescape(page)
+    assert place == f"/brokers/{ours.pk}"
+    assert list(Topic.objects.values_list("name")) == [("bills",)]
+
+
+def test_a_topic_known_by_report_goes_too(admin: Client) -> None:
+    topic = Topic.objects.create(name="told", native_name="told")
+    path = f"/topics/{topic.pk}/remove"
+
+    page = get(admin, path)
+
+    assert "known by report only" in page
+    assert post(admin, path, 302, token=token_on(page)) == "/topics"
+
+
+def test_a_topic_on_record_says_so_and_offers_nothing(
+    admin: Client, ours: Broker, now: datetime
+) -> None:
+    (orders,) = observed(ours, "orders")
+    poisons(now, 1)
+
+    page = get(admin, f"/topics/{orders.pk}/remove")
+
+    assert "On record here: messages." in words(page)
+    assert "Pause its lane" in words(page)
+    assert 'name="token"' not in page
+
+
+def test_a_reason_that_is_too_long_is_told_beside_it(
+    admin: Client, ours: Broker
+) -> None:
+    path = f"/brokers/{ours.pk}/remove"
+    token = token_on(get(admin, path))
+
+    page = post(admin, path, 422, token=token, reason="x" * 1_001)
+
+    assert re.search(r'name="reason"[^>]*aria-invalid="true"', page)
+    assert Broker.objects.exists()
+
+
+def test_hostile_names_are_shown_as_they_are(admin: Client) -> None:
+    broker = Broker.objects.create(name=HOSTILE, kind="redis_streams", url="env:X")
+    (topic,) = observed(broker, HOSTILE)
+
+    pages = [
+        get(admin, f"/brokers/{broker.pk}/remove"),
+        get(admin, f"/topics/{topic.pk}/remove"),
+    ]
+
+    assert [page for page in pages if "<script>alert" in page] == []
+    assert all("U+202E" in page for page in pages)
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
+def test_who_may_not_write_brokers_removes_none(
+    sign_in: SignIn, ours: Broker, role: Role
+) -> None:
+    (orders,) = observed(ours, "orders")
+    client = sign_in(role)
+    paths = (f"/brokers/{ours.pk}/remove", f"/topics/{orders.pk}/remove")
+
+    codes = [client.get(p).status_code for p in paths]
+    codes += [client.post(p).status_code for p in paths]
+    linked = [get(client, f"/brokers/{ours.pk}"), get(client, f"/topics/{orders.pk}")]
+
+    assert codes == [403] * 4
+    assert not any("/remove" in page for page in linked)
+    assert Topic.objects.exists()

@@ -1,0 +1,308 @@
+"""Topics are removed while lanes and guards write of them: nothing is lost or orphaned.
+
+What meets here would meet once in a year: it is held up on purpose, or tried again and
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+import pytest
+from pytest_django import Settings
+
+from apps.audit import services as audit
+from apps.brokers import registering
+from apps.brokers import services as brokers
+from apps.brokers.errors import Removed
+from apps.brokers.models import Broker, Topic
+from apps.brokers.ports import Delivered, FoundTopic
+from apps.capture import house, removing, services, watching
+from apps.capture.drain import Drain
+from apps.capture.lanes import Worker
+from apps.capture.merge import merge
+from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
+from apps.capture.removing import OnRecord
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.core.errors import Absent
+from apps.poison.models import Poison
+from apps.team.rights import GRANTS, Principal, Role
+from tests import queues
+from tests.lanes import draining, serving, topic_on_queues, within
+from tests.positions import told_by_broker
+from tests.queues import Queues, adapted
+from tests.races import at_once
+from tests.reports import count_up, counter, poisons
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ADA = Principal(actor=Actor.user("ada"), scopes=GRANTS[Role.ADMIN])
+ROUNDS = 12
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def broker() -> Iterator[Queues]:
+    held = Queues()
+    with adapted(held):
+        yield held
+
+
+@dataclass(slots=True)
+class Removal:
+    """One removal of a topic; `done` says whether it went."""
+
+    topic: Topic
+    done: bool | None = field(default=None, init=False)
+
+    def __call__(self) -> None:
+        try:
+            removing.remove_topics(
+                topics=[self.topic.pk], principal=ADA, now=clock.now()
+            )
+            self.done = True
+        except OnRecord:
+            self.done = False
+
+    def aside(self) -> None:
+        """Remove it as somebody else would, over a connection of their own."""
+        at_once(self)
+
+    def before(self, work: Callable[P, R]) -> Callable[P, R]:
+        """Give the same work, which finds the topic gone when it begins."""
+
+        def late(*args: P.args, **kwargs: P.kwargs) -> R:
+            if self.done is None:
+                self.aside()
+            return work(*args, **kwargs)
+
+        return late
+
+    def after(self, work: Callable[P, R]) -> Callable[P, R]:
+        """Give the same work; what follows it finds the topic gone."""
+
+        def early(*args: P.args, **kwargs: P.kwargs) -> R:
+            result = work(*args, **kwargs)
+            if self.done is None:
+                self.aside()
+            return result
+
+        return early
+
+
+def run_its_lane(topic: Topic) -> None:
+    """Run one lane to its end, to which it is to come by itself."""
+    stop = threading.Event()
+    alarm = threading.Timer(20, stop.set)
+    alarm.start()
+    Worker(topic_id=topic.pk, stop=stop, clock=clock.now).run()
+    alarm.cancel()
+    assert not stop.is_set()
+
+
+def running() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+# --- lanes
+
+
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.CAPTURE])
+def test_a_lane_ends_with_its_topic_and_another_begins_with_another(
+    broker: Queues, now: datetime, mode: Mode
+) -> None:
+    topic = topic_on_queues(now, mode=mode)
+    with serving():
+        within(5, lambda: Lane.objects.get().state == "running")
+
+        Removal(topic)()
+
+        within(5, lambda: f"lane-{topic.pk}" not in running())
+        assert broker.readers == []
+        other = topic_on_queues(now, mode=Mode.CAPTURE)
+        broker.put("mail-dead", b"1")
+        within(5, Poison.objects.exists)
+
+    assert Lane.objects.get().topic_id == other.pk
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (queues.Admin, "consumers"),
+        (queues.Admin, "depth"),
+        (house, "count_deliveries"),
+        (house, "note"),
+        (house, "_keep_samples"),
+    ],
+)
+def test_a_lane_that_observes_ends_wherever_it_is_when_its_topic_goes(
+    broker: Queues,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    place: object,
+    name: str,
+) -> None:
+    topic = topic_on_queues(now, mode=Mode.OBSERVE)
+    broker.put("mail-dead", b"1")
+    broker.consumers = [told_by_broker()]
+    broker.with_(delivered=True).delivered = Delivered(total=1, at=now)
+    removal = Removal(topic)
+    monkeypatch.setattr(place, name, removal.before(getattr(place, name)))
+
+    run_its_lane(topic)
+
+    assert removal.done
+    assert (Topic.objects.exists(), Sample.objects.exists()) == (False, False)
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
+    assert len(broker.contents("mail-dead")) == 1
+
+
+@pytest.mark.parametrize("limit", [1_000, 10])
+def test_a_letter_whose_topic_went_before_it_was_written_stays_in_its_queue(
+    broker: Queues,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings,
+    limit: int,
+) -> None:
+    settings.POISONWEB_BODY_LIMIT = limit
+    topic = topic_on_queues(now, mode=Mode.CAPTURE)
+    broker.put("mail-dead", b"x" * 100)
+    removal = Removal(topic)
+    monkeypatch.setattr(queues.Reader, "read", removal.after(queues.Reader.read))
+
+    run_its_lane(topic)
+
+    assert removal.done
+    assert len(broker.contents("mail-dead")) == 1
+    assert (Poison.objects.exists(), HeldDeadLetter.objects.exists()) == (False, False)
+    assert broker.readers == []
+
+
+def test_a_topic_stays_when_its_first_letter_is_just_being_written(
+    broker: Queues, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topic_on_queues(now, mode=Mode.CAPTURE)
+    broker.put("mail-dead", b"1")
+    removal = Removal(topic)
+    other = threading.Thread(target=removal.aside)
+
+    def held_up(*args: Any, **kwargs: Any) -> object:
+        other.start()
+        other.join(timeout=0.5)
+        assert other.is_alive(), "it did not wait for what is being written"
+        return merge(*args, **kwargs)
+
+    monkeypatch.setattr(services, "merge", held_up)
+    with draining(topic, now) as work:
+        work.take(wait=0.0)
+    other.join()
+
+    assert removal.done is False
+    assert (Poison.objects.count(), broker.contents("mail-dead")) == (1, [])
+
+
+def test_letters_are_captured_or_their_topic_goes_and_never_both(
+    broker: Queues, now: datetime
+) -> None:
+    def take(work: Drain) -> None:
+        with work, suppress(Removed):
+            work.take(wait=0.0)
+
+    for number in range(ROUNDS):
+        name = f"t{number}"
+        removal = Removal(topic_on_queues(now, name=name))
+        broker.put(f"{name}-dead", b"1")
+
+        at_once(partial(take, draining(removal.topic, now)), removal)
+
+        left = len(broker.contents(f"{name}-dead"))
+        captured = Poison.objects.filter(topic__name=name).count()
+        assert (left, captured) == ((1, 0) if removal.done else (0, 1))
+
+
+# --- guards
+
+
+def test_what_is_counted_is_never_of_a_topic_that_is_gone(
+    broker: Queues, now: datetime
+) -> None:
+    def count(name: str) -> None:
+        with suppress(Removed):
+            count_up(now, counter(topic=name))
+
+    for number in range(ROUNDS):
+        name = f"t{number}"
+        removal = Removal(topic_on_queues(now, name=name))
+
+        at_once(partial(count, name), removal)
+
+        # Who counted first keeps the topic; who came late makes it anew, by report.
+        carried = Topic.objects.exclude(broker=None).filter(name=name)
+        assert carried.exists() is not removal.done
+        assert not Counter.objects.exclude(topic__in=Topic.objects.all()).exists()
+
+
+def test_a_guard_whose_topic_goes_just_then_is_told_to_send_it_again(
+    broker: Queues, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removal = Removal(topic_on_queues(now))
+    monkeypatch.setattr(brokers, "topics_named", removal.after(brokers.topics_named))
+
+    with pytest.raises(Removed, match="ask again"):
+        poisons(now, 1, topic="mail")
+    (poison,) = poisons(now, 1, topic="mail")
+
+    assert removal.done
+    assert poison.topic.broker is None
+
+
+# --- people
+
+
+def test_observing_adopting_and_removing_never_wait_in_a_ring(
+    broker: Queues, now: datetime
+) -> None:
+    found = FoundTopic(name="new", depth=None, dead_letter_queue="q", dead_letters=None)
+
+    def observe(topic: Topic) -> None:
+        with suppress(Removed):
+            watching.observe_all(topics=[topic], principal=ADA, now=now)
+
+    def adopt(known: Broker) -> None:
+        with suppress(Absent):
+            registering.adopt_topics(
+                broker=known, found=[found], principal=ADA, now=now
+            )
+
+    def remove(known: Broker) -> None:
+        removing.remove_broker(broker=known, principal=ADA, now=now)
+
+    for _ in range(ROUNDS):
+        topic = topic_on_queues(now)
+        Lane.objects.all().delete()
+        known = Broker.objects.get()
+
+        at_once(partial(observe, topic), partial(adopt, known), partial(remove, known))
+
+        assert not Broker.objects.exists()
+        assert not Lane.objects.exists()
+
+    assert audit.verify().ok

@@ -1,0 +1,304 @@
+"""A topic goes with what lanes saw of it, unless anything of it is on record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import connection
+
+from apps.audit import services as audit
+from apps.audit.models import Entry
+from apps.bookmarks.models import BookmarkPosition, Mark
+from apps.brokers import registering
+from apps.brokers import services as brokers
+from apps.brokers.errors import Removed
+from apps.brokers.holding import hold
+from apps.brokers.models import Broker, Topic
+from apps.brokers.ports import Delivered
+from apps.capture import guards, house, removing, watching
+from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
+from apps.capture.removing import OnRecord, Otherwise
+from apps.core.errors import Absent, Forbidden
+from apps.poison.models import Poison
+from apps.reports.models import Day, Rate, Run
+from apps.team.rights import Principal, Scope
+from apps.triage.models import Operation
+from apps.triage.services import selection
+from apps.triage.services.selection import Ask
+from apps.triage.states import Verb
+from tests.lanes import draining, topic_on_queues
+from tests.positions import opened, told_by_broker
+from tests.queues import Queues, adapted
+from tests.reports import GUARD, count_up, counter, guard_word, poisons
+from tests.skips import added
+
+pytestmark = pytest.mark.django_db
+
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def broker() -> Iterator[Queues]:
+    queues = Queues()
+    with adapted(queues):
+        yield queues
+
+
+@pytest.fixture
+def orders(broker: Queues, now: datetime) -> Topic:
+    return topic_on_queues(now, mode=Mode.OBSERVE, name="orders")
+
+
+@pytest.fixture
+def mail(broker: Queues, now: datetime) -> Topic:
+    return topic_on_queues(now, mode=Mode.OBSERVE, name="mail")
+
+
+def seen_by_a_lane(broker: Queues, topic: Topic, now: datetime) -> None:
+    """Leave all that a lane ever writes of a topic without taking a letter."""
+    broker.put(f"{topic.name}-dead", b"1")
+    lane = Lane.objects.possible().get(pk=topic.pk)
+    broker.consumers = [told_by_broker()]
+    house.Watch(lane=lane, clock=lambda: now, timer=lambda: 0.0).once()
+    for number, total in enumerate((10, 30)):
+        told = Delivered(total=total, at=now, since="a")
+        house.count_deliveries(lane=lane, told=told, now=now + number * MINUTE)
+    with draining(topic, now) as work:
+        work._hold(work.reader.read(limit=1, wait=0.0)[0], "too large")
+        seen = Sample(topic=topic, place=0, bookmark="1", start=b"1", size=1)
+        seen.headers, seen.seen_at = [], now
+        seen.save()
+
+
+def remove(principal: Principal, now: datetime, **changes: object) -> None:
+    broker = Broker.objects.get()
+    removing.remove_broker(broker=broker, principal=principal, now=now, **changes)  # type: ignore[arg-type] # of several kinds
+
+
+def test_a_broker_goes_with_its_topics_and_what_lanes_saw_of_them(
+    broker: Queues, orders: Topic, mail: Topic, operator: Principal, now: datetime
+) -> None:
+    known = Broker.objects.get()
+    for topic in (orders, mail):
+        seen_by_a_lane(broker, topic, now)
+    left = (Lane, Sample, HeldDeadLetter, Counter, BookmarkPosition, Mark)
+    assert [each.objects.count() for each in left] == [2] * 6
+
+    remove(operator, now, reason="the wrong one")
+
+    gone = (Broker, Topic, *left)
+    entry = Entry.objects.order_by("-seq")[0]
+    assert [each.objects.exists() for each in gone] == [False] * len(gone)
+    assert (entry.action, entry.subject) == ("broker.removed", "broker:queues")
+    assert (entry.detail["topics"], entry.reason) == (
+        ["mail", "orders"],
+        "the wrong one",
+    )
+    assert audit.verify().ok
+    assert len(broker.contents("orders-dead")) == 1
+    with pytest.raises(Absent):
+        registering.one(broker_id=known.pk)
+
+
+def target_of_an_operation(now: datetime) -> None:
+    (poison,) = poisons(now, 1, topic="elsewhere")
+    selection.preview(
+        ask=Ask(verb=Verb.REDRIVE, ids=(poison.pk,), target_topic="orders"),
+        principal=Principal(actor=GUARD.actor, scopes=frozenset(Scope)),
+        now=now,
+    )
+    assert Operation.objects.exclude(target_topic=None).exists()
+
+
+def reported(now: datetime) -> None:
+    run = Run.objects.create(
+        first_day=now.date(), last_day=now.date(), asked_by="anna", asked_at=now
+    )
+    day = Day.objects.create(day=now.date(), run=run, rows_in=0, late_rows=0)
+    zeros = "failed poisoned retried redriven confirmed recurred dropped uncounted"
+    Rate.objects.create(
+        day=day,
+        topic=Topic.objects.get(name="orders"),
+        source="broker",
+        delivered=20,
+        skipped=0,
+        **dict.fromkeys(zeros.split(), 0),
+    )
+
+
+def guarded(now: datetime) -> None:
+    guards.note(members=[guard_word(now)], principal=GUARD, now=now)
+
+
+def moved(now: datetime) -> None:
+    (poison,) = poisons(now, 1, topic="elsewhere")
+    Poison.objects.filter(pk=poison.pk).update(
+        state="moved",
+        moved_to=Topic.objects.get(name="orders"),
+        redrives=1,
+        sent_at=now,
+    )
+
+
+@pytest.mark.parametrize(
+    ("leave", "word"),
+    [
+        (lambda now: poisons(now, 1), "messages"),
+        (moved, "messages"),
+        (lambda now: count_up(now, counter()), "counts of its consumers"),
+        (added, "skips"),
+        (opened, "positions"),
+        (target_of_an_operation, "operations"),
+        (reported, "reports"),
+        (guarded, "guards"),
+    ],
+)
+def test_any_record_keeps_its_topic_and_the_broker_and_all_it_carries(
+    broker: Queues,
+    orders: Topic,
+    mail: Topic,
+    operator: Principal,
+    now: datetime,
+    leave: Callable[[datetime], object],
+    word: str,
+) -> None:
+    seen_by_a_lane(broker, mail, now)
+    leave(now)
+    before = audit.verify().head
+
+    with pytest.raises(OnRecord) as refusal:
+        remove(operator, now)
+    with pytest.raises(OnRecord):
+        removing.remove_topics(topics=[orders.pk], principal=operator, now=now)
+
+    assert f"orders ({word}) has something on record" in str(refusal.value)
+    assert "Pause" in str(refusal.value)
+    assert "mail" not in str(refusal.value)
+    assert Topic.objects.filter(broker__name="queues").count() == 2
+    assert (Lane.objects.count(), Sample.objects.count()) == (2, 1)
+    assert audit.verify().head == before
+
+
+def test_only_so_many_topics_are_named(
+    broker: Queues, operator: Principal, now: datetime
+) -> None:
+    for number in range(removing.MOST_NAMED + 2):
+        topic_on_queues(now, name=f"t{number:02}")
+        poisons(now, 1, topic=f"t{number:02}")
+
+    with pytest.raises(OnRecord, match=r"t09 \(messages\); and 2 more have") as refusal:
+        remove(operator, now)
+
+    assert "t10" not in str(refusal.value)
+
+
+def test_a_topic_goes_alone_and_the_others_stay(
+    broker: Queues, orders: Topic, mail: Topic, operator: Principal, now: datetime
+) -> None:
+    seen_by_a_lane(broker, mail, now)
+    poisons(now, 1)
+
+    removing.remove_topics(topics=[mail.pk], principal=operator, now=now)
+
+    entry = Entry.objects.order_by("-seq")[0]
+    assert list(Topic.objects.values_list("name")) == [("orders",)]
+    assert (entry.action, entry.subject) == ("topic.removed", "topic:mail")
+    assert not Counter.objects.exists()
+
+
+def test_nobody_loses_a_topic_that_they_have_not_seen_go(
+    broker: Queues, orders: Topic, operator: Principal, now: datetime
+) -> None:
+    topic_on_queues(now, name="new")
+
+    for agreed in ([], [orders.pk]):
+        with pytest.raises(Otherwise):
+            remove(operator, now, agreed=agreed)
+    with pytest.raises(Otherwise):
+        removing.remove_topics(topics=[orders.pk, 10**9], principal=operator, now=now)
+    with pytest.raises(Otherwise):
+        removing.remove_topics(topics=[], principal=operator, now=now)
+
+    assert Topic.objects.count() == 2
+
+
+def test_who_may_not_removes_nothing(
+    broker: Queues, orders: Topic, operator: Principal, now: datetime
+) -> None:
+    reader = replace(operator, scopes=frozenset(Scope) - {Scope.BROKERS_WRITE})
+    elsewhere = replace(operator, topics=("mail",))
+
+    for principal in (reader, elsewhere):
+        with pytest.raises(Forbidden):
+            remove(principal, now)
+    with pytest.raises(Forbidden):
+        removing.remove_topics(topics=[orders.pk], principal=reader, now=now)
+    with pytest.raises(Otherwise):
+        removing.remove_topics(topics=[orders.pk], principal=elsewhere, now=now)
+
+    assert (Broker.objects.count(), Topic.objects.count()) == (1, 1)
+
+
+def test_what_comes_for_a_topic_that_went_makes_it_anew(
+    broker: Queues, orders: Topic, operator: Principal, now: datetime
+) -> None:
+    remove(operator, now)
+
+    with pytest.raises(Removed):
+        hold(topics=[orders.pk])
+    with pytest.raises(Absent):
+        watching.pause(topic=orders, principal=operator, now=now)
+    with pytest.raises(Removed):
+        watching.set_mode(
+            topic=orders, mode=Mode.TEE, tee_queue="c", principal=operator, now=now
+        )
+    (poison,) = poisons(now, 1)
+
+    assert poison.topic.broker is None
+    assert poison.topic_id != orders.pk
+
+
+def test_a_broker_that_went_gets_no_topic(
+    broker: Queues, orders: Topic, operator: Principal, now: datetime
+) -> None:
+    known = Broker.objects.get()
+    remove(operator, now)
+
+    with pytest.raises(Absent):
+        brokers.register_topic(
+            name="late",
+            broker=known,
+            dead_letter_queue="",
+            policy={},
+            actor=operator.actor,
+            now=now,
+        )
+    with pytest.raises(Absent):
+        registering.alter(broker=known, name="b", principal=operator, now=now)
+    with pytest.raises(Absent):
+        removing.remove_broker(broker=known, principal=operator, now=now)
+
+
+def test_whatever_refers_to_a_topic_is_found_by_an_index() -> None:
+    """Postgres looks there for each topic that goes, however many rows there are."""
+    with connection.cursor() as cursor:
+        cursor.execute(UNINDEXED)
+        unindexed = cursor.fetchall()
+
+    assert unindexed == []
+
+
+# An index of all rows, or of all that have a topic, that begins with the column.
+UNINDEXED = """
+SELECT refers.conrelid::regclass::text, refers.conkey FROM pg_constraint refers
+WHERE refers.contype = 'f' AND refers.confrelid = 'brokers_topic'::regclass
+  AND NOT EXISTS (
+    SELECT FROM pg_index WHERE indrelid = refers.conrelid
+    AND indkey[0] = refers.conkey[1]
+    AND (indpred IS NULL
+         OR pg_get_expr(indpred, indrelid) ~ '^\\(\\w+_id IS NOT NULL\\)$')
+)
+"""
