@@ -16,7 +16,7 @@ from rest_framework.serializers import Serializer
 from apps.api.errors import MEDIA_TYPE
 from apps.api.idempotency import HEADER
 from apps.api.paging import DEFAULT_LIMIT, MOST_LIMIT
-from apps.api.parameters import By
+from apps.api.parameters.reports import By
 from apps.api.schemas import brokers, operations, skips, topics
 from apps.api.schemas.errors import Problem, StaleProblem
 from apps.api.views.base import View

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, time
 from django.db.models import Q
 
 from apps.api.paging import Page, Place, Window
-from apps.api.parameters import By, Rates
+from apps.api.parameters.reports import By, Rates
 from apps.brokers.models import Topic
 from apps.reports.models import Rate, Run
 from apps.reports.querysets import RateQuerySet

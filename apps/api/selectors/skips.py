@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from rest_framework.utils.encoders import JSONEncoder
 
-from apps.api import skips as asked
+from apps.api.parameters import skips as asked
 from apps.api.shapes import skips as shapes
 from apps.api.shapes.base import Shape
 from apps.core.errors import Invalid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apps.api.paging import Page, Place, Window
-from apps.api.parameters import Trail
+from apps.api.parameters.trail import Trail
 from apps.audit.models import Entry
 from apps.core.errors import Forbidden
 from apps.team.rights import Principal

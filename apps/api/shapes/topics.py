@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from apps.api.selectors.brokers import TopicSeen
+from apps.api.selectors.topics import TopicSeen
 from apps.api.shapes.base import Shape
 from apps.capture.models import Lane
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from apps.api.skips import Followed
+from apps.api.parameters.skips import Followed
 from apps.api.stream.readers import Page, Reader, encoded, ping
 from apps.core import notices
 from apps.core.sessions import open_async_session

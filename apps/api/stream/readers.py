@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from rest_framework.utils.encoders import JSONEncoder
 
+from apps.api.parameters.skips import Followed
 from apps.api.shapes import skips as shapes
-from apps.api.skips import Followed
 from apps.poison.skip_reading import Told
 
 MOST_HELD = 1024 * 1024

@@ -9,7 +9,6 @@ from django.urls import reverse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import brokers as asked
 from apps.api.idempotency import idempotent
 from apps.api.openapi import (
     IDEMPOTENCY_KEY,
@@ -18,6 +17,7 @@ from apps.api.openapi import (
     described,
 )
 from apps.api.paging import Window
+from apps.api.parameters import brokers as asked
 from apps.api.schemas import brokers as schemas
 from apps.api.selectors import brokers
 from apps.api.shapes import brokers as shapes

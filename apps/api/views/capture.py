@@ -7,9 +7,9 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import parameters
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
+from apps.api.parameters import base as asked
 from apps.api.schemas import capture as schemas
 from apps.api.shapes import capture as shapes
 from apps.api.shapes.base import Shape
@@ -35,7 +35,7 @@ class Failures(View):
     @idempotent
     def post(self, request: Request) -> Response:
         """At most 1,000 in one request; one bad member never sinks the rest."""
-        members = parameters.members(request.data, "failures")
+        members = asked.members(request.data, "failures")
         return _answered(
             capture.capture(members=members, principal=self.principal, now=clock.now())
         )
@@ -55,7 +55,7 @@ class Confirmations(View):
     @idempotent
     def post(self, request: Request) -> Response:
         """Idempotent; a redrive that is not ours is rejected."""
-        members = parameters.members(request.data, "confirmations")
+        members = asked.members(request.data, "confirmations")
         return _answered(
             capture.confirm(members=members, principal=self.principal, now=clock.now())
         )
@@ -79,9 +79,9 @@ class Counters(View):
         With them guards may tell how they are; the newest word of each is kept.
         """
         now, principal = clock.now(), self.principal
-        members = parameters.members(request.data, "counters")
+        members = asked.members(request.data, "counters")
         told = "guards" in request.data
-        words = parameters.members(request.data, "guards") if told else []
+        words = asked.members(request.data, "guards") if told else []
         counted = capture.count(members=members, principal=principal, now=now)
         answer = {"results": _shapes(counted)}
         if told:

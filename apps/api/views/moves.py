@@ -9,8 +9,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
-from apps.api.moves import Ask
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
+from apps.api.parameters.moves import Ask
 from apps.api.schemas import moves as schemas
 from apps.api.shapes import moves as shapes
 from apps.api.views.base import View

@@ -9,10 +9,10 @@ from django.urls import reverse
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import parameters
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, REFUSED_KEY, described
 from apps.api.paging import Window
+from apps.api.parameters.operations import Decision
 from apps.api.schemas import operations as schemas
 from apps.api.selectors import operations
 from apps.api.shapes import operations as shapes
@@ -53,7 +53,7 @@ class Operations(View):
     @idempotent
     def post(self, request: Request) -> Response:
         """A token that was used, replaced or expired is a 409 with a new preview."""
-        decision = parameters.Decision.parse(request.data)
+        decision = Decision.parse(request.data)
         operation = dispatch.confirm(
             token=decision.token,
             reason=decision.reason,

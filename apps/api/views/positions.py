@@ -8,10 +8,11 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import parameters
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, POSITIONS, REFUSED_KEY, described
 from apps.api.paging import Window
+from apps.api.parameters.base import members, members_of
+from apps.api.parameters.positions import Reader
 from apps.api.schemas import positions as schemas
 from apps.api.selectors import positions
 from apps.api.shapes import positions as shapes
@@ -37,7 +38,7 @@ class Positions(View):
     )
     def get(self, request: Request) -> Response:
         """A consumer that has settled nothing yet is listed too, without marks."""
-        wanted = parameters.Reader.parse(request.query_params)
+        wanted = Reader.parse(request.query_params)
         page, seen = positions.find(
             Window.parse(request.query_params, name="positions"),
             self.principal,
@@ -64,7 +65,7 @@ class Open(View):
 
         A position that is named in full, by sub id and topic, is made if there is none.
         """
-        holder = Holder.parse(parameters.members_of(request.data))
+        holder = Holder.parse(members_of(request.data))
         opened = opening.open_positions(
             holder=holder, principal=self.principal, now=clock.now()
         )
@@ -91,8 +92,9 @@ class Settle(View):
         before it (0 for the first ever) up to its own, so that runs adjoin where
         nothing was handed out between. The watermark is the end of the run from 0.
         """
-        members = parameters.members(request.data, "updates", most=MOST_UPDATES)
         answers = settling.settle(
-            members=members, principal=self.principal, now=clock.now()
+            members=members(request.data, "updates", most=MOST_UPDATES),
+            principal=self.principal,
+            now=clock.now(),
         )
         return Response({"results": [shapes.settled(answer) for answer in answers]})

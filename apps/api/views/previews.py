@@ -8,8 +8,8 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import parameters
 from apps.api.openapi import TOKEN, described
+from apps.api.parameters import previews as asked
 from apps.api.schemas import previews as schemas
 from apps.api.selectors import operations
 from apps.api.shapes import previews as shapes
@@ -36,7 +36,7 @@ class Preview(View):
     def post(self, request: Request) -> Response:
         """Changes nothing; expires after 15 minutes, or when its like is made anew."""
         now = clock.now()
-        ask = parameters.ask(request.data)
+        ask = asked.ask(request.data)
         operation = dispatch.preview(ask=ask, principal=self.principal, now=now)
         seen = selection.see(operation=operation)
         return Response(shapes.preview(operation, seen, now=now))
@@ -49,6 +49,6 @@ class Preview(View):
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        token = parameters.token(request.query_params)
+        token = asked.token(request.query_params)
         operation, seen = operations.preview(token, self.principal)
         return Response(shapes.preview(operation, seen, now=clock.now()))

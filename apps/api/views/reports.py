@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from apps.api.openapi import PAGING, RATES, described
 from apps.api.paging import Window
-from apps.api.parameters import Rates
+from apps.api.parameters.reports import Rates
 from apps.api.schemas import reports as schemas
 from apps.api.selectors import reports
 from apps.api.shapes import reports as shapes

@@ -12,8 +12,6 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import parameters
-from apps.api import skips as asked
 from apps.api.idempotency import idempotent
 from apps.api.openapi import (
     EVENT_STREAM,
@@ -23,6 +21,8 @@ from apps.api.openapi import (
     SKIPS,
     described,
 )
+from apps.api.parameters import skips as asked
+from apps.api.parameters.base import members, members_of
 from apps.api.schemas import skips as schemas
 from apps.api.selectors import skips
 from apps.api.shapes import skips as shapes
@@ -115,7 +115,7 @@ class Skip(View):
         """Idempotent: one that has ended already stays as it is."""
         skip = skip_list.remove(
             skip_id=skip_id,
-            reason=asked.reason(parameters.members_of(request.data)),
+            reason=asked.reason(members_of(request.data)),
             principal=self.principal,
             now=clock.now(),
         )
@@ -133,8 +133,8 @@ class Applied(View):
     )
     def post(self, request: Request) -> Response:
         """With `report`, a word counts once, however often it is sent."""
-        members = parameters.members(request.data, "applied")
-        answers = skips.applied(members, self.principal, now=clock.now())
+        told = members(request.data, "applied")
+        answers = skips.applied(told, self.principal, now=clock.now())
         return Response({"results": answers})
 
 

@@ -9,7 +9,6 @@ from django.db import transaction
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api import brokers as asked
 from apps.api.idempotency import idempotent
 from apps.api.openapi import (
     IDEMPOTENCY_KEY,
@@ -19,8 +18,9 @@ from apps.api.openapi import (
     described,
 )
 from apps.api.paging import Window
+from apps.api.parameters import topics as asked
 from apps.api.schemas import topics as schemas
-from apps.api.selectors import brokers
+from apps.api.selectors import topics
 from apps.api.shapes import topics as shapes
 from apps.api.views.base import View, listed
 from apps.capture import removing
@@ -49,7 +49,7 @@ class Topics(View):
         """One that was only reported has no broker, and one not watched no lane."""
         wanted = asked.TopicsWanted.parse(request.query_params)
         window = Window.parse(request.query_params, name="topics")
-        page, seen = brokers.find_topics(window, wanted, self.principal)
+        page, seen = topics.find(window, wanted, self.principal)
         return listed(page, [shapes.topic(each, now=clock.now()) for each in seen])
 
     @described(
@@ -65,7 +65,7 @@ class Topics(View):
         """Without a `mode` nobody looks at its dead letters yet."""
         change = asked.TopicChange.parse_new(request.data)
         with transaction.atomic():
-            seen = brokers.register(change, self.principal, now=clock.now())
+            seen = topics.register(change, self.principal, now=clock.now())
         return Response(shapes.topic(seen, now=clock.now()), status=HTTPStatus.CREATED)
 
     @described(
@@ -79,7 +79,7 @@ class Topics(View):
         """All of it or nothing; what is left out stays as it is."""
         change = asked.TopicChange.parse(request.data)
         with transaction.atomic():
-            seen = brokers.alter_topic(change, self.principal, now=clock.now())
+            seen = topics.alter(change, self.principal, now=clock.now())
         return Response(shapes.topic(seen, now=clock.now()))
 
     @described(
@@ -92,7 +92,7 @@ class Topics(View):
     def delete(self, request: Request) -> Response:
         """What its lane saw goes with it; at its broker nothing is removed."""
         removal = asked.TopicRemoval.parse(request.data)
-        seen = brokers.one_topic(removal.name, self.principal)
+        seen = topics.one(removal.name, self.principal)
         removing.remove_topics(
             topics=[seen.topic.pk],
             reason=removal.reason,

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from apps.api.openapi import PAGING, TRAIL, described
 from apps.api.paging import Window
-from apps.api.parameters import Trail
+from apps.api.parameters.trail import Trail
 from apps.api.schemas import trail as schemas
 from apps.api.selectors import trail
 from apps.api.shapes import trail as shapes

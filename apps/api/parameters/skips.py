@@ -11,7 +11,7 @@ from typing import Self
 
 from django.http import QueryDict
 
-from apps.api.parameters import TEXT_LIMIT, members_of
+from apps.api.parameters.base import TEXT_LIMIT, members_of
 from apps.core.errors import Invalid
 from apps.core.text import storable
 from apps.poison.matching import Matcher

@@ -1,4 +1,4 @@
-"""What a request about brokers and topics asks for, parsed once at the edge."""
+"""Which topics, and what shall change of one and of its lane."""
 
 from __future__ import annotations
 
@@ -8,69 +8,15 @@ from typing import Self
 
 from django.http import QueryDict
 
-from apps.api.parameters import TEXT_LIMIT, members_of, refuse_unknown, text
+from apps.api.parameters.base import members_of, refuse_unknown, required, text
 from apps.brokers import policies
-from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies
 from apps.capture.models import Mode
-from apps.core.errors import Absent, Invalid
-from apps.team.rights import Principal
+from apps.core.errors import Invalid
 
-OF_A_BROKER = {"name", "kind", "url", "options"}
 OF_A_LANE = {"mode", "tee_queue", "paused"}
 # An owner or a runbook may be taken away by telling none.
 MAY_BE_NULL = {"owner": "", "runbook": "", "options": {}, "dead_letter_queue": ""}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewBroker:
-    name: str
-    kind: str
-    url: str
-    options: Mapping[str, object]
-
-    @classmethod
-    def parse(cls, data: object) -> Self:
-        told = members_of(data)
-        refuse_unknown(told, OF_A_BROKER)
-        return cls(
-            name=_required("name", told),
-            kind=_required("kind", told),
-            url=_url(told.get("url")),
-            options=_options(told.get("options")) or {},
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BrokerChange:
-    """What is None stays as it is."""
-
-    name: str | None
-    url: str | None
-    options: Mapping[str, object] | None
-
-    @classmethod
-    def parse(cls, data: object) -> Self:
-        told = members_of(data)
-        refuse_unknown(told, OF_A_BROKER)
-        if "kind" in told:
-            raise Invalid("kind", "it stays what it is: add another broker")
-        return cls(
-            name=_required("name", told) if "name" in told else None,
-            url=_url(told["url"]) if "url" in told else None,
-            options=_options(told.get("options")),
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BrokerRemoval:
-    reason: str
-
-    @classmethod
-    def parse(cls, data: object) -> Self:
-        told = members_of(data)
-        refuse_unknown(told, {"reason"})
-        return cls(reason=text("reason", told.get("reason")) or "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +69,7 @@ class TopicChange:
         """Read a topic that shall be known, and on which broker it is."""
         known = {"name", "broker", "native_name", "reason"}
         told = members_of(data)
-        _required("broker", told)
+        required("broker", told)
         return cls._read(told, known=known)
 
     @classmethod
@@ -135,7 +81,7 @@ class TopicChange:
                 wanted[name] = nothing
         Policies().changed(wanted)  # raises Invalid before anything is done
         return cls(
-            name=_required("name", told),
+            name=required("name", told),
             broker=text("broker", told.get("broker")),
             native_name=text("native_name", told.get("native_name")),
             policies=wanted,
@@ -154,7 +100,7 @@ class TopicRemoval:
         told = members_of(data)
         refuse_unknown(told, {"name", "reason"})
         return cls(
-            name=_required("name", told),
+            name=required("name", told),
             reason=text("reason", told.get("reason")) or "",
         )
 
@@ -172,39 +118,3 @@ class TopicsWanted:
             topic=text("topic", told.get("topic")),
             broker=text("broker", told.get("broker")),
         )
-
-
-def topic_named(name: str, principal: Principal) -> Topic:
-    """Find a topic that this principal may see; raises Absent otherwise."""
-    visible = Topic.objects.matching(principal.topics)
-    topic = visible.select_related("broker", "lane").filter(name=name).first()
-    if topic is None:
-        raise Absent(f"There is no topic {name} here.")
-    return topic
-
-
-def broker_named(name: str) -> Broker:
-    broker = Broker.objects.filter(name=name).first()
-    if broker is None:
-        raise Invalid("broker", f"there is no broker {name} here")
-    return broker
-
-
-def _required(field: str, told: Mapping[str, object]) -> str:
-    value = text(field, told.get(field))
-    if value is None:
-        raise Invalid(field, f"send 1 to {TEXT_LIMIT} characters")
-    return value
-
-
-def _url(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise Invalid("url", "send the broker's address, or env:NAME")
-    return value
-
-
-def _options(value: object) -> Mapping[str, object] | None:
-    if value is None:
-        return None
-    read = Policies().changed({"options": value})
-    return read.options

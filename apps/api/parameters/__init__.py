@@ -1,0 +1,1 @@
+"""What a request asks for, parsed once at the edge into frozen values."""

@@ -1,0 +1,66 @@
+"""What many requests ask for, parsed once at the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from apps.api.refusals import Malformed, TooLarge
+from apps.core.errors import Invalid
+from apps.core.text import storable
+
+MOST_MEMBERS = 1_000
+TEXT_LIMIT = 255
+
+
+def members(data: object, name: str, *, most: int = MOST_MEMBERS) -> list[object]:
+    """Take the list out of `{name: [...]}`; raises Malformed where there is none."""
+    found = members_of(data).get(name)
+    if not isinstance(found, list):
+        raise Malformed(name, f'send an object with a list: {{"{name}": [...]}}')
+    if len(found) > most:
+        raise TooLarge(f"{name}: send at most {most} in one request.")
+    return found
+
+
+def members_of(data: object) -> Mapping[str, object]:
+    """Take the members of an object; raises Malformed for anything else."""
+    if not isinstance(data, Mapping):
+        raise Malformed("", "send a JSON object")
+    return data
+
+
+def refuse_unknown(told: Mapping[str, object], known: set[str]) -> None:
+    """Raise Invalid for a member nobody reads: it might have narrowed a selection."""
+    for name in told:
+        if name not in known:
+            remedy = f"there is no such member; there are {', '.join(sorted(known))}"
+            raise Invalid(storable(str(name), limit=TEXT_LIMIT), remedy)
+
+
+def text(name: str, value: object) -> str | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or len(value) > TEXT_LIMIT:
+        raise Invalid(name, f"send text of at most {TEXT_LIMIT} characters")
+    if value != storable(value):
+        raise Invalid(name, "it holds a character that no stored text has")
+    return value
+
+
+def required(field: str, told: Mapping[str, object]) -> str:
+    value = text(field, told.get(field))
+    if value is None:
+        raise Invalid(field, f"send 1 to {TEXT_LIMIT} characters")
+    return value
+
+
+def flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool | None):
+        raise Invalid(name, "send true or false")
+    return value is True
+
+
+def reason(value: object) -> str:
+    if not isinstance(value, str | None):
+        raise Invalid("reason", "send text")
+    return value or ""

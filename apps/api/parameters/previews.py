@@ -1,0 +1,66 @@
+"""What shall be done, and to which poisons, to be looked at first."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.http import QueryDict
+
+from apps.api.parameters.base import flag, members_of, refuse_unknown, text
+from apps.core.errors import Invalid
+from apps.poison.query import MAX_ID, Query
+from apps.triage.services.selection import MOST_IDS, Ask
+from apps.triage.states import ASKED, Verb
+
+
+def ask(data: object) -> Ask:
+    """Read what shall be done, and to which poisons."""
+    told = members_of(data)
+    refuse_unknown(told, {"verb", "q", "ids", "target_topic", "ordered"})
+    return Ask(
+        verb=_verb(told.get("verb")),
+        query=_query(told.get("q")),
+        ids=_ids(told.get("ids")),
+        target_topic=text("target_topic", told.get("target_topic")),
+        ordered=flag("ordered", told.get("ordered")),
+    )
+
+
+def token(told: QueryDict) -> uuid.UUID:
+    return token_of(told.get("token"))
+
+
+def token_of(value: object) -> uuid.UUID:
+    try:
+        return uuid.UUID(value if isinstance(value, str) else "")
+    except ValueError:
+        raise Invalid("token", "send the token of a preview") from None
+
+
+def _verb(value: object) -> Verb:
+    if value not in ASKED:
+        raise Invalid("verb", f"use one of {', '.join(ASKED)}")
+    return Verb(str(value))
+
+
+def _query(value: object) -> Query | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise Invalid("q", "send text")
+    return Query.parse(value)
+
+
+def _ids(value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(map(_is_id, value)):
+        raise Invalid("ids", "send a list of the numbers of messages")
+    if len(value) > MOST_IDS:
+        raise Invalid("ids", f"give at most {MOST_IDS} ids, or a query")
+    return tuple(value)
+
+
+def _is_id(value: object) -> bool:
+    # A bool is an int to Python; True would be message 1.
+    return type(value) is int and 0 < value <= MAX_ID
