@@ -10,6 +10,9 @@ a row whose letter is gone; only a letter that is equal in every byte, and had b
 handed to the lane that died, could be taken for it. Such rows are forgotten when an
 hour has passed and the queue is found empty: no broker keeps a letter of a dead
 connection for so long.
+
+A lane that dies at its commit leaves a server process behind that still carries it out:
+before its successor asks for a row, it waits for that.
 """
 
 from __future__ import annotations
@@ -18,12 +21,23 @@ import uuid
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
+from django.db import transaction
+
 from apps.brokers.models import Topic
 from apps.brokers.ports import DeadLetter
 from apps.capture.models import Delivery
 from apps.capture.occurrence import digest_of_delivery
 
 IN_DOUBT = timedelta(hours=1)
+
+
+def await_commits(*, topic: Topic) -> None:
+    """Wait until what others have begun to write of a topic is there, or will not be.
+
+    Every row of a topic refers to it, and that keeps others from locking it outright.
+    """
+    with transaction.atomic():
+        Topic.objects.select_for_update().filter(pk=topic.pk).first()
 
 
 def written(

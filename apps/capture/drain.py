@@ -85,6 +85,7 @@ class Drain:
         self._held: set[str] = set()
         self._in_hand: set[uuid.UUID] = set()
         self._tidied_at: float | None = None
+        deliveries.await_commits(topic=self.topic)
         # They are ours to take now; what observing showed of them is past.
         Sample.objects.filter(topic=self.topic).delete()
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
+from django.db import connection, transaction
 
 from apps.brokers.models import Topic
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
@@ -136,6 +139,44 @@ def test_a_letter_handed_out_before_that_was_never_written_is_written(
     drain_all(topic, now)
 
     assert Poison.objects.count() == 1
+
+
+def test_what_a_lane_was_committing_as_it_died_is_waited_for(
+    nameless: Queues, now: datetime
+) -> None:
+    topic = topic_on_queues(now)
+    nameless.put("mail-dead", b"x")
+    successor = threading.Thread(target=drain_apart, args=(topic, now))
+    with draining(topic, now) as work, transaction.atomic():
+        work._write(work.reader.read(limit=1, wait=0.0))  # and here the lane dies
+        nameless.cut()
+        successor.start()
+        while successor.is_alive() and not is_anybody_waiting():
+            time.sleep(0.01)
+        # What Postgres was told last, it still carries out.
+    successor.join()
+
+    assert nameless.contents("mail-dead") == []
+    assert Poison.objects.count() == 1
+
+
+def drain_apart(topic: Topic, now: datetime) -> None:
+    """Drain in a thread of its own, with a connection of its own."""
+    try:
+        drain_all(topic, now)
+    finally:
+        connection.close()
+
+
+def is_anybody_waiting() -> bool:
+    with connection.cursor() as cursor:
+        # Else one transaction would see the same again and again.
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            " AND datname = current_database())"
+        )
+        return bool(cursor.fetchone()[0])
 
 
 def test_one_written_letter_answers_for_one_of_two_that_are_equal(
