@@ -143,7 +143,7 @@ def test_what_crashed_a_newcomers_consumer_is_captured_and_handled_after_one_cli
     assert time.monotonic() - began < 15 * 60 / 5
 
 
-def test_the_way_there_works_without_scripts_and_by_keyboard(
+def test_the_way_there_and_back_works_without_scripts_and_by_keyboard(
     open_page: Open, own_redis: str
 ) -> None:
     page = open_page("/brokers/new", java_script_enabled=False)
@@ -167,8 +167,15 @@ def test_the_way_there_works_without_scripts_and_by_keyboard(
     samples.press("Enter")
     expect(page.get_by_role("heading", name="1 dead letter")).to_be_visible()
     page.get_by_role("button", name="Show what they hold").press("Enter")
-
     expect(page.get_by_text("4711")).to_be_visible()
+    page.goto("/brokers")
+    page.get_by_role("link", name="by hand").press("Enter")
+    page.get_by_role("link", name="Remove…").press("Enter")
+    page.get_by_label("Reason").press_sequentially("the wrong one")
+    page.get_by_role("button", name="Remove by hand and 1 topic").press("Enter")
+
+    expect(page.get_by_role("heading", name="Brokers")).to_be_visible()
+    expect(page.get_by_role("link", name="by hand")).to_have_count(0)
 
 
 def test_what_is_refused_is_told_to_everybody(open_page: Open) -> None:
