@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 from apps.api.refusals import Malformed, TooLarge
 from apps.core.errors import Invalid
@@ -52,6 +53,17 @@ def required(field: str, told: Mapping[str, object]) -> str:
     if value is None:
         raise Invalid(field, f"send 1 to {TEXT_LIMIT} characters")
     return value
+
+
+def moment(name: str, value: object) -> datetime:
+    try:
+        told = datetime.fromisoformat(value if isinstance(value, str) else "")
+        known = told.astimezone(UTC) if told.tzinfo else None
+    except (ValueError, OverflowError):
+        known = None
+    if known is None:
+        raise Invalid(name, "send a time and its zone, such as 2026-11-20T09:30Z")
+    return known
 
 
 def flag(name: str, value: object) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Self
 
-from apps.api.refusals import Malformed
+from apps.api.parameters.base import members_of, moment, reason, refuse_unknown
 from apps.bookmarks import wire
 from apps.core.errors import Invalid
 from apps.triage.services.moves import Strategy, Wish
@@ -26,18 +25,13 @@ class Ask:
 
     @classmethod
     def parse(cls, data: object) -> Self:
-        if not isinstance(data, Mapping):
-            raise Malformed("", "send a JSON object")
-        for name in data.keys() - MEMBERS:
-            raise Invalid(str(name)[:255], "there is no such member")
-        reason = data.get("reason", "")
-        if not isinstance(reason, str):
-            raise Invalid("reason", "send text")
+        told = members_of(data)
+        refuse_unknown(told, MEMBERS)
         return cls(
-            wish=_wish(data),
-            reason=reason,
-            fence=_flag("fence", data.get("fence", False)),
-            dry_run=_flag("dry_run", data.get("dry_run", False)),
+            wish=_wish(told),
+            reason=reason(told.get("reason")),
+            fence=_flag("fence", told.get("fence", False)),
+            dry_run=_flag("dry_run", told.get("dry_run", False)),
         )
 
 
@@ -49,14 +43,7 @@ def _wish(data: Mapping[str, object]) -> Wish:
 
 
 def _time(value: object) -> Wish:
-    try:
-        at = datetime.fromisoformat(value if isinstance(value, str) else "")
-        known = at.astimezone(UTC) if at.tzinfo else None
-    except (ValueError, OverflowError):
-        known = None
-    if known is None:
-        raise Invalid("at", "send a time and its zone, such as 2026-11-20T09:30Z")
-    return Wish(strategy=Strategy.TIME, at=known)
+    return Wish(strategy=Strategy.TIME, at=moment("at", value))
 
 
 def _whole(name: str, value: object) -> int:
@@ -67,6 +54,7 @@ def _whole(name: str, value: object) -> int:
 
 
 def _flag(name: str, value: object) -> bool:
+    # Null is no answer here: what was meant as a dry run would move.
     if not isinstance(value, bool):
         raise Invalid(name, "send true or false")
     return value

@@ -6,14 +6,20 @@ import unicodedata
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Self
 
 from django.http import QueryDict
 
-from apps.api.parameters.base import TEXT_LIMIT, members_of
+from apps.api.parameters.base import (
+    TEXT_LIMIT,
+    flag,
+    members_of,
+    moment,
+    reason,
+    refuse_unknown,
+)
 from apps.core.errors import Invalid
-from apps.core.text import storable
 from apps.poison.matching import Matcher
 from apps.poison.skip_counts import Applied
 from poisonguard.contract import COUNT_LIMIT
@@ -95,26 +101,17 @@ class NewSkip:
     @classmethod
     def parse(cls, data: object) -> Self:
         told = members_of(data)
-        for name in told.keys() - MEMBERS:
-            remedy = f"there is no such member; there are {', '.join(sorted(MEMBERS))}"
-            raise Invalid(storable(str(name), limit=TEXT_LIMIT), remedy)
+        refuse_unknown(told, MEMBERS)
         return cls(
             topic=_name("topic", told.get("topic")),
             consumer_group=_optional("consumer_group", told.get("consumer_group")),
             matcher=Matcher.parse(told.get("matcher")),
             handler_version=_optional("handler_version", told.get("handler_version")),
             expires_at=_optional_moment("expires_at", told.get("expires_at")),
-            reason=reason(told),
+            reason=reason(told.get("reason")),
             poison_id=_optional_id("poison", told.get("poison")),
-            everything=_flag("everything", told.get("everything")),
+            everything=flag("everything", told.get("everything")),
         )
-
-
-def reason(told: Mapping[str, object]) -> str:
-    value = told.get("reason")
-    if not isinstance(value, str | None):
-        raise Invalid("reason", "send text")
-    return value or ""
 
 
 def applied(member: object) -> Applied:
@@ -127,7 +124,7 @@ def applied(member: object) -> Applied:
         consumer_group=_name("consumer_group", told.get("consumer_group")),
         client_name=_name("client_name", told.get("client_name")),
         count=_count("count", told.get("count")),
-        last_at=_moment("last_at", told.get("last_at")),
+        last_at=moment("last_at", told.get("last_at")),
         report=_optional_uuid("report", told.get("report")),
     )
 
@@ -170,25 +167,8 @@ def _count(field: str, value: object) -> int:
     return _whole(field, value, COUNT_LIMIT)
 
 
-def _flag(field: str, value: object) -> bool:
-    if not isinstance(value, bool | None):
-        raise Invalid(field, "send true or false")
-    return value is True
-
-
-def _moment(field: str, value: object) -> datetime:
-    try:
-        moment = datetime.fromisoformat(value if isinstance(value, str) else "")
-        known = moment.astimezone(UTC) if moment.tzinfo else None
-    except (ValueError, OverflowError):
-        known = None
-    if known is None:
-        raise Invalid(field, "send a time and its zone, such as 2026-11-20T09:30Z")
-    return known
-
-
 def _optional_moment(field: str, value: object) -> datetime | None:
-    return None if value is None else _moment(field, value)
+    return None if value is None else moment(field, value)
 
 
 def _optional_uuid(field: str, value: object) -> uuid.UUID | None:

@@ -22,7 +22,7 @@ from apps.api.openapi import (
     described,
 )
 from apps.api.parameters import skips as asked
-from apps.api.parameters.base import members, members_of
+from apps.api.parameters.base import members, members_of, reason
 from apps.api.schemas import skips as schemas
 from apps.api.selectors import skips
 from apps.api.shapes import skips as shapes
@@ -115,7 +115,7 @@ class Skip(View):
         """Idempotent: one that has ended already stays as it is."""
         skip = skip_list.remove(
             skip_id=skip_id,
-            reason=asked.reason(members_of(request.data)),
+            reason=reason(members_of(request.data).get("reason")),
             principal=self.principal,
             now=clock.now(),
         )

@@ -288,6 +288,7 @@ def test_a_place_is_named_by_number_time_distance_consumer_or_move(
         ({"other": 10**6}, 422, "/other"),
         ({"move": 10**6}, 422, "/move"),
         ({"to": {"": 1}, "fence": "yes"}, 422, "/fence"),
+        ({"to": {"": 1}, "dry_run": None}, 422, "/dry_run"),
         ({"to": {"": 1}, "reason": 7}, 422, "/reason"),
         ({"to": {"": 1}, "reason": ""}, 422, "/reason"),
         ({"to": {"": 1}, "dryrun": True}, 422, "/dryrun"),
