@@ -64,6 +64,7 @@ class Queues:
     readers: list[Reader] = field(default_factory=list)
     published: list[Outbound] = field(default_factory=list)
     reads: int = 0
+    asked: int = 0
     extended: list[str] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
@@ -106,6 +107,7 @@ class Queues:
         return self.capabilities.ordering
 
     def reach(self) -> None:
+        self.asked += 1
         if self.away:
             raise Unavailable("The queues in memory are away.")
 

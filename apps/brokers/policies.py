@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
@@ -19,6 +18,7 @@ from apps.brokers import adapters, secrets
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.holding import hold
 from apps.brokers.models import Topic
+from apps.brokers.spans import seconds_of
 from apps.core.errors import Absent, Invalid, Unavailable
 from apps.core.text import storable
 from apps.team.rights import Principal, Scope
@@ -31,7 +31,6 @@ LONGEST_TIMEOUT = 7 * 86_400.0
 TEXT_LIMIT = 200
 LINK_LIMIT = 2_000
 OPTIONS_LIMIT = 10_000
-_CLOCK = re.compile(r"(?:(\d{1,2})\.)?(\d{1,2}):([0-5]\d):([0-5]\d(?:\.\d{1,7})?)")
 # What a kind of broker may have its own mind about.
 OF_THE_BROKER = {
     *("dead_letter_queue", "max_dequeue_count", "visibility_timeout", "options"),
@@ -178,8 +177,16 @@ def _check_with_broker(topic: Topic, policies: Policies) -> None:
         url = secrets.revealed(topic.broker.url)
         broker = BrokerSettings(url=url, options=topic.broker.options)
         adapters.adapter(topic.broker.kind).topic_admin(broker, settings).close()
+    except Invalid as wrong:
+        raise _of_a_field(wrong) from None
     except Unavailable as later:
         log.info("policies of %s are not looked at: %s", topic.name, later)
+
+
+def _of_a_field(wrong: Invalid) -> Invalid:
+    """Name the field alone; which of its options is wrong, the remedy says."""
+    field_, _, option = wrong.field.partition(".")
+    return Invalid(field_, f"{option} {wrong.remedy}") if option else wrong
 
 
 def _count(name: str, value: object) -> int:
@@ -204,23 +211,12 @@ def _whole(name: str, value: object, most: int) -> int:
 
 def _seconds(name: str, value: object) -> float:
     """Read seconds, or a time span as hh:mm:ss."""
-    seconds = _clock(value) if isinstance(value, str) else value
+    seconds = seconds_of(value) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise Invalid(name, "give seconds, or hh:mm:ss.")
     if not 0 < seconds <= LONGEST_TIMEOUT:
         raise Invalid(name, f"give more than 0 and at most {LONGEST_TIMEOUT:.0f} s.")
     return float(seconds)
-
-
-def _clock(text: str) -> float | None:
-    found = _CLOCK.fullmatch(text.strip())
-    if found:
-        days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _text(name: str, value: object) -> str:

@@ -62,12 +62,14 @@ class Capabilities:
 
     `max_message` bounds body and headers together where `counts_headers`, else the
     body alone. `peeks` tells that looking at dead letters changes nothing, not even a
-    count. `dedupe_window` and `delay` are 0 where there is none. `polls` tells that
-    each look for dead letters costs a request: where there are none, it is made less
-    and less often. `seq_bits` tells that the `seq` of a bookmark is a time in
-    milliseconds, with so many bits below it that only count; None where it is no time.
-    `reserved` names the headers that are never sent, whoever asks: they would steer
-    the broker, or are its own to write.
+    count. `dedupe_window` and `delay` are 0 where there is none; a delay is a
+    producer's to ask for, we never do. `polling_interval` tells that each look for dead
+    letters is a request that somebody pays for: where there are none it is made less
+    and less often, down to one in so many seconds unless a topic says otherwise; 0
+    where waiting costs nothing. `seq_bits` tells that the `seq` of a bookmark is a time
+    in milliseconds, with so many bits below it that only count; None where it is no
+    time. `reserved` names the headers that are never sent, whoever asks: they would
+    steer the broker, or are its own to write.
     """
 
     max_message: int
@@ -83,7 +85,7 @@ class Capabilities:
     counting: Counting
     dead_letters_itself: bool
     delivered: bool
-    polls: bool = False
+    polling_interval: float = 0.0
     reserved: frozenset[bytes] = frozenset()
     seq_bits: int | None = None
 

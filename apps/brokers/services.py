@@ -12,7 +12,7 @@ from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import adapters, hosts, secrets, vocabularies
+from apps.brokers import adapters, hosts, polling, secrets, vocabularies
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.holding import hold_broker
 from apps.brokers.models import Broker, Topic
@@ -134,6 +134,12 @@ def time_between(topic: Topic, seq: int, later: int) -> timedelta | None:
 def ordering_of(topic: Topic) -> Ordering:
     broker = _broker_of(topic)
     return adapters.adapter(broker.kind).ordering(topic.native_name)
+
+
+def polling_interval_of(topic: Topic) -> float:
+    """Give the longest pause between two looks for dead letters; 0 where none pays."""
+    usual = capabilities_of(topic).polling_interval
+    return polling.longest_interval(topic.options, usual=usual) if usual else 0.0
 
 
 def left_out_of(topic: Topic) -> frozenset[bytes]:

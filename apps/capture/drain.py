@@ -36,11 +36,11 @@ from apps.brokers import services as brokers
 from apps.brokers.holding import hold
 from apps.brokers.ports import DeadLetter, DeadLetterReader, OutcomeKind
 from apps.brokers.services import Addressed, RoutingPublisher
-from apps.capture import deliveries, paces, services
+from apps.capture import deliveries, services
 from apps.capture.house import Clock, House, note_captured
 from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
 from apps.capture.occurrence import digest_of_delivery, from_dead_letter
-from apps.capture.paces import BatchSize, Polling, Timer
+from apps.capture.paces import BatchSize, Timer
 from apps.core.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,6 @@ class Drain:
         self.size = BatchSize()
         self.house = House(lane=lane, clock=clock, timer=timer)
         self.capabilities = self.house.capabilities
-        longest = paces.longest_interval(self.topic.options)
-        self.polling = Polling(longest=longest, timer=timer)
         self.reader: DeadLetterReader = brokers.reader_of(self.topic)
         self.copies = RoutingPublisher()
         # The reader belongs to this thread: what it must not wait for is done aside.
@@ -105,13 +103,13 @@ class Drain:
 
     def once(self) -> float:
         """Take a batch if it is time to; give the seconds until it is again."""
-        if self.capabilities.polls:
-            if self.polling.is_due():
-                self.polling.note(found=self.take(wait=0.0) > 0)
+        polling = self.house.polling
+        if polling.is_due():
+            polling.note(found=self.take(wait=WAIT) > 0)
+            self.keep_house()
         else:
-            self.take(wait=WAIT)
-        self.keep_house()
-        return min(WAIT, self.polling.left())
+            self.house.breathe()
+        return min(WAIT, polling.left())
 
     def take(self, *, wait: float) -> int:
         """Take one batch; give the number of letters that were read."""

@@ -18,7 +18,7 @@ from apps.brokers import services as brokers
 from apps.brokers.holding import hold
 from apps.brokers.ports import DeadLetter, Delivered
 from apps.capture.models import Counter, Lane, LaneState, Sample
-from apps.capture.paces import Rate, Timer
+from apps.capture.paces import Polling, Rate, Timer
 from apps.core.ids import digest_of
 
 LOOK_EVERY = 2.0
@@ -34,7 +34,11 @@ Clock = Callable[[], datetime]
 
 
 class House:
-    """Looks at one lane's topic every two seconds, however often it is asked to."""
+    """Looks at one lane's topic every two seconds, however often it is asked to.
+
+    `polling` is when it is time to look for dead letters; where each look has its
+    price, nothing else is asked in between either.
+    """
 
     def __init__(self, *, lane: Lane, clock: Clock, timer: Timer) -> None:
         self.lane = lane
@@ -44,15 +48,23 @@ class House:
         self.rate = Rate(timer)
         self.admin = brokers.admin_of(lane.topic)
         self.capabilities = brokers.capabilities_of(lane.topic)
+        longest = brokers.polling_interval_of(lane.topic)
+        self.polling = Polling(longest=longest, timer=timer)
         self._looked_at: float | None = None
+        self._told_at: float | None = None
         self._counted_minute: datetime | None = None
 
     def close(self) -> None:
         self.admin.close()
 
     def is_due(self) -> bool:
-        at = self._looked_at
-        return at is None or self.timer() - at >= LOOK_EVERY
+        return self._is_past(self._looked_at)
+
+    def breathe(self) -> None:
+        """Say that the lane lives, while it asks its broker nothing."""
+        if self._is_past(self._told_at):
+            rate = self.rate.per_minute()
+            self._note(rate=rate, now=self.clock())
 
     def look(self) -> int | None:
         """Note positions, depth, age and deliveries; give the depth."""
@@ -65,9 +77,7 @@ class House:
         depth = self.admin.depth()
         if self.capabilities.delivered:
             self._count_deliveries(now)
-        note(
-            lane=self.lane,
-            state=LaneState.RUNNING,
+        self._note(
             detail="" if depth is None else f"{depth} in the dead-letter queue",
             depth=depth,
             oldest_at=self.admin.oldest_at(),
@@ -75,6 +85,13 @@ class House:
             now=now,
         )
         return depth
+
+    def _note(self, *, now: datetime, **values: Any) -> None:
+        self._told_at = self.timer()
+        note(lane=self.lane, state=LaneState.RUNNING, now=now, **values)
+
+    def _is_past(self, at: float | None) -> bool:
+        return at is None or self.timer() - at >= LOOK_EVERY
 
     def _count_deliveries(self, now: datetime) -> None:
         if _minute(now) != self._counted_minute:
@@ -166,12 +183,16 @@ class Watch:
 
     def once(self) -> float:
         """Look if it is time to, and give the seconds until it is again."""
-        if self.house.is_due():
+        polling = self.house.polling
+        if self.house.is_due() and polling.is_due():
             depth = self.house.look()
+            polling.note(found=depth != self._depth)
             if depth is not None and self._depth is not None:
                 self.house.rate.add(depth - self._depth)
             self._depth = depth
             self._sample()
+        else:
+            self.house.breathe()
         return LOOK_EVERY / 2
 
     def _sample(self) -> None:

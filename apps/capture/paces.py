@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import random
-import re
 from collections import deque
-from collections.abc import Callable, Mapping
-
-from apps.core.errors import Invalid
+from collections.abc import Callable
 
 Timer = Callable[[], float]
 
@@ -17,9 +14,6 @@ SMALLEST_BATCH = 10
 SLOW = 2.0
 
 SHORTEST_INTERVAL = 1.0
-LONGEST_INTERVAL = 15.0
-INTERVAL = "maxPollingInterval"
-_CLOCK = re.compile(r"(\d{1,2}):([0-5]\d):([0-5]\d(?:\.\d+)?)")
 
 
 class BatchSize:
@@ -36,7 +30,10 @@ class BatchSize:
 
 
 class Polling:
-    """When to look next: at once after a find, else less and less often."""
+    """When to look next: at once after a find, else less and less often.
+
+    With a `longest` pause of 0 it is always time to.
+    """
 
     def __init__(self, *, longest: float, timer: Timer) -> None:
         self._longest = longest
@@ -77,25 +74,3 @@ class Rate:
         while self._noted and self._noted[0][0] <= self._timer() - 60:
             self._noted.popleft()
         return float(sum(number for _, number in self._noted))
-
-
-def longest_interval(options: Mapping[str, object]) -> float:
-    """Read `maxPollingInterval`, seconds or hh:mm:ss; raises Invalid for neither."""
-    told = options.get(INTERVAL, LONGEST_INTERVAL)
-    seconds = _clock(told) if isinstance(told, str) else told
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise Invalid(INTERVAL, "give seconds, or hh:mm:ss.")
-    if not 0 < seconds <= 86_400:
-        raise Invalid(INTERVAL, "give more than 0 s, and at most a day.")
-    return float(seconds)
-
-
-def _clock(text: str) -> float | None:
-    found = _CLOCK.fullmatch(text.strip())
-    if found:
-        hours, minutes, seconds = found.groups()
-        return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-    try:
-        return float(text)
-    except ValueError:
-        return None

@@ -63,6 +63,10 @@ class AzureStage(Doors):
     def put_text(self, topic: str, text: str) -> None:
         self.client(topic).send_message(text)
 
+    def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
+        text = base64.b64encode(body).decode()
+        self.client(topic).send_message(text, visibility_timeout=seconds)
+
     def contents(self, topic: str) -> list[Message]:
         return [(body_of(text), ()) for text in self.texts(topic)]
 

@@ -34,13 +34,15 @@ class Kind:
     """One kind: the class of its server and that of its stage, as `module:name`.
 
     `settings` are for the stage; `need` is what has to be on the machine, by its name
-    in `tests.needs`.
+    in `tests.needs`. A server that `stands_in` for somebody's service is one process,
+    and shows nothing of what that does on its many machines.
     """
 
     name: str
     server: str
     stage: str
     need: str = ""
+    stands_in: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def start(self, folder: Path) -> BrokerServer:
@@ -81,11 +83,13 @@ KINDS = {
             server="tests.brokers.azurite:Server",
             stage="tests.contracts.azure_queue_stage:AzureStage",
             need="azurite",
+            stands_in=True,
         ),
         Kind(
             name="sqs",
             server="tests.brokers.moto:Server",
             stage="tests.contracts.sqs_stage:SqsStage",
+            stands_in=True,
             settings={"visibility_timeout": 2.0},
         ),
     )

@@ -1,11 +1,14 @@
-"""A loopback TCP proxy that cuts the link after so many bytes in one direction."""
+"""Loopback TCP proxies: one cuts the link after so many bytes, one counts requests."""
 
 from __future__ import annotations
 
+import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from threading import Thread
+
+from apps.brokers.adapters.adapter import BrokerSettings
 
 LOOPBACK = "127.0.0.1"
 CHUNK = 65_536
@@ -51,9 +54,84 @@ def _serve(
         there.join()
 
 
-def _pump(source: socket.socket, target: socket.socket, left: int | None) -> None:
+class Counter:
+    """Passes connections on, and counts each time that a client asks for something."""
+
+    def __init__(self, port: int) -> None:
+        self.requests = 0
+        self._behind = port
+        self._ends = ExitStack()
+        self._threads: list[Thread] = []
+        self._listener = self._ends.enter_context(socket.create_server((LOOPBACK, 0)))
+        self.port: int = self._listener.getsockname()[1]
+        self._start(self._accept)
+
+    def close(self) -> None:
+        """Take no more calls, and end those under way."""
+        _shut(self._listener)
+        self._ends.close()
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._threads.append(Thread(target=work))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._pass_on(client)
+
+    def _pass_on(self, client: socket.socket) -> None:
+        server = socket.create_connection((LOOPBACK, self._behind))
+        answered = True
+
+        def asked() -> None:
+            nonlocal answered
+            # What comes in several pieces is one request, until it is answered.
+            self.requests += answered
+            answered = False
+
+        def replied() -> None:
+            nonlocal answered
+            answered = True
+
+        for end in (client, server):
+            self._ends.enter_context(end)
+            self._ends.callback(_shut, end)
+        self._start(lambda: _pump(client, server, heard=asked))
+        self._start(lambda: _pump(server, client, heard=replied))
+
+
+@contextmanager
+def counting(broker: BrokerSettings) -> Iterator[tuple[BrokerSettings, Counter]]:
+    """Lead to a broker on this machine by a way on which requests are counted."""
+    told = [broker.url, *map(str, broker.options.values())]
+    address = re.search(rf"{re.escape(LOOPBACK)}:(\d+)", " ".join(told))
+    assert address, "it is nowhere on this machine"
+    counter = Counter(int(address[1]))
+
+    def led(value: object) -> object:
+        to = f"{LOOPBACK}:{counter.port}"
+        return value.replace(address[0], to) if isinstance(value, str) else value
+
+    options = {name: led(value) for name, value in broker.options.items()}
+    try:
+        yield BrokerSettings(url=str(led(broker.url)), options=options), counter
+    finally:
+        counter.close()
+
+
+def _pump(
+    source: socket.socket,
+    target: socket.socket,
+    left: int | None = None,
+    heard: Callable[[], None] = lambda: None,
+) -> None:
     with suppress(OSError):
         while left != 0 and (data := source.recv(CHUNK if left is None else left)):
+            heard()
             target.sendall(data)
             left = None if left is None else left - len(data)
     for end in (source, target):

@@ -71,6 +71,10 @@ class RabbitStage(Doors):
         (outcome,) = self._producer.publish([message])
         assert outcome.kind is OutcomeKind.SENT, outcome.detail
 
+    def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
+        """Ask as a producer would: only an exchange of a plugin's would hear it."""
+        self.put(topic, body, ((b"x-delay", b'{"$I": %d}' % (seconds * 1_000)),))
+
     def contents(self, topic: str) -> list[Message]:
         """Look at a queue; everything goes back as it was when the connection ends."""
         with self.wire() as wire:

@@ -46,6 +46,10 @@ class RedisStage(Doors):
     def put(self, topic: str, body: bytes, headers: Sequence[Header] = ()) -> None:
         self.add(topic, *join(body, tuple(headers), body_field=b"body"))
 
+    def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
+        """Put it: XADD has no word for later."""
+        self.put(topic, body)
+
     def add(self, topic: str, *fields: Header) -> str:
         """Add an entry as it is; redis-py's own xadd knows no repeated fields."""
         flat = [part for pair in fields for part in pair]

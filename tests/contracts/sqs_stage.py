@@ -67,6 +67,9 @@ class SqsStage(Doors):
         message = entry(Outbound(topic=topic, body=body, headers=tuple(headers)))
         self.send(topic, **message.to_wire(0))
 
+    def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
+        self.send(topic, body.decode(), DelaySeconds=seconds)
+
     def send(self, topic: str, body: str = "", **wire: Any) -> str:
         """Send as it is; give the message's id."""
         wire = {"MessageBody": body} | {k: v for k, v in wire.items() if k != "Id"}

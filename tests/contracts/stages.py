@@ -60,6 +60,9 @@ class RealStage(Stage, Protocol):
     @property
     def settings(self) -> TopicSettings: ...
 
+    def put_later(self, topic: str, body: bytes, *, seconds: int) -> None:
+        """Ask the broker to hold a message back, as far as it can be asked."""
+
 
 class StreamStage(Stage, Protocol):
     """A topic that consumer groups read, each for itself, and a clock."""

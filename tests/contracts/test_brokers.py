@@ -21,6 +21,7 @@ from apps.brokers.ports import (
     Capabilities,
     DeadLetter,
     DeadLetterReader,
+    Durability,
     Header,
     Headers,
     Ordering,
@@ -31,12 +32,15 @@ from apps.brokers.ports import (
 from apps.core import clock
 from apps.core.errors import Unavailable
 from tests.contracts.kinds import KINDS
-from tests.contracts.stages import Message, Stage
+from tests.contracts.proxy import counting
+from tests.contracts.stages import Message, RealStage, Stage
 
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
 KILLS = 20 if os.environ.get("SOAK") else 1
 WINDOW = 50
 RIPE = 1.0
+# Redis tells how long a queue is and how large, before it is read.
+FEW_REQUESTS = 3
 # A larger message is sent to the server in the soak only; its refusal costs nothing.
 LARGEST_OF_EVERY_DAY = 2**24
 MOST_HEADERS_OF_EVERY_DAY = 20_000
@@ -311,7 +315,7 @@ def test_an_outage_loses_nothing_and_sends_nothing(stage: Stage) -> None:
 
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_a_kill_loses_nothing_that_was_sent_and_the_unknown_is_sent_again(
-    real_stage: Stage, seed: int
+    kind: str, real_stage: Stage, seed: int
 ) -> None:
     chance = random.Random(seed)
     # RabbitMQ forgets a quorum queue with all that is in it, if it is killed within
@@ -333,6 +337,53 @@ def test_a_kill_loses_nothing_that_was_sent_and_the_unknown_is_sent_again(
     assert set(there) >= sent | {message.body for message in unknown}
     assert all(there[body] == 1 for body in sent)
     assert max(there.values()) <= 2
+    # So much a kill shows, for it leaves what the operating system has; a power cut
+    # would show more, and nobody claims it. That a service has it on many machines is
+    # that service's word: what stands in for it here keeps its books itself.
+    shown = Durability.REPLICATED if KINDS[kind].stands_in else Durability.PAGE_CACHE
+    assert real_stage.capabilities.durability is shown
+
+
+def test_a_producer_may_have_a_message_held_back_where_the_capabilities_say_so(
+    real_stage: RealStage,
+) -> None:
+    real_stage.put_later(real_stage.topic, b"later", seconds=1)
+    # What we send is never held back.
+    real_stage.publisher().publish([outbound(real_stage.topic, 0)])
+
+    at_once = sorted(body for body, _ in real_stage.consume(real_stage.topic))
+
+    if real_stage.capabilities.delay == 0:
+        assert at_once == [b"0", b"later"]
+        return
+    time.sleep(1.1)
+    in_time = [body for body, _ in real_stage.consume(real_stage.topic)]
+    assert (at_once, in_time) == ([b"0"], [b"later"])
+
+
+def test_looking_for_dead_letters_costs_what_the_capabilities_say(
+    kind: str, real_stage: RealStage
+) -> None:
+    costs = list[int]()
+    with counting(real_stage.broker) as (broker, counted):
+        reader = adapters.adapter(kind).dead_letter_reader(broker, real_stage.settings)
+        reader.read(limit=1, wait=0)
+        for wait in (0.0, 0.0, 1.0):
+            before = counted.requests
+            assert reader.read(limit=1, wait=wait) == []
+            costs.append(counted.requests - before)
+        reader.close()
+
+    *looks, waiting = costs
+    is_paid_for = real_stage.capabilities.polling_interval > 0
+    # A service bills each request; to a broker of one's own nobody pays any.
+    assert is_paid_for is KINDS[kind].stands_in
+    if is_paid_for:
+        # Whoever looks half as often pays half as much.
+        assert looks == [1, 1]
+    else:
+        # The broker keeps who waits, however long: there is nothing to save.
+        assert waiting <= max(looks) <= FEW_REQUESTS
 
 
 def test_dead_letters_come_oldest_first_and_no_more_than_asked_for(

@@ -32,6 +32,7 @@ from apps.brokers.services import Addressed, RoutingPublisher
 from apps.capture import services as capture
 from apps.capture.drain import Drain
 from apps.capture.models import Lane, Mode
+from apps.capture.paces import Timer
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Invalid
@@ -47,6 +48,7 @@ from apps.triage.states import Verb
 from tests import reports
 from tests.brokers.moto import Server
 from tests.contracts.kinds import BrokerServer
+from tests.contracts.proxy import counting
 from tests.contracts.sqs_stage import SqsStage
 from tests.contracts.stages import Message, RealStage
 from tests.lanes import Killed
@@ -63,6 +65,8 @@ GROUPED, GROUPED_KILLS = (1_000, 10) if SOAK else (30, 3)
 GROUPS = 3
 SHORTLY_HIDDEN = 2.0
 LONGEST_LIFE = 0.15
+# Seconds in which nothing comes.
+IDLE = 120
 # A server in Python takes its time over ten thousand.
 PATIENCE = 600.0 if SOAK else 60.0
 MARK = b"x-poisonweb-redrive"
@@ -190,9 +194,9 @@ def drain_until(topic: Topic, enough: Callable[[], bool]) -> None:
             work.take(wait=1.0)
 
 
-def draining(topic: Topic) -> Drain:
+def draining(topic: Topic, timer: Timer = time.monotonic) -> Drain:
     lane = Lane.objects.possible().get(pk=topic.pk)
-    work = Drain(lane=lane, clock=clock.now)
+    work = Drain(lane=lane, clock=clock.now, timer=timer)
     work.size.value = AT_ONCE
     return work
 
@@ -419,6 +423,30 @@ def put_on_record(count: int, *, after: int) -> int:
 
 def is_unfinished(operation: Operation) -> bool:
     return Operation.objects.unfinished().filter(pk=operation.pk).exists()
+
+
+def test_an_idle_lane_asks_ever_less_often_where_each_look_is_paid_for(
+    real_stage: RealStage, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not real_stage.capabilities.polling_interval:
+        return
+    # Two minutes pass in an instant: nobody waits for what is not there.
+    monkeypatch.setattr("apps.capture.drain.WAIT", 0.0)
+    Topic.objects.update(options={"maxPollingInterval": "00:00:15"})
+    at = 0.0
+    with counting(real_stage.broker) as (broker, counter):
+        Broker.objects.update(url=broker.url, options=dict(broker.options))
+        with draining(topic, lambda: at) as work:
+            for _ in range(IDLE):
+                work.once()
+                at += 1.0
+            asked = counter.requests
+            real_stage.put(real_stage.queue, b"at last")
+            at += 15.0
+            work.once()
+
+    assert Poison.objects.count() == 1
+    assert asked < IDLE / 2
 
 
 def test_what_is_given_back_leaves_the_queue_as_it_was(

@@ -15,9 +15,11 @@ from pytest_django import Settings
 from apps.audit.models import Entry
 from apps.brokers import services as brokers
 from apps.brokers.models import Topic
+from apps.brokers.polling import longest_interval
 from apps.brokers.ports import Delivered, Outbound, Outcome
 from apps.capture import drain, house, services, watching
 from apps.capture.house import Watch
+from apps.capture.lanes import Work
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
 from apps.capture.occurrence import Occurrence
 from apps.capture.paces import (
@@ -26,7 +28,6 @@ from apps.capture.paces import (
     BatchSize,
     Polling,
     Rate,
-    longest_interval,
 )
 from apps.capture.services import Answer
 from apps.core import clock
@@ -462,7 +463,7 @@ def test_a_lane_that_finds_nothing_looks_less_and_less_often() -> None:
 def test_a_lane_polls_only_where_each_look_has_its_price(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
-    broker.with_(polls=True)
+    broker.with_(polling_interval=15.0)
     Topic.objects.filter(pk=mail.pk).update(options={"maxPollingInterval": "00:00:03"})
     timer = Hand()
     with draining(mail, now, timer) as work:
@@ -479,19 +480,67 @@ def test_a_lane_polls_only_where_each_look_has_its_price(
     assert broker.reads - idle == 2  # it found one, and looked again at once
 
 
+def test_where_each_look_has_its_price_a_lane_lives_on_between_two(
+    broker: Queues, mail: Topic
+) -> None:
+    broker.with_(polling_interval=60.0)
+    timer, lives = Hand(), list[bool]()
+    with draining(mail, clock.now(), timer) as work:
+        asked_often = asks_in_a_minute(broker, work, timer)
+        asked_seldom = asks_in_a_minute(broker, work, timer)
+        for _ in range(30):
+            Lane.objects.update(seen_at=None, state="away")
+            timer.at += house.LOOK_EVERY
+            work.once()
+            lane = Lane.objects.get()
+            lives.append(lane.seen_at is not None and lane.state == "running")
+
+    # Each look for letters asks three things; at no other moment anything is asked.
+    looks, fewer = asked_often / 3, asked_seldom / 3
+    assert (4 <= looks <= 9, fewer <= 2, all(lives)) == (True, True, True)
+
+
+def test_a_queue_that_is_only_watched_is_asked_less_and_less_often_too(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    broker.with_(polling_interval=60.0, peeks=False)
+    timer = Hand()
+    watch = watching_lane(mail, now, timer)
+    first, then = (asks_in_a_minute(broker, watch, timer) for _ in "ab")
+
+    broker.put("mail-dead", b"x")
+    timer.at += 60.0
+    watch.once()
+    wakened = asks_in_a_minute(broker, watch, timer)
+
+    assert (first >= 5, then <= 2, wakened >= 5) == (True, True, True)
+    assert Lane.objects.get().depth == 1
+
+
+def asks_in_a_minute(broker: Queues, work: Work, timer: Hand) -> int:
+    """Let a lane work for a minute, and count what its broker was asked."""
+    before = broker.asked
+    for _ in range(60):
+        timer.at += 1.0
+        work.once()
+    return broker.asked - before
+
+
 @pytest.mark.parametrize(
     ("told", "seconds"), [(None, 15.0), (1, 1.0), ("2.5", 2.5), ("00:01:00", 60.0)]
 )
 def test_the_longest_interval_is_read_in_seconds_or_as_a_clock(
     told: object, seconds: float
 ) -> None:
-    assert longest_interval({"maxPollingInterval": told} if told else {}) == seconds
+    options = {"maxPollingInterval": told} if told else {}
+
+    assert longest_interval(options, usual=15.0) == seconds
 
 
 @pytest.mark.parametrize("told", ["soon", 0, -1, True, None, [], "25:99:00", 1e9])
 def test_an_interval_that_is_none_is_told(told: object) -> None:
     with pytest.raises(Invalid, match="maxPollingInterval"):
-        longest_interval({"maxPollingInterval": told})
+        longest_interval({"maxPollingInterval": told}, usual=15.0)
 
 
 def test_a_rate_is_of_the_last_minute() -> None:

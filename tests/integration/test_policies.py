@@ -10,10 +10,14 @@ import pytest
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies, options_from, pasted, set_policies
+from apps.brokers.services import polling_interval_of
 from apps.core.errors import Absent, Forbidden, Invalid
 from apps.team.rights import Principal, Scope
 
 pytestmark = pytest.mark.django_db
+
+AZURE = ("azure_queue", "UseDevelopmentStorage=true")
+SQS = ("sqs", "sqs://eu-central-1")
 
 
 @pytest.fixture
@@ -158,7 +162,7 @@ def test_what_its_broker_cannot_do_is_refused(
 def test_a_policy_is_told_in_one_place_and_the_remedy_names_it(
     topic: Topic, operator: Principal, now: datetime, count: int
 ) -> None:
-    Broker.objects.update(kind="azure_queue", url="UseDevelopmentStorage=true")
+    Broker.objects.update(kind=AZURE[0], url=AZURE[1])
     topic = Topic.objects.select_related("broker").get(pk=topic.pk)
     options = options_from(f'{{"maxDequeueCount": {count}, "batchSize": 4}}')
 
@@ -174,8 +178,52 @@ def test_a_policy_is_told_in_one_place_and_the_remedy_names_it(
     assert Policies.of(Topic.objects.get()) == Policies.of(topic)
 
 
+@pytest.mark.parametrize(
+    ("kind", "url", "options", "remedy"),
+    [
+        (*AZURE, {"batchSize": 40}, "batchSize is 40: use 1 to 32."),
+        (*AZURE, {"visibilityTimeout": "soon"}, "visibilityTimeout is hh:mm:ss"),
+        (*SQS, {"maxPollingInterval": "soon"}, "maxPollingInterval is a number"),
+        (*SQS, {"maxPollingInterval": 0}, "maxPollingInterval is more than 0 s"),
+        (*SQS, {"batchSize": 4}, "batchSize is unknown"),
+    ],
+)
+def test_the_remedy_names_the_option_and_the_field_is_that_of_all_options(
+    topic: Topic,
+    operator: Principal,
+    now: datetime,
+    kind: str,
+    url: str,
+    options: dict[str, object],
+    remedy: str,
+) -> None:
+    Broker.objects.update(kind=kind, url=url)
+    topic = Topic.objects.select_related("broker").get(pk=topic.pk)
+    policies = Policies.of(topic).changed({"options": options})
+
+    with pytest.raises(Invalid) as wrong:
+        set_policies(topic=topic, policies=policies, principal=operator, now=now)
+
+    assert wrong.value.field == "options"
+    assert wrong.value.remedy.startswith(remedy)
+
+
+def test_how_far_apart_looks_may_be_is_an_option_where_they_are_paid_for(
+    topic: Topic, operator: Principal, now: datetime
+) -> None:
+    kind, url = SQS
+    Broker.objects.update(kind=kind, url=url)
+    topic = Topic.objects.select_related("broker").get(pk=topic.pk)
+    usual = polling_interval_of(topic)
+    told = Policies.of(topic).changed({"options": {"maxPollingInterval": "00:01:00"}})
+
+    topic = set_policies(topic=topic, policies=told, principal=operator, now=now)
+
+    assert (usual, polling_interval_of(topic)) == (15.0, 60.0)
+
+
 def test_what_is_pasted_of_a_policy_becomes_it(topic: Topic) -> None:
-    Broker.objects.update(kind="azure_queue", url="UseDevelopmentStorage=true")
+    Broker.objects.update(kind=AZURE[0], url=AZURE[1])
     topic = Topic.objects.select_related("broker").get(pk=topic.pk)
     queues = '{"extensions": {"queues": {"maxDequeueCount": 7, "batchSize": 4}}}'
 

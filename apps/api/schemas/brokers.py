@@ -27,7 +27,13 @@ class Capabilities(Schema):
     ordering = OrderingName()
     dedupe_window = serializers.FloatField(help_text="0: there is none")
     durability = DurabilityName(help_text="what a confirmation is worth")
-    delay = serializers.FloatField(help_text="the longest; 0: there is none")
+    delay = serializers.FloatField(
+        help_text="the longest that producers may ask for; 0: there is none"
+    )
+    polling_interval = serializers.FloatField(
+        help_text="the longest pause between two looks for dead letters, each of which"
+        " is paid for, unless a topic says otherwise; 0: waiting costs nothing"
+    )
     peeks = serializers.BooleanField(help_text="looking at dead letters is harmless")
     extends = serializers.BooleanField()
     counting = CountingName(help_text="who knows a dead letter's dequeue count")

@@ -34,6 +34,7 @@ def capabilities(can: Capabilities) -> Shape:
         "dedupe_window": can.dedupe_window,
         "durability": can.durability.value,
         "delay": can.delay,
+        "polling_interval": can.polling_interval,
         "peeks": can.peeks,
         "extends": can.extends,
         "counting": can.counting.value,

@@ -16,6 +16,7 @@ from apps.brokers.adapters.azure_publisher import AzurePublisher
 from apps.brokers.adapters.azure_reader import AzureDeadLetterReader
 from apps.brokers.adapters.azure_settings import (
     LONGEST_TIMEOUT,
+    USUAL_INTERVAL,
     QueueSettings,
     usual_encoding,
 )
@@ -41,7 +42,7 @@ CAPABILITIES = Capabilities(
     counting=Counting.POLICY,
     dead_letters_itself=False,
     delivered=False,
-    polls=True,
+    polling_interval=USUAL_INTERVAL,
 )
 
 

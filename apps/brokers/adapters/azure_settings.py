@@ -23,7 +23,7 @@ SUFFIX = "-poison"
 SHORTEST_NAME, LONGEST_NAME = 3, 63
 LARGEST_BATCH = 32
 LONGEST_TIMEOUT = 7 * 86_400.0
-SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.1, 3_600.0
+SHORTEST_INTERVAL, USUAL_INTERVAL, LONGEST_INTERVAL = 0.1, 1.0, 3_600.0
 # What Azure lets a dequeue count be; who means more means never.
 LARGEST_COUNT = 2**31 - 1
 
@@ -52,7 +52,7 @@ class QueueSettings:
     visibility_timeout: float = 0.0
     batch_size: int = 16
     new_batch_threshold: int = 8
-    max_polling_interval: float = 1.0
+    max_polling_interval: float = USUAL_INTERVAL
     message_encoding: Encoding = Encoding.BASE64
     usual_encoding: Encoding = Encoding.BASE64
 

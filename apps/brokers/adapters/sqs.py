@@ -8,6 +8,7 @@ in modules beside this one: `sqs_wire` calls it and knows what an answer is wort
 
 from __future__ import annotations
 
+from apps.brokers import polling
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.sqs_admin import SqsBrokerAdmin, SqsTopicAdmin
 from apps.brokers.adapters.sqs_messages import (
@@ -23,6 +24,9 @@ from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Orde
 from apps.core.errors import Invalid
 
 LONGEST_HIDDEN = 12 * 60 * 60
+
+# Each receive is paid for, the long ones too; the first message ends the pause.
+USUAL_INTERVAL = 15.0
 
 CAPABILITIES = Capabilities(
     max_message=LARGEST,
@@ -40,6 +44,7 @@ CAPABILITIES = Capabilities(
     counting=Counting.BROKER,
     dead_letters_itself=True,
     delivered=False,
+    polling_interval=USUAL_INTERVAL,
     # Only SQS itself says where a message came from.
     reserved=frozenset({CAME_FROM}),
 )
@@ -78,8 +83,11 @@ def _place(broker: BrokerSettings) -> Place:
 
 
 def _checked(topic: TopicSettings) -> TopicSettings:
-    if topic.options:
-        raise Invalid("options", "a topic of sqs has none.")
+    unknown = set(topic.options) - {polling.OPTION}
+    if unknown:
+        known = f"the only option of a topic of sqs is {polling.OPTION}."
+        raise Invalid("options", f"{', '.join(sorted(unknown))} is unknown: {known}")
+    polling.longest_interval(topic.options, usual=USUAL_INTERVAL)
     if topic.topic == topic.dead_letter_queue:
         raise Invalid("dead_letter_queue", "must be another queue than the topic.")
     if not 0 < topic.visibility_timeout <= LONGEST_HIDDEN:

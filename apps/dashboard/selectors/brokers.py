@@ -176,7 +176,8 @@ def facts(can: Capabilities) -> list[Fact]:
         ("Order", ORDERING[can.ordering]),
         ("A confirmation means", f"the message is {DURABILITY[can.durability.value]}"),
         ("Same message twice", _window(can.dedupe_window)),
-        ("Delayed delivery", _time(can.delay)),
+        ("Delayed delivery", _delay(can.delay)),
+        ("Waiting for dead letters", _waiting(can.polling_interval)),
         ("Looking at dead letters", _yes(can.peeks, PEEKS)),
         ("Keeping them hidden for longer", _yes(can.extends, EXTENDS)),
         ("Dequeue count", COUNTING[can.counting]),
@@ -228,9 +229,22 @@ def _window(seconds: float) -> str:
     return f"found within {_time(seconds)}" if seconds else "not noticed"
 
 
-def _time(seconds: float) -> str:
+def _delay(seconds: float) -> str:
     if not seconds:
         return "none"
+    return f"up to {_time(seconds)}, for its producers; what is requeued goes at once"
+
+
+def _waiting(longest: float) -> str:
+    if not longest:
+        return "costs nothing"
+    return (
+        "each look is a request that is paid for: made less and less often while there "
+        f"are none, up to {_time(longest)} apart"
+    )
+
+
+def _time(seconds: float) -> str:
     whole = round(seconds)
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if whole > size and whole % size == 0:
