@@ -107,7 +107,9 @@ def test_a_look_says_which_headers_are_left_out_and_of_how_many(
     _, other = look(anna, "redrive", ids=ids(*without))
 
     told = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
-    assert "Header left out: it steers the broker, not the consumer Messages CC 2" in told
+    assert (
+        "Header left out: it steers the broker, not the consumer Messages CC 2" in told
+    )
     assert "Header left out" not in other
 
 
