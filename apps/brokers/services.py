@@ -126,7 +126,8 @@ def capabilities_of(topic: Topic) -> Capabilities:
 def time_between(topic: Topic, seq: int, later: int) -> timedelta | None:
     """Give the time between two places, where its broker's numbers tell it."""
     bits = capabilities_of(topic).seq_bits if topic.broker else None
-    if bits is None:
+    # Who stands at 0 has read nothing yet, and was there at no time.
+    if bits is None or not seq >> bits:
         return None
     return timedelta(milliseconds=max((later >> bits) - (seq >> bits), 0))
 

@@ -78,6 +78,11 @@ def known(kind: str) -> Kind:
     return KINDS[kind]
 
 
+def title_of(kind: str) -> str:
+    """Give what people call a kind; one that is none any more by its own name."""
+    return KINDS[kind].title if kind in KINDS else kind
+
+
 @cache
 def adapter(kind: str) -> Adapter:
     """Give the adapter of a kind; raise `Unavailable` where its client is missing."""

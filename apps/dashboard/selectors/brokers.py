@@ -50,8 +50,7 @@ class BrokerRow:
 
     @property
     def title(self) -> str:
-        kind = adapters.KINDS.get(self.broker.kind)
-        return kind.title if kind else self.broker.kind
+        return adapters.title_of(self.broker.kind)
 
     @property
     def address(self) -> str:

@@ -13,6 +13,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 
+from apps.brokers import adapters
+from apps.brokers.models import Broker
 from apps.core import clock
 from apps.dashboard import figures
 from apps.dashboard.paging import Count
@@ -187,11 +189,16 @@ def subject(text: str) -> SafeString:
 
 
 @register.filter
+def kind(broker: Broker) -> str:
+    return adapters.title_of(broker.kind)
+
+
+@register.filter
 def facts(detail: Mapping[str, object]) -> str:
     """Tell an entry's detail in a line, what is empty left out."""
     # The time of the preview comes last: the line may be cut, and it says least.
     ordered = sorted(detail.items(), key=lambda pair: pair[0] == "as_of")
-    told = {name: value for name, value in ordered if value not in (None, "", 0)}
+    told = {name: value for name, value in ordered if value not in (None, "", 0, [])}
     return " · ".join(f"{name} {_fact(value)}" for name, value in told.items())
 
 

@@ -129,6 +129,7 @@ def _detail(
         "reached": reached,
         "was_added": "added" in request.GET,
         "observed": request.GET.get("observed", "")[:9],
+        "removed": request.GET.get("removed", "")[:9],
         "curl": curl.post(request, f"{API}/{broker_id}/test", {}),
     }
     return render(request, "brokers/detail.html", context)
@@ -145,6 +146,7 @@ def _form(
         "form": form,
         "broker": broker,
         "kinds": adapters.KINDS.values(),
+        "example": adapters.known(broker.kind).url if broker else "",
         "wrong": wrong,
         "wrong_at": field_of(wrong),
         # An address is not shown again, so whoever gave one has to give it once more.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods
 
 from apps.brokers import registering
@@ -27,12 +29,10 @@ def broker(request: SignedIn, broker_id: int) -> HttpResponse:
     if request.method != "POST":
         return _broker(request, broker)
     try:
-        _remove_broker(request, broker)
+        number = _remove_broker(request, broker)
     except (Refused, Invalid) as wrong:
         return _broker(request, broker, wrong=wrong)
-    if "others" in request.POST:
-        return redirect("broker", broker_id)
-    return redirect("brokers")
+    return _at(broker, number) if "others" in request.POST else redirect("brokers")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -52,12 +52,17 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
         )
     except (Refused, Invalid) as wrong:
         return _topic(request, topic, wrong=wrong)
-    return (
-        redirect("broker", topic.broker_id) if topic.broker_id else redirect("topics")
-    )
+    return _at(topic.broker, 1) if topic.broker else redirect("topics")
 
 
-def _remove_broker(request: SignedIn, broker: Broker) -> None:
+def _at(broker: Broker, number: int) -> HttpResponse:
+    """Lead to a broker that stays, and tell how many of its topics went."""
+    place = reverse("broker", args=[broker.pk])
+    return redirect(f"{place}?{urlencode({'removed': number})}")
+
+
+def _remove_broker(request: SignedIn, broker: Broker) -> int:
+    """Do what was agreed to; give the number of topics that went."""
     principal, now = request.user.principal, clock.now()
     token = request.POST.get("token", "")
     agreed = removals.agreed(token, _name(broker), principal)
@@ -70,6 +75,7 @@ def _remove_broker(request: SignedIn, broker: Broker) -> None:
         removing.remove_broker(
             broker=broker, agreed=agreed, reason=reason, principal=principal, now=now
         )
+    return len(agreed)
 
 
 def _broker(

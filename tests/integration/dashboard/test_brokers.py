@@ -175,10 +175,13 @@ def test_a_variable_of_the_environment_is_no_secret(admin: Client) -> None:
 def test_a_change_without_an_address_keeps_it(admin: Client, ours: Broker) -> None:
     path = f"/brokers/{ours.pk}/edit"
 
+    page = words(get(admin, path))
     post(admin, path, 302, name="renamed", url="", options='{"body_field": "b"}')
     refused = post(admin, path, 422, name="renamed", url="redis://[fe80::1]")
 
     changed = Broker.objects.get()
+    assert "stays with Redis Streams" in page
+    assert "as in redis://:password@host:6379/0" in page
     assert (changed.name, changed.url) == ("renamed", ours.url)
     assert changed.options == {"body_field": "b"}
     assert "The address is not shown again" in words(refused)
@@ -265,7 +268,8 @@ def test_a_broker_that_is_away_says_so_on_the_page(admin: Client, ours: Broker) 
 
     pages = [get(admin, path, 503), post(admin, path, 503, everything="1")]
 
-    assert all("Ask again" in page and "sesame" not in page for page in pages)
+    again = f'<a class="button" href="{path}">Ask again</a>'
+    assert all(again in page and "sesame" not in page for page in pages)
 
 
 def test_a_hostile_name_is_shown_and_carried_as_it_is(

@@ -100,6 +100,17 @@ def test_a_row_tells_lag_in_messages_and_time_with_rate_and_eta(
     assert page.count("4\u00a0min") == 1
 
 
+def test_who_has_read_nothing_is_behind_by_no_time(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    nothing = reader("billing", seq=0, lag=None)
+    bookmarks.observe(topic=orders, consumers=[nothing], now=now)
+
+    (row,) = positions.find(operator, now=now).rows
+
+    assert row.behind is None
+
+
 def test_a_consumer_is_caught_up_when_it_has_settled_all_it_was_handed(
     operator: Principal, now: datetime
 ) -> None:
