@@ -1,4 +1,4 @@
-"""The indexes by which a topic can be removed, made while the product runs."""
+"""The index of what was moved to a topic: a topic that goes is looked for there."""
 
 from __future__ import annotations
 
@@ -18,13 +18,5 @@ class Migration(migrations.Migration):
                 fields=["moved_to"],
                 name="poison_moved",
             ),
-        ),
-        AddIndexConcurrently(
-            model_name="redrive",
-            index=models.Index(fields=["topic"], name="poison_redrive_by_topic"),
-        ),
-        AddIndexConcurrently(
-            model_name="skip",
-            index=models.Index(fields=["topic"], name="poison_skip_by_topic"),
         ),
     ]
