@@ -61,7 +61,8 @@ DRAINED, DRAIN_KILLS = (5_000, 20) if SOAK else (300, 4)
 REDRIVEN, REDRIVE_KILLS = (10_000, 20) if SOAK else (400, 5)
 # So many letters at once that a kill leaves some of a queue behind.
 AT_ONCE = 20
-GROUPED, GROUPED_KILLS = (1_000, 10) if SOAK else (30, 3)
+# What moto does with a FIFO queue takes the square of what it holds.
+GROUPED, GROUPED_KILLS = (100, 20) if SOAK else (30, 3)
 GROUPS = 3
 SHORTLY_HIDDEN = 2.0
 LONGEST_LIFE = 0.15
