@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from io import StringIO
@@ -26,6 +25,7 @@ from apps.triage.services.running import Ended
 from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 from tests.contracts import kinds
+from tests.contracts.conftest import StageOf
 from tests.lanes import Killed, drain_all, dying
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,28 +38,10 @@ AT_ONCE = [
 ]
 
 
-@pytest.fixture(scope="session")
-def server_of(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[str], kinds.BrokerServer]]:
-    running_: dict[str, kinds.BrokerServer] = {}
-
-    def server(kind: str) -> kinds.BrokerServer:
-        if kind not in running_:
-            running_[kind] = kinds.KINDS[kind].start(tmp_path_factory.mktemp(kind))
-        return running_[kind]
-
-    yield server
-    for one in running_.values():
-        one.stop()
-
-
 @pytest.fixture
-def stage(
-    request: pytest.FixtureRequest, server_of: Callable[[str], kinds.BrokerServer]
-) -> Any:
+def stage(request: pytest.FixtureRequest, stage_of: StageOf) -> Any:
     """Give one kind's topic; what only some stages have is asked of them as it is."""
-    return kinds.KINDS[request.param].stage_on(server_of(request.param))
+    return stage_of(request.param)
 
 
 @pytest.fixture
