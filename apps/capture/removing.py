@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import models, transaction
-from django.db.models import Exists, OuterRef
+from django.db import connection, models, transaction
+from django.db.models import OuterRef, Subquery
 from django.db.models.fields.reverse_related import ForeignObjectRel
 
 from apps.audit import services as audit
@@ -84,10 +84,12 @@ class Otherwise(Refused):
     """What would go is not what you looked at: look again. Nothing was removed."""
 
 
+@transaction.atomic
 def look(topics: TopicQuerySet) -> Look:
     """Tell which topics can go, and of which something is on record."""
     records = _records()
-    asked = {flag: Exists(_rows(each)) for flag, each in records.items()}
+    asked = {flag: Subquery(_one_row(each)) for flag, each in records.items()}
+    _ask_by_index()
     going, kept = [], []
     for topic in topics.annotate(**asked).order_by("name"):
         if words := _words(topic, records):
@@ -178,14 +180,27 @@ def _records() -> dict[str, ForeignObjectRel]:
     }
 
 
-def _rows(relation: ForeignObjectRel) -> models.QuerySet[Any]:
+def _ask_by_index() -> None:
+    """Look for each topic at the index of each table, until the transaction ends.
+
+    Postgres expects that any topic has rows, and would read a whole table to find that
+    this one has none.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
+
+
+def _one_row(relation: ForeignObjectRel) -> models.QuerySet[Any, Any]:
     model: type[models.Model] = relation.related_model
-    rows = model._base_manager.filter(**{relation.field.name: OuterRef("pk")})  # noqa: SLF001
-    return rows.exclude(source="broker") if model in TOLD else rows
+    name = relation.field.name
+    rows = model._base_manager.filter(**{name: OuterRef("pk")})  # noqa: SLF001
+    if model in TOLD:
+        rows = rows.exclude(source="broker")
+    return rows.values(name)[:1]
 
 
 def _words(topic: Topic, records: Mapping[str, ForeignObjectRel]) -> list[str]:
-    there = (each for flag, each in records.items() if getattr(topic, flag))
+    there = (each for flag, each in records.items() if getattr(topic, flag) is not None)
     return list(dict.fromkeys(_word(each) for each in there))
 
 

@@ -291,6 +291,30 @@ def test_whatever_refers_to_a_topic_is_found_by_an_index() -> None:
     assert unindexed == []
 
 
+def test_no_table_is_read_whole_to_find_nothing_in_it(
+    broker: Queues, orders: Topic, mail: Topic, now: datetime
+) -> None:
+    words = [guard_word(now, client_name=f"c{number}") for number in range(2_000)]
+    guards.note(members=words, principal=GUARD, now=now)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE capture_guard")
+    before = tables_read_whole()
+
+    found = removing.look(Topic.objects.all())
+
+    assert [topic.name for topic in found.going] == ["mail"]
+    assert tables_read_whole() == before
+
+
+def tables_read_whole() -> list[tuple[object, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT relname, seq_scan FROM pg_stat_xact_user_tables "
+            "WHERE seq_scan > 0 AND relname <> 'brokers_topic' ORDER BY 1"
+        )
+        return list(cursor.fetchall())
+
+
 # An index of all rows, or of all that have a topic, that begins with the column.
 UNINDEXED = """
 SELECT refers.conrelid::regclass::text, refers.conkey FROM pg_constraint refers
