@@ -61,7 +61,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """What removing these topics would do: all of them go, or none does."""
+    """Which of some topics can go, and which have to stay."""
 
     going: list[Topic]
     kept: list[Kept]
