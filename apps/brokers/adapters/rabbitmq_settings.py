@@ -45,6 +45,8 @@ class Address:
             raise _unusable() from None
         if not parts.hostname or parts.query or parts.fragment or _nested(parts.path):
             raise _unusable()
+        if parts.scheme not in _PORTS:
+            raise _unusable()
         return cls(
             host=unquote(parts.hostname),
             port=port,

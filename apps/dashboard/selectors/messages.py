@@ -16,7 +16,7 @@ from apps.dashboard.paging import Count, Cursor, Page, counted, page
 from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.beside import Beside, beside
 from apps.dashboard.selectors.skips import SkipRow
-from apps.poison import reading
+from apps.poison import origins, reading
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query, Term
 from apps.poison.reading import FailureSeen, Revealed
@@ -52,6 +52,7 @@ class MessageDetail:
     headers: list[tuple[str, str]]
     skips: list[SkipRow]
     beside: Beside
+    origin: str = ""
     body: BodyView | None = None
     content_type: str | None = None
 
@@ -130,6 +131,7 @@ def _detail(
         if principal.may(Scope.SKIPS_READ)
         else [],
         beside=beside(kin, message, field="last_failed_at"),
+        origin=origins.of(message.pk, topic=message.topic.native_name),
         body=body,
         content_type=content_type,
     )

@@ -21,6 +21,7 @@ from apps.dashboard.paging import Count
 from apps.dashboard.stack import app_frames
 from apps.poison.models import Poison
 from apps.poison.query import Query, Term
+from apps.triage.states import Verb
 
 register = template.Library()
 register.filter(app_frames)
@@ -83,7 +84,12 @@ PILLS |= {
     "expired": ("Expired", "○", ""),
     "passed": ("Passed", "✓", "ok"),
 }
-VERBS = {"redrive": "Requeue", "drop": "Drop", "restore": "Restore"}
+VERBS: Mapping[str, str] = {
+    Verb.REDRIVE: "Requeue",
+    Verb.DROP: "Drop",
+    Verb.RESTORE: "Restore",
+    Verb.GIVE_BACK: "Give back",
+}
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60))
 
 

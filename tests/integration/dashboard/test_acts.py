@@ -95,6 +95,31 @@ def test_a_look_says_what_will_be_skipped_and_why(anna: Client, now: datetime) -
     assert "dropped: restore it first" in page
 
 
+@pytest.mark.parametrize("failed_in", ["Sales.Billing", "Sales.Billing@host"])
+def test_a_look_says_who_failed_in_another_queue_than_it_is_sent_to(
+    anna: Client, orders: Topic, now: datetime, failed_in: str
+) -> None:
+    told = [("NServiceBus.FailedQ", failed_in.encode())]
+    here = [("NServiceBus.FailedQ", b"orders@host")]
+    (strays, own) = poisons(now, 2, headers=told), poisons(now, 1, headers=here)
+
+    asked, page = look(anna, "redrive", ids=ids(*strays, *own))
+    form = {"token": str(asked.token), "target_topic": "orders"}
+    chosen = anna.post("/operations/elsewhere", form, follow=True).content.decode()
+    _, alone = look(anna, "redrive", ids=ids(*own))
+    stray, message = (
+        anna.get(f"/messages/{one.pk}").content.decode() for one in (strays[0], own[0])
+    )
+
+    assert "2 messages failed in" in page
+    assert "Requeue 3 messages" in chosen
+    assert failed_in in page
+    assert "failed in" not in chosen + alone
+    assert "Failed in" in stray
+    assert failed_in in stray
+    assert "Failed in" not in message
+
+
 def test_a_look_says_which_headers_are_left_out_and_of_how_many(
     anna: Client, orders: Topic, now: datetime
 ) -> None:

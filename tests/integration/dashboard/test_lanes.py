@@ -131,10 +131,15 @@ def test_a_tee_needs_its_queue(admin: Client, lane: Lane) -> None:
 
 def test_a_topic_without_a_lane_gets_one(admin: Client, topic: Topic) -> None:
     page = words(get(admin, f"/topics/{topic.pk}"))
+    looks = {
+        mode: words(get(admin, f"/topics/{topic.pk}/mode?mode={mode}"))
+        for mode in ("observe", "capture", "tee")
+    }
 
     post(admin, f"/topics/{topic.pk}/mode", 302, mode="observe")
 
     assert "none: nobody looks at it" in page
+    assert all("not looked at yet" in look for look in looks.values())
     assert Lane.objects.get().mode == "observe"
 
 

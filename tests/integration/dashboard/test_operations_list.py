@@ -13,9 +13,11 @@ from apps.core.actor import Actor
 from apps.core.errors import Absent
 from apps.dashboard.paging import PAGE_SIZE
 from apps.dashboard.selectors import operations
+from apps.dashboard.templatetags.pw import VERBS
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Item, Operation
+from apps.triage.states import Verb
 from tests.integration.dashboard.conftest import SignIn
 from tests.reports import poisons
 
@@ -119,6 +121,17 @@ def test_a_row_tells_who_what_why_and_what_became_of_it(
     ]
     told = ("Requeue 3 messages", "is:open topic:orders", "“fixed in 2.1”", "user:anna")
     assert [part for part in told if part not in page] == []
+
+
+@pytest.mark.parametrize("verb", Verb)
+def test_each_verb_has_a_word_on_every_page_that_tells_it(
+    anna: Client, now: datetime, verb: Verb
+) -> None:
+    made = decided(now, verb=verb.value, reason="mended", total=3)
+
+    pages = [get(anna, path) for path in ("/", "/operations", f"/operations/{made.pk}")]
+
+    assert all(VERBS[verb].lower() in page.lower() for page in pages)
 
 
 def test_the_pages_hold_every_operation_once_and_what_runs_only_on_the_first(

@@ -30,6 +30,8 @@ def test_an_address_is_read_with_what_is_usual() -> None:
     "url",
     [
         "redis://:s3cret@host",
+        # With a port, as the management plugin's own address has.
+        "http://guest:s3cret@host:15672",
         "amqp://guest:s3cret@host:s3cret/",
         "amqp://guest:s3cret@[host/",
         "amqp://guest:s3cret@host/a/b",

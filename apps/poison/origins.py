@@ -1,0 +1,56 @@
+"""Where messages failed, as their own headers say.
+
+A dead-letter queue that several consumers share belongs to one topic here, and a
+requeue goes to that. Nothing is ever sent where a message says: people are told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django.db.models import F, Func, IntegerField
+
+from apps.brokers import vocabularies
+from apps.core.text import storable
+from apps.poison.models import Body
+
+LONGEST = 200
+# What is larger tells of no failure, and would cost a page too much.
+LARGEST_HEADERS = 64 * 1024
+
+
+class Elsewhere(NamedTuple):
+    """So many messages of a topic that say they failed in another queue."""
+
+    origin: str
+    topic: str
+    number: int
+
+
+def of(poison: int, *, topic: str) -> str:
+    """Name the queue in which a message says it failed; "" where that is its topic."""
+    return next((found.origin for found in among([(poison, topic)])), "")
+
+
+def among(poisons: Sequence[tuple[int, str]]) -> list[Elsewhere]:
+    """Count those that failed elsewhere; each is given with its topic's native name."""
+    topics = dict(poisons)
+    weight = Func(F("headers"), function="pg_column_size", output_field=IntegerField())
+    bodies = Body.objects.annotate(weight=weight).filter(poison__in=topics)
+    usual = bodies.filter(weight__lte=LARGEST_HEADERS)
+    counted = Counter[tuple[str, str]]()
+    for poison, headers in usual.values_list("poison_id", "headers"):
+        parts = [bytes(part) for part in headers]
+        pairs = list(zip(parts[::2], parts[1::2], strict=True))
+        origin = vocabularies.read(pairs).origin
+        if origin and not _is_same(origin, topics[poison]):
+            counted[storable(origin, limit=LONGEST), topics[poison]] += 1
+    return [Elsewhere(*place, number) for place, number in counted.most_common()]
+
+
+def _is_same(origin: str, topic: str) -> bool:
+    """Compare queues: some name theirs before a machine, or as the end of a URL."""
+    queue = origin.partition("?")[0].rpartition("/")[2].partition("@")[0]
+    return topic in {origin, queue}
