@@ -71,11 +71,22 @@ def test_says_one_line_with_the_address_and_the_sign_in(product: Product) -> Non
 def test_everything_it_keeps_is_private(product: Product) -> None:
     # All but what every browser may ask for.
     public = product.var / "static"
-    kept = [path for path in product.var.rglob("*") if public not in path.parents]
+    kept = {p: m for p, m in modes(product.var).items() if public not in p.parents}
 
-    open_to_others = [path for path in kept if path.stat().st_mode & 0o077]
-    assert open_to_others == []
+    assert len(kept) > 100
+    assert [path for path, mode in kept.items() if mode & 0o077] == []
     assert product.var.stat().st_mode & 0o077 == 0
+
+
+def modes(folder: Path) -> dict[Path, int]:
+    """Look at all in a folder; what goes meanwhile, as Spark's drafts do, is not."""
+    found: dict[Path, int] = {}
+    for here, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with suppress(FileNotFoundError):
+                path = Path(here, name)
+                found[path] = path.stat().st_mode
+    return found
 
 
 def test_listens_on_the_loopback_interface_only(product: Product) -> None:
