@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection, transaction
-from django.db.models import F, QuerySet
+from django.db.models import F
 
 from apps.audit import services as audit
 from apps.audit.services import Action
@@ -269,11 +269,6 @@ def forget(*, now: datetime) -> int:
 def _forget(values: dict[str, Any]) -> int:
     hold([values["topic"]])
     return _number(_FORGET, values)
-
-
-def history(*, topic: Topic) -> QuerySet[Skip]:
-    """Give all skips of a topic, ended ones too, the newest first."""
-    return Skip.objects.filter(topic=topic).select_related("topic").recent_first()
 
 
 def require_sight(*, topic: str, principal: Principal) -> None:

@@ -200,6 +200,15 @@ def test_spring_kafka_retry_topics_lose_their_count() -> None:
     assert vocabularies.leaving(between) == ()
 
 
+def test_what_tells_of_a_failure_stays_behind_among_names_of_any_length() -> None:
+    hostile = ((b"n" * 5_000, b"1"), (b"\xff\x00", b"2"))
+
+    assert vocabularies.leaving((*hostile, *KAFKA_CONNECT)) == (
+        *hostile,
+        KAFKA_CONNECT[-1],
+    )
+
+
 def test_spring_amqp_is_named_by_what_its_wrapper_wraps() -> None:
     story = vocabularies.read(SPRING_AMQP)
 
