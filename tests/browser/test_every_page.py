@@ -34,8 +34,14 @@ LISTS = (
 )
 # Nothing matches there, so that each says so.
 EMPTY = ("/problems?q=error:nowhere", "/topics?name=nowhere", "/audit?actor=nobody")
-OF_A_TOPIC = ("/mode?mode=observe", "/mode?mode=tee", "/policies", "/samples")
-OF_A_BROKER = ("/edit", "/discover")
+OF_A_TOPIC = (
+    "/mode?mode=observe",
+    "/mode?mode=tee",
+    "/policies",
+    "/samples",
+    "/remove",
+)
+OF_A_BROKER = ("/edit", "/discover", "/remove")
 REFUSED = ("/nowhere", "/problems?q=colour:red", "/operations?cursor=nowhere")
 
 THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
