@@ -145,8 +145,8 @@ def stir(turn: int, positions: Sequence[BookmarkPosition], operator: Principal) 
                     now=clock.now(),
                 )
             case _:
-                shuffled = chance.sample(positions, len(positions))
-                settle(clock.now(), *(a_little(each, chance) for each in shuffled))
+                held = chance.sample(list(BookmarkPosition.objects.all()), len(positions))
+                settle(clock.now(), *(a_little(each, chance) for each in held))
 
 
 def a_little(position: BookmarkPosition, chance: random.Random) -> dict[str, Any]:
