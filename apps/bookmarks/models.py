@@ -61,8 +61,9 @@ class BookmarkPosition(models.Model):
 
     @property
     def reader(self) -> str:
+        """Name who reads; the consumers of a queue that has no groups have no name."""
         if self.source == Source.BROKER:
-            return self.consumer_group
+            return self.consumer_group or "its consumers"
         return f"{self.client_name} / {self.sub_id}"
 
 

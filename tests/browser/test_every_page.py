@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -43,8 +42,6 @@ OF_A_TOPIC = (
 )
 OF_A_BROKER = ("/edit", "/discover", "/remove")
 REFUSED = ("/nowhere", "/problems?q=colour:red", "/operations?cursor=nowhere")
-
-THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 Faults = dict[str, list[str]]
 
@@ -87,15 +84,12 @@ def decided(page: Page) -> tuple[str, str]:
 
 def faults(page: Page) -> list[str]:
     """Tell what is wrong with the page as it is, in both themes."""
-    found = [
+    return [
         *page.evaluate(TOO_SMALL),
         *(["too wide"] if page.evaluate(WIDER_THAN_THE_SCREEN) else []),
         *wrong_headings(page),
+        *violations(page),
     ]
-    for theme in THEMES:
-        page.emulate_media(color_scheme=theme)
-        found += [f"{theme}: {fault}" for fault in violations(page)]
-    return found
 
 
 def wrong_headings(page: Page) -> list[str]:

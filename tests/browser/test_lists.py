@@ -118,7 +118,8 @@ def test_rows_wait_behind_a_button_and_do_not_move(page: Page) -> None:
     show = page.locator("[data-live-show]")
     expect(show).to_be_visible(timeout=60_000)
     during = rows(page)
-    show.click()
+    with page.expect_response(lambda answer: "/messages" in answer.url):
+        show.click()
     page.wait_for_timeout(700)
 
     assert before == during

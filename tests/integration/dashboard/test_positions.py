@@ -185,6 +185,19 @@ def test_what_a_broker_keeps_is_shown_and_not_moved(
     assert "Its broker keeps this position" in wizard
 
 
+def test_the_consumers_of_a_queue_without_groups_are_named_all_the_same(
+    anna: Client, orders: Topic, now: datetime
+) -> None:
+    bookmarks.observe(topic=orders, consumers=[reader("")], now=now)
+    number = BookmarkPosition.objects.get().pk
+
+    listed = get(anna, "/positions")
+    page = get(anna, f"/positions/{number}")
+
+    assert f'<a href="/positions/{number}">its consumers</a>' in listed
+    assert "<title>Position of its consumers" in page
+
+
 def test_a_move_is_chosen_looked_at_and_confirmed_by_forms_alone(
     anna: Client, position: BookmarkPosition, now: datetime
 ) -> None:
