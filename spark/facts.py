@@ -1,14 +1,14 @@
 """Which facts there are in Postgres, and how their reading is split into statements.
 
-A statement reads a piece of one table: a leaf partition that can hold days of the
-window, or a range of its blocks. All pieces together give each row once, because all
-are read in the same snapshot.
+A piece of a table is a leaf partition that can hold days of the window, or a range of
+its blocks. A statement reads one piece, or some small ones together. All of them give
+each row once, because all are read in the same snapshot.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from string import Template
@@ -20,6 +20,8 @@ CAPTURED_BEFORE = timedelta(days=1)
 CAPTURED_AFTER = timedelta(days=31)
 # 160 MB: some seconds of reading, and little to do again when one fails.
 BLOCKS = 20_000
+# Each statement costs a connection and a task: less than 20 MB is not worth them.
+PIECES_OF_A_STATEMENT = 8
 _SNAPSHOT = re.compile(r"[0-9A-F]+-[0-9A-F]+-[0-9]+")
 
 Query = Callable[[str], list[tuple[object, ...]]]
@@ -126,11 +128,12 @@ def statements(
             for what, decided in _DECIDED.items()
         ]
     table, template = _TABLES[kind]
-    return [
-        template.substitute(window.bounds, table=leaf, place=place)
-        for leaf, size in _leaves(table, window, query)
-        for place in _places(size, blocks)
-    ]
+    pieces = (
+        (template.substitute(window.bounds, table=leaf, place=place), size)
+        for leaf, whole in _leaves(table, window, query)
+        for place, size in _places(whole, blocks)
+    )
+    return list(_gathered(pieces, most=blocks // PIECES_OF_A_STATEMENT))
 
 
 def _leaves(table: str, window: Window, query: Query) -> Sequence[tuple[str, int]]:
@@ -142,9 +145,26 @@ def _leaves(table: str, window: Window, query: Query) -> Sequence[tuple[str, int
     return [(str(name), int(str(size))) for name, size in query(asked)]
 
 
-def _places(size: int, blocks: int) -> Iterator[str]:
-    """Cut a table into ranges of blocks; the last one is open, as tables grow."""
+def _places(size: int, blocks: int) -> Iterator[tuple[str, int]]:
+    """Cut a table into ranges of so many blocks; the last is open, as tables grow."""
     for start in range(0, size, blocks):
         lower = f"fact.ctid >= '({start},0)'"
         end = start + blocks
-        yield lower if end >= size else f"{lower} AND fact.ctid < '({end},0)'"
+        if end >= size:
+            yield lower, size - start
+        else:
+            yield f"{lower} AND fact.ctid < '({end},0)'", blocks
+
+
+def _gathered(pieces: Iterable[tuple[str, int]], *, most: int) -> Iterator[str]:
+    """Put pieces into one statement as long as they have no more blocks than `most`."""
+    gathered: list[str] = []
+    total = 0
+    for statement, size in pieces:
+        if gathered and total + size > most:
+            yield "UNION ALL".join(gathered)
+            gathered, total = [], 0
+        gathered.append(statement)
+        total += size
+    if gathered:
+        yield "UNION ALL".join(gathered)

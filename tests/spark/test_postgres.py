@@ -170,14 +170,20 @@ def parted(transactional_db: None, now: datetime) -> Iterator[None]:
         cursor.execute(f"DROP TABLE {', '.join(made)}")
 
 
+@pytest.mark.parametrize("blocks", [1, facts.BLOCKS])
 def test_gives_each_row_once_however_small_the_pieces(
-    parted: None, spark: SparkSession, door: str, export: Export, now: datetime
+    parted: None,
+    spark: SparkSession,
+    door: str,
+    export: Export,
+    now: datetime,
+    blocks: int,
 ) -> None:
     for ahead in (0, 1, 40):  # the last goes to the default partition
         told = [failure(now, failed_at=now.isoformat()) for _ in range(60)]
         capture(now + timedelta(days=ahead), *told)
 
-    rows = read(spark, Kind.FAILURES, export(), now.date(), blocks=1)
+    rows = read(spark, Kind.FAILURES, export(), now.date(), blocks=blocks)
 
     captured = Failure.objects.filter(failed_at=now).values_list("poison_id", flat=True)
     assert len(rows) == 120
@@ -227,6 +233,18 @@ def test_cuts_a_table_at_its_blocks_and_leaves_its_end_open(now: datetime) -> No
         [(">=", "4")],
         [(">=", "0")],
     ]
+
+
+def test_reads_small_tables_together_up_to_an_eighth_of_a_large_one(
+    now: datetime,
+) -> None:
+    window = Window(first=now.date(), last=now.date(), snapshot="0-0-0")
+    leaves = [("a", 3), ("b", 2), ("c", 9), ("d", 1), ("e", 4), ("f", 1)]
+
+    asked = facts.statements(Kind.FAILURES, window, lambda _: leaves, blocks=40)
+
+    read_by = ["".join(re.findall(r"FROM (\w) fact", each)) for each in asked]
+    assert read_by == ["ab", "c", "de", "f"]
 
 
 @pytest.mark.parametrize(
