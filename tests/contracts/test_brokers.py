@@ -382,8 +382,9 @@ def test_looking_for_dead_letters_costs_what_the_capabilities_say(
         # Whoever looks half as often pays half as much.
         assert looks == [1, 1]
     else:
-        # The broker keeps who waits, however long: there is nothing to save.
-        assert waiting <= max(looks) <= FEW_REQUESTS
+        # The broker keeps who waits, however long: there is nothing to save. What is
+        # sent in two pieces may be counted as two.
+        assert max(*looks, waiting) <= FEW_REQUESTS
 
 
 def test_dead_letters_come_oldest_first_and_no_more_than_asked_for(

@@ -145,7 +145,9 @@ def stir(turn: int, positions: Sequence[BookmarkPosition], operator: Principal) 
                     now=clock.now(),
                 )
             case _:
-                held = chance.sample(list(BookmarkPosition.objects.all()), len(positions))
+                held = chance.sample(
+                    list(BookmarkPosition.objects.all()), len(positions)
+                )
                 settle(clock.now(), *(a_little(each, chance) for each in held))
 
 

@@ -239,7 +239,7 @@ def test_reads_small_tables_together_up_to_an_eighth_of_a_large_one(
     now: datetime,
 ) -> None:
     window = Window(first=now.date(), last=now.date(), snapshot="0-0-0")
-    leaves = [("a", 3), ("b", 2), ("c", 9), ("d", 1), ("e", 4), ("f", 1)]
+    leaves: list[tuple[object, ...]] = [*zip("abcdef", (3, 2, 9, 1, 4, 1), strict=True)]
 
     asked = facts.statements(Kind.FAILURES, window, lambda _: leaves, blocks=40)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from threading import Lock
 from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse
@@ -16,23 +17,35 @@ from apps.api import reference
 from apps.api.permissions import SIGNED_IN
 from apps.api.views.base import View
 
+_MAKING = Lock()
+
 
 class Schema(View):
     scopes: ClassVar = {"GET": SIGNED_IN}
     schema = None
 
     def get(self, _: Request) -> Response:
-        return Response(_schema())
+        return Response(schema())
 
 
 @require_safe
 def docs(request: HttpRequest) -> HttpResponse:
     # No view of rest_framework: who is not signed in is sent to the sign-in.
-    return render(request, "api/docs.html", {"reference": reference.of(_schema())})
+    return render(request, "api/docs.html", {"reference": reference.of(schema())})
+
+
+def schema() -> dict[str, Any]:
+    """Give the schema, which is made once.
+
+    Two threads that made their first at the same time would meet in the generator's
+    search for its extensions, and one of them would fail.
+    """
+    with _MAKING:
+        return _made()
 
 
 @cache
-def _schema() -> dict[str, Any]:
+def _made() -> dict[str, Any]:
     generator: Any = SchemaGenerator
-    schema: dict[str, Any] = generator().get_schema(public=True)
-    return schema
+    made: dict[str, Any] = generator().get_schema(public=True)
+    return made

@@ -13,9 +13,9 @@ from typing import Any
 
 from django.http import HttpResponse
 from django.test import Client
-from drf_spectacular.generators import SchemaGenerator
 from jsonschema import Draft202012Validator
 
+from apps.api.views.reference import schema
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.team import services as team
@@ -146,13 +146,6 @@ def person(role: Role = Role.OPERATOR, *, reads_bodies: bool = False) -> Caller:
 
 def nobody() -> Caller:
     return Caller(client=Client())
-
-
-@cache
-def schema() -> dict[str, Any]:
-    generator: Any = SchemaGenerator
-    found: dict[str, Any] = generator().get_schema(public=True)
-    return found
 
 
 @cache

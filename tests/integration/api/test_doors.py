@@ -19,6 +19,7 @@ from apps.api import errors
 from apps.api.permissions import SIGNED_IN
 from apps.api.refusals import Malformed
 from apps.api.views.base import View
+from apps.api.views.reference import schema
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import (
@@ -32,13 +33,7 @@ from apps.core.errors import (
 from apps.team import services as team
 from apps.team.models import User
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import (
-    Caller,
-    nobody,
-    person,
-    program,
-    schema,
-)
+from tests.integration.api.caller import Caller, nobody, person, program
 
 pytestmark = pytest.mark.django_db
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.test import Client
+from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
 
+from apps.api.views import reference
+from apps.api.views.reference import schema
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import nobody, person, program, schema
+from tests.integration.api.caller import nobody, person, program
+from tests.races import at_once
 
 pytestmark = pytest.mark.django_db
 
@@ -29,6 +35,26 @@ def test_the_schema_is_served_as_openapi_3_1_to_any_key() -> None:
     assert told.json["openapi"].startswith("3.1")
     assert told.json == schema()
     assert nobody().get("schema").status == 401
+
+
+def test_eight_who_ask_first_at_once_have_it_made_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = list[bool]()
+
+    def make(_: object, *, public: bool) -> dict[str, Any]:
+        made.append(public)
+        time.sleep(0.05)
+        return {}
+
+    monkeypatch.setattr(SchemaGenerator, "get_schema", make)
+    reference._made.cache_clear()
+    try:
+        at_once(*[schema] * 8)
+    finally:
+        reference._made.cache_clear()
+
+    assert made == [True]
 
 
 def test_every_call_says_its_scope_and_what_a_stranger_is_told() -> None:
