@@ -20,6 +20,7 @@ from apps.brokers import adapters
 from apps.brokers.adapters import Kind
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.memory import CAPABILITIES
+from apps.brokers.errors import QueueMissing
 from apps.brokers.ports import (
     Capabilities,
     ConsumerPosition,
@@ -57,6 +58,7 @@ class Queues:
     capabilities: Capabilities = CAPABILITIES
     names: bool = True
     away: bool = False
+    missing: bool = False
     delivered: Delivered | None = None
     consumers: list[ConsumerPosition] = field(default_factory=list)
     answer: Callable[[Outbound], Outcome] = lambda _: SENT
@@ -110,6 +112,8 @@ class Queues:
         self.asked += 1
         if self.away:
             raise Unavailable("The queues in memory are away.")
+        if self.missing:
+            raise QueueMissing("In memory there is no queue mail-dead.")
 
 
 @dataclass(slots=True)

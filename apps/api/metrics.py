@@ -34,6 +34,7 @@ MOST_TOPICS = 1_000
 # Where a count of open poisons ends. Nobody acts differently beyond.
 MOST_COUNTED = 100_000
 LONGEST_LABEL = 200
+WORKS = (LaneState.RUNNING, LaneState.HOLDING, LaneState.PAUSED)
 
 Labels = Mapping[str, str]
 
@@ -106,14 +107,15 @@ def _lanes(principal: Principal, now: datetime) -> list[Family]:
     )
     up = Family(
         name="lane_up",
-        help="1 while a lane works or is paused, 0 when it or its broker is away.",
+        help="1 while a lane works or is paused, 0 when it, its broker or its queue"
+        " is away.",
     )
     lanes = Lane.objects.select_related("topic").order_by("topic__name")[:MOST_TOPICS]
     for lane in lanes:
         if not principal.sees(lane.topic.name):
             continue
         name, heard = _short(lane.topic.name), lane.is_heard(now)
-        works = heard and lane.state in {LaneState.RUNNING, LaneState.PAUSED}
+        works = heard and lane.state in WORKS
         up.samples.append(({"topic": name, "mode": lane.mode}, float(works)))
         # What a lane said before it fell silent is no news.
         if heard and lane.depth is not None:

@@ -3,7 +3,8 @@
 Every adapter passes the same suite, `tests/contracts`; where they differ, their
 `Capabilities` say so, and each entry of these is tested, too. A port belongs to one
 thread. All of them raise `Unavailable` when the broker is away and `Refused` when it
-will never do what was asked; neither text holds a password.
+will never do what was asked, `QueueMissing` for want of a queue; no text holds a
+password.
 """
 
 from __future__ import annotations
@@ -265,7 +266,10 @@ class TopicAdmin(Protocol):
         """Return every consumer group's position; none when there is no topic yet."""
 
     def depth(self) -> int | None:
-        """Count the dead-letter queue; None where the broker cannot."""
+        """Count the dead-letter queue; None where the broker cannot.
+
+        Raises `QueueMissing` where somebody has to make it, and nobody did.
+        """
 
     def oldest_at(self) -> datetime | None:
         """Tell when the oldest dead letter came; None if there is none, or unknown."""

@@ -81,6 +81,8 @@ class Drain:
         self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="aside")
         self._batch: list[str] = []
         self._held: set[str] = set()
+        # Of those that are held, the captured ones whose copy was refused, and why.
+        self._uncopied: dict[str, str] = {}
         self._in_hand: set[uuid.UUID] = set()
         self._tidied_at: float | None = None
         deliveries.await_commits(topic=self.topic)
@@ -130,6 +132,7 @@ class Drain:
         moved = self.reader.dead_letter_exhausted()
         if moved:
             log.info("dead-lettered %d messages of %s", moved, self.topic.name)
+        self.house.held_back = self._why_uncopied()
         depth = self.house.look()
         if self._held:
             self._look_for_held(depth)
@@ -214,10 +217,21 @@ class Drain:
                 sent.append(one)
             elif outcome.kind is OutcomeKind.REFUSED:
                 self._in_hand.add(one.report)
+                self._uncopied[_name(one.letter)] = outcome.detail
                 self._hold(one.letter, f"captured, but not copied: {outcome.detail}")
             else:
                 trouble = outcome.detail or "the broker did not answer"
         return sent, trouble
+
+    def _why_uncopied(self) -> str:
+        """Say how many letters wait for their copy, and why; "" where none does."""
+        if not self._uncopied:
+            return ""
+        *_, why = self._uncopied.values()
+        return (
+            f"Not copied to {self.lane.tee_queue}, so held in the dead-letter queue: "
+            f"{len(self._uncopied)}. {why}"
+        )
 
     def _acknowledge(self, taken: Sequence[Taken]) -> None:
         if not taken:
@@ -241,6 +255,8 @@ class Drain:
 
     def _let_go(self, names: set[str]) -> None:
         self._held -= names
+        for name in names & self._uncopied.keys():
+            del self._uncopied[name]
         HeldDeadLetter.objects.filter(topic=self.topic, bookmark__in=names).delete()
 
     def _tidy(self) -> None:
@@ -252,7 +268,8 @@ class Drain:
         listed = HeldDeadLetter.objects.filter(topic=self.topic)
         if self.capabilities.extends:
             lives = max(HELD_LIVES, 3 * self.topic.visibility_timeout)
-            listed.filter(seen_at__lt=now - timedelta(seconds=lives)).delete()
+            gone = listed.filter(seen_at__lt=now - timedelta(seconds=lives))
+            self._let_go(set(gone.values_list("bookmark", flat=True)))
         else:
             listed.exclude(bookmark__in=self._held).delete()
         deliveries.forget(topic=self.topic, in_hand=self._in_hand, now=now)

@@ -37,7 +37,8 @@ class House:
     """Looks at one lane's topic every two seconds, however often it is asked to.
 
     `polling` is when it is time to look for dead letters; where each look has its
-    price, nothing else is asked in between either.
+    price, nothing else is asked in between either. `held_back` is why letters stay in
+    their queue although they are captured; "" where none does.
     """
 
     def __init__(self, *, lane: Lane, clock: Clock, timer: Timer) -> None:
@@ -50,6 +51,7 @@ class House:
         self.capabilities = brokers.capabilities_of(lane.topic)
         longest = brokers.polling_interval_of(lane.topic)
         self.polling = Polling(longest=longest, timer=timer)
+        self.held_back = ""
         self._looked_at: float | None = None
         self._told_at: float | None = None
         self._counted_minute: datetime | None = None
@@ -88,7 +90,10 @@ class House:
 
     def _note(self, *, now: datetime, **values: Any) -> None:
         self._told_at = self.timer()
-        note(lane=self.lane, state=LaneState.RUNNING, now=now, **values)
+        state = LaneState.RUNNING
+        if self.held_back:
+            state, values["detail"] = LaneState.HOLDING, self.held_back
+        note(lane=self.lane, state=state, now=now, **values)
 
     def _is_past(self, at: float | None) -> bool:
         return at is None or self.timer() - at >= LOOK_EVERY

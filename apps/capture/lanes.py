@@ -12,12 +12,12 @@ import logging
 import random
 import threading
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 from django.forms import model_to_dict
 
-from apps.brokers.errors import Removed
+from apps.brokers.errors import QueueMissing, Removed
 from apps.capture import partitions as by_day
 from apps.capture.drain import Drain
 from apps.capture.house import LOOK_EVERY, Clock, Watch, note
@@ -90,8 +90,11 @@ class Worker:
             except Removed:
                 log.info("the lane of topic %d ends with its topic", self.topic_id)
                 return
+            except QueueMissing as missing:
+                self._say(LaneState.MISSING, missing, depth=None, oldest_at=None)
+                breath = self._back_off()
             except AWAY as trouble:
-                self._say_away(trouble)
+                self._say(LaneState.AWAY, trouble)
                 breath = self._back_off()
             finally:
                 connection.close()
@@ -128,18 +131,19 @@ class Worker:
         highest = min(BACK_OFF_CAP, BACK_OFF_BASE * 2 ** min(self._troubles, 10))
         return BACK_OFF_BASE + random.uniform(0, highest)  # noqa: S311
 
-    def _say_away(self, trouble: Exception) -> None:
+    def _say(self, state: LaneState, trouble: Exception, **values: Any) -> None:
         self._troubles += 1
         log.warning("the lane of topic %d waits: %s", self.topic_id, trouble)
         now, words = self.clock(), storable(str(trouble), limit=500)
         try:
             note(
                 lane=Lane(pk=self.topic_id),
-                state=LaneState.AWAY,
+                state=state,
                 detail=words,
                 error=words,
                 error_at=now,
                 now=now,
+                **values,
             )
         except DatabaseError as silenced:
             # Postgres itself is away: the page that would show this cannot be had.

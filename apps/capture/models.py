@@ -68,12 +68,18 @@ class Mode(StrEnum):
 
 
 class LaneState(StrEnum):
-    """How a lane is: off it was never heard; away its broker or Postgres is."""
+    """How a lane is: off it was never heard; away its broker or Postgres is.
+
+    Missing is the dead-letter queue, of which the broker says that there is none.
+    Holding, it goes on but for letters whose copies are refused, which stay.
+    """
 
     OFF = "off"
     RUNNING = "running"
     PAUSED = "paused"
     AWAY = "away"
+    MISSING = "missing"
+    HOLDING = "holding"
 
 
 class Lane(models.Model):

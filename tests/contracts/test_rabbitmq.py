@@ -28,6 +28,7 @@ from apps.brokers.adapters.rabbitmq_reader import (
     RabbitDeadLetterReader,
 )
 from apps.brokers.adapters.rabbitmq_wire import LARGEST_FRAME
+from apps.brokers.errors import QueueMissing
 from apps.brokers.ports import (
     DeadLetter,
     FoundTopic,
@@ -392,10 +393,12 @@ def test_a_queue_that_is_not_there_is_named(stage: RabbitStage) -> None:
     with stage.channel() as channel:
         channel.queue_delete(stage.queue)
 
-    with pytest.raises(Refused, match="no queue"):
+    with pytest.raises(QueueMissing, match="no queue") as read:
         stage.reader().read(limit=1, wait=0)
+    with pytest.raises(QueueMissing, match="no queue") as counted:
+        stage.admin().depth()
 
-    assert stage.admin().depth() == 0
+    assert all(stage.queue in str(told.value) for told in (read, counted))
 
 
 def test_a_queue_deleted_under_its_reader_is_told(stage: RabbitStage) -> None:

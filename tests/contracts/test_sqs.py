@@ -14,6 +14,7 @@ from apps.brokers import vocabularies
 from apps.brokers.adapters.sqs import ADAPTER, CAPABILITIES
 from apps.brokers.adapters.sqs_publisher import SqsPublisher
 from apps.brokers.adapters.sqs_wire import Place
+from apps.brokers.errors import QueueMissing
 from apps.brokers.ports import (
     Counting,
     Durability,
@@ -411,6 +412,15 @@ def test_the_depth_counts_what_is_hidden_too(stage: SqsStage) -> None:
 
     assert admin.depth() == 3
     assert (admin.consumers(), admin.oldest_at(), admin.delivered()) == ([], None, None)
+
+
+def test_a_dead_letter_queue_that_is_not_there_is_named(stage: SqsStage) -> None:
+    stage.client.delete_queue(QueueUrl=stage.url_of(stage.queue))
+
+    with pytest.raises(QueueMissing, match=stage.queue):
+        stage.reader().read(limit=1, wait=0)
+    with pytest.raises(QueueMissing, match=stage.queue):
+        stage.admin().depth()
 
 
 def test_queues_are_found_page_by_page_with_their_dead_letter_queues(

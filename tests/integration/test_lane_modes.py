@@ -16,8 +16,9 @@ from apps.audit.models import Entry
 from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.brokers.polling import longest_interval
-from apps.brokers.ports import Delivered, Outbound, Outcome
+from apps.brokers.ports import Delivered, Outbound, Outcome, OutcomeKind
 from apps.capture import drain, house, services, watching
+from apps.capture.drain import Drain
 from apps.capture.house import Watch
 from apps.capture.lanes import Work
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
@@ -290,6 +291,23 @@ def test_the_last_error_is_told_with_its_time_also_when_it_is_over(
     assert lane.detail == "0 in the dead-letter queue"
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_queue_that_is_not_there_is_not_a_broker_that_is_away(
+    broker: Queues, mail: Topic, mode: Mode
+) -> None:
+    tee_queue = "copies" if mode is Mode.TEE else ""
+    Lane.objects.update(mode=mode.value, tee_queue=tee_queue, depth=7)
+    broker.missing = True
+    with serving():
+        within(5, lambda: Lane.objects.get().state == "missing")
+        missing = Lane.objects.get()
+        broker.missing = False
+        within(10, lambda: Lane.objects.get().state == "running")
+
+    assert missing.detail == "In memory there is no queue mail-dead."
+    assert missing.depth is None
+
+
 # --- capture
 
 
@@ -308,6 +326,53 @@ def test_the_row_tells_what_was_captured_and_how_fast(
 
     lane = Lane.objects.get()
     assert (lane.captured, lane.rate, lane.depth) == (4, 1.0, 0)
+
+
+def test_copies_that_are_refused_are_told_until_they_go_out(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    Lane.objects.update(mode=Mode.TEE.value, tee_queue="copies")
+    broker.answer = lambda _: Outcome(
+        kind=OutcomeKind.REFUSED, detail="There is no queue copies."
+    )
+    for _ in range(3):
+        broker.put("mail-dead", b"x")
+    with draining(mail, now) as work:
+        work.once()
+    held = Lane.objects.get()
+    broker.answer = lambda _: SENT
+    with draining(mail, now) as work:
+        work.once()
+    sent = Lane.objects.get()
+
+    assert (held.state, sent.state) == ("holding", "running")
+    assert held.detail == (
+        "Not copied to copies, so held in the dead-letter queue: 3. "
+        "There is no queue copies."
+    )
+    assert (held.depth, sent.detail) == (3, "0 in the dead-letter queue")
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_copy_that_is_refused_is_told_no_more_once_its_letter_is_gone(
+    broker: Queues, mail: Topic, now: datetime, hides: bool
+) -> None:
+    broker.with_(extends=hides)
+    Lane.objects.update(mode=Mode.TEE.value, tee_queue="copies")
+    broker.answer = lambda _: Outcome(kind=OutcomeKind.REFUSED, detail="No.")
+    broker.put("mail-dead", b"x")
+    timer, at = Hand(), [now]
+    lane = Lane.objects.possible().get(pk=mail.pk)
+    with Drain(lane=lane, clock=lambda: at[0], timer=timer) as work:
+        work.once()
+        held = Lane.objects.get().state
+        broker.queues["mail-dead"].clear()
+        at[0] += timedelta(seconds=drain.HELD_LIVES + 1)
+        for _ in range(3):
+            timer.at += house.LOOK_EVERY + 1
+            work.once()
+
+    assert (held, Lane.objects.get().state) == ("holding", "running")
 
 
 def test_a_held_letter_that_somebody_else_took_leaves_the_list(

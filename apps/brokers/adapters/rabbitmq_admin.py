@@ -10,7 +10,7 @@ from functools import cache
 from pika import spec
 
 from apps.brokers.adapters.rabbitmq_management import Management
-from apps.brokers.adapters.rabbitmq_settings import Address, Queues
+from apps.brokers.adapters.rabbitmq_settings import Address, Queues, missing
 from apps.brokers.adapters.rabbitmq_topology import Declared, Exchange, partner
 from apps.brokers.adapters.rabbitmq_wire import Broken, Wire
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
@@ -21,8 +21,6 @@ MOST_TOPICS = 10_000
 # A management that is not there is not asked again for so long.
 ABSENT_SECONDS = 60.0
 
-_NOT_FOUND = 404
-_NO_QUEUE = "no queue"
 _LOG = logging.getLogger(__name__)
 
 
@@ -45,7 +43,7 @@ class Counter:
         try:
             return self._declared(queue)
         except Broken as broken:
-            if broken.code == _NOT_FOUND and _NO_QUEUE in broken.words:
+            if broken.wants_queue:
                 return None
             self.close()
             # There is one, but the node that holds it is down, or just starting.
@@ -71,6 +69,7 @@ class RabbitTopicAdmin:
     """Looks at the queue of a topic and at that of its dead letters."""
 
     def __init__(self, address: Address, queues: Queues) -> None:
+        self._place = address.place
         self._queues = queues
         self._counter = Counter(address)
         self._management = Management(address)
@@ -101,7 +100,9 @@ class RabbitTopicAdmin:
     def depth(self) -> int | None:
         """Count what waits to be read; what a reader holds is not among it."""
         told = self._counter.count(self._queues.dead_letters)
-        return told[0] if told else 0
+        if told is None:
+            raise missing(self._place, self._queues.dead_letters)
+        return told[0]
 
     def oldest_at(self) -> datetime | None:
         """Nobody can tell without taking the message."""

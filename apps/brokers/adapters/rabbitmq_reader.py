@@ -21,7 +21,7 @@ from pika import spec
 from apps.brokers.adapters import rabbitmq_properties as properties
 from apps.brokers.adapters.rabbitmq_link import Lost
 from apps.brokers.adapters.rabbitmq_management import Management
-from apps.brokers.adapters.rabbitmq_settings import Address, Queues
+from apps.brokers.adapters.rabbitmq_settings import Address, Queues, missing
 from apps.brokers.adapters.rabbitmq_topology import Declared
 from apps.brokers.adapters.rabbitmq_wire import Arrival, Broken, Wire
 from apps.brokers.ports import BATCH_BYTES, DeadLetter, Header
@@ -210,8 +210,10 @@ class RabbitDeadLetterReader:
     def read(self, *, limit: int, wait: float) -> list[DeadLetter]:
         try:
             return self._batch(limit, wait)
-        except (Broken, Unavailable):
+        except (Broken, Unavailable) as trouble:
             self.close()
+            if isinstance(trouble, Broken) and trouble.wants_queue:
+                raise missing(self._address.place, self._queue) from trouble
             raise
 
     def peek(self, *, limit: int) -> list[DeadLetter]:

@@ -8,6 +8,7 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.errors import QueueMissing
 from apps.core.errors import Invalid
 
 SUFFIX = "-dead"
@@ -85,6 +86,10 @@ class Queues:
         if not is_name(queue):
             raise Invalid("dead_letter_queue", "RabbitMQ's names have 1 to 255 bytes.")
         return cls(topic=settings.topic, dead_letters=queue)
+
+
+def missing(place: str, queue: str) -> QueueMissing:
+    return QueueMissing(f"{place} has no queue {queue}.")
 
 
 def is_name(text: str) -> bool:

@@ -35,6 +35,8 @@ _FRAME_END = bytes([spec.FRAME_END])
 _PROTOCOL = b"AMQP\0\0\x09\x01"
 # It goes down, or was told to close: no word about what was asked of it.
 _CONNECTION_FORCED = 320
+_NOT_FOUND = 404
+_NO_QUEUE = "no queue"
 
 _WHO_WE_ARE = {
     "product": "Poisonweb",
@@ -66,6 +68,11 @@ class Broken(Refused):
         self.words = text_of(close.reply_text)
         self.whole = whole
         super().__init__(f"{place} says: {self.words}")
+
+    @property
+    def wants_queue(self) -> bool:
+        """Tell that there is no such queue; one whose node is down is another thing."""
+        return self.code == _NOT_FOUND and _NO_QUEUE in self.words
 
 
 @dataclass(slots=True)

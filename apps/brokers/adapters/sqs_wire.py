@@ -28,6 +28,7 @@ from botocore.exceptions import (
 from botocore.loaders import create_loader
 from botocore.session import Session as BotocoreSession
 
+from apps.brokers.errors import QueueMissing
 from apps.core.errors import Invalid, Refused, Unavailable
 
 CONNECT_SECONDS = 5.0
@@ -120,6 +121,10 @@ class Answered(Refused):
         return self.code in _OF_A_QUEUE
 
 
+class NoSuchQueue(Answered, QueueMissing):
+    """SQS answered that it has no such queue."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
     """Where SQS is, and as whom to call; without keys, whoever this machine is."""
@@ -196,9 +201,8 @@ class Wire:
         about = about or f"{action} {queue}"
         try:
             return self.call(action, about=about, QueueUrl=url, **parameters)
-        except Answered as refusal:
-            if refusal.code in MISSING:
-                self._urls.pop(queue, None)
+        except NoSuchQueue:
+            self._urls.pop(queue, None)
             raise
 
     def attributes(self, queue: str, *names: str) -> dict[str, str]:
@@ -240,7 +244,8 @@ class Wire:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
         if status >= 500:
             return Lost(f"{self.place} says: {words}")
-        return Answered(code, told.get("Message", ""), about=about)
+        kind = NoSuchQueue if code in MISSING else Answered
+        return kind(code, told.get("Message", ""), about=about)
 
 
 def is_final(failed: Mapping[str, Any]) -> bool:

@@ -25,7 +25,8 @@ MOST_TOPICS = 200
 MOST_FOUND = 500
 # A broker is as its worst lane is.
 WORST_FIRST = (
-    *(LaneState.AWAY, "silent", LaneState.PAUSED, LaneState.OFF, LaneState.RUNNING),
+    *(LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent"),
+    *(LaneState.PAUSED, LaneState.OFF, LaneState.RUNNING),
 )
 
 Fact = tuple[str, str]

@@ -13,8 +13,13 @@ from apps.dashboard.selectors.positions import lane_state
 from apps.reports.models import Day, Run
 from apps.reports.services.planning import is_overdue
 from apps.reports.states import State
+from apps.team.rights import Principal
 from apps.triage.models import WorkerBeat
 from apps.triage.services import upkeep
+
+RUN = (LaneState.RUNNING, LaneState.HOLDING)
+IN_TROUBLE = (LaneState.MISSING, LaneState.HOLDING)
+MOST_IN_TROUBLE = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +66,7 @@ def night(*, now: datetime) -> Night:
     return Night(day=newest, run=Run.objects.recent_first().first(), now=now)
 
 
-def signs(*, now: datetime) -> list[Sign]:
+def signs(principal: Principal, *, now: datetime) -> list[Sign]:
     known = Lane.objects.select_related("topic__broker")
     lanes = list(known.order_by("topic__broker__name", "topic__name"))
     by_broker = groupby(lanes, key=lambda lane: str(lane.topic.broker))
@@ -69,11 +74,12 @@ def signs(*, now: datetime) -> list[Sign]:
         _lanes(lanes, now=now),
         _worker(now=now),
         *(_broker(name, list(theirs), now=now) for name, theirs in by_broker),
+        *_in_trouble([lane for lane in lanes if lane.is_heard(now)], principal),
     ]
 
 
 def _lanes(lanes: list[Lane], *, now: datetime) -> Sign:
-    running = sum(lane_state(lane, now=now) == LaneState.RUNNING for lane in lanes)
+    running = sum(lane_state(lane, now=now) in RUN for lane in lanes)
     if not lanes:
         return Sign(what="Lanes", state="none", told="no dead-letter queue yet")
     state = "up" if running == len(lanes) else "behind"
@@ -95,3 +101,13 @@ def _broker(name: str, lanes: list[Lane], *, now: datetime) -> Sign:
     state = "away" if away else "up" if heard else "unknown"
     told = away[0].detail if away else ""
     return Sign(what=f"Broker {name}", state=state, told=told)
+
+
+def _in_trouble(lanes: list[Lane], principal: Principal) -> list[Sign]:
+    """Name the lanes whose broker answers, and that still cannot do all their work."""
+    signs = [
+        Sign(what=f"Lane {lane.topic.name}", state=lane.state, told=lane.detail)
+        for lane in lanes
+        if lane.state in IN_TROUBLE and principal.sees(lane.topic.name)
+    ]
+    return signs[:MOST_IN_TROUBLE]

@@ -92,7 +92,10 @@ def find(since: datetime | None, principal: Principal, *, now: datetime) -> Over
         more_topics=more,
         operations=operations.latest(principal, most=MOST_OPERATIONS),
         idle=guards.idle(visible, now=now),
-        signs=[*health.signs(now=now), *guards.signs(visible, now=now)],
+        signs=[
+            *health.signs(principal, now=now),
+            *guards.signs(visible, now=now),
+        ],
         night=health.night(now=now),
         open=counted(mine.open()),
         last_failed_at=last_failed_at(principal),

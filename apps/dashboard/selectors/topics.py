@@ -35,6 +35,9 @@ PACE_MINUTES = 10
 MOST_HELD = 50
 # How many of the newest problems are looked through for the topics that fail now.
 MOST_PROBLEMS = 500
+# The states in which a lane looks into its queue, and those that people must know of.
+COUNTS = (LaneState.RUNNING, LaneState.HOLDING)
+AILING = (LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent")
 
 Asked = dict[str, list[int] | datetime | date]
 
@@ -72,7 +75,10 @@ class Backlog:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicRow:
-    """What is not known, because asking took too long, is None."""
+    """What is not known, because asking took too long, is None.
+
+    `lag` is how far its consumers are behind; `dead_letters` wait at the broker.
+    """
 
     topic: Topic
     traffic: Traffic | None
@@ -84,6 +90,16 @@ class TopicRow:
     def watch(self) -> Lane | None:
         """Give its lane, where it has one."""
         return getattr(self.topic, "lane", None)
+
+    @property
+    def dead_letters(self) -> int | None:
+        """Give the depth of its dead-letter queue, as long as that is no old news."""
+        return self.watch.depth if self.watch and self.lane in COUNTS else None
+
+    @property
+    def is_ailing(self) -> bool:
+        """Tell whether its lane cannot do all its work, though nobody paused it."""
+        return self.lane in AILING
 
     @property
     def is_sample(self) -> bool:

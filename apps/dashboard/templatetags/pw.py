@@ -55,6 +55,7 @@ PILLS |= {
     "behind": ("Behind", "◐", "warn"),
     "off": ("Off", "○", ""),
     "away": ("Broker away", "!", "danger"),
+    "missing": ("Queue missing", "!", "danger"),
     "silent": ("Silent", "◌", "warn"),
     # Of what does the work, and of the nightly report.
     "up": ("Up", "✓", "ok"),

@@ -108,7 +108,10 @@ def test_a_topic_with_nothing_open_is_told_as_such(
 
 @pytest.mark.parametrize(
     ("state", "age", "up"),
-    [("running", 1, 1), ("paused", 1, 1), ("away", 1, 0), ("running", 60, 0)],
+    [
+        *(("running", 1, 1), ("holding", 1, 1), ("paused", 1, 1)),
+        *(("away", 1, 0), ("missing", 1, 0), ("running", 60, 0)),
+    ],
 )
 def test_a_lane_is_up_while_it_is_heard_and_can_work(
     reader: Caller, orders: Topic, now: datetime, state: str, age: int, up: int

@@ -9,8 +9,11 @@ from django.test import Client
 
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
-from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
-from apps.team.rights import Role
+from apps.capture.models import LANE_LIVES, HeldDeadLetter, Lane, Mode, Sample
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.dashboard.selectors import health
+from apps.team.rights import Principal, Role
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.test_brokers import get, post, words
 
@@ -94,6 +97,66 @@ def test_a_lane_tells_all_it_knows(admin: Client, lane: Lane, now: datetime) -> 
         "too large",
     ):
         assert said in page
+
+
+@pytest.mark.parametrize(
+    ("state", "pill", "remedy"),
+    [
+        ("missing", "Queue missing", "Make it at the broker"),
+        ("holding", "Holding", "pause and resume the lane"),
+    ],
+)
+def test_a_lane_in_trouble_is_told_wherever_lanes_are(
+    admin: Client, lane: Lane, state: str, pill: str, remedy: str
+) -> None:
+    told = "There is no queue orders-poison."
+    Lane.objects.update(state=state, detail=told, seen_at=clock.now())
+
+    topic = words(get(admin, f"/topics/{lane.topic_id}"))
+    pages = [words(get(admin, path)) for path in ("/", "/topics", "/brokers")]
+
+    assert told in topic
+    assert remedy in topic
+    assert "Broker away" not in topic
+    assert all(pill in page for page in (topic, *pages))
+    # In its row, and with why among what is not well.
+    assert pages[0].count(pill) == 2
+    assert told in pages[0]
+
+
+def test_a_lane_of_a_topic_that_is_not_seen_is_not_told(
+    admin: Client, lane: Lane, now: datetime
+) -> None:
+    Lane.objects.update(state="missing", seen_at=now)
+    anna, eve = (
+        Principal(actor=Actor.user("any"), scopes=frozenset(), topics=topics)
+        for topics in (("orders",), ("mail",))
+    )
+
+    def named(principal: Principal, at: datetime) -> bool:
+        signs = health.signs(principal, now=at)
+        return "Lane orders" in {sign.what for sign in signs}
+
+    assert named(anna, now)
+    assert not named(eve, now)
+    assert not named(anna, now + LANE_LIVES * 2)
+
+
+@pytest.mark.parametrize(
+    ("state", "depth"), [("running", "312"), ("holding", "312"), ("away", "—")]
+)
+def test_the_depth_of_the_dead_letter_queue_is_told_in_lists(
+    admin: Client, lane: Lane, state: str, depth: str
+) -> None:
+    Lane.objects.update(state=state, seen_at=clock.now())
+
+    pages = [get(admin, path) for path in ("/", "/topics")]
+
+    for page in pages:
+        _, _, cell = page.partition('data-label="dead letters">')
+        assert cell.partition("<")[0] == depth
+        assert '<th scope="col" class="num">Dead letters</th>' in page
+        assert '<th scope="col" class="num">Consumer lag</th>' in page
 
 
 def test_a_mode_is_looked_at_then_set_with_a_reason(admin: Client, lane: Lane) -> None:
