@@ -31,6 +31,7 @@ from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.services import selection, upkeep
 from apps.triage.services.selection import Ask, Seen
 from apps.triage.states import COUNTED, UNFINISHED, ItemState, Verb
+from apps.triage.states import State as Decided
 
 MOST_LISTED = 200
 MOST_COPIED = 50
@@ -111,6 +112,18 @@ class Standing:
         return self.operation.state in UNFINISHED
 
     @property
+    def refused(self) -> int:
+        return self.counts[Outcome.REFUSED]
+
+    @property
+    def word(self) -> str:
+        """Say how it is; what is over, but was refused, was no success."""
+        if self.operation.state != Decided.DONE or not self.refused:
+            return self.operation.state
+        worked = self.done - self.refused - self.counts[ItemState.SKIPPED]
+        return "partly refused" if worked else "refused"
+
+    @property
     def shown_counts(self) -> list[tuple[str, int]]:
         always = ALWAYS_SHOWN[Verb(self.operation.verb)]
         return [
@@ -130,6 +143,10 @@ class OperationRow:
 
     operation: Operation
     standing: Standing | None
+
+    @property
+    def word(self) -> str:
+        return self.standing.word if self.standing else self.operation.state
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +170,7 @@ class Progress(Standing):
 
     @property
     def exceptional(self) -> int:
-        return self.counts[Outcome.REFUSED] + self.counts[ItemState.SKIPPED]
+        return self.refused + self.counts[ItemState.SKIPPED]
 
     @property
     def seconds_left(self) -> int | None:

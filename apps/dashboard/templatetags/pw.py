@@ -52,6 +52,7 @@ PILLS = {
 PILLS |= {
     # Of positions and lanes.
     "current": ("Caught up", "✓", "ok"),
+    "unread": ("No consumer", "○", ""),
     "behind": ("Behind", "◐", "warn"),
     "off": ("Off", "○", ""),
     "away": ("Broker away", "!", "danger"),
@@ -71,6 +72,7 @@ PILLS |= {
     "confirmed": ("Handled", "✓", "ok"),
     "recurred": ("Came back", "↺", "danger"),
     "refused": ("Refused", "!", "danger"),
+    "partly refused": ("Partly refused", "◐", "warn"),
     "skipped": ("Skipped", "—", ""),
     "restored": ("Restored", "●", "warn"),
 }

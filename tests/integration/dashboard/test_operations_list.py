@@ -99,6 +99,62 @@ def test_what_runs_comes_before_what_is_newer_and_done(
     assert '<progress max="3" value="3"' in page
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "pill", "told"),
+    [
+        (("refused", "refused"), "Refused", "2 of 2 refused"),
+        (("refused", "confirmed"), "Partly refused", "1 of 2 refused"),
+        (("confirmed", "recurred"), "Done", "2 of 2"),
+    ],
+)
+def test_what_was_refused_does_not_read_as_done(
+    anna: Client, now: datetime, outcomes: tuple[str, ...], pill: str, told: str
+) -> None:
+    operation = decided(now, total=2)
+    for poison, outcome in zip(poisons(now, 2), outcomes, strict=True):
+        item(operation, poison, outcome, now)
+
+    own, listed, overview = (
+        get(anna, path) for path in (f"/operations/{operation.pk}", "/operations", "/")
+    )
+
+    assert f'class="grow">{told}</h2>' in own
+    assert f"<title>Requeue: {pill.lower()}" in own
+    assert all(f"</span>{pill}</span>" in page for page in (own, listed, overview))
+    assert ("</span>Done</span>" in own + listed + overview) is (pill == "Done")
+    assert (f"{outcomes.count('refused')} refused ·" in overview) is (pill != "Done")
+
+
+def test_what_was_only_refused_and_skipped_worked_for_nobody(
+    anna: Client, now: datetime
+) -> None:
+    first, second = poisons(now, 2)
+    operation = decided(now, total=2)
+    item(operation, first, "refused", now)
+    Item.objects.create(
+        operation=operation, poison=second, state="skipped", reason="held"
+    )
+
+    page = get(anna)
+
+    assert "</span>Refused</span>" in page
+    assert "Partly refused" not in page
+
+
+def test_while_it_runs_it_says_so_and_what_was_refused_so_far(
+    anna: Client, now: datetime
+) -> None:
+    first, second = poisons(now, 2)
+    operation = decided(now, total=2, state="running")
+    item(operation, first, "refused", now)
+    Item.objects.create(operation=operation, poison=second)
+
+    page = get(anna, f"/operations/{operation.pk}")
+
+    assert "</span>Running</span>" in page
+    assert "1 of 2 · 1 refused" in page
+
+
 def test_a_row_tells_who_what_why_and_what_became_of_it(
     anna: Client, now: datetime
 ) -> None:
