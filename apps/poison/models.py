@@ -181,6 +181,11 @@ class Poison(models.Model):
         return SHOWN[State(self.state)]
 
     @property
+    def word(self) -> str:
+        """Say how it is: what is on its way shows as sent, but nobody knows it yet."""
+        return "sending" if self.state == State.REDRIVING else self.shown.value
+
+    @property
     def bookmark_text(self) -> str:
         return storable(unraw(self.bookmark))
 

@@ -15,6 +15,7 @@ from apps.brokers.models import Topic
 from apps.capture.models import HeldDeadLetter
 from apps.dashboard.views import errors
 from apps.poison.models import Poison
+from apps.poison.states import State
 from apps.team.rights import Role
 from tests.integration.dashboard.conftest import SignIn
 from tests.positions import told_by_broker
@@ -49,6 +50,23 @@ def get(client: Client, path: str, status: int = 200) -> str:
     response = client.get(path)
     assert response.status_code == status, path
     return response.content.decode()
+
+
+def test_what_is_on_its_way_is_sending_and_not_yet_sent(
+    anna: Client, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1)
+    Poison.objects.update(state=State.REDRIVING.value, redrives=1)
+
+    own, found = (get(anna, path) for path in (f"/messages/{poison.pk}", "/messages"))
+    asked = get(anna, "/messages?q=is:sent")
+    Poison.objects.update(state=State.REDRIVEN.value, sent_at=now)
+    sent = get(anna, f"/messages/{poison.pk}")
+
+    for page in (own, found, asked):
+        assert "</span>Sending</span>" in page
+        assert "</span>Sent</span>" not in page
+    assert "</span>Sent</span>" in sent
 
 
 @pytest.mark.parametrize(
