@@ -62,7 +62,10 @@ class PositionRow:
         if self.position.source == Source.BROKER:
             if self.mark.lag is None or not self.is_fresh:
                 return "unknown"
-            return "behind" if self.mark.lag or self.mark.pending else "current"
+            if self.mark.lag or self.mark.pending:
+                return "behind"
+            # Nothing waits; but where nobody reads, nobody has caught up either.
+            return "current" if self.position.clients else "unread"
         return "current" if self.mark.processed >= self._reach else "behind"
 
     @property

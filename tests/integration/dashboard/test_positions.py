@@ -18,6 +18,7 @@ from apps.bookmarks.models import BookmarkPosition, Mark, Move
 from apps.bookmarks.services import history
 from apps.brokers.models import Topic
 from apps.brokers.ports import ConsumerPosition
+from apps.core import clock
 from apps.dashboard.selectors import positions
 from apps.team.rights import Principal, Role
 from tests.integration.dashboard.conftest import SignIn
@@ -134,6 +135,22 @@ def test_a_consumer_is_caught_up_when_it_has_settled_all_it_was_handed(
         ("sdk", "c"): "current",
         ("broker", ""): "current",
     }
+
+
+@pytest.mark.parametrize(
+    ("clients", "lag", "pill"),
+    [(0, 0, "No consumer"), (1, 0, "Caught up"), (0, 3, "Behind")],
+)
+def test_where_nobody_reads_nobody_has_caught_up(
+    anna: Client, orders: Topic, clients: int, lag: int, pill: str
+) -> None:
+    told = reader("billing", seq=200, lag=lag, pending=0, clients=clients)
+    bookmarks.observe(topic=orders, consumers=[told], now=clock.now())
+
+    for path in ("/positions", f"/topics/{orders.pk}"):
+        page = anna.get(path).content.decode()
+        assert f"</span>{pill}</span>" in page
+        assert f"{clients} client" in page
 
 
 def test_its_own_page_draws_it_with_the_poison_on_its_way(
