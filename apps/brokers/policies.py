@@ -18,6 +18,7 @@ from apps.brokers import adapters, secrets
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.holding import hold
 from apps.brokers.models import Topic
+from apps.brokers.ports import LIMITS
 from apps.brokers.spans import seconds_of
 from apps.core.errors import Absent, Invalid, Unavailable
 from apps.core.text import storable
@@ -119,6 +120,17 @@ def options_from(text: str) -> dict[str, object]:
     except (ValueError, RecursionError):
         told = None
     return _options("options", told)
+
+
+def limits_of(topic: Topic) -> frozenset[str]:
+    """Name the limits that its kind of broker leaves to us; all, where nobody knows."""
+    if topic.broker is None:
+        return LIMITS
+    try:
+        return adapters.adapter(topic.broker.kind).capabilities.limits
+    except Unavailable as client:
+        log.info("which limits %s goes by is not known: %s", topic.name, client)
+        return LIMITS
 
 
 def takes_host_json(topic: Topic) -> bool:

@@ -17,6 +17,8 @@ from typing import Protocol
 
 Header = tuple[bytes, bytes]
 
+# A topic's limits, which some brokers leave to who reads from them.
+LIMITS = frozenset({"max_dequeue_count", "visibility_timeout"})
 # Where a batch of dead letters ends, however many were asked for.
 BATCH_BYTES = 64 * 2**20
 
@@ -70,7 +72,8 @@ class Capabilities:
     where waiting costs nothing. `seq_bits` tells that the `seq` of a bookmark is a time
     in milliseconds, with so many bits below it that only count; None where it is no
     time. `reserved` names the headers that are never sent, whoever asks: they would
-    steer the broker, or are its own to write.
+    steer the broker, or are its own to write. `limits` names those of a topic's limits
+    that are ours to go by; the others are set at the broker, or there are none.
     """
 
     max_message: int
@@ -89,6 +92,7 @@ class Capabilities:
     polling_interval: float = 0.0
     reserved: frozenset[bytes] = frozenset()
     seq_bits: int | None = None
+    limits: frozenset[str] = LIMITS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -19,11 +19,8 @@ from apps.core.errors import Invalid, PoisonwebError
 from apps.team.rights import Principal
 
 REASON_LIMIT = 1_000
-# Of the policies, those that are filled in as they are.
-PLAIN = (
-    *("dead_letter_queue", "max_dequeue_count", "visibility_timeout"),
-    *("retention_days", "owner", "runbook"),
-)
+# Of the policies, those that are filled in as they are, whatever the kind of broker.
+PLAIN = ("dead_letter_queue", "retention_days", "owner", "runbook")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +71,7 @@ class BrokerForm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoliciesForm:
-    """As it is filled in: every policy as text."""
+    """As it is filled in: every policy that its kind of broker goes by, as text."""
 
     values: Mapping[str, str]
     options: str
@@ -82,17 +79,17 @@ class PoliciesForm:
     reason: str = ""
 
     @classmethod
-    def read(cls, sent: QueryDict) -> Self:
+    def read(cls, sent: QueryDict, limits: Collection[str]) -> Self:
         return cls(
-            values={name: sent.get(name, "") for name in PLAIN},
+            values={name: sent.get(name, "") for name in (*PLAIN, *limits)},
             options=sent.get("options", ""),
             host_json=sent.get("host_json", ""),
             reason=sent.get("reason", ""),
         )
 
     @classmethod
-    def of(cls, known: Policies) -> Self:
-        values = {name: getattr(known, name) for name in PLAIN}
+    def of(cls, known: Policies, limits: Collection[str]) -> Self:
+        values = {name: getattr(known, name) for name in (*PLAIN, *limits)}
         return cls(
             values={name: _text(value) for name, value in values.items()},
             options=written(known.options),

@@ -75,6 +75,19 @@ def test_a_message_that_kills_its_consumer_becomes_a_dead_letter(
     assert (b"tenant", b"a") in letter.headers
 
 
+def test_how_often_it_was_handed_out_is_not_made_up(stage: RabbitStage) -> None:
+    queue = quorum(stage, limit=1)
+    stage.put(queue, b"deadly")
+    for _ in range(2):
+        until_there(stage, queue)
+    stage.options = {"management_url": "http://127.0.0.1:1"}
+
+    (letter,) = read_all(stage, 1)
+
+    assert (letter.body, letter.dequeue_count) == (b"deadly", None)
+    assert vocabularies.read(letter.headers).cause is Cause.MAX_DEQUEUE_COUNT
+
+
 def test_each_death_of_a_message_has_a_name_of_its_own(stage: RabbitStage) -> None:
     queue = quorum(stage, limit=100)
     for body in (b"1", b"2"):

@@ -40,6 +40,9 @@ CAPABILITIES = Capabilities(
     dead_letters_itself=True,
     delivered=True,
     reserved=RESERVED,
+    # A queue has its own delivery limit, and hides a message for as long as the
+    # connection lasts.
+    limits=frozenset(),
 )
 
 
@@ -54,11 +57,7 @@ class RabbitAdapter:
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> RabbitDeadLetterReader:
-        return RabbitDeadLetterReader(
-            Address.of(broker),
-            Queues.of(topic),
-            max_dequeue_count=topic.max_dequeue_count,
-        )
+        return RabbitDeadLetterReader(Address.of(broker), Queues.of(topic))
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings

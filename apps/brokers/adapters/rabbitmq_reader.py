@@ -168,15 +168,14 @@ class MostDeliveries:
     """How often each queue hands a message out before it gives up on it.
 
     Nothing in a message tells it, so the management plugin is asked, once for each
-    queue and reader; `otherwise` is the topic's own number, for want of a better one.
+    queue and reader; None where that cannot tell.
     """
 
-    def __init__(self, address: Address, *, otherwise: int) -> None:
+    def __init__(self, address: Address) -> None:
         self._management = Management(address)
-        self._otherwise = otherwise
-        self._known: dict[str, int] = {}
+        self._known: dict[str, int | None] = {}
 
-    def of(self, queue: str) -> int:
+    def of(self, queue: str) -> int | None:
         if queue not in self._known:
             self._known[queue] = self._ask(queue)
         return self._known[queue]
@@ -184,26 +183,24 @@ class MostDeliveries:
     def close(self) -> None:
         self._management.close()
 
-    def _ask(self, queue: str) -> int:
+    def _ask(self, queue: str) -> int | None:
         try:
             told = self._management.queue(queue)
         except (Unavailable, Refused) as why:
             _LOG.info("%s", why)
-            return self._otherwise
+            return None
         limit = Declared.of(told).delivery_limit if told else None
         # A message is given up when it comes back once more than the limit says.
-        return self._otherwise if limit is None else limit + 1
+        return None if limit is None else limit + 1
 
 
 class RabbitDeadLetterReader:
     """Reads one dead-letter queue; consumes from the first `read` on."""
 
-    def __init__(
-        self, address: Address, queues: Queues, *, max_dequeue_count: int
-    ) -> None:
+    def __init__(self, address: Address, queues: Queues) -> None:
         self._address = address
         self._queue = queues.dead_letters
-        self._deliveries = MostDeliveries(address, otherwise=max_dequeue_count)
+        self._deliveries = MostDeliveries(address)
         self._largest = 0
         self._consumption: Consumption | None = None
 
@@ -315,7 +312,8 @@ class RabbitDeadLetterReader:
             case "rejected":
                 return times
             case "delivery_limit":
-                return times * self._deliveries.of(str(death.get("queue")))
+                most = self._deliveries.of(str(death.get("queue")))
+                return None if most is None else times * most
             case _:
                 return None
 

@@ -47,6 +47,8 @@ CAPABILITIES = Capabilities(
     polling_interval=USUAL_INTERVAL,
     # Only SQS itself says where a message came from.
     reserved=frozenset({CAME_FROM}),
+    # How often a message is handed out, its queue's redrive policy says.
+    limits=frozenset({"visibility_timeout"}),
 )
 
 

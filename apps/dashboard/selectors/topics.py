@@ -12,6 +12,7 @@ from django.db import connection
 from django.db.models import Sum
 
 from apps.bookmarks.models import Mark
+from apps.brokers import policies
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.capture.models import LANE_LIVES, HeldDeadLetter, Lane, LaneState, Sample
@@ -115,6 +116,7 @@ class TopicList:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicDetail:
     row: TopicRow
+    limits: frozenset[str]
     counts: dict[Shown, Count]
     positions: list[PositionRow]
     guards: GuardList
@@ -168,6 +170,7 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
     held = HeldDeadLetter.objects.filter(topic=topic)
     return TopicDetail(
         row=_rows([topic], now=now)[0],
+        limits=policies.limits_of(topic),
         counts={word: _counted(topic, word) for word in Shown},
         positions=positions.rows(
             marks.order_by("position__consumer_group", "publisher"), now=now

@@ -7,7 +7,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from apps.brokers.models import Topic
-from apps.brokers.policies import Policies, takes_host_json
+from apps.brokers.policies import Policies, limits_of, takes_host_json
 from apps.capture import samples as letters
 from apps.capture import watching
 from apps.capture.models import Mode
@@ -58,9 +58,10 @@ def pause(request: SignedIn, topic_id: int) -> HttpResponse:
 @needs(Scope.BROKERS_WRITE)
 def policies(request: SignedIn, topic_id: int) -> HttpResponse:
     topic = topics.visible(topic_id, request.user.principal)
+    limits = limits_of(topic)
     if request.method != "POST":
-        return _policies(request, topic, PoliciesForm.of(Policies.of(topic)))
-    form = PoliciesForm.read(request.POST)
+        return _policies(request, topic, PoliciesForm.of(Policies.of(topic), limits))
+    form = PoliciesForm.read(request.POST, limits)
     try:
         form.keep(topic, request.user.principal, now=clock.now())
     except (Invalid, Unavailable) as wrong:

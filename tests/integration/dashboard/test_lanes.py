@@ -9,6 +9,7 @@ from django.test import Client
 
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
+from apps.brokers.ports import LIMITS
 from apps.capture.models import LANE_LIVES, HeldDeadLetter, Lane, Mode, Sample
 from apps.core import clock
 from apps.core.actor import Actor
@@ -298,6 +299,37 @@ def test_what_is_no_policy_is_told_beside_its_field(
     assert before
     assert not field or 'aria-invalid="true"' in after.partition(">")[0]
     assert not Entry.objects.filter(action="topic.altered").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "limits"),
+    [
+        ("redis_streams", "redis://h", {"max_dequeue_count", "visibility_timeout"}),
+        ("rabbitmq", "amqp://h", set()),
+        ("sqs", "sqs://eu-central-1", {"visibility_timeout"}),
+    ],
+)
+def test_only_the_limits_that_its_kind_goes_by_are_shown_and_kept(
+    admin: Client, topic: Topic, kind: str, url: str, limits: set[str]
+) -> None:
+    pytest.importorskip(f"apps.brokers.adapters.{kind}")
+    Broker.objects.update(kind=kind, url=url)
+    path = f"/topics/{topic.pk}/policies"
+    form = told(topic, max_dequeue_count="7", visibility_timeout="90", owner="A")
+
+    own, blank = words(get(admin, f"/topics/{topic.pk}")), get(admin, path)
+    left_out = {name: form.pop(name) for name in LIMITS - limits}
+    post(admin, path, 302, **form)
+    kept = Topic.objects.get()
+    post(admin, path, 302, **form, **left_out)
+
+    assert {name for name in LIMITS if f'name="{name}"' in blank} == limits
+    assert ("Max dequeue count" in own) is ("max_dequeue_count" in limits)
+    assert ("Visibility timeout" in own) is ("visibility_timeout" in limits)
+    assert kept.max_dequeue_count == (7 if "max_dequeue_count" in limits else 5)
+    assert kept.visibility_timeout == (90 if "visibility_timeout" in limits else 60)
+    assert (kept.owner, Topic.objects.get()) == ("A", kept)
+    assert Entry.objects.filter(action="topic.altered").count() == 1
 
 
 def test_a_host_json_is_pasted_where_the_kind_has_one(admin: Client) -> None:
