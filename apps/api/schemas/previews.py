@@ -31,6 +31,12 @@ class Named(Schema):
     count = Number()
 
 
+class Elsewhere(Schema):
+    failed_in = Text(help_text="the queue, as the headers name it")
+    sent_to = Text(help_text="by the broker's own name")
+    count = Number()
+
+
 class Breakdown(Schema):
     topics = Named(many=True)
     consumer_groups = Named(many=True)
@@ -57,5 +63,10 @@ class Preview(Schema):
         allow_null=True,
         help_text="reserved headers of the target's broker, which are never sent, and"
         " how many messages bear each; null where counting took too long",
+    )
+    elsewhere = Elsewhere(
+        many=True,
+        help_text="of the first 200 that would be sent where they came from: those that"
+        " failed in another queue, as their headers say",
     )
     sample = Poison(many=True)

@@ -30,6 +30,10 @@ def preview(row: Operation, seen: Seen, *, now: datetime) -> Shape:
             "consumer_groups": _named(seen.by_consumer),
         },
         "left_out": None if seen.left_out is None else _named(seen.left_out),
+        "elsewhere": [
+            {"failed_in": each.origin, "sent_to": each.topic, "count": each.number}
+            for each in seen.elsewhere
+        ],
         "sample": [poison(each, now=now) for each in seen.sample],
     }
 

@@ -19,9 +19,7 @@ from apps.core.hurry import unless_slow
 from apps.dashboard.paging import Cursor, Page, page
 from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.skips import Swallowed
-from apps.poison import origins
 from apps.poison.models import Poison
-from apps.poison.origins import Elsewhere
 from apps.poison.query import Query, Term
 from apps.poison.states import SHOWN, SILENT_AFTER_SECONDS, Outcome, State
 from apps.team.rights import Principal
@@ -35,8 +33,6 @@ from apps.triage.states import State as Decided
 
 MOST_LISTED = 200
 MOST_COPIED = 50
-# So many messages are asked where they failed.
-MOST_READ = 200
 # A list counts the items of its operations up to so many in all; a page counts its own.
 MOST_ITEMS = 100_000
 # A drop of more than this needs its number typed.
@@ -69,7 +65,6 @@ class PreviewDetail:
     breakdown: list[tuple[str, list[tuple[str, int]]]]
     targets: list[str]
     swallowed: Swallowed | None
-    elsewhere: list[Elsewhere]
     may_order: bool = False
 
     @property
@@ -274,7 +269,6 @@ def previewed(
         ],
         targets=_targets(principal) if operation.verb == Verb.REDRIVE else [],
         swallowed=_swallowed(operation, now=now),
-        elsewhere=_elsewhere(operation),
         may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, seen),
     )
 
@@ -290,15 +284,6 @@ def _keep_order(operation: Operation, seen: Seen) -> bool:
     except Unavailable:
         return False  # a client is missing: nothing can be sent there at all
     return bool(keep) and all(keep)
-
-
-def _elsewhere(operation: Operation) -> list[Elsewhere]:
-    """Count who says that it failed elsewhere, among the first that are sent."""
-    if operation.verb != Verb.REDRIVE or operation.target_topic is not None:
-        return []
-    waiting = Item.objects.filter(operation=operation).waiting().order_by("id")
-    found = waiting.values_list("poison_id", "poison__topic__native_name")
-    return origins.among(list(found[:MOST_READ]))
 
 
 def _swallowed(operation: Operation, *, now: datetime) -> Swallowed | None:

@@ -21,13 +21,14 @@ from apps.core.errors import Absent, Invalid
 from apps.core.hurry import unless_slow
 from apps.core.ids import digest_of, raw
 from apps.poison.models import Poison
+from apps.poison.origins import Elsewhere
 from apps.poison.query import Query
 from apps.poison.querysets import PoisonQuerySet
 from apps.poison.states import SILENT_AFTER_SECONDS
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.querysets import ItemQuerySet
-from apps.triage.services import reserved
+from apps.triage.services import reserved, strays
 from apps.triage.states import SENDS, ItemState, State, Verb
 
 PREVIEW_LIVES = timedelta(minutes=15)
@@ -81,6 +82,7 @@ class Seen:
     """What a preview shows beside its total; counts are of items.
 
     `left_out` names the headers that stay behind; None where counting took too long.
+    `elsewhere` are those that failed in another queue, of the first that are sent.
     """
 
     will_act: int
@@ -90,6 +92,7 @@ class Seen:
     sample: tuple[Poison, ...]
     newer: int
     left_out: tuple[tuple[str, int], ...] | None
+    elsewhere: tuple[Elsewhere, ...]
 
 
 def preview(*, ask: Ask, principal: Principal, now: datetime) -> Operation:
@@ -153,6 +156,7 @@ def see(*, operation: Operation) -> Seen:
         ),
         newer=_newer(operation),
         left_out=unless_slow(partial(reserved.left_out, operation), instead=None),
+        elsewhere=strays.elsewhere(operation),
     )
 
 

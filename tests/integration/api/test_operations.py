@@ -85,6 +85,23 @@ def test_a_preview_names_the_headers_that_are_left_out(
     assert drop_["left_out"] == []
 
 
+def test_a_preview_names_what_failed_in_another_queue(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 2, headers=[("NServiceBus.FailedQ", b"Sales.Billing")])
+    poisons(now, 1, headers=[("NServiceBus.FailedQ", b"orders@host")])
+    broker = Broker.objects.create(name="r", kind="redis_streams", url="env:NOWHERE")
+    Topic.objects.create(name="aside", native_name="aside", broker=broker)
+
+    redrive, drop_ = (preview(caller, verb=verb).json for verb in ("redrive", "drop"))
+    again = caller.get("operations/preview", token=redrive["token"]).json
+    chosen = preview(caller, verb="redrive", target_topic="aside").json
+
+    told = [{"failed_in": "Sales.Billing", "sent_to": "orders", "count": 2}]
+    assert redrive["elsewhere"] == told == again["elsewhere"]
+    assert drop_["elsewhere"] == chosen["elsewhere"] == []
+
+
 def test_a_preview_can_be_read_again_by_its_owner_only(
     caller: Caller, now: datetime
 ) -> None:
