@@ -289,7 +289,10 @@ class BrokerAdmin(Protocol):
     """Looks at a broker as a whole."""
 
     def ping(self) -> str:
-        """Reach it with these credentials, and say what it is, in a few words."""
+        """Reach it with these credentials, and say what it is, in a few words.
+
+        Raises `Refused` where it is there, and a part that it was told to have is not.
+        """
 
     def discover(self) -> list[FoundTopic]:
         """List its topics by name; dead-letter queues stand only beside theirs."""

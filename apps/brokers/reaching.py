@@ -37,22 +37,32 @@ _asking = threading.BoundedSemaphore(MOST_ASKED)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reached:
-    """What came of a try: `told` is the broker's own words, or what is wrong."""
+    """What came of a try: `told` is the broker's own words, or what is wrong.
+
+    It `answers` also where it refuses something.
+    """
 
     ok: bool
     told: str
     milliseconds: int
+    answers: bool
 
 
 def reach(*, broker: Broker, within: float = PING_SECONDS) -> Reached:
     """Reach a broker with its credentials, and tell in words how that went."""
     began = time.monotonic()
+    trouble: PoisonwebError | None = None
     try:
-        told, ok = _ask(broker, lambda admin: admin.ping(), within=within), True
-    except PoisonwebError as trouble:
-        told, ok = _in_words(trouble), False
+        told = _ask(broker, lambda admin: admin.ping(), within=within)
+    except PoisonwebError as wrong:
+        told, trouble = _in_words(wrong), wrong
     lasted = time.monotonic() - began
-    return Reached(ok=ok, told=told, milliseconds=round(lasted * 1000))
+    return Reached(
+        ok=trouble is None,
+        told=told,
+        milliseconds=round(lasted * 1000),
+        answers=trouble is None or isinstance(trouble, Refused),
+    )
 
 
 def discover(*, broker: Broker, within: float = DISCOVER_SECONDS) -> list[FoundTopic]:

@@ -479,6 +479,37 @@ def test_over_tls_it_says_so_and_an_unknown_certificate_is_refused(
     assert outcome.kind is SENT
 
 
+def test_a_ping_tries_the_management_too_where_it_is_told(stage: RabbitStage) -> None:
+    url = stage.server.management_url
+    tried = stage.broker_admin().ping()
+    stage.options = {"management_url": "http://127.0.0.1:1"}
+    with pytest.raises(Refused, match=r"^RabbitMQ 3\..* not to be had") as absent:
+        stage.broker_admin().ping()
+    stage.options = {}
+    untold = stage.broker_admin().ping()
+
+    assert f"with its management at {url}, virtual host /" in tried
+    assert "http://127.0.0.1:1" in str(absent.value)
+    assert "no management_url is told" in untold
+
+
+@pytest.mark.parametrize(
+    ("user", "told"),
+    [("guest:wrong", "refused the login"), ("plain:plain", "the tag `monitoring`")],
+)
+def test_a_login_that_is_wrong_is_another_thing_than_a_user_who_may_not(
+    stage: RabbitStage, user: str, told: str
+) -> None:
+    stage.server.manage("PUT", "users", "plain", password="plain", tags="")
+    stage.url = stage.url.replace("guest:guest", user)
+
+    with pytest.raises(Refused, match=told) as refused:
+        stage.broker_admin().discover()
+
+    assert "plugin" not in str(refused.value)
+    assert stage.server.management_url in str(refused.value)
+
+
 def test_without_the_management_plugin_it_says_what_to_enable(
     stage: RabbitStage,
 ) -> None:

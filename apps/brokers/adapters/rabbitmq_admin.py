@@ -144,7 +144,18 @@ class RabbitBrokerAdmin:
         self._counter.close()
         wire = self._counter.wire
         over = f", over {wire.tls}" if wire.tls else ""
-        return f"{wire.version}, virtual host {self._address.vhost}{over}"
+        where = f", virtual host {self._address.vhost}{over}"
+        if not self._address.management_is_told:
+            return (
+                f"{wire.version} (its management was not asked: no management_url is "
+                f"told){where}"
+            )
+        try:
+            self._management.try_out()
+        except (Unavailable, Refused) as why:
+            raise Refused(f"{wire.version}{where}. But {why}") from why
+        managed = f" with its management at {self._address.management_url}"
+        return f"{wire.version}{managed}{where}"
 
     def discover(self) -> list[FoundTopic]:
         queues = [

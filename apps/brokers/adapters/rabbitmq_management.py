@@ -36,6 +36,10 @@ class Management:
         self._user = f"{address.user}:{address.password}"
         self._pool: urllib3.PoolManager | None = None
 
+    def try_out(self) -> None:
+        """Ask as discovery does; raises Unavailable or Refused as it would."""
+        self._get("queues", self._vhost, page=1, page_size=1, columns="name")
+
     def queues(self) -> Iterator[Mapping[str, Any]]:
         """Give every queue of the virtual host, with its arguments and policy."""
         page, pages = 1, 1
@@ -89,10 +93,7 @@ class Management:
         if status == _NOT_FOUND and _says_so(data):
             return None
         if status in _FORBIDDEN:
-            raise Refused(
-                f"RabbitMQ's management at {self._url} refuses this user: give it the "
-                "tag `monitoring` and rights on the virtual host."
-            )
+            raise Refused(f"RabbitMQ's management at {self._url} {_refusal(data)}")
         if status != 200:
             raise Unavailable(self._away(f"it answers {status}"))
         return json.loads(data)
@@ -105,10 +106,28 @@ class Management:
         )
 
 
+def _refusal(data: bytes) -> str:
+    """Tell a login that is wrong from a user who may not."""
+    if _reason(data).lower().startswith("login"):
+        return (
+            "refused the login: check the user and the password in the broker's "
+            "address, which are used there, too."
+        )
+    return (
+        "refuses this user: give it the tag `monitoring` and rights on the virtual "
+        "host."
+    )
+
+
 def _says_so(data: bytes) -> bool:
     """Tell the plugin's own 404 from that of any web server."""
+    return bool(_reason(data))
+
+
+def _reason(data: bytes) -> str:
+    """Give the plugin's own word on a failure; "" where it is not the plugin's."""
     try:
         told = json.loads(data)
     except ValueError:
-        return False
-    return isinstance(told, dict) and "reason" in told
+        return ""
+    return str(told.get("reason", "")) if isinstance(told, dict) else ""

@@ -22,7 +22,10 @@ _MANAGEMENT_SCHEMES = {"amqp": "http", "amqps": "https"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Address:
-    """A server, one of its virtual hosts, and who we are there."""
+    """A server, one of its virtual hosts, and who we are there.
+
+    `management_url` is where its management usually is, unless somebody told it.
+    """
 
     host: str
     port: int
@@ -31,6 +34,7 @@ class Address:
     password: str = field(repr=False)
     vhost: str
     management_url: str
+    management_is_told: bool
 
     @property
     def place(self) -> str:
@@ -58,6 +62,7 @@ class Address:
             management_url=_management_url(
                 settings.options, parts.scheme, parts.hostname
             ),
+            management_is_told=bool(settings.options.get("management_url")),
         )
 
 

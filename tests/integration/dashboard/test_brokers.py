@@ -15,9 +15,11 @@ from django.test import Client
 from apps.audit.models import Entry
 from apps.brokers import registering, secrets
 from apps.brokers.adapters import KINDS
+from apps.brokers.adapters.redis_admin import RedisBrokerAdmin
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
 from apps.capture.models import Lane, LaneState
+from apps.core.errors import Refused
 from apps.dashboard.selectors import brokers
 from apps.team.rights import Principal, Role
 from tests.integration.dashboard.conftest import SignIn
@@ -185,6 +187,20 @@ def test_a_change_without_an_address_keeps_it(admin: Client, ours: Broker) -> No
     assert (changed.name, changed.url) == ("renamed", ours.url)
     assert changed.options == {"body_field": "b"}
     assert "The address is not shown again" in words(refused)
+
+
+def test_a_try_says_so_where_only_a_part_is_refused(
+    admin: Client, ours: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(_: object) -> str:
+        raise Refused("Redis 7. But its other half refused the login.")
+
+    monkeypatch.setattr(RedisBrokerAdmin, "ping", half)
+
+    page = words(post(admin, f"/brokers/{ours.pk}/test", 200))
+
+    assert re.search(r"It answers, but not as it should after \d+ ms: Redis 7", page)
+    assert "cannot be reached" not in page
 
 
 def test_a_try_gives_a_real_answer(admin: Client, ours: Broker) -> None:
