@@ -107,12 +107,16 @@ class FoundRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Discovered:
-    """What was found: `rows` match the name that was asked for, as far as shown."""
+    """What was found: `rows` match the name that was asked for, as far as shown.
+
+    `peeks` tells that samples can be seen, and how old the oldest is.
+    """
 
     rows: list[FoundRow]
     matching: int
     number: int
     new: int
+    peeks: bool
 
 
 def find(principal: Principal, *, now: datetime) -> list[BrokerRow]:
@@ -152,6 +156,7 @@ def discovered(
         matching=len(matching),
         number=len(rows),
         new=sum(row.is_new for row in rows),
+        peeks=adapters.adapter(broker.kind).capabilities.peeks,
     )
 
 

@@ -102,7 +102,7 @@ def _steps(facts: _Facts, principal: Principal) -> tuple[Step, ...]:
         ),
         Step(
             what="See its dead-letter queues",
-            why="How many are in each, how old, and samples. Looking removes nothing.",
+            why="How many are in each, and samples where it lets us look at them.",
             link=_to_discover(facts) if writes else "",
             done=facts.topic is not None,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime
 from html import unescape
 from typing import Any
@@ -14,7 +15,7 @@ from django.test import Client
 
 from apps.audit.models import Entry
 from apps.brokers import registering, secrets
-from apps.brokers.adapters import KINDS
+from apps.brokers.adapters import KINDS, adapter
 from apps.brokers.adapters.redis_admin import RedisBrokerAdmin
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
@@ -187,6 +188,21 @@ def test_a_change_without_an_address_keeps_it(admin: Client, ours: Broker) -> No
     assert (changed.name, changed.url) == ("renamed", ours.url)
     assert changed.options == {"body_field": "b"}
     assert "The address is not shown again" in words(refused)
+
+
+@pytest.mark.parametrize("peeks", [True, False])
+def test_observing_promises_what_this_kind_of_broker_shows(
+    admin: Client, ours: Broker, monkeypatch: pytest.MonkeyPatch, peeks: bool
+) -> None:
+    can = replace(adapter(ours.kind).capabilities, peeks=peeks)
+    monkeypatch.setattr(type(adapter(ours.kind)), "capabilities", can)
+    found = FoundTopic(name="a", depth=1, dead_letter_queue="b", dead_letters=1)
+    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: [found])
+
+    page = words(get(admin, f"/brokers/{ours.pk}/discover"))
+
+    assert ("depth, and age and samples, too" in page) is peeks
+    assert ("no more, as this kind of broker" in page) is not peeks
 
 
 def test_a_try_says_so_where_only_a_part_is_refused(
