@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -93,6 +94,8 @@ VERBS: Mapping[str, str] = {
     Verb.RESTORE: "Restore",
     Verb.GIVE_BACK: "Give back",
 }
+# Where a name may break: behind what joins its words, and before a capital.
+SEAMS = re.compile(r"(?<=[._:/$@-])(?=\w)|(?<=[a-z0-9])(?=[A-Z])")
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60))
 
 
@@ -225,6 +228,13 @@ def legible(text: object) -> SafeString:
     runs = groupby(str(text), key=_is_seen)
     pieces = (_seen(run) if seen else _unseen(run) for seen, run in runs)
     return format_html_join("", "{}", ((piece,) for piece in pieces))
+
+
+@register.filter
+def breakable(name: object) -> SafeString:
+    """Show a long name so that it breaks behind its dots and dashes, or at a hump."""
+    pieces = ((legible(piece),) for piece in SEAMS.split(str(name)))
+    return format_html_join(SafeString("<wbr>"), "{}", pieces)
 
 
 def _is_seen(character: str) -> bool:

@@ -24,6 +24,22 @@ def test_shows_what_would_hide_in_a_text(text: str, shown: str) -> None:
     assert pw.legible(text) == shown
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("KeyError", "Key<wbr>Error"),
+        ("a.b.HTTPError2X", "a.<wbr>b.<wbr>HTTPError2<wbr>X"),
+        ("x-died_at:/q", "x-<wbr>died_<wbr>at:/<wbr>q"),
+        ("a <b>", "a &lt;b&gt;"),
+        ("a\u202eB", 'a<span class="unseen">U+202E</span>B'),
+        ("...", "..."),
+        ("", ""),
+    ],
+)
+def test_a_long_name_may_break_where_its_words_meet(name: str, shown: str) -> None:
+    assert pw.breakable(name) == shown
+
+
 def test_a_state_is_a_word_a_glyph_and_a_colour() -> None:
     assert pw.pill("handled") == (
         '<span class="pill ok"><span aria-hidden="true">✓</span>Handled</span>'

@@ -1,0 +1,74 @@
+"""Long names on a narrow screen: they break where a reader would break them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page
+
+from apps.core import clock
+from tests.browser.conftest import PHONE, Open
+from tests.browser.test_every_page import faults
+from tests.reports import failure
+
+pytestmark = pytest.mark.browser
+
+NAME = (
+    "com.example.payments.settlement.exceptions."
+    "CurrencyConversionNotSupportedForSettlementAccountException"
+)
+HEADER = "X-Correlation-Settlement-Account-Identifier-For-Reconciliation"
+# Words of names that begin on one line and end on another.
+TORN = """selector => {
+    const torn = [];
+    for (const each of document.querySelectorAll(selector)) {
+        const texts = document.createTreeWalker(each, NodeFilter.SHOW_TEXT);
+        while (texts.nextNode()) {
+            const range = document.createRange();
+            range.selectNodeContents(texts.currentNode);
+            const words = texts.currentNode.data.trim();
+            const isWord = words && !/\\s/.test(words);
+            if (isWord && range.getClientRects().length > 1) torn.push(words);
+        }
+    }
+    return torn;
+}"""
+NAMES = "h1, h2.named, summary .named, .inside > p > .strong, table.pairs th"
+
+
+@pytest.fixture
+def page(open_page: Open) -> Page:
+    """Open the page of a message whose names are long, on a phone."""
+    told = failure(
+        clock.now(),
+        topic="settlements",
+        exception={"type": NAME, "message": "", "traceback": ""},
+        headers=[(HEADER, b"0123456789abcdef" * 8)],
+    )
+    page = open_page("/", viewport=PHONE)
+    (token,) = (
+        each["value"] for each in page.context.cookies() if each["name"] == "pw_csrf"
+    )
+    sent = page.request.post(
+        "/api/v1/failures",
+        data={"failures": [told]},
+        headers={"X-CSRFToken": token, "Referer": page.url},
+    )
+    assert sent.ok, sent.text()
+    page.goto("/messages?q=topic:settlements")
+    page.locator("td.what a").first.click()
+    page.get_by_role("heading", name=re.compile("Headers")).wait_for()
+    return page
+
+
+def test_long_names_break_behind_their_dots_and_at_their_humps(page: Page) -> None:
+    message = page.evaluate(TORN, NAMES), faults(page)
+    title = page.locator("h2.named").bounding_box()
+    page.get_by_role("link", name=re.compile("CurrencyConversion")).first.click()
+    problem = page.evaluate(TORN, NAMES), faults(page)
+
+    assert message == problem == ([], [])
+    # It has the whole width, and is not squeezed between a state and buttons.
+    assert title is not None
+    assert title["width"] > PHONE["width"] * 0.8
