@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 
 from apps.core import clock
 from tests.browser.conftest import PHONE, Open
-from tests.browser.test_every_page import faults
+from tests.browser.test_every_page import WIDER_THAN_THE_SCREEN, faults
 from tests.reports import failure
 
 pytestmark = pytest.mark.browser
@@ -34,6 +34,9 @@ TORN = """selector => {
     }
     return torn;
 }"""
+SPILT = """() => [...document.querySelectorAll("table.pairs td")]
+    .filter(cell => cell.scrollHeight > cell.clientHeight + 1)
+    .map(cell => cell.textContent)"""
 NAMES = "h1, h2.named, summary .named, .inside > p > .strong, table.pairs th"
 
 
@@ -66,9 +69,22 @@ def test_long_names_break_behind_their_dots_and_at_their_humps(page: Page) -> No
     message = page.evaluate(TORN, NAMES), faults(page)
     title = page.locator("h2.named").bounding_box()
     page.get_by_role("link", name=re.compile("CurrencyConversion")).first.click()
+    page.get_by_role("heading", name="Why one problem?").wait_for()
     problem = page.evaluate(TORN, NAMES), faults(page)
 
     assert message == problem == ([], [])
     # It has the whole width, and is not squeezed between a state and buttons.
     assert title is not None
     assert title["width"] > PHONE["width"] * 0.8
+
+
+def test_long_values_stay_within_their_rows(page: Page) -> None:
+    page.get_by_role("button", name="Show body").click()
+    page.get_by_text("0123456789abcdef").first.wait_for()
+    shown = page.evaluate(SPILT), page.evaluate(WIDER_THAN_THE_SCREEN)
+    page.goto("/brokers")
+    page.locator("td.what a").first.click()
+    page.get_by_role("heading", name=re.compile("What .* can do")).wait_for()
+    told = page.evaluate(SPILT), page.evaluate(WIDER_THAN_THE_SCREEN)
+
+    assert shown == told == ([], False)
