@@ -8,6 +8,8 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
+from apps.brokers.models import Topic
+from apps.capture.models import Lane, LaneState
 from apps.poison.models import Failure, Redrive
 from apps.poison.services import Answered, begin, confirm, mark
 from apps.poison.states import Outcome
@@ -56,3 +58,17 @@ def test_a_key_goes_back_with_the_rights_that_were_known_before(
         *("problems:read", "operations:read", "operations:write", "audit:read"),
     }
     assert set(ApiKey.objects.get().scopes) == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_lane_goes_back_with_a_state_that_was_known_before(
+    orders: Topic, now: datetime
+) -> None:
+    lanes = Lane.objects.filter(topic=orders)
+    lanes.update(state=LaneState.MISSING, seen_at=now)
+
+    call_command("migrate", "capture", "0005", verbosity=0)
+    before = lanes.get().state
+    call_command("migrate", verbosity=0)
+
+    assert before == LaneState.AWAY

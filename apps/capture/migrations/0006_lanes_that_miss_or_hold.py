@@ -12,6 +12,11 @@ class Migration(migrations.Migration):
         migrations.RemoveConstraint(
             model_name="lane", name="capture_lane_state_is_known"
         ),
+        migrations.RunSQL(
+            migrations.RunSQL.noop,
+            "UPDATE capture_lane SET state = 'away'"
+            " WHERE state IN ('missing', 'holding')",
+        ),
         migrations.AddConstraint(
             model_name="lane",
             constraint=models.CheckConstraint(
