@@ -13,6 +13,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from apps.core.arrays import array
 from apps.poison import tokens as token
 from apps.poison.models import Redrive
 from apps.poison.states import (
@@ -47,9 +48,9 @@ def lock(poisons: Iterable[int]) -> None:
     """Lock these poisons until the transaction ends."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT FROM poison_poison WHERE id = ANY(%s) ORDER BY id"
+            "SELECT FROM poison_poison WHERE id = ANY(%s::int8[]) ORDER BY id"
             " FOR NO KEY UPDATE",
-            [sorted(poisons)],
+            [array(poisons)],
         )
 
 
@@ -139,7 +140,7 @@ def _confirm(ids: list[uuid.UUID], *, now: datetime) -> set[uuid.UUID]:
 _BEGIN = """
 WITH claimed AS (
     UPDATE poison_poison SET state = 'redriving', redrives = redrives + 1
-    WHERE id = ANY(%(poisons)s)
+    WHERE id = ANY(%(poisons)s::int8[])
       AND state = ANY(%(from)s)
       AND (state <> 'redriven' OR sent_at < %(silent_before)s)
     RETURNING id, redrives, coalesce(%(target)s, topic_id) AS goes_to, digest
@@ -173,7 +174,7 @@ def begin(
         cursor.execute(
             _BEGIN,
             {
-                "poisons": list(poisons),
+                "poisons": array(poisons),
                 "target": target,
                 "queue": queue,
                 "unmarked": list(unmarked),
@@ -244,8 +245,8 @@ def mark(
         cursor.execute(
             _MARK,
             {
-                "ids": [answer.redrive for answer in answers],
-                "outcomes": [answer.outcome.value for answer in answers],
+                "ids": array(answer.redrive for answer in answers),
+                "outcomes": array(answer.outcome for answer in answers),
                 "details": [answer.detail for answer in answers],
                 "bookmarks": [answer.bookmark for answer in answers],
                 "epoch": epoch,

@@ -5,18 +5,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from django.db import connection
 from redis import Redis
 
 from apps.audit import services as audit
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import Outcome
+from apps.brokers.ports import Outcome, OutcomeKind
 from apps.brokers.services import Addressed, RoutingPublisher
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid
+from apps.poison import services as poison_services
 from apps.poison.models import Poison, Redrive
 from apps.poison.query import Query
 from apps.poison.states import State as PoisonState
@@ -28,6 +30,7 @@ from apps.triage.services import decision, running, selection, upkeep
 from apps.triage.services.running import Ended
 from apps.triage.services.selection import Ask
 from apps.triage.states import State, Verb
+from tests.acceptance.product import eventually
 from tests.reports import capture, drop, failure, poisons
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -323,6 +326,167 @@ def test_what_an_older_run_left_in_flight_is_sent_again_under_its_id(
     tokens = [fields[b"x-poisonweb-redrive"] for fields in sent(stream)]
     assert (ended, told(operation)) == (Ended.DONE, {"sent": 3})
     assert (len(tokens), len(set(tokens))) == (6, 3)
+
+
+class DiesLater(RoutingPublisher):
+    """Publish some windows, and die with the next before anything is written down."""
+
+    def __init__(self, windows: int) -> None:
+        super().__init__()
+        self.windows = windows
+
+    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+        outcomes = super().publish(messages)
+        self.windows -= 1
+        if self.windows < 0:
+            raise Killed
+        return outcomes
+
+
+def test_of_two_windows_in_flight_at_a_death_only_one_is_sent_twice(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "WINDOW", 2)
+    poisons(now, 7)
+    operation = confirm(operator, preview(operator, now), now)
+
+    with pytest.raises(Killed), DiesLater(windows=1) as publisher:
+        running.run(operation_id=operation.pk, publisher=publisher, clock=lambda: now)
+    between = told(operation)
+    ended = run(operation, now)
+
+    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent(stream)]
+    assert between == {"sent": 2, "sending": 4, "waiting": 1}
+    assert (ended, told(operation)) == (Ended.DONE, {"sent": 7})
+    assert (len(tokens), len(set(tokens))) == (7 + 2, 7)
+    assert not Item.objects.filter(held=True).exists()
+
+
+def test_a_window_is_published_when_the_one_before_is_on_record(
+    orders: Topic,
+    operator: Principal,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "WINDOW", 2)
+    poisons(now, 6)
+    operation = confirm(operator, preview(operator, now), now)
+    on_record: list[int] = []
+
+    class Looks(RoutingPublisher):
+        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+            on_record.append(Redrive.objects.filter(outcome="sent").count())
+            return super().publish(messages)
+
+    with Looks() as publisher:
+        running.run(operation_id=operation.pk, publisher=publisher, clock=lambda: now)
+
+    assert on_record == [0, 2, 4]
+
+
+def test_a_broker_that_is_away_is_asked_once_though_more_was_claimed(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "WINDOW", 2)
+    poisons(now, 6)
+    operation = confirm(operator, preview(operator, now), now)
+    asked: list[int] = []
+
+    class Away(RoutingPublisher):
+        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+            asked.append(len(messages))
+            return [Outcome(kind=OutcomeKind.UNKNOWN, detail="away")] * len(messages)
+
+    with Away() as publisher:
+        ended = running.run(
+            operation_id=operation.pk, publisher=publisher, clock=lambda: now
+        )
+    between = told(operation)
+    finished = run(operation, now + MINUTE)
+
+    assert (ended, asked, between) == (Ended.LATER, [2], {"unknown": 4, "waiting": 2})
+    assert (finished, told(operation)) == (Ended.DONE, {"sent": 6})
+    assert stream.xlen("orders") == 6
+
+
+def test_what_was_published_is_on_record_though_the_next_claim_failed(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "WINDOW", 2)
+    poisons(now, 4)
+    operation = confirm(operator, preview(operator, now), now)
+    begin = poison_services.begin
+
+    def begin_once(**asked: Any) -> dict[int, uuid.UUID]:
+        if Redrive.objects.exists():
+            raise ZeroDivisionError
+        return begin(**asked)
+
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(poison_services, "begin", begin_once)
+        run(operation, now)
+    between = told(operation)
+    ended = run(operation, now + MINUTE)
+
+    assert between == {"sent": 2, "waiting": 2}
+    assert (ended, told(operation)) == (Ended.DONE, {"sent": 4})
+    assert stream.xlen("orders") == 4
+
+
+def test_a_run_leaves_no_connection_behind(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+    before = sessions()
+
+    run(operation, now)
+
+    eventually(lambda: sessions() == before)
+
+
+def sessions() -> set[int]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'client backend'"
+        )
+        return {pid for (pid,) in cursor.fetchall()}
+
+
+def test_what_a_consumer_answered_while_the_broker_said_nothing_is_held_no_more(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+
+    class Silent(RoutingPublisher):
+        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+            super().publish(messages)
+            (fields,) = sent(stream)
+            header = fields[b"x-poisonweb-redrive"].decode()
+            capture(now, failure(now, bookmark="9-0", redrive=header))
+            return [Outcome(kind=OutcomeKind.UNKNOWN, detail="cut")] * len(messages)
+
+    with Silent() as publisher:
+        ended = running.run(
+            operation_id=operation.pk, publisher=publisher, clock=lambda: now
+        )
+
+    assert (ended, told(operation)) == (Ended.DONE, {"recurred": 1})
+    assert not Item.objects.filter(held=True).exists()
 
 
 def test_an_unexpected_error_is_told_and_the_operation_waits(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from django.db import connection
@@ -14,6 +14,7 @@ from apps.brokers import vocabularies as vocabulary
 from apps.brokers.models import Topic
 from apps.brokers.ports import Header
 from apps.brokers.services import Addressed
+from apps.core.arrays import array
 from apps.poison import tokens
 from apps.poison.services import Answered
 from apps.poison.states import Outcome
@@ -37,7 +38,7 @@ class Parcel:
 
 
 class _Row(NamedTuple):
-    """A redrive with its poison and its body, as `_WINDOW` finds them."""
+    """A redrive with its poison and its body, as `_READ` finds them."""
 
     redrive: uuid.UUID
     poison: int
@@ -53,25 +54,38 @@ class _Row(NamedTuple):
 
 
 # Thousands of rows that are read once: as objects they would cost more than their send.
-_WINDOW = """
+_READ = """
 SELECT redrive.id, redrive.poison_id, redrive.n, redrive.topic_id, redrive.queue,
        redrive.queue = '' AND redrive.digest IS NULL, redrive.copies,
        poison.topic_id, poison.digest, body.content, body.headers
 FROM poison_redrive redrive
 JOIN poison_poison poison ON poison.id = redrive.poison_id
 JOIN poison_body body ON body.poison_id = redrive.poison_id
-WHERE redrive.id = ANY(%s)
+     AND body.day = (poison.captured_at AT TIME ZONE 'UTC')::date
+WHERE redrive.id = ANY(%s::uuid[])
 """
 
 
-def pack(redrives: Sequence[uuid.UUID]) -> list[Parcel]:
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What was claimed to be sent together, in order, as the database has it."""
+
+    rows: Sequence[_Row] = ()
+    topics: Mapping[int, Topic] = field(default_factory=dict)
+
+    def pack(self) -> list[Parcel]:
+        """Make it ready for its brokers, which asks the database nothing."""
+        return [_pack_one(row, self.topics) for row in self.rows]
+
+
+def read(redrives: Sequence[uuid.UUID]) -> Window:
     """Read what is to be sent, in the order given."""
     with connection.cursor() as cursor:
-        cursor.execute(_WINDOW, [list(redrives)])
+        cursor.execute(_READ, [array(redrives)])
         rows = {row[0]: _Row(*row) for row in cursor.fetchall()}
     wanted = {row.topic for row in rows.values()}
     topics = Topic.objects.select_related("broker").in_bulk(wanted)
-    return [_pack_one(rows[redrive], topics) for redrive in redrives]
+    return Window([rows[redrive] for redrive in redrives], topics)
 
 
 def _pack_one(row: _Row, topics: Mapping[int, Topic]) -> Parcel:

@@ -2,10 +2,12 @@
 
 A slice holds the operation's lock and works for some seconds: claim a window of items
 in one transaction, publish it with no transaction open, mark what the broker said. The
-next window is claimed while one is being published.
+next window is claimed meanwhile, in a thread with a connection of its own; but it is
+published only when the one before is marked.
 
-What a crash leaves: a claimed window is `sending` under an older epoch, and the next
-run sends it again under the same redrive ids. At most two windows are sent twice.
+What a crash leaves: up to two claimed windows are `sending` under an older epoch, and
+the next run sends them again under the same redrive ids. Of these only one had been
+published, so at most one window is sent twice.
 
 An operation that keeps order sends the next message of a line only when the broker has
 the one before. Where that is refused, the rest of its line is kept back.
@@ -16,14 +18,15 @@ from __future__ import annotations
 import logging
 import random
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import zip_longest
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.db.models import F
 
 from apps.audit import services as audit
@@ -33,6 +36,7 @@ from apps.brokers import services as brokers
 from apps.brokers.services import RoutingPublisher
 from apps.core import lock
 from apps.core.actor import Actor
+from apps.core.arrays import array
 from apps.core.errors import Refused
 from apps.core.lock import Lock
 from apps.core.text import storable
@@ -42,7 +46,7 @@ from apps.triage.errors import LockLost
 from apps.triage.models import Item, Operation
 from apps.triage.services import parcels
 from apps.triage.services.decision import described
-from apps.triage.services.parcels import Parcel
+from apps.triage.services.parcels import Parcel, Window
 from apps.triage.states import SENDS, ItemState, State, Verb
 
 log = logging.getLogger(__name__)
@@ -62,6 +66,8 @@ KEPT_BACK = ports.Outcome(
 Clock = Callable[[], datetime]
 Line = int
 Key = TypeVar("Key")
+P = ParamSpec("P")
+Given = TypeVar("Given")
 
 
 class Ended(StrEnum):
@@ -130,8 +136,7 @@ class _Slice:
         self.stuck: dict[Line, ports.Outcome] = {}
 
     def work(self) -> Ended:
-        # What a run that died had sent, a consumer may have answered since.
-        _release("triage_item.operation_id = %s", self.operation.pk)
+        self._release_answered()
         if self.operation.verb in SENDS:
             self._redrive()
         else:
@@ -168,6 +173,8 @@ class _Slice:
 
     def _skip(self, items: Sequence[int]) -> None:
         """Pass over what somebody or something else has decided meanwhile."""
+        if not items:
+            return
         with connection.cursor() as cursor:
             cursor.execute(
                 "UPDATE triage_item SET state = 'skipped', held = false,"
@@ -177,25 +184,22 @@ class _Slice:
                 [list(items)],
             )
 
-    # Redrive: claim, publish, mark; the next claim overlaps the publishing.
+    # Redrive: claim, publish, mark; aside, the next window is claimed meanwhile.
 
     def _redrive(self) -> None:
         if self.operation.ordered:
             self.stuck = dict.fromkeys(self._refused_lines(), KEPT_BACK)
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="publish") as pool:
-            window = self._next_window()
-            while window:
-                sent = pool.submit(self._publish, window)
-                following = self._next_window() if self._may_go_on() else []
-                self._mark(window, sent.result())
+        with _aside() as claiming:
+            claimed = claiming.submit(self._next_window)
+            while window := claimed.result().pack():
+                claimed = claiming.submit(self._following_window)
+                self._mark(window, self._publish(window))
                 # A broker that is away is not asked again before the back-off is over.
                 if self.trouble:
-                    self._give_up(following)
+                    self._give_up(claimed.result().pack())
                     return
-                window = following
 
     def _publish(self, window: Sequence[Parcel]) -> list[ports.Outcome]:
-        """Send a window, in a thread that asks the database nothing."""
         if not self.operation.ordered:
             return self.publisher.publish([parcel.message for parcel in window])
         lines: dict[Line, list[Parcel]] = {}
@@ -228,10 +232,10 @@ class _Slice:
         refused = self.operation.items.filter(redrive__outcome=Outcome.REFUSED)
         return list(refused.values_list("redrive__topic_id", flat=True).distinct())
 
-    def _may_go_on(self) -> bool:
-        return self.clock() < self.until
+    def _following_window(self) -> Window:
+        return self._next_window() if self.clock() < self.until else Window()
 
-    def _next_window(self) -> list[Parcel]:
+    def _next_window(self) -> Window:
         """Take over what an older epoch left in flight; then claim what waits."""
         if self.held.lost():
             raise LockLost
@@ -241,7 +245,7 @@ class _Slice:
             # Nothing is left in flight by others while this run holds the lock.
             self.inherits = bool(redrives)
             redrives = redrives or self._claim()
-        return parcels.pack(redrives)
+        return parcels.read(redrives) if redrives else Window()
 
     def _left_in_flight(self) -> list[uuid.UUID]:
         left = (
@@ -303,8 +307,7 @@ class _Slice:
                 epoch=self.epoch,
                 now=self.clock(),
             )
-            sent = [parcel.redrive for parcel in window]
-            _release("triage_item.redrive_id = ANY(%s)", sent)
+            _release(a.redrive for a in answers if a.outcome is not Outcome.UNKNOWN)
 
     def _give_up(self, window: Sequence[Parcel]) -> None:
         """Leave a window that was claimed but not published for the next run."""
@@ -313,16 +316,34 @@ class _Slice:
             self._mark(window, [unknown] * len(window))
 
     def _fence(self) -> None:
-        """Stop a run whose lock was lost without its noticing."""
-        same = Operation.objects.select_for_update(no_key=True).filter(
-            pk=self.operation.pk, epoch=self.epoch
-        )
-        if not same.exists():
-            raise LockLost
+        """Stop a run whose lock was lost without its noticing.
+
+        Shared, so that a window may be claimed while another one is marked; a run that
+        begins a new epoch waits for both.
+        """
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT FROM triage_operation WHERE id = %s AND epoch = %s FOR SHARE",
+                [self.operation.pk, self.epoch],
+            )
+            if not cursor.rowcount:
+                raise LockLost
+
+    def _release_answered(self) -> None:
+        """Let go of what a consumer has answered, though its broker never did."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "UPDATE triage_item SET held = false FROM poison_redrive"
+                " WHERE poison_redrive.id = triage_item.redrive_id"
+                " AND triage_item.operation_id = %s AND triage_item.held"
+                " AND poison_redrive.outcome <> ALL(%s)",
+                [self.operation.pk, list(IN_FLIGHT)],
+            )
 
     @transaction.atomic
     def _end(self) -> Ended:
         self._fence()
+        self._release_answered()
         this = Operation.objects.filter(pk=self.operation.pk)
         if not self.operation.items.unfinished().exists():
             self._finish()
@@ -356,6 +377,34 @@ class _Slice:
         )
 
 
+class _Here(Executor):
+    """Does at once, in the caller's thread, what it is given."""
+
+    def submit(
+        self, work: Callable[P, Given], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[Given]:
+        done = Future[Given]()
+        done.set_result(work(*args, **kwargs))
+        return done
+
+
+@contextmanager
+def _aside() -> Iterator[Executor]:
+    """Give a thread that has a database connection of its own while it lives.
+
+    No other connection sees what a caller's open transaction wrote: inside one, there
+    is no thread.
+    """
+    if connection.in_atomic_block:
+        yield _Here()
+        return
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="claim") as thread:
+        try:
+            yield thread
+        finally:
+            thread.submit(connections.close_all)
+
+
 def _line(parcel: Parcel) -> Line:
     """Name the line that a message stands in: its topic, for keys are not known."""
     return parcel.message.topic.pk
@@ -373,25 +422,27 @@ def _bounded(rows: Iterable[tuple[Key, int]]) -> list[Key]:
     return chosen
 
 
-_RELEASE = """
-UPDATE triage_item SET held = false FROM poison_redrive
-WHERE poison_redrive.id = triage_item.redrive_id AND triage_item.held
-  AND poison_redrive.outcome <> ALL(%s) AND """
-
-
-def _release(which: str, value: int | list[uuid.UUID]) -> None:
-    """Let go of those items whose redrive is no longer in flight."""
+def _release(redrives: Iterable[uuid.UUID]) -> None:
+    """Let go of the items whose redrive is no longer in flight."""
     with connection.cursor() as cursor:
-        cursor.execute(_RELEASE + which, [list(IN_FLIGHT), value])
+        cursor.execute(
+            "UPDATE triage_item SET held = false"
+            " WHERE redrive_id = ANY(%s::uuid[]) AND held",
+            [array(redrives)],
+        )
 
 
 def _attach(redrives: dict[int, uuid.UUID]) -> None:
     with connection.cursor() as cursor:
+        # Its bounds keep Postgres from reading the whole table for a window's few.
         cursor.execute(
             "UPDATE triage_item SET state = 'claimed', redrive_id = told.redrive"
             " FROM unnest(%s::int8[], %s::uuid[]) AS told(item, redrive)"
-            " WHERE triage_item.id = told.item",
-            [list(redrives), list(redrives.values())],
+            " WHERE triage_item.id = told.item AND triage_item.id BETWEEN %s AND %s",
+            [
+                *(array(redrives), array(redrives.values())),
+                *(min(redrives), max(redrives)),
+            ],
         )
 
 
