@@ -330,6 +330,8 @@ def test_who_leaves_before_the_first_event_disturbs_nobody(
             reader.close()
         wait_until(lambda: readers_open() == 1)
 
+    # Who reads from now on is told nothing of what was there before.
+    stays.until("ping")
     added(now, "1-0")
     stays.until("skip")
     assert {event.kind for event in stays.seen} == {"ping", "skip"}
