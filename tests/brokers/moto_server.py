@@ -1,6 +1,7 @@
 """moto's SQS with a side door: what is in a queue, told without receiving it.
 
-It also tells what SQS does and moto does not: which queue a dead letter came from.
+It also tells what SQS does and moto does not: which queue a dead letter came from. And
+it does not count a whole queue for each message that is sent to it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qs
@@ -26,8 +28,13 @@ from tests.brokers.moto import LOOK, LOOPBACK, REGION
 
 CAME_FROM = "DeadLetterQueueSourceArn"
 
+SENDS = "AmazonSQS.SendMessage"
+BY_CONTENT = "ContentBasedDeduplication"
+
 _add, _receive = Queue.add_message, SQSResponse.receive_message
+_attributes: Any = Queue.attributes
 _homes: dict[str, str] = {}
+_asked = threading.local()
 
 
 def add_message(queue: Queue, message: Message) -> None:
@@ -44,14 +51,26 @@ def receive_message(response: SQSResponse) -> Any:
     return answer
 
 
+def attributes(queue: Any) -> dict[str, Any]:
+    """Give them all, or to who sends the one that is asked for then."""
+    if not _asked.sends:
+        found: dict[str, Any] = _attributes.fget(queue)
+        return found
+    if not queue.fifo_queue:
+        return {}
+    return {BY_CONTENT: str(queue.content_based_deduplication).lower()}
+
+
 def serve(port: int) -> None:
     moto_queue: Any = Queue
     moto_answers: Any = SQSResponse
     moto_queue.add_message = add_message
+    moto_queue.attributes = property(attributes)
     moto_answers.receive_message = receive_message
     app = DomainDispatcherApplication(create_backend_app)
 
     def door(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        _asked.sends = environ.get("HTTP_X_AMZ_TARGET", "").startswith(SENDS)
         if environ["PATH_INFO"] != LOOK:
             answer: Iterable[bytes] = app(environ, start)
             return answer
