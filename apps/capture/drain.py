@@ -42,6 +42,7 @@ from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
 from apps.capture.occurrence import digest_of_delivery, from_dead_letter
 from apps.capture.paces import BatchSize, Timer
 from apps.core.errors import Unavailable
+from apps.core.text import storable
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +247,8 @@ class Drain:
 
     def _hold(self, letter: DeadLetter, reason: str) -> None:
         self._held.add(_name(letter))
-        told = {"reason": reason[:500], "size": letter.size, "seen_at": self.clock()}
+        why = storable(reason, limit=500)
+        told = {"reason": why, "size": letter.size, "seen_at": self.clock()}
         with transaction.atomic():
             hold(topics=[self.topic.pk])
             HeldDeadLetter.objects.update_or_create(

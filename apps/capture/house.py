@@ -20,6 +20,7 @@ from apps.brokers.ports import DeadLetter, Delivered
 from apps.capture.models import Counter, Lane, LaneState, Sample
 from apps.capture.paces import Polling, Rate, Timer
 from apps.core.ids import digest_of
+from apps.core.text import storable
 
 LOOK_EVERY = 2.0
 SAMPLE_EVERY = 10.0
@@ -109,7 +110,7 @@ class House:
 def note(*, lane: Lane, state: LaneState, now: datetime, **values: Any) -> None:
     """Say how a lane is."""
     if "detail" in values:
-        values["detail"] = values["detail"][:500]
+        values["detail"] = storable(values["detail"], limit=500)
     Lane.objects.filter(pk=lane.pk).update(state=state.value, seen_at=now, **values)
 
 

@@ -353,6 +353,24 @@ def test_copies_that_are_refused_are_told_until_they_go_out(
     assert (held.depth, sent.detail) == (3, "0 in the dead-letter queue")
 
 
+def test_hostile_words_of_a_refusal_are_told_as_well_as_can_be(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    Lane.objects.update(mode=Mode.TEE.value, tee_queue="copies")
+    words = "no \0 queue \ud800 " + "x" * 1_000
+    broker.answer = lambda _: Outcome(kind=OutcomeKind.REFUSED, detail=words)
+    broker.put("mail-dead", b"x")
+
+    with draining(mail, now) as work:
+        work.once()
+
+    lane, held = Lane.objects.get(), HeldDeadLetter.objects.get()
+    assert (lane.state, Poison.objects.count()) == ("holding", 1)
+    for told in (lane.detail, held.reason):
+        assert "no \u2400 queue " in told
+        assert len(told) == 500
+
+
 @pytest.mark.parametrize("hides", [False, True])
 def test_a_copy_that_is_refused_is_told_no_more_once_its_letter_is_gone(
     broker: Queues, mail: Topic, now: datetime, hides: bool
