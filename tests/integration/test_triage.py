@@ -417,6 +417,26 @@ def test_a_broker_that_is_away_is_asked_once_though_more_was_claimed(
     assert stream.xlen("orders") == 6
 
 
+def test_what_is_refused_with_hostile_words_is_refused_for_good(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+
+    class Refuses(RoutingPublisher):
+        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+            words = "no \0 queue \ud800"
+            return [Outcome(kind=OutcomeKind.REFUSED, detail=words)] * len(messages)
+
+    with Refuses() as publisher:
+        ended = running.run(
+            operation_id=operation.pk, publisher=publisher, clock=lambda: now
+        )
+
+    assert (ended, told(operation)) == (Ended.DONE, {"refused": 1})
+    assert Redrive.objects.get().detail.startswith("no \u2400 queue ")
+
+
 def test_what_was_published_is_on_record_though_the_next_claim_failed(
     orders: Topic,
     stream: Redis,

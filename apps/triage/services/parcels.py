@@ -15,6 +15,7 @@ from apps.brokers.models import Topic
 from apps.brokers.ports import Header
 from apps.brokers.services import Addressed
 from apps.core.arrays import array
+from apps.core.text import storable
 from apps.poison import tokens
 from apps.poison.services import Answered
 from apps.poison.states import Outcome
@@ -132,6 +133,7 @@ def answered(parcel: Parcel, outcome: ports.Outcome) -> Answered:
     return Answered(
         redrive=parcel.redrive,
         outcome=became,
-        detail=detail,
+        # A broker may answer with the very bytes that it could not bear.
+        detail=storable(detail),
         bookmark=outcome.bookmark,
     )
