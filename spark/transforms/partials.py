@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from spark.transforms import durations
 
+COUNTED = ("handled", "failed", "skipped", "retried")
 DECISIONS = ("redriven", "confirmed", "recurred", "dropped")
 
 
@@ -24,14 +25,13 @@ def failures_by_hour(failures: DataFrame) -> DataFrame:
 
 
 def counters_by_hour(counters: DataFrame) -> DataFrame:
-    """Add up what consumers and brokers counted, each apart."""
-    return counters.groupBy(*_place(), "source").agg(
-        F.sum("handled").alias("handled"),
-        F.sum("failed").alias("failed"),
-        F.sum("skipped").alias("skipped"),
-        F.sum("retried").alias("retried"),
-        durations.total_of_maps("duration_ms_hist").alias("durations"),
-    )
+    """Add up what consumers and brokers counted, each apart, in a row for each bucket.
+
+    All rows of an hour together are what was counted in it.
+    """
+    spread = durations.by_bucket(counters, "duration_ms_hist", once=COUNTED)
+    sums = [F.sum(name).alias(name) for name in (*COUNTED, "durations")]
+    return spread.groupBy(*_place(), "source", "bucket").agg(*sums)
 
 
 def decisions_by_hour(decisions: DataFrame) -> DataFrame:

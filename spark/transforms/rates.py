@@ -46,7 +46,8 @@ def _together(
     counted = counters.withColumn("rank", rank).drop("source")
     facts = counted.unionByName(captured.drop("problem"), allowMissingColumns=True)
     facts = facts.unionByName(decisions.drop("problem"), allowMissingColumns=True)
-    return facts.fillna(0)
+    # A bucket that is none is not the first one.
+    return facts.fillna(0, [name for name in facts.columns if name != "bucket"])
 
 
 def _of_the_best_source(facts: DataFrame) -> DataFrame:
@@ -74,26 +75,30 @@ def _settled(facts: DataFrame) -> DataFrame:
         "skipped",
         "retried",
         *DECISIONS,
+        "bucket",
         "durations",
     )
 
 
 def _rolled_up(facts: DataFrame) -> DataFrame:
-    return facts.groupingSets(GRAINS, *GROUP, "hour").agg(
+    """Add up by all grains, and read the quantiles off the buckets of each."""
+    grains = [[*grain, "bucket"] for grain in GRAINS]
+    sums = [
         F.max("best").alias("best"),
         # Null where nobody counted: that is not zero.
-        F.sum("delivered").alias("delivered"),
-        *[F.sum(name).alias(name) for name in SUMS],
-        durations.total("durations").alias("durations"),
-    )
+        *[F.sum(name).alias(name) for name in ("delivered", *SUMS)],
+    ]
+    lasted = F.sum("durations").alias("durations")
+    buckets = facts.groupingSets(grains, *GROUP, "hour", "bucket").agg(*sums, lasted)
+    ranked = durations.with_ranks(buckets, *GROUP, "hour")
+    return ranked.groupBy(*GROUP, "hour").agg(*sums, *durations.quantiles())
 
 
 def _measured(sums: DataFrame) -> DataFrame:
     source = F.get(F.array(*[F.lit(name) for name in SOURCES]), F.col("best"))
     counted = F.col("failed") - F.col("uncounted")
     rated = intervals.with_rate(sums, failed=counted)
-    timed = durations.with_quantiles(rated, "durations")
-    return timed.select(
+    return rated.select(
         "day",
         F.col("hour").cast("smallint").alias("hour"),
         "topic",

@@ -79,22 +79,36 @@ def test_reads_quantiles_off_a_histogram(
 ) -> None:
     maps = [(n, {str(b): c for b, c in each.items()}) for n, each in enumerate(told)]
     table = spark.createDataFrame(maps, "n int, told map<string, bigint>")
-    totals = table.groupBy("n").agg(durations.total_of_maps("told").alias("total"))
 
-    quantiles = durations.with_quantiles(totals, "total")
-    found = {row.n: (row.p50_ms, row.p95_ms, row.p99_ms) for row in quantiles.collect()}
+    ranked = durations.with_ranks(durations.by_bucket(table, "told", once=[]), "n")
+    rows = ranked.groupBy("n").agg(*durations.quantiles()).collect()
+    found = {row.n: (row.p50_ms, row.p95_ms, row.p99_ms) for row in rows}
 
     for n, histogram in enumerate(told):
         expected = tuple(bound(histogram, percent) for percent in (50, 95, 99))
         assert found[n] == expected
 
 
-def test_adds_totals_up_and_passes_over_rows_without_one(spark: SparkSession) -> None:
-    one, two = [0] * 64, [0] * 64
-    one[3], two[3], two[63] = 4, 5, 6
-    table = spark.createDataFrame([(one,), (None,), (two,)], "told array<bigint>")
+def test_tells_once_what_is_no_histogram(spark: SparkSession) -> None:
+    told = [({"3": 4, "63": 6}, 10), ({}, 20), (None, 40), ({"7": 0}, 80)]
+    table = spark.createDataFrame(told, "told map<string, bigint>, handled bigint")
 
-    (row,) = table.agg(durations.total("told")).collect()
+    rows = durations.by_bucket(table, "told", once=["handled"]).collect()
 
-    assert {b: count for b, count in enumerate(row[0]) if count} == {3: 9, 63: 6}
-    assert len(row[0]) == 64
+    buckets = sorted((row.bucket, row.durations) for row in rows if row.durations)
+    assert buckets == [(3, 4), (63, 6)]
+    assert sum(row.handled for row in rows) == 150
+    assert len(rows) == 2 + 1 + 1 + 1
+
+
+def test_passes_over_what_is_no_bucket(spark: SparkSession) -> None:
+    keys = ("64", "-1", "", "x", "1.5", "9" * 30, "\u0663\u202e", "3")
+    table = spark.createDataFrame(
+        [(dict.fromkeys(keys, 5), 7)], "told map<string, bigint>, handled bigint"
+    )
+
+    rows = durations.by_bucket(table, "told", once=["handled"]).collect()
+
+    told = [(row.bucket, row.durations) for row in rows if row.durations is not None]
+    assert told == [(3, 5)]
+    assert sum(row.handled for row in rows) == 7
