@@ -20,11 +20,14 @@ run:
 	@$(INSTALL) $(BROKERS)
 	@exec .venv/bin/python -m poisonweb.embedded
 
-# Tests start Java often and for seconds: what it would compile best is never worth it,
-# and the classes that Spark loads are mapped instead of read each time.
+# Tests start Java often and for seconds: what it or Spark would compile best is never
+# worth it, and the classes that Spark loads are mapped instead of read each time.
 CLASSES = .venv/spark.jsa
+UNCOMPILED = -Dspark.sql.codegen.wholeStage=false \
+	-Dspark.sql.codegen.factoryMode=NO_CODEGEN
 test soak: export JDK_JAVA_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 test soak: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile="$(CURDIR)/$(CLASSES)"
+test: SPARK_SUBMIT_OPTS += $(UNCOMPILED)
 
 # Goes on where the machine lacks something, and tells so by its own exit code, 3.
 test: ready
@@ -42,7 +45,8 @@ ready: dev
 	@$(MAKE) --no-print-directory --jobs 3 --output-sync=target check $(CLASSES) needs
 
 $(CLASSES): tests/spark/class_data.py spark/requirements.txt | dev
-	@PYTHONPATH=. .venv/bin/python $< "$(CURDIR)/$@" >$@.log 2>&1 || \
+	@SPARK_SUBMIT_OPTS='-XX:ArchiveClassesAtExit="$(CURDIR)/$@" $(UNCOMPILED)' \
+		PYTHONPATH=. .venv/bin/python $< >$@.log 2>&1 || \
 		{ tail $@.log >&2; exit 1; }
 
 # No check asks a server anything; the settings only want to know where they would be.

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 import pytest
 import redis
-from django.db import connection
+from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.test import TransactionTestCase
 from hypothesis import settings
@@ -23,6 +23,7 @@ from apps.brokers.models import Topic
 from apps.capture.models import Lane, Mode
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
+from tests.acceptance.product import START, Product, clone, started
 
 # A busy machine is no failure.
 settings.register_profile("patient", deadline=None)
@@ -47,30 +48,35 @@ def operator() -> Principal:
 def wipe(*_: object) -> None:
     """Empty every table after a test whose commits were real, and count from 1 again.
 
-    Django would truncate them all at once, but nobody may do that to the trail: its
-    owner has to take the guard away first. Only those with rows are truncated: each
-    costs new files for itself and for its indexes.
+    Django would truncate them all at once, but each would cost new files for itself and
+    for its indexes: only the large are truncated. And nobody may empty the trail: its
+    owner has to take the guard away first.
     """
     with connection.cursor() as cursor:
         filled = _filled(cursor)
         if "audit_entry" in filled:
             cursor.execute(UNGUARD)
-        if filled:
-            cursor.execute(f"TRUNCATE {', '.join(filled)} CASCADE")
+        _empty(cursor, filled)
         if "audit_entry" in filled:
             cursor.execute(GUARD)
         cursor.execute(COUNT_ANEW)
         cursor.execute("UPDATE audit_head SET seq = 0, hash = sha256('poisonweb')")
 
 
-KEPT = {"django_migrations", "audit_head"}
+KEPT = ("django_migrations", "audit_head")
+LARGE = 1_000_000
+FILLED = """
+    SELECT oid::regclass::text, pg_relation_size(oid) FROM pg_class
+    WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+    AND relname <> ALL (%s) AND pg_relation_size(oid) > 0
+"""
 UNGUARD = """
-    GRANT TRUNCATE ON audit_entry TO CURRENT_USER;
+    GRANT DELETE, TRUNCATE ON audit_entry TO CURRENT_USER;
     ALTER TABLE audit_entry DISABLE TRIGGER audit_entry_append_only
 """
 GUARD = """
     ALTER TABLE audit_entry ENABLE TRIGGER audit_entry_append_only;
-    REVOKE TRUNCATE ON audit_entry FROM CURRENT_USER
+    REVOKE DELETE, TRUNCATE ON audit_entry FROM CURRENT_USER
 """
 # What was rolled back has counted too.
 COUNT_ANEW = """
@@ -80,14 +86,32 @@ COUNT_ANEW = """
 """
 
 
-def _filled(cursor: CursorWrapper) -> list[str]:
-    names = set(connection.introspection.table_names(cursor)) - KEPT
-    looks = (f"SELECT '{name}' WHERE EXISTS (SELECT FROM {name})" for name in names)
-    cursor.execute(" UNION ALL ".join(looks))
-    return [name for (name,) in cursor.fetchall()]
+def _filled(cursor: CursorWrapper) -> dict[str, int]:
+    """Give the bytes of each table that holds something, or held it lately."""
+    cursor.execute(FILLED, [list(KEPT)])
+    return dict(cursor.fetchall())
+
+
+def _empty(cursor: CursorWrapper, filled: Mapping[str, int]) -> None:
+    # At once: whether all that rows refer to is there is asked at the end.
+    with transaction.atomic():
+        for name, size in filled.items():
+            how = "DELETE FROM {}" if size < LARGE else "TRUNCATE {} CASCADE"
+            cursor.execute(how.format(name))
 
 
 TransactionTestCase._fixture_teardown = wipe  # type: ignore[attr-defined] # Django's own
+
+
+@pytest.fixture(scope="session")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+    """Give the whole product with its sample, as a newcomer starts it.
+
+    It is one for all who ask: they find what was decided before, and leave it at work.
+    """
+    tree = clone(tmp_path_factory.mktemp("a clone"))
+    with started(tree, *START, seconds=90) as product:
+        yield product
 
 
 @pytest.fixture

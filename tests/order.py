@@ -12,24 +12,25 @@ from tests import needs
 
 # Fixtures of a whole session or file, each worth half a minute: the product, Spark, the
 # sample's past.
-SHARED = ("browser", "spark", "story")
+SHARED = ("product", "spark", "story")
 # Servers worth as much, of which one is enough for a run.
 SERVERS = ("rabbitmq", "azurite")
 LONGEST_FIRST = (
     *SERVERS,
-    *("browser", "test_night_kills", "spark", "test_setup"),
+    *("product", "test_kills", "story", "test_night_kills", "spark", "test_setup"),
     *("test_history_ledger", "test_embedded", "test_night"),
 )
-SLOW = ("acceptance", "browser", "spark")
-# It waits for a night that is being made: what the others do meanwhile costs nothing.
-PATIENT = "test_first_hour"
+BY_FILE = ("acceptance", "browser", "spark", "together")
+# The last of those who share: one waits for a night that is made meanwhile, and the
+# others stop and kill what they share.
+AT_LAST = ("test_first_hour", "test_hung_redis", "test_embedded")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    items.sort(key=lambda item: (_place(_group(item)), item.path.stem == PATIENT))
+    items.sort(key=lambda item: (_place(_group(item)), _lateness(item.path.stem)))
     if getattr(config.option, "loadgroup", False):
         for item in items:
             if group := _group(item):
@@ -50,8 +51,12 @@ def _group(item: pytest.Item) -> str:
     fixtures = getattr(item, "fixturenames", ())
     shared = [name for name in SHARED if name in fixtures]
     shared += [name for name in needs.of(item) if name in SERVERS]
-    slow = any(item.get_closest_marker(mark) for mark in SLOW)
-    return next(iter(shared), item.path.stem if slow else "")
+    by_file = any(item.get_closest_marker(mark) for mark in BY_FILE)
+    return next(iter(shared), item.path.stem if by_file else "")
+
+
+def _lateness(file: str) -> int:
+    return 1 + AT_LAST.index(file) if file in AT_LAST else 0
 
 
 def _place(group: str) -> int:

@@ -1,7 +1,6 @@
 """The suite in its parts, as `make test` runs it: `python -m tests.parts [quick]`.
 
-First the quick tests, then those that start the whole product, a browser or Spark, and
-at last what measures seconds: beside it nothing may run that takes a processor.
+First the quick tests, then those that start the whole product, a browser or Spark.
 
 Ends with 0 where all passed; with 3 where all passed that could run, and others could
 not (see `tests.needs`; for the quick part alone that is no fault); else as pytest does.
@@ -17,9 +16,6 @@ from collections.abc import Sequence
 from tests.needs import UNMET
 
 SLOW = "acceptance or browser or spark"
-TIMED = [
-    f"tests/acceptance/test_{name}.py" for name in ("hung_redis", "kills", "sample")
-]
 PROCESSORS = os.cpu_count() or 1
 LACKING = 3
 
@@ -37,12 +33,8 @@ def quick() -> list[str]:
 
 
 def slow() -> list[str]:
-    others = [f"--ignore={path}" for path in TIMED]
-    return pytest("-m", SLOW, "--durations", "15", *others, workers=PROCESSORS)
-
-
-def timed() -> list[str]:
-    return pytest(*TIMED, workers=PROCESSORS)
+    # Some of them wait for what the sample does by the minute.
+    return pytest("-m", SLOW, "--durations", "15", workers=PROCESSORS + 1)
 
 
 def run(parts: Sequence[Sequence[str]]) -> int:
@@ -60,7 +52,7 @@ def main(words: Sequence[str]) -> int:
     if list(words) == ["quick"]:
         code = run([quick()])
         return 0 if code == UNMET else code
-    code = run([quick(), slow(), timed()])
+    code = run([quick(), slow()])
     return LACKING if code == UNMET else code
 
 

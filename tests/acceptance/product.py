@@ -63,6 +63,15 @@ class Product:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def tree(self) -> Path:
+        return self.var.parent
+
+    @property
+    def password(self) -> str:
+        """The administrator's, as a start tells it to who sits before it."""
+        return self.ready_line.rsplit(maxsplit=1)[-1]
+
     def pid(self, name: str) -> int:
         return Note.read(self.var / "run" / f"{name}.pid").identity.pid
 

@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,17 +49,6 @@ tasks.rescue.delay()
 READY = re.compile(
     r"Poisonweb is ready: http://127\.0\.0\.1:\d+/  sign in as admin / \S+\n"
 )
-
-
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return clone(tmp_path_factory.mktemp("a clone"))
-
-
-@pytest.fixture(scope="module")
-def product(tree: Path) -> Iterator[Product]:
-    with started(tree, *START, seconds=60) as product:
-        yield product
 
 
 def test_says_one_line_with_the_address_and_the_sign_in(product: Product) -> None:
@@ -139,10 +127,10 @@ def command_line(pid: int) -> str:
     return ""  # it has ended meanwhile
 
 
-def test_another_terminal_finds_the_servers(product: Product, tree: Path) -> None:
+def test_another_terminal_finds_the_servers(product: Product) -> None:
     shown = subprocess.run(
         (PYTHON, "manage.py", "migrate", "--check"),
-        cwd=tree,
+        cwd=product.tree,
         env=environment(),
         check=False,
     )
@@ -150,8 +138,8 @@ def test_another_terminal_finds_the_servers(product: Product, tree: Path) -> Non
     assert shown.returncode == 0
 
 
-def test_a_second_start_says_that_it_runs_already(product: Product, tree: Path) -> None:
-    said = refused(tree, *START)
+def test_a_second_start_says_that_it_runs_already(product: Product) -> None:
+    said = refused(product.tree, *START)
 
     assert f"running here already (process {product.process.pid})" in said
 
@@ -181,22 +169,22 @@ def test_a_killed_process_is_started_again(product: Product, name: str) -> None:
     eventually(product.is_ready)
 
 
-def test_a_taken_port_is_told_in_one_line(tree: Path, tmp_path: Path) -> None:
+def test_a_taken_port_is_told_in_one_line(product: Product, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         changes = {"PORT": port, "POISONWEB_VAR": str(tmp_path)}
-        said = refused(tree, *START, changes=changes)
+        said = refused(product.tree, *START, changes=changes)
 
     assert said.startswith(f"poisonweb: Port {port} is taken: ")
 
 
 def test_a_disk_without_room_for_data_is_told_in_one_line(
-    tree: Path, tmp_path: Path
+    product: Product, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
     changes = {"POISONWEB_VAR": str(disk / "var")}
 
-    said = refused(tree, *on_small_disk(disk, *START), changes=changes)
+    said = refused(product.tree, *on_small_disk(disk, *START), changes=changes)
 
     assert re.match(rf"poisonweb: The disk of {disk}/var has \d\d MiB left, ", said)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,9 +15,9 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from tests.acceptance.product import ROOT, Product, copy_of_tree, started
+from tests import needs
+from tests.acceptance.product import Product
 
-PASSWORD = "correct horse battery"
 DESK = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
 CHROMIUM = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
@@ -27,31 +26,21 @@ Open = Callable[..., Page]
 
 
 @pytest.fixture(scope="session")
-def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    tree = copy_of_tree(tmp_path_factory.mktemp("a browser's clone"))
-    (tree / ".venv").symlink_to(ROOT / ".venv")
-    command = (".venv/bin/python", "-m", "poisonweb.embedded")
-    changes = {"POISONWEB_ADMIN_PASSWORD": PASSWORD}
-    with started(tree, *command, seconds=90, changes=changes) as product:
-        yield product
-
-
-@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     # Playwright keeps an event loop in this thread; Django would take the tests that
     # follow in this process for asynchronous code, and refuse them the database.
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        chromium = shutil.which("chromium")
-        yield playwright.chromium.launch(executable_path=chromium, args=CHROMIUM)
+        chromium = playwright.chromium
+        yield chromium.launch(executable_path=needs.browser(), args=CHROMIUM)
 
 
 class Windows:
     """Keeps windows, one for each way to be opened: they cost more than their pages."""
 
-    def __init__(self, browser: Browser, url: str) -> None:
+    def __init__(self, browser: Browser, product: Product) -> None:
         self._browser = browser
-        self._url = url
+        self._product = product
         self._cookies: list[Any] = []
         self._contexts: dict[str, BrowserContext] = {}
 
@@ -60,7 +49,7 @@ class Windows:
         complaints: list[str] = []
         page = self.open(viewport=DESK)
         listen(page, complaints, refused=False)
-        sign_in(page)
+        sign_in(page, self._product)
         self._cookies = [*page.context.cookies()]
         page.close()
         assert complaints == []
@@ -77,7 +66,7 @@ class Windows:
     def _context(self, wanted: dict[str, Any]) -> BrowserContext:
         way = repr(sorted(wanted.items()))
         if way not in self._contexts:
-            context = self._browser.new_context(base_url=self._url, **wanted)
+            context = self._browser.new_context(base_url=self._product.url, **wanted)
             context.add_cookies(self._cookies)
             # A window ends with its last page: this one stays.
             context.new_page()
@@ -87,7 +76,7 @@ class Windows:
 
 @pytest.fixture(scope="session")
 def windows(browser: Browser, product: Product) -> Windows:
-    windows = Windows(browser, product.url)
+    windows = Windows(browser, product)
     windows.sign_in()
     return windows
 
@@ -128,9 +117,9 @@ def listen(page: Page, complaints: list[str], *, refused: bool) -> None:
     page.on("console", heard)
 
 
-def sign_in(page: Page) -> None:
+def sign_in(page: Page, product: Product) -> None:
     page.goto("/sign-in")
     page.get_by_label("User name").fill("admin")
-    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_label("Password").fill(product.password)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()

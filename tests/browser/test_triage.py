@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.acceptance.product import Product
 from tests.browser.conftest import Open, sign_in
 
 pytestmark = pytest.mark.browser
@@ -120,10 +121,10 @@ def test_what_is_dropped_can_be_had_back_and_all_of_it_is_on_record(
     expect(page.get_by_text("is whole")).to_be_visible()
 
 
-def test_every_act_works_without_a_script(open_page: Open) -> None:
+def test_every_act_works_without_a_script(open_page: Open, product: Product) -> None:
     page = open_page("/help", java_script_enabled=False)
     page.context.clear_cookies()
-    sign_in(page)
+    sign_in(page, product)
     page.goto(CONTENT)
     for _ in range(60):
         if page.locator("tr[data-key]").count():

@@ -1,13 +1,12 @@
-"""Write down the classes that a nightly report needs: `class_data.py FILE`.
+"""Have all classes loaded that a nightly report needs, and let Java write them down.
 
-Tests start Spark a score of times, and most of a start is the loading of classes. A
-Java that is told `-XX:SharedArchiveFile=FILE` maps them instead (JEP 350).
+Tests start Spark a score of times, and most of a start is the loading of classes. This
+is run with `-XX:ArchiveClassesAtExit=FILE` in SPARK_SUBMIT_OPTS; a Java that is told
+`-XX:SharedArchiveFile=FILE` maps them from there instead (JEP 350).
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from datetime import date
 from tempfile import TemporaryDirectory
 
@@ -20,8 +19,7 @@ from spark.schemas import FACTS, Kind, schema
 DAY = date(2026, 11, 20)
 
 
-def main(file: str) -> None:
-    os.environ["SPARK_SUBMIT_OPTS"] = f'-XX:ArchiveClassesAtExit="{file}"'
+def main() -> None:
     with TemporaryDirectory() as folder, session.start("class data") as spark:
         java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
         window = Window(first=DAY, last=DAY, snapshot="00000003-0000001B-1")
@@ -38,4 +36,4 @@ def main(file: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -28,6 +28,8 @@ from poisonweb.sample.subscriptions import BILLING, CONTENT, Subscription
 from tests.sdk.server import Server
 from tests.unit.sample.conftest import Consume
 
+pytestmark = pytest.mark.together
+
 MONDAY = date(2026, 10, 19)
 FIRST_DAYS = [MONDAY + number * DAY for number in range(7)]
 CONTENTS, ORDERS, ARCHIVE, SHIPMENTS = streams.STREAMS
