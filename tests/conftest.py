@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import redis
@@ -24,6 +25,8 @@ from apps.capture.models import Lane, Mode
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
 from tests.acceptance.product import START, Product, clone, started
+from tests.servers import FOLDER
+from tests.template import migrated
 
 # A busy machine is no failure.
 settings.register_profile("patient", deadline=None)
@@ -101,6 +104,16 @@ def _empty(cursor: CursorWrapper, filled: Mapping[str, int]) -> None:
 
 
 TransactionTestCase._fixture_teardown = wipe  # type: ignore[attr-defined] # Django's own
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    django_db_modify_db_settings_parallel_suffix: None,
+) -> None:
+    """Let workers copy a database; on servers of somebody's own each migrates one."""
+    if FOLDER in os.environ and "PYTEST_XDIST_WORKER" in os.environ:
+        template = migrated(Path(os.environ[FOLDER]))
+        connection.settings_dict["TEST"]["TEMPLATE"] = template
 
 
 @pytest.fixture(scope="session")

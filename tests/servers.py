@@ -16,11 +16,14 @@ import pytest
 
 from poisonweb.embedded import postgres, redis
 
+# Where workers find what is theirs together.
+FOLDER = "TESTS_FOLDER"
 _running = ExitStack()
 
 
 def _start() -> None:
     folder = Path(_running.enter_context(tempfile.TemporaryDirectory(prefix="pw-")))
+    os.environ[FOLDER] = str(folder)
     os.environ["POISONWEB_VAR"] = str(folder / "var")
     os.environ["POISONWEB_SECRET_KEY"] = "for tests only"
     os.environ["DATABASE_URL"] = _running.enter_context(
