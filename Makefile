@@ -23,11 +23,12 @@ run:
 # Tests start Java often and for seconds: what it or Spark would compile best is never
 # worth it, and the classes that Spark loads are mapped instead of read each time.
 CLASSES = .venv/spark.jsa
+MAPPED = -XX:SharedArchiveFile="$(CURDIR)/$(CLASSES)"
 UNCOMPILED = -Dspark.sql.codegen.wholeStage=false \
 	-Dspark.sql.codegen.factoryMode=NO_CODEGEN
 test soak: export JDK_JAVA_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-test soak: export SPARK_SUBMIT_OPTS = -XX:SharedArchiveFile="$(CURDIR)/$(CLASSES)"
-test: SPARK_SUBMIT_OPTS += $(UNCOMPILED)
+soak: export SPARK_SUBMIT_OPTS = $(MAPPED)
+test: export SPARK_SUBMIT_OPTS = $(MAPPED) $(UNCOMPILED)
 
 # Goes on where the machine lacks something, and tells so by its own exit code, 3.
 test: ready
