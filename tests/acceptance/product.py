@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -25,20 +26,34 @@ START = (PYTHON, "-m", "poisonweb.embedded")
 
 def copy_of_tree(target: Path) -> Path:
     """Copy what git knows or would know, so that uncommitted work is tested too."""
-    listing = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True)
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).exists():
-            shutil.copy2(ROOT / name, target / name)
+    for name in _listed():
+        _copy(name, target)
     return target
 
 
 def clone(target: Path) -> Path:
-    """Copy the tree and lend it our packages, so that it can start at once."""
+    """Copy the tree and lend it our packages, so that it can start at once.
+
+    Python believes what it has compiled of the same file, wherever that was.
+    """
     tree = copy_of_tree(target)
+    for name in _listed():
+        if name.endswith(".py"):
+            _copy(cache_from_source(name), tree)
     (tree / ".venv").symlink_to(ROOT / ".venv")
     return tree
+
+
+def _listed() -> list[str]:
+    listing = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True)
+    return listed.stdout.decode().split("\0")[:-1]
+
+
+def _copy(name: str, target: Path) -> None:
+    if (ROOT / name).exists():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target / name)
 
 
 def environment(**changes: str) -> dict[str, str]:

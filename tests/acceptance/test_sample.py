@@ -25,9 +25,10 @@ from poisonweb.sample.ledger import Tally, read, tally
 from poisonweb.sample.subscriptions import BY_TOPIC
 from tests.acceptance.client import Client
 from tests.acceptance.product import (
-    ROOT,
+    PYTHON,
+    START,
     Product,
-    copy_of_tree,
+    clone,
     environment,
     eventually,
     started,
@@ -35,7 +36,6 @@ from tests.acceptance.product import (
 
 pytestmark = pytest.mark.acceptance
 
-PYTHON = ".venv/bin/python"
 SCOPES = ("poisons:read", "problems:read", "operations:read", "operations:write")
 MINUTE = 60.0
 # The past leaves some addresses to be decided, and nothing else.
@@ -71,14 +71,12 @@ class Story:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tree = copy_of_tree(tmp_path_factory.mktemp("a clone"))
-    (tree / ".venv").symlink_to(ROOT / ".venv")
-    return tree
+    return clone(tmp_path_factory.mktemp("a clone"))
 
 
 @pytest.fixture(scope="module")
 def story(tree: Path) -> Iterator[Story]:
-    with started(tree, PYTHON, "-m", "poisonweb.embedded", seconds=60) as product:
+    with started(tree, *START, seconds=60) as product:
         yield tell(product, Town(tree, product))
 
 
