@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -58,10 +58,10 @@ def wipe(*_: object) -> None:
     with connection.cursor() as cursor:
         filled = _filled(cursor)
         if "audit_entry" in filled:
-            cursor.execute(UNGUARD)
+            _each(cursor, UNGUARD)
         _empty(cursor, filled)
         if "audit_entry" in filled:
-            cursor.execute(GUARD)
+            _each(cursor, GUARD)
         cursor.execute(COUNT_ANEW)
         cursor.execute("UPDATE audit_head SET seq = 0, hash = sha256('poisonweb')")
 
@@ -73,14 +73,16 @@ FILLED = """
     WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
     AND relname <> ALL (%s) AND pg_relation_size(oid) > 0
 """
-UNGUARD = """
-    GRANT DELETE, TRUNCATE ON audit_entry TO CURRENT_USER;
-    ALTER TABLE audit_entry DISABLE TRIGGER audit_entry_append_only
-"""
-GUARD = """
-    ALTER TABLE audit_entry ENABLE TRIGGER audit_entry_append_only;
-    REVOKE DELETE, TRUNCATE ON audit_entry FROM CURRENT_USER
-"""
+# Each is committed by itself: a right that is given and a table that is changed, in one
+# transaction, are a deadlock with the vacuum that is at work there.
+UNGUARD = (
+    "ALTER TABLE audit_entry DISABLE TRIGGER audit_entry_append_only",
+    "GRANT DELETE, TRUNCATE ON audit_entry TO CURRENT_USER",
+)
+GUARD = (
+    "REVOKE DELETE, TRUNCATE ON audit_entry FROM CURRENT_USER",
+    "ALTER TABLE audit_entry ENABLE TRIGGER audit_entry_append_only",
+)
 # What was rolled back has counted too.
 COUNT_ANEW = """
     SELECT setval(quote_ident(sequencename)::regclass, start_value, false)
@@ -93,6 +95,11 @@ def _filled(cursor: CursorWrapper) -> dict[str, int]:
     """Give the bytes of each table that holds something, or held it lately."""
     cursor.execute(FILLED, [list(KEPT)])
     return dict(cursor.fetchall())
+
+
+def _each(cursor: CursorWrapper, statements: Sequence[str]) -> None:
+    for statement in statements:
+        cursor.execute(statement)
 
 
 def _empty(cursor: CursorWrapper, filled: Mapping[str, int]) -> None:
