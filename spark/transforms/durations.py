@@ -39,12 +39,12 @@ def by_bucket(rows: DataFrame, histogram: str, *, once: Sequence[str]) -> DataFr
 
 
 def with_ranks(buckets: DataFrame, *by: str) -> DataFrame:
-    """Add how many durations there are of each kind, and how many up to each bucket."""
-    kind = Window.partitionBy(*by)
+    """Add the `number` of durations in a group, and those `seen` up to each bucket."""
+    group = Window.partitionBy(*by)
     return buckets.withColumns(
         {
-            "number": F.sum("durations").over(kind),
-            "seen": F.sum("durations").over(kind.orderBy("bucket")),
+            "number": F.sum("durations").over(group),
+            "seen": F.sum("durations").over(group.orderBy("bucket")),
         }
     )
 

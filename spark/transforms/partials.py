@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from spark.transforms import durations
 
-COUNTED = ("handled", "failed", "skipped", "retried")
+COUNTS = ("handled", "failed", "skipped", "retried")
 DECISIONS = ("redriven", "confirmed", "recurred", "dropped")
 
 
@@ -29,8 +29,8 @@ def counters_by_hour(counters: DataFrame) -> DataFrame:
 
     All rows of an hour together are what was counted in it.
     """
-    spread = durations.by_bucket(counters, "duration_ms_hist", once=COUNTED)
-    sums = [F.sum(name).alias(name) for name in (*COUNTED, "durations")]
+    spread = durations.by_bucket(counters, "duration_ms_hist", once=COUNTS)
+    sums = [F.sum(name).alias(name) for name in (*COUNTS, "durations")]
     return spread.groupBy(*_place(), "source", "bucket").agg(*sums)
 
 

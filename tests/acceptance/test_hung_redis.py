@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -36,6 +37,10 @@ def visitor(product: Product) -> Client:
 
 def undecided(visitor: Client) -> list[int]:
     return [poison["id"] for poison in visitor.get("poisons", q="is:open")["results"]]
+
+
+def is_done(visitor: Client, operation: int) -> bool:
+    return bool(visitor.get(f"operations/{operation}")["state"] == "done")
 
 
 def test_confirming_does_not_wait_for_celery(product: Product, visitor: Client) -> None:
@@ -69,5 +74,4 @@ def test_confirming_does_not_wait_for_celery(product: Product, visitor: Client) 
     assert took < 10
     assert still_reads
     for operation in accepted:
-        path = f"operations/{operation}"
-        eventually(lambda p=path: visitor.get(p)["state"] == "done", seconds=60)  # type: ignore[misc]
+        eventually(partial(is_done, visitor, operation), seconds=60)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, cast
 
 import pytest
-from django.db import connection
 from redis import Redis
 
 from apps.audit import services as audit
 from apps.audit.models import Entry
-from apps.brokers.models import Broker, Topic
-from apps.brokers.ports import Outcome, OutcomeKind
-from apps.brokers.services import Addressed, RoutingPublisher
+from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid
-from apps.poison import services as poison_services
 from apps.poison.models import Poison, Redrive
 from apps.poison.query import Query
 from apps.poison.states import State as PoisonState
@@ -26,62 +20,15 @@ from apps.poison.tokens import verified
 from apps.team.rights import GRANTS, Principal, Role, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
-from apps.triage.services import decision, running, selection, upkeep
+from apps.triage.services import decision, selection, upkeep
 from apps.triage.services.running import Ended
-from apps.triage.services.selection import Ask
 from apps.triage.states import State, Verb
-from tests.acceptance.product import eventually
-from tests.reports import capture, drop, failure, poisons
+from tests.reports import drop, poisons
+from tests.triage import MINUTE, confirm, preview, run, sent, told
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ALL = Query.parse("topic:orders")
-MINUTE = timedelta(minutes=1)
-Entries = list[tuple[bytes, dict[bytes, bytes]]]
 BORIS = Principal(actor=Actor.user("boris"), scopes=frozenset(Scope))
-
-
-class Killed(BaseException):
-    """What a kill -9 looks like from within."""
-
-
-class DyingPublisher(RoutingPublisher):
-    """Publish, and die before anything of it is written down."""
-
-    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
-        super().publish(messages)
-        raise Killed
-
-
-def preview(who: Principal, now: datetime, **ask: object) -> Operation:
-    ask.setdefault("verb", Verb.REDRIVE)
-    if not {"ids", "query", "dropped_by"} & ask.keys():
-        ask["query"] = ALL
-    return selection.preview(ask=Ask(**ask), principal=who, now=now)  # type: ignore[arg-type]
-
-
-def confirm(who: Principal, operation: Operation, now: datetime) -> Operation:
-    return decision.confirm(
-        token=operation.token, reason="a test", principal=who, now=now
-    )
-
-
-def run(operation: Operation, now: datetime) -> Ended:
-    with RoutingPublisher() as publisher:
-        return running.run(
-            operation_id=operation.pk, publisher=publisher, clock=lambda: now
-        )
-
-
-def sent(stream: Redis) -> list[dict[bytes, bytes]]:
-    """Read the topic's messages, oldest first, as their fields."""
-    return [fields for _, fields in cast(Entries, stream.xrange("orders"))]
-
-
-def told(operation: Operation) -> dict[str, int]:
-    counts = operation.items.counts()
-    assert sum(counts.values()) == operation.total
-    return {name: number for name, number in counts.items() if number}
 
 
 def test_a_requeue_sends_each_message_as_it_came(
@@ -271,278 +218,6 @@ def test_a_target_without_a_broker_is_refused_at_once(
         preview(operator, now, target_topic="nowhere")
     with pytest.raises(Absent):
         preview(operator, now, target_topic="unheard of")
-
-
-def test_what_a_consumer_answered_to_a_run_that_died_is_held_no_more(
-    orders: Topic, stream: Redis, operator: Principal, now: datetime
-) -> None:
-    poisons(now, 1)
-    operation = confirm(operator, preview(operator, now), now)
-
-    with pytest.raises(Killed), DyingPublisher() as publisher:
-        running.run(operation_id=operation.pk, publisher=publisher, clock=lambda: now)
-    (fields,) = sent(stream)
-    header = fields[b"x-poisonweb-redrive"].decode()
-    capture(now, failure(now, bookmark="9-0", redrive=header))
-    ended = run(operation, now)
-
-    assert (ended, told(operation)) == (Ended.DONE, {"recurred": 1})
-    assert not Item.objects.filter(held=True).exists()
-    assert selection.see(operation=preview(operator, now)).will_act == 1
-
-
-def test_a_broker_that_is_away_is_waited_for_under_the_same_redrive_id(
-    orders: Topic, stream: Redis, operator: Principal, now: datetime, redis_url: str
-) -> None:
-    poisons(now, 2)
-    operation = confirm(operator, preview(operator, now), now)
-    Broker.objects.update(url="redis://127.0.0.1:1/0")
-
-    ended = run(operation, now)
-    before = set(Redrive.objects.values_list("pk", flat=True))
-    operation.refresh_from_db()
-    waiting = upkeep.orphans(now=now)
-    Broker.objects.update(url=redis_url)
-    finished = run(operation, now + MINUTE)
-
-    assert (ended, finished) == (Ended.LATER, Ended.DONE)
-    assert operation.trouble
-    assert operation.pk not in waiting.to_run
-    assert set(Redrive.objects.values_list("pk", flat=True)) == before
-    assert told(operation) == {"sent": 2}
-    assert stream.xlen("orders") == 2
-
-
-def test_what_an_older_run_left_in_flight_is_sent_again_under_its_id(
-    orders: Topic, stream: Redis, operator: Principal, now: datetime
-) -> None:
-    poisons(now, 3)
-    operation = confirm(operator, preview(operator, now), now)
-
-    with pytest.raises(Killed), DyingPublisher() as publisher:
-        running.run(operation_id=operation.pk, publisher=publisher, clock=lambda: now)
-    ended = run(operation, now)
-
-    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent(stream)]
-    assert (ended, told(operation)) == (Ended.DONE, {"sent": 3})
-    assert (len(tokens), len(set(tokens))) == (6, 3)
-
-
-class DiesLater(RoutingPublisher):
-    """Publish some windows, and die with the next before anything is written down."""
-
-    def __init__(self, windows: int) -> None:
-        super().__init__()
-        self.windows = windows
-
-    def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
-        outcomes = super().publish(messages)
-        self.windows -= 1
-        if self.windows < 0:
-            raise Killed
-        return outcomes
-
-
-def test_of_two_windows_in_flight_at_a_death_only_one_is_sent_twice(
-    orders: Topic,
-    stream: Redis,
-    operator: Principal,
-    now: datetime,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(running, "WINDOW", 2)
-    poisons(now, 7)
-    operation = confirm(operator, preview(operator, now), now)
-
-    with pytest.raises(Killed), DiesLater(windows=1) as publisher:
-        running.run(operation_id=operation.pk, publisher=publisher, clock=lambda: now)
-    between = told(operation)
-    ended = run(operation, now)
-
-    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent(stream)]
-    assert between == {"sent": 2, "sending": 4, "waiting": 1}
-    assert (ended, told(operation)) == (Ended.DONE, {"sent": 7})
-    assert (len(tokens), len(set(tokens))) == (7 + 2, 7)
-    assert not Item.objects.filter(held=True).exists()
-
-
-def test_a_window_is_published_when_the_one_before_is_on_record(
-    orders: Topic,
-    operator: Principal,
-    now: datetime,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(running, "WINDOW", 2)
-    poisons(now, 6)
-    operation = confirm(operator, preview(operator, now), now)
-    on_record: list[int] = []
-
-    class Looks(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
-            on_record.append(Redrive.objects.filter(outcome="sent").count())
-            return super().publish(messages)
-
-    with Looks() as publisher:
-        running.run(operation_id=operation.pk, publisher=publisher, clock=lambda: now)
-
-    assert on_record == [0, 2, 4]
-
-
-def test_a_broker_that_is_away_is_asked_once_though_more_was_claimed(
-    orders: Topic,
-    stream: Redis,
-    operator: Principal,
-    now: datetime,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(running, "WINDOW", 2)
-    poisons(now, 6)
-    operation = confirm(operator, preview(operator, now), now)
-    asked: list[int] = []
-
-    class Away(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
-            asked.append(len(messages))
-            return [Outcome(kind=OutcomeKind.UNKNOWN, detail="away")] * len(messages)
-
-    with Away() as publisher:
-        ended = running.run(
-            operation_id=operation.pk, publisher=publisher, clock=lambda: now
-        )
-    between = told(operation)
-    finished = run(operation, now + MINUTE)
-
-    assert (ended, asked, between) == (Ended.LATER, [2], {"unknown": 4, "waiting": 2})
-    assert (finished, told(operation)) == (Ended.DONE, {"sent": 6})
-    assert stream.xlen("orders") == 6
-
-
-def test_what_is_refused_with_hostile_words_is_refused_for_good(
-    orders: Topic, operator: Principal, now: datetime
-) -> None:
-    poisons(now, 1)
-    operation = confirm(operator, preview(operator, now), now)
-
-    class Refuses(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
-            words = "no \0 queue \ud800"
-            return [Outcome(kind=OutcomeKind.REFUSED, detail=words)] * len(messages)
-
-    with Refuses() as publisher:
-        ended = running.run(
-            operation_id=operation.pk, publisher=publisher, clock=lambda: now
-        )
-
-    assert (ended, told(operation)) == (Ended.DONE, {"refused": 1})
-    assert Redrive.objects.get().detail.startswith("no \u2400 queue ")
-
-
-def test_what_was_published_is_on_record_though_the_next_claim_failed(
-    orders: Topic,
-    stream: Redis,
-    operator: Principal,
-    now: datetime,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(running, "WINDOW", 2)
-    poisons(now, 4)
-    operation = confirm(operator, preview(operator, now), now)
-    begin = poison_services.begin
-
-    def begin_once(**asked: Any) -> dict[int, uuid.UUID]:
-        if Redrive.objects.exists():
-            raise ZeroDivisionError
-        return begin(**asked)
-
-    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(poison_services, "begin", begin_once)
-        run(operation, now)
-    between = told(operation)
-    ended = run(operation, now + MINUTE)
-
-    assert between == {"sent": 2, "waiting": 2}
-    assert (ended, told(operation)) == (Ended.DONE, {"sent": 4})
-    assert stream.xlen("orders") == 4
-
-
-def test_a_run_leaves_no_connection_behind(
-    orders: Topic, operator: Principal, now: datetime
-) -> None:
-    poisons(now, 1)
-    operation = confirm(operator, preview(operator, now), now)
-    before = sessions()
-
-    run(operation, now)
-
-    eventually(lambda: sessions() == before)
-
-
-def sessions() -> set[int]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
-            " AND backend_type = 'client backend'"
-        )
-        return {pid for (pid,) in cursor.fetchall()}
-
-
-def test_what_a_consumer_answered_while_the_broker_said_nothing_is_held_no_more(
-    orders: Topic, stream: Redis, operator: Principal, now: datetime
-) -> None:
-    poisons(now, 1)
-    operation = confirm(operator, preview(operator, now), now)
-
-    class Silent(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
-            super().publish(messages)
-            (fields,) = sent(stream)
-            header = fields[b"x-poisonweb-redrive"].decode()
-            capture(now, failure(now, bookmark="9-0", redrive=header))
-            return [Outcome(kind=OutcomeKind.UNKNOWN, detail="cut")] * len(messages)
-
-    with Silent() as publisher:
-        ended = running.run(
-            operation_id=operation.pk, publisher=publisher, clock=lambda: now
-        )
-
-    assert (ended, told(operation)) == (Ended.DONE, {"recurred": 1})
-    assert not Item.objects.filter(held=True).exists()
-
-
-def test_an_unexpected_error_is_told_and_the_operation_waits(
-    orders: Topic, operator: Principal, now: datetime
-) -> None:
-    poisons(now, 1)
-    operation = confirm(operator, preview(operator, now), now)
-
-    class BrokenPublisher(RoutingPublisher):
-        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
-            raise ZeroDivisionError("by us")
-
-    with pytest.raises(ZeroDivisionError), BrokenPublisher() as publisher:
-        running.run(operation_id=operation.pk, publisher=publisher, clock=lambda: now)
-
-    operation.refresh_from_db()
-    assert operation.trouble == "ZeroDivisionError: by us"
-    assert operation.pk not in upkeep.orphans(now=now).to_run
-    assert operation.pk in upkeep.orphans(now=now + MINUTE).to_run
-
-
-def test_a_run_that_lost_its_lock_writes_nothing_more(
-    orders: Topic, operator: Principal, now: datetime
-) -> None:
-    poisons(now, 1)
-    operation = confirm(operator, preview(operator, now), now)
-
-    def clock() -> datetime:
-        Operation.objects.filter(pk=operation.pk).update(epoch=99)
-        return now
-
-    with RoutingPublisher() as publisher:
-        ended = running.run(operation_id=operation.pk, publisher=publisher, clock=clock)
-
-    assert ended is Ended.ELSEWHERE
-    assert not Redrive.objects.filter(outcome="sent").exists()
 
 
 def test_a_silent_message_may_be_sent_again_or_dropped(

@@ -34,8 +34,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.django_db(transaction=True)]
 
 SOAK = bool(os.environ.get("SOAK"))
 # Twenty kills. Spark takes its time to start: only a soak kills many whole nights.
-NIGHTS = 50 if SOAK else 2
-LAST_STEPS = 200 if SOAK else 18
+NIGHTS = 50 if SOAK else 3
+LAST_STEPS = 200 if SOAK else 17
 FIRST, LAST = date(2026, 11, 17), date(2026, 11, 19)
 NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)
 ANNA = Actor.user("anna")

@@ -1,0 +1,29 @@
+"""What our pages are held against: it must see what is wrong, in whatever row it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.browser.axe import violations
+from tests.browser.conftest import Open
+
+pytestmark = pytest.mark.browser
+
+ROWS = "".join(f"<tr class={look}><td>{look}</td></tr>" for look in ("plain", "pale"))
+PAGE = f"""data:text/html,<!doctype html><html lang=en><title>rows</title>
+<style>td {{ background: white; color: black }} .pale td {{ color: silver }}</style>
+<main><h1>Rows</h1><img src=data:,><table><tbody>{ROWS * 20}</tbody></table></main>"""
+
+
+def test_a_fault_of_some_rows_is_found_and_told_once_in_each_theme(
+    open_page: Open,
+) -> None:
+    page = open_page(PAGE.replace("\n", " "))
+
+    found = violations(page)
+
+    assert found == [
+        'light: image-alt: <img src="data:,">',
+        "light: color-contrast: <td>pale</td>",
+        "dark: color-contrast: <td>pale</td>",
+    ]

@@ -1,0 +1,59 @@
+"""An operation from its preview to its end, as people and workers bring it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import cast
+
+from redis import Redis
+
+from apps.brokers.services import RoutingPublisher
+from apps.poison.query import Query
+from apps.team.rights import Principal
+from apps.triage.models import Operation
+from apps.triage.services import decision, running, selection
+from apps.triage.services.running import Ended
+from apps.triage.services.selection import Ask
+from apps.triage.states import Verb
+
+ALL = Query.parse("topic:orders")
+MINUTE = timedelta(minutes=1)
+Entries = list[tuple[bytes, dict[bytes, bytes]]]
+
+
+def preview(who: Principal, now: datetime, **ask: object) -> Operation:
+    ask.setdefault("verb", Verb.REDRIVE)
+    if not {"ids", "query", "dropped_by"} & ask.keys():
+        ask["query"] = ALL
+    return selection.preview(ask=Ask(**ask), principal=who, now=now)  # type: ignore[arg-type]
+
+
+def confirm(who: Principal, operation: Operation, now: datetime) -> Operation:
+    return decision.confirm(
+        token=operation.token, reason="a test", principal=who, now=now
+    )
+
+
+def run(
+    operation: Operation,
+    now: datetime,
+    *,
+    by: Callable[[], RoutingPublisher] = RoutingPublisher,
+) -> Ended:
+    """Let a worker run it, with another publisher than its own if a test says so."""
+    with by() as publisher:
+        return running.run(
+            operation_id=operation.pk, publisher=publisher, clock=lambda: now
+        )
+
+
+def sent(stream: Redis) -> list[dict[bytes, bytes]]:
+    """Read the topic's messages, oldest first, as their fields."""
+    return [fields for _, fields in cast(Entries, stream.xrange("orders"))]
+
+
+def told(operation: Operation) -> dict[str, int]:
+    counts = operation.items.counts()
+    assert sum(counts.values()) == operation.total
+    return {name: number for name, number in counts.items() if number}
