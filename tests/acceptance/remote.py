@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,9 +11,9 @@ from typing import Any
 
 from poisonguard import Guard, RetryPolicy
 from poisonguard.readers.plain import PlainReader
+from tests import forks
 
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([__name__])
+FORKS = forks.of(__name__)
 
 Message = Mapping[str, Any]
 

@@ -6,7 +6,6 @@ it from within, each in its own way. It is started again each time, and told not
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -21,6 +20,7 @@ from redis import Redis
 
 from apps.poison.models import Poison
 from poisonguard.attempts import Attempts
+from tests import forks
 from tests.acceptance import mortal
 from tests.acceptance.mortal import DEATHS, Place
 from tests.acceptance.web import Web, api_key
@@ -32,8 +32,7 @@ KILLS, KILLERS, MESSAGES = (1_000, 20, 100_000) if SOAK else (25, 6, 3_000)
 LONGEST_LIFE = 0.4
 # A busy machine is no failure; to stand still for so long is one.
 PATIENCE = 60
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([mortal.__name__])
+FORKS = forks.of(mortal.__name__)
 
 
 @pytest.fixture

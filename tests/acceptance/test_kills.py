@@ -1,8 +1,9 @@
 """A worker that dies at any instant loses nothing, and its work goes on.
 
-Worker and beat are processes as in production. Every kill takes the worker's whole
-process group; the next worker is started by hand, as a supervisor would. As soon as it
-works, it is killed at a random instant, while a consumer answers what it has sent.
+Worker and beat are processes as in production, but for what they loaded before they
+were forked. Every kill takes the worker's whole process group; the next worker is
+started by hand, as a supervisor would. As soon as it works, it is killed at a random
+instant, while a consumer answers what it has sent.
 Where one operation is over before there were enough kills, another one follows.
 """
 
@@ -11,8 +12,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -20,7 +19,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 from django.db import connection, connections
@@ -44,7 +42,9 @@ from apps.triage.services.running import WINDOW
 from apps.triage.services.selection import Ask
 from apps.triage.states import State, Verb
 from poisonweb.embedded import processes
-from tests.acceptance.product import ROOT, eventually
+from tests import forks
+from tests.acceptance import celery_process
+from tests.acceptance.product import eventually
 from tests.reports import GUARD, capture, failure
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.django_db(transaction=True)]
@@ -56,6 +56,7 @@ LONGEST_LIFE = 0.3
 RECOVERY_SECONDS = 5.0
 PATIENCE = 60 + ITEMS / 500
 TOPIC, GROUP = "orders", "billing"
+FORKS = forks.of(celery_process.__name__)
 
 
 class Celery:
@@ -64,37 +65,34 @@ class Celery:
     def __init__(self, log: Path, *arguments: str) -> None:
         self._log = log
         self._from = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                (sys.executable, "-m", "celery", "-A", "poisonweb", *arguments),
-                cwd=ROOT,
-                env={**os.environ, "DATABASE_URL": url_of_this_database()},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-            )
+        self.process = FORKS.Process(
+            target=celery_process.main,
+            args=(connection.settings_dict["NAME"], log, arguments),
+        )
+        self.process.start()
+
+    @property
+    def group(self) -> int:
+        assert self.process.pid
+        return self.process.pid
 
     def is_ready(self) -> bool:
-        assert self.process.poll() is None, self._said()
+        assert self.process.is_alive(), self._said()
         return " ready." in self._said()
 
     def kill(self) -> None:
-        processes.kill_group(self.process.pid)
-        self.process.wait()
-        eventually(lambda: not members_of_group(self.process.pid))
+        processes.kill_group(self.group)
+        self.process.join()
+        eventually(lambda: not members_of_group(self.group))
 
     def _said(self) -> str:
-        return self._log.read_bytes()[self._from :].decode("utf-8", "replace")
+        said = self._log.read_bytes() if self._log.exists() else b""
+        return said[self._from :].decode("utf-8", "replace")
 
 
 def members_of_group(group: int) -> list[int]:
     found = ((pid, processes.stat(pid)) for pid in processes.everybody())
     return [pid for pid, fields in found if fields and fields[2] == str(group)]
-
-
-def url_of_this_database() -> str:
-    given = urlsplit(os.environ["DATABASE_URL"])
-    return urlunsplit(given._replace(path=f"/{connection.settings_dict['NAME']}"))
 
 
 @pytest.fixture
@@ -121,8 +119,8 @@ def start_worker(tmp_path: Path) -> Iterator[Callable[[], Celery]]:
 
     yield start
     for worker in started:
-        processes.kill_group(worker.process.pid)
-        worker.process.wait()
+        processes.kill_group(worker.group)
+        worker.process.join()
 
 
 def capture_many(number: int, *, batch: str) -> None:

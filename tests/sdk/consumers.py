@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from poisonguard.journal import Journal
+from tests import forks
 from tests.sdk import small_consumer
 from tests.sdk.small_consumer import Plan
 
@@ -19,8 +19,7 @@ SDK = Path(small_consumer.__file__).parents[2] / "sdk"
 TIMEOUT = 60
 NAME = "orders/billing/billing-1"
 # Of one that has loaded everything a start costs milliseconds.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([small_consumer.__name__])
+FORKS = forks.of(small_consumer.__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,13 +8,18 @@ import django
 
 django.setup()
 
-from apps.core import clock, snapshot  # noqa: E402 - models need Django
+from django.db import connection  # noqa: E402 - models need Django
+
+from apps.core import clock, snapshot  # noqa: E402
 from apps.reports.models import Run  # noqa: E402
 from apps.reports.services import publishing, quality  # noqa: E402
 
 
-def publish(run_id: int, told: dict[str, int], begun: Connection) -> None:
+def publish(
+    database: str, run_id: int, told: dict[str, int], begun: Connection
+) -> None:
     """Check and publish what the job staged and told, as `running` would go on."""
+    connection.settings_dict["NAME"] = database
     run = Run.objects.get(pk=run_id)
     begun.send(True)
     with snapshot.held() as seen:

@@ -7,7 +7,6 @@ anything, is also killed by itself, many times and within its milliseconds.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -26,7 +25,7 @@ from apps.core.actor import Actor
 from apps.reports import job
 from apps.reports.models import Run
 from apps.reports.services import requests
-from tests import reports
+from tests import forks, reports
 from tests.spark import last_step
 from tests.spark.published import published
 
@@ -55,8 +54,7 @@ with snapshot.held() as seen:
 """
 # Only checking and publishing are left, again and again: these begin from a process
 # that has loaded Django.
-LAST_STEPS_BEGIN = multiprocessing.get_context("forkserver")
-LAST_STEPS_BEGIN.set_forkserver_preload([last_step.__name__])
+LAST_STEPS_BEGIN = forks.of(last_step.__name__)
 
 
 @pytest.fixture
@@ -150,9 +148,12 @@ def killed_publishing(run: Run, told: dict[str, int], seconds: float) -> str:
 def begin_last_step(run: Run, told: dict[str, int]) -> BaseProcess:
     begun, says = LAST_STEPS_BEGIN.Pipe(duplex=False)
     process = LAST_STEPS_BEGIN.Process(
-        target=last_step.publish, args=(run.pk, told, says)
+        target=last_step.publish,
+        args=(connection.settings_dict["NAME"], run.pk, told, says),
     )
     process.start()
+    # Ours is not to be waited for, where theirs dies without a word.
+    says.close()
     assert begun.recv()
     return process
 
