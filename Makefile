@@ -62,6 +62,9 @@ check: dev
 	.venv/bin/python -W ignore manage.py makemigrations --check --dry-run
 	.venv/bin/hadolint Dockerfile
 	.venv/bin/check-jsonschema --quiet --builtin-schema vendor.compose-spec compose.yaml
+	@# And what all workers of the tests would compile at once is compiled by now.
+	$(PYTEST) --collect-only -qqq >.venv/collected.log || \
+		{ tail .venv/collected.log >&2; exit 1; }
 
 bench: dev
 	@for file in benchmarks/[a-z]*.py; do \
