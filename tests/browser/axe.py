@@ -18,17 +18,21 @@ OF_ALL_ELSE: Options = {
     "runOnly": {"type": "tag", "values": LEVELS},
     "rules": {rule: {"enabled": False} for rule in COLOURS},
 }
-# Rows of a table are alike where the style sheet can tell no difference between them.
+# Parts of a page are alike where the style sheet can tell no difference between them.
 RUN = """async ({options, alikeOnce}) => {
     const looks = /^(class|style|type|scope|colspan|aria-.*ed|aria-current)$/;
-    const look = e => [e.localName, e.checked, ...[...e.attributes].map(
+    const says = e => [...e.childNodes].some(
+        node => node.nodeType === Node.TEXT_NODE && node.data.trim());
+    const look = e => [e.localName, e.checked, says(e), ...[...e.attributes].map(
         ({name, value}) => looks.test(name) ? `${name}=${value}` : name)].join();
-    const isAlike = (row, seen) => seen.size === seen.add(
-        [row, ...row.querySelectorAll('*')].map(look).join('|')).size;
-    const alike = [...document.querySelectorAll('tbody')].flatMap(body => {
-        const seen = new Set();
-        return [...body.rows].filter(row => isAlike(row, seen));
-    });
+    const place = e => e ? place(e.parentElement) + look(e) + '>' : '';
+    const seen = new Set();
+    const isAlike = part => seen.size === seen.add(place(part.parentElement) +
+        [part, ...part.querySelectorAll('*')].map(look).join('|')).size;
+    const alike = [];
+    // What is in one that is spared needs no sparing: each costs axe a comparison.
+    for (const part of document.querySelectorAll('section, details, tr'))
+        if (!alike.at(-1)?.contains(part) && isAlike(part)) alike.push(part);
     const where = alikeOnce ? {include: [document], exclude: alike} : document;
     const found = await axe.run(where, {...options, resultTypes: ['violations']});
     return found.violations.flatMap(

@@ -10,9 +10,13 @@ from tests.browser.conftest import Open
 pytestmark = pytest.mark.browser
 
 ROWS = "".join(f"<tr class={look}><td>{look}</td></tr>" for look in ("plain", "pale"))
-PAGE = f"""data:text/html,<!doctype html><html lang=en><title>rows</title>
-<style>td {{ background: white; color: black }} .pale td {{ color: silver }}</style>
-<main><h1>Rows</h1><img src=data:,><table><tbody>{ROWS * 20}</tbody></table></main>"""
+# The first of a kind may have nothing to be read.
+TABLE = f"<table><tbody><tr class=pale><td></td></tr>{ROWS * 20}</tbody></table>"
+PAGE = f"""data:text/html,<!doctype html><html lang=en><title>rows</title><style>
+td {{ background: white; color: black }} .pale td {{ color: silver }}
+.night td {{ background: darkslategray }}</style><main><h1>Rows</h1><img src=data:,>
+<section>{TABLE}</section><section>{TABLE}</section>
+<section class=night>{TABLE}</section></main>"""
 
 
 def test_a_fault_of_some_rows_is_found_and_told_once_in_each_theme(
@@ -25,5 +29,8 @@ def test_a_fault_of_some_rows_is_found_and_told_once_in_each_theme(
     assert found == [
         'light: image-alt: <img src="data:,">',
         "light: color-contrast: <td>pale</td>",
+        # On something dark, it is the others that are not seen.
+        "light: color-contrast: <td>plain</td>",
         "dark: color-contrast: <td>pale</td>",
+        "dark: color-contrast: <td>plain</td>",
     ]
