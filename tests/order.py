@@ -18,7 +18,8 @@ SERVERS = ("rabbitmq", "azurite")
 LONGEST_FIRST = (
     *SERVERS,
     *("product", "test_kills", "story", "test_night_kills", "spark", "test_setup"),
-    *("test_history_ledger", "test_embedded", "test_night"),
+    *("test_history_ledger", "test_var", "test_embedded", "test_guard_kills"),
+    "test_night",
 )
 BY_FILE = ("acceptance", "browser", "spark", "together")
 # The last of those who share: one waits for a night that is made meanwhile, and the

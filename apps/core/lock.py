@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -47,7 +47,16 @@ def attempt(name: str) -> Iterator[Lock | None]:
         row = session.execute(query, [key_of(name)]).fetchone()
         yield Lock(session) if row and row[0] else None
     finally:
-        session.close()
+        _let_go(session)
+
+
+def _let_go(session: psycopg.Connection[Any]) -> None:
+    """Have the lock free at once: Postgres notices a closed connection a while later.
+
+    One that is lost holds nothing any more.
+    """
+    with closing(session), suppress(psycopg.OperationalError):
+        session.execute("SELECT pg_advisory_unlock_all()")
 
 
 def wait_for(name: str) -> None:
