@@ -20,9 +20,12 @@ def look_at_a_skip(page: Page) -> None:
     page.get_by_label("Every message with this message id").check()
     page.get_by_label("Value", exact=True).fill("nobody's")
     page.get_by_role("button", name="Look at what it matches").click()
-    expect(
-        page.get_by_role("heading", name="What it would have matched")
-    ).to_be_visible()
+    await_heading(page, "What it would have matched")
+
+
+def await_heading(page: Page, name: str) -> None:
+    """Wait for the page that a click leads to: it is not there with the click."""
+    expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
 
 
 def test_a_skip_is_looked_at_made_with_a_reason_and_removed(
@@ -34,11 +37,14 @@ def test_a_skip_is_looked_at_made_with_a_reason_and_removed(
     looked = faults(page)
     page.get_by_label("Reason").fill("only to try")
     page.locator("button[value=add]").click()
+    await_heading(page, "Handle it again")
     page.goto("/skips")
     page.locator("td.what a", has_text="nobody's").first.click()
+    await_heading(page, "Handle it again")
     made = faults(page)
     page.get_by_label("Reason").fill("tried")
     page.get_by_role("button", name="Remove this skip").click()
+    await_heading(page, "Skips")
     page.goto("/skips?everything=1")
 
     assert (looked, made) == ([], [])
