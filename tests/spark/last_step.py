@@ -5,12 +5,11 @@ from __future__ import annotations
 from multiprocessing.connection import Connection
 
 import django
+from django.db import connection
 
 django.setup()
 
-from django.db import connection  # noqa: E402 - models need Django
-
-from apps.core import clock, snapshot  # noqa: E402
+from apps.core import clock, snapshot  # noqa: E402 - models need Django
 from apps.reports.models import Run  # noqa: E402
 from apps.reports.services import publishing, quality  # noqa: E402
 
