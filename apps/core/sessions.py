@@ -33,4 +33,6 @@ def _parameters(purpose: str) -> dict[str, Any]:
         "keepalives_idle": 5,
         "keepalives_interval": 2,
         "keepalives_count": 3,
+        # They rest while something sent waits to be acknowledged (RFC 5482): in ms.
+        "tcp_user_timeout": 11_000,
     }

@@ -9,6 +9,7 @@ import pytest
 from django.db import connection
 
 from apps.core import lock
+from apps.core.sessions import open_session
 
 pytestmark = pytest.mark.django_db
 
@@ -44,6 +45,16 @@ def test_it_is_free_before_the_session_ends(monkeypatch: pytest.MonkeyPatch) -> 
 
     # A busy Postgres takes its time to notice that a connection was closed.
     assert seen == [set()]
+
+
+def test_a_dead_network_is_found_out_whether_or_not_something_was_sent() -> None:
+    with open_session("test") as session:
+        told = session.info.get_parameters()
+
+    # 5 s of silence, and 3 questions 2 s apart, are as long as what is sent may wait.
+    waits = [int(told[f"keepalives_{name}"]) for name in ("idle", "interval", "count")]
+    idle, interval, count = waits
+    assert int(told["tcp_user_timeout"]) == 1_000 * (idle + interval * count) == 11_000
 
 
 def test_one_whose_session_has_ended_knows_it_and_can_let_go() -> None:
