@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from apps.core.errors import Invalid
-from apps.dashboard.forms import SelectionForm
+from apps.dashboard.forms import SelectionForm, require_valid
 from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
 from apps.poison.query import Query
@@ -18,9 +18,7 @@ from apps.triage.states import Verb
 def of_list(posted: QueryDict) -> Ask:
     """Read what a list asks for: some rows, or everything that its query matches."""
     form = SelectionForm(posted)
-    if not form.is_valid():
-        field, problems = next(iter(form.errors.items()))
-        raise Invalid(field, str(problems[0]))
+    require_valid(form)
     verb, chosen = Verb(form.cleaned_data["verb"]), tuple(form.cleaned_data["ids"])
     query = Query.parse(form.cleaned_data["q"])
     if form.cleaned_data["everything"]:

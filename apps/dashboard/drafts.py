@@ -14,6 +14,7 @@ from django.http import QueryDict
 
 from apps.brokers.models import Topic
 from apps.core.errors import Absent, Invalid, PoisonwebError, Refused
+from apps.dashboard.forms import require_valid
 from apps.dashboard.selectors.skips import Words
 from apps.poison import matching, reading, skip_list
 from apps.poison.matching import Matcher, Preview
@@ -189,9 +190,7 @@ def field_of(wrong: PoisonwebError | None) -> str:
 
 def draft(form: SkipForm, message: Poison | None, principal: Principal) -> Draft:
     """Read a form as a skip; raises Invalid or Refused for what makes none."""
-    if not form.is_valid():
-        field, problems = next(iter(form.errors.items()))
-        raise Invalid(field, str(problems[0]))
+    require_valid(form)
     told = form.cleaned_data
     return Draft(
         topic=message.topic if message else _topic(told["topic"], principal),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from django import forms
 from django.http import QueryDict
 
 from apps.audit.services import Action
+from apps.core.errors import Invalid
 from apps.dashboard.paging import MAX_ID
 from apps.dashboard.selectors.skips import SkipsWanted
 from apps.dashboard.selectors.topics import TopicsWanted
 from apps.dashboard.selectors.trail import Wanted
+from apps.triage.services.selection import REASON_LIMIT, Route
 from apps.triage.states import ASKED
+from poisonguard.contract import NAME_LIMIT
 
 
 class Ids(forms.TypedMultipleChoiceField):
@@ -26,6 +29,13 @@ class Ids(forms.TypedMultipleChoiceField):
         return text.isascii() and text.isdigit() and int(text[:20]) <= MAX_ID
 
 
+def require_valid(form: forms.Form) -> None:
+    """Raise Invalid for the first field that is wrong."""
+    if not form.is_valid():
+        field, problems = next(iter(form.errors.items()))
+        raise Invalid(field, str(problems[0]).rstrip("."))
+
+
 class SelectionForm(forms.Form):
     """What a list sends: rows, or everything that its query matches; and the verb."""
 
@@ -36,6 +46,30 @@ class SelectionForm(forms.Form):
     q = forms.CharField(required=False, strip=False)
     everything = forms.BooleanField(required=False)
     ids = Ids()
+
+
+class DecisionForm(forms.Form):
+    """What a preview's form sends: how the messages go, why, and what to do now."""
+
+    target_topic = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
+    ordered = forms.BooleanField(required=False)
+    reason = forms.CharField(required=False, max_length=REASON_LIMIT)
+    typed = forms.CharField(required=False, max_length=NAME_LIMIT)
+    act = forms.ChoiceField(choices=[("confirm", "confirm"), ("look", "look")])
+
+    @classmethod
+    def read(cls, sent: QueryDict) -> Self:
+        """Parse it; raises Invalid for the first field that is wrong."""
+        form = cls({"act": "confirm", **sent.dict()})
+        require_valid(form)
+        return form
+
+    @property
+    def route(self) -> Route:
+        values = self.cleaned_data
+        return Route(
+            target_topic=values["target_topic"] or None, ordered=values["ordered"]
+        )
 
 
 class TopicsForm(forms.Form):

@@ -58,7 +58,6 @@ urlpatterns = [
     path("topics/<int:topic_id>/samples", lanes.sampled, name="topic-samples"),
     path("operations", operations.index, name="operations"),
     path("operations/preview", operations.preview, name="preview"),
-    path("operations/elsewhere", operations.elsewhere, name="elsewhere"),
     path("operations/confirm", operations.confirm, name="confirm"),
     path("operations/<int:operation_id>", operations.detail, name="operation"),
     path("operations/<int:operation_id>/undo", operations.undo, name="operation-undo"),

@@ -12,24 +12,50 @@ from functools import partial
 from apps.core.after_commit import tell
 from apps.team.rights import Principal
 from apps.triage import tasks
+from apps.triage.errors import Stale
 from apps.triage.models import Operation
 from apps.triage.services import decision, selection
-from apps.triage.services.selection import Ask
+from apps.triage.services.selection import Ask, Route
 
 
 def preview(*, ask: Ask, principal: Principal, now: datetime) -> Operation:
     operation = selection.preview(ask=ask, principal=principal, now=now)
-    if not operation.taken:
-        tell(partial(tasks.take_selection.delay, operation.pk))
+    _enqueue_taking(operation)
     return operation
 
 
-def confirm(
-    *, token: uuid.UUID, reason: str, principal: Principal, now: datetime
-) -> Operation:
-    operation = decision.confirm(
-        token=token, reason=reason, principal=principal, now=now
+def preview_again(
+    *,
+    operation: Operation,
+    route: Route,
+    reason: str,
+    principal: Principal,
+    now: datetime,
+) -> Operation | None:
+    fresh = selection.preview_again(
+        operation=operation, route=route, reason=reason, principal=principal, now=now
     )
+    if fresh is not None:
+        _enqueue_taking(fresh)
+    return fresh
+
+
+def confirm(
+    *,
+    token: uuid.UUID,
+    reason: str,
+    principal: Principal,
+    now: datetime,
+    route: Route | None = None,
+) -> Operation:
+    try:
+        operation = decision.confirm(
+            token=token, reason=reason, principal=principal, now=now, route=route
+        )
+    except Stale as refusal:
+        if refusal.fresh is not None:
+            _enqueue_taking(refusal.fresh)
+        raise
     tell(partial(tasks.run_operation.delay, operation.pk))
     return operation
 
@@ -38,3 +64,8 @@ def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation
     operation = decision.undo(operation_id=operation_id, principal=principal, now=now)
     tell(partial(tasks.run_operation.delay, operation.pk))
     return operation
+
+
+def _enqueue_taking(operation: Operation) -> None:
+    if not operation.taken:
+        tell(partial(tasks.take_selection.delay, operation.pk))

@@ -25,7 +25,6 @@ class Operation(models.Model):
     source = models.CharField(max_length=10)
     query = models.TextField(null=True, help_text="null when chosen one by one")
     topics = ArrayField(models.TextField(), help_text="what the actor may act on")
-    scope = models.BinaryField(help_text="SHA-256 of what was asked for")
     target_topic = models.ForeignKey(
         Topic, null=True, on_delete=models.PROTECT, related_name="+"
     )
@@ -35,7 +34,7 @@ class Operation(models.Model):
     ordered = models.BooleanField(
         default=False, db_default=False, help_text="each topic's messages in order"
     )
-    reason = models.TextField(default="")
+    reason = models.TextField(default="", help_text="a draft, until confirmed")
     as_of = SnapshotField(db_default=CurrentSnapshot())
     taken = models.BooleanField(default=False, help_text="its items are all there")
     total = models.PositiveIntegerField(default=0)

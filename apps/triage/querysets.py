@@ -30,7 +30,7 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         return self.filter(Q(retry_at=None) | Q(retry_at__lte=now))
 
     def stale(self, now: datetime) -> Self:
-        """Keep what nobody confirmed in time, or what a newer preview replaced."""
+        """Keep previews that ended unconfirmed: by age, or cancelled (see NEXT)."""
         return self.filter(
             Q(state=State.PREVIEW, expires_at__lte=now) | Q(state=State.CANCELLED)
         )

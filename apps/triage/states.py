@@ -30,12 +30,12 @@ class State(StrEnum):
 
 
 NEXT: dict[State, frozenset[State]] = {
-    # Cancelled from preview: a newer preview of the same selection replaced it.
-    State.PREVIEW: frozenset({State.QUEUED, State.CANCELLED}),
+    State.PREVIEW: frozenset({State.QUEUED}),
     State.QUEUED: frozenset({State.RUNNING}),
     # Running again: a new run takes an operation over from one that died.
     State.RUNNING: frozenset({State.RUNNING, State.DONE}),
     State.DONE: frozenset(),
+    # Earlier releases cancelled a preview when its actor made another like it.
     State.CANCELLED: frozenset(),
 }
 

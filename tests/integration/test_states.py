@@ -148,7 +148,6 @@ def operation(now: datetime, **values: Any) -> Operation:
             "actor": "user:anna",
             "source": "ui",
             "topics": ["*"],
-            "scope": b"",
             "created_at": now,
             "expires_at": now,
             **values,

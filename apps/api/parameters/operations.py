@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Self
 
-from apps.api.parameters.base import members_of, reason
+from apps.api.parameters.base import members_of, reason, refuse_unknown
 from apps.api.parameters.previews import token_of
 
 
@@ -19,5 +19,9 @@ class Decision:
 
     @classmethod
     def parse(cls, data: object) -> Self:
-        told = members_of(data)
-        return cls(token=token_of(told.get("token")), reason=reason(told.get("reason")))
+        members = members_of(data)
+        # A target that came here instead of with the preview would not be gone by.
+        refuse_unknown(members, {"token", "reason"})
+        return cls(
+            token=token_of(members.get("token")), reason=reason(members.get("reason"))
+        )

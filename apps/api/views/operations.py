@@ -52,7 +52,7 @@ class Operations(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """A token that was used, replaced or expired is a 409 with a new preview."""
+        """A token that was used or has expired is a 409 with a new preview."""
         decision = Decision.parse(request.data)
         operation = dispatch.confirm(
             token=decision.token,

@@ -31,10 +31,13 @@ class Preview(View):
         "Freeze a selection and see what would be done",
         request=schemas.Ask,
         answer=schemas.Preview,
-        refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
+        refusals=[HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def post(self, request: Request) -> Response:
-        """Changes nothing; expires after 15 minutes, or when its like is made anew."""
+        """Changes nothing. A preview ends when it is confirmed, or after 15 minutes.
+
+        A 409 says that the key has 200 previews that wait to be confirmed.
+        """
         now = clock.now()
         ask = asked.ask(request.data)
         operation = dispatch.preview(ask=ask, principal=self.principal, now=now)

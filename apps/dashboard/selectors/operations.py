@@ -368,16 +368,6 @@ def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
     return [item for item in shown if principal.sees(item.poison.topic.name)]
 
 
-def ask_elsewhere(operation: Operation, *, target: str, ordered: bool) -> Ask:
-    """Ask for what a preview had asked for, but to another topic, or in order."""
-    verb = Verb(operation.verb)
-    if operation.query is not None:
-        query = Query.parse(operation.query)
-        return Ask(verb=verb, query=query, target_topic=target, ordered=ordered)
-    ids = operation.items.values_list("poison_id", flat=True)
-    return Ask(verb=verb, ids=tuple(ids), target_topic=target, ordered=ordered)
-
-
 def ask_of_problems(verb: Verb, *, query: Query, problems: tuple[int, ...]) -> Ask:
     """Ask for what matches in these problems, as their list was showing it."""
     numbers = ",".join(str(number) for number in problems)

@@ -16,6 +16,7 @@ from apps.core import clock
 from apps.core.errors import Invalid
 from apps.dashboard import asks, curl
 from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.forms import DecisionForm
 from apps.dashboard.paging import Cursor
 from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
@@ -23,6 +24,7 @@ from apps.team.rights import Scope
 from apps.triage import dispatch
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
+from apps.triage.services.selection import Route
 
 
 @require_safe
@@ -50,32 +52,25 @@ def preview(request: SignedIn) -> HttpResponse:
     return _preview(request, found)
 
 
-@require_POST
-@needs(Scope.OPERATIONS_WRITE)
-def elsewhere(request: SignedIn) -> HttpResponse:
-    """Preview the same selection anew: sent to another topic, or in order."""
-    principal, now = request.user.principal, clock.now()
-    found = operations.preview(request.POST.get("token", ""), principal, now=now)
-    target = request.POST.get("target_topic", "")
-    ordered = "ordered" in request.POST
-    ask = operations.ask_elsewhere(found.operation, target=target, ordered=ordered)
-    made = dispatch.preview(ask=ask, principal=principal, now=now)
-    return _to_preview(request, made)
-
-
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def confirm(request: SignedIn) -> HttpResponse:
+    """Carry out a preview, or preview its selection again as the form says."""
     if request.method != "POST":
-        return redirect("messages")  # somebody reloads the page of a refusal
+        return redirect("messages")  # the page of a refusal was reloaded
     principal, now = request.user.principal, clock.now()
     found = operations.preview(request.POST.get("token", ""), principal, now=now)
-    reason = request.POST.get("reason", "")
     try:
-        asks.check_typed(found, request.POST.get("typed", ""))
-        token = found.operation.token
+        form = DecisionForm.read(request.POST)
+        if form.cleaned_data["act"] == "look":
+            return _look_again(request, found, form)
+        asks.check_typed(found, form.cleaned_data["typed"])
         done = dispatch.confirm(
-            token=token, reason=reason, principal=principal, now=now
+            token=found.operation.token,
+            reason=form.cleaned_data["reason"],
+            principal=principal,
+            now=now,
+            route=form.route,
         )
     except Invalid as wrong:
         return _preview(request, found, wrong=wrong, status=422)
@@ -107,6 +102,19 @@ def undo(request: SignedIn, operation_id: int) -> HttpResponse:
     return redirect("operation", undoing.pk)
 
 
+def _look_again(
+    request: SignedIn, found: PreviewDetail, form: DecisionForm
+) -> HttpResponse:
+    fresh = dispatch.preview_again(
+        operation=found.operation,
+        route=form.route,
+        reason=form.cleaned_data["reason"],
+        principal=request.user.principal,
+        now=clock.now(),
+    )
+    return _to_preview(request, fresh or found.operation)
+
+
 def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
     place = {"token": str(operation.token), "back": asks.back(request)}
     return redirect(f"{reverse('preview')}?{urlencode(place)}")
@@ -125,6 +133,12 @@ def _changed(
     return _preview(request, fresh, changed=str(changed), status=409)
 
 
+def _posted_route(request: SignedIn) -> Route:
+    """Give back what was chosen, right or wrong, to be shown beside what is wrong."""
+    target = request.POST.get("target_topic") or None
+    return Route(target_topic=target, ordered="ordered" in request.POST)
+
+
 def _preview(
     request: SignedIn,
     found: PreviewDetail,
@@ -139,7 +153,8 @@ def _preview(
         "seen": found.seen,
         "wrong": wrong,
         "changed": changed,
-        "reason": request.POST.get("reason", ""),
+        "reason": request.POST.get("reason", found.operation.reason),
+        "route": _posted_route(request) if wrong else Route.of(found.operation),
         "back": asks.back(request),
         "curl": curl.post(request, "/api/v1/operations/preview", found.as_asked),
     }

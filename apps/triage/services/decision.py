@@ -16,28 +16,47 @@ from apps.team.rights import Principal, Scope
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
 from apps.triage.services import selection
-from apps.triage.services.selection import Ask
-from apps.triage.states import State, Verb
+from apps.triage.services.selection import REASON_LIMIT, Ask, Route
+from apps.triage.states import CONFIRMED, State, Verb
 
-REASON_LIMIT = 2000
+ROUTE_CHANGED = (
+    "Where the messages go, or their order, was changed after the preview. "
+    "This is what would happen now; confirm it if that is what you want."
+)
 
 
 def confirm(
-    *, token: uuid.UUID, reason: str, principal: Principal, now: datetime
+    *,
+    token: uuid.UUID,
+    reason: str,
+    principal: Principal,
+    now: datetime,
+    route: Route | None = None,
 ) -> Operation:
     """Turn a preview into a queued operation.
 
+    `route` is what the form says as it is sent; None stands for the preview's own.
     Raises Stale, with a fresh preview where one can be made, when the token was used,
-    has expired, was replaced, or leaves nothing to act on.
+    has expired, leaves nothing to act on, or was previewed with another route. The
+    fresh preview has the route that was asked for, and the reason as its draft.
     """
     principal.require(Scope.OPERATIONS_WRITE)
-    operation = Operation.objects.filter(token=token).first()
-    if operation is None or operation.actor != str(principal.actor):
-        raise Stale("This token is not one of yours.", fresh=None)
+    operation = _own_preview(token, principal)
     reason = _usable(reason, Verb(operation.verb))
-    obstacle = _confirm(operation.pk, reason, principal, now=now)
+    previewed = Route.of(operation)
+    route = route or previewed
+    if route == previewed:
+        obstacle = _confirm(operation.pk, reason, principal, now=now)
+    else:
+        obstacle = ROUTE_CHANGED
     if obstacle:
-        fresh = selection.again(operation=operation, principal=principal, now=now)
+        fresh = selection.preview_again(
+            operation=operation,
+            route=route,
+            reason=reason,
+            principal=principal,
+            now=now,
+        )
         raise Stale(obstacle, fresh=fresh)
     return Operation.objects.get(pk=operation.pk)
 
@@ -58,6 +77,14 @@ def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation
     if obstacle:
         raise Stale(obstacle, fresh=None)
     return Operation.objects.get(pk=operation.pk)
+
+
+def _own_preview(token: uuid.UUID, principal: Principal) -> Operation:
+    operations = Operation.objects.select_related("target_topic")
+    operation = operations.filter(token=token, actor=str(principal.actor)).first()
+    if operation is None:
+        raise Stale("This token is not one of yours.", fresh=None)
+    return operation
 
 
 def _usable(reason: str, verb: Verb) -> str:
@@ -101,11 +128,9 @@ def _confirm(
 
 
 def _obstacle(operation: Operation, *, now: datetime) -> str | None:
-    if operation.state == State.CANCELLED:
-        return "A newer preview of the same selection has replaced this one."
-    if operation.state != State.PREVIEW:
+    if operation.state in CONFIRMED:
         return f"This token was used: it is operation {operation.pk}."
-    if operation.expires_at <= now:
+    if operation.state != State.PREVIEW or operation.expires_at <= now:
         return "This preview has expired."
     if not operation.taken:
         raise NotTaken

@@ -6,10 +6,10 @@ What was seen is what is acted on: a message that comes later is never in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 from django.db import connection, transaction
 from django.db.models import Count
@@ -17,9 +17,9 @@ from django.db.models import Count
 from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.brokers.ports import Ordering
-from apps.core.errors import Absent, Invalid
+from apps.core.errors import Invalid, Refused
 from apps.core.hurry import unless_slow
-from apps.core.ids import digest_of, raw
+from apps.core.text import storable
 from apps.poison.models import Poison
 from apps.poison.origins import Elsewhere
 from apps.poison.query import Query
@@ -29,12 +29,15 @@ from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.querysets import ItemQuerySet
 from apps.triage.services import reserved, strays
-from apps.triage.states import SENDS, ItemState, State, Verb
+from apps.triage.states import SENDS, ItemState, Verb
 
 PREVIEW_LIVES = timedelta(minutes=15)
 # A larger selection is taken by a worker; Confirm waits for it.
 TAKEN_AT_ONCE = 20_000
 MOST_IDS = 10_000
+REASON_LIMIT = 2000
+# An actor's previews that wait for a confirmation: each keeps a copy of its selection.
+MOST_PREVIEWS = 200
 MOST_COUNTED = 10_001
 
 
@@ -64,17 +67,19 @@ class Ask:
         if self.ordered and self.verb is not Verb.REDRIVE:
             raise Invalid("ordered", "only a redrive can keep an order")
 
-    @property
-    def scope(self) -> bytes:
-        """Tell one ask from another, so that a newer preview replaces its like."""
-        chosen = ",".join(str(pk) for pk in sorted(set(self.ids)))
-        target = self.target_topic or ""
-        order = ("ordered",) if self.ordered else ()
-        parts = (
-            *(self.verb, str(self.query), chosen, str(self.dropped_by), target),
-            *order,
-        )
-        return digest_of(*(raw(part) for part in parts))
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """How messages are sent: to another topic (None: to their own), and in order."""
+
+    target_topic: str | None = None
+    ordered: bool = False
+
+    @classmethod
+    def of(cls, operation: Operation) -> Self:
+        topic = operation.target_topic
+        name = None if topic is None else topic.name
+        return cls(target_topic=name, ordered=operation.ordered)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,29 +100,34 @@ class Seen:
     elsewhere: tuple[Elsewhere, ...]
 
 
-def preview(*, ask: Ask, principal: Principal, now: datetime) -> Operation:
+def preview(
+    *, ask: Ask, principal: Principal, now: datetime, reason: str = ""
+) -> Operation:
     """Freeze what is asked for, and give it as an operation that may be confirmed.
 
     A large selection comes back with `taken` false: a worker must `take` it.
+    `reason` is a draft, shown to be confirmed. A preview never ends another one: it
+    ends when it is confirmed, or after PREVIEW_LIVES. Raises Refused where the actor
+    has MOST_PREVIEWS of them already.
     """
     principal.require(Scope.OPERATIONS_WRITE)
+    _check_number(principal, now=now)
     target = _target(ask, principal)
     chosen = _choice(ask, principal.topics)
     if ask.ordered:
         _check_order(chosen, target)
     large = chosen.order_by().values("pk")[: TAKEN_AT_ONCE + 1].count() > TAKEN_AT_ONCE
     with transaction.atomic():
-        _replace_older(ask, principal, now=now)
         operation = Operation.objects.create(
             verb=ask.verb.value,
             actor=str(principal.actor),
             source=principal.source,
             topics=list(principal.topics),
             query=None if ask.query is None else str(ask.query),
-            scope=ask.scope,
             target_topic=target,
             ordered=ask.ordered,
             undo_of_id=ask.dropped_by,
+            reason=reason,
             created_at=now,
             expires_at=now + PREVIEW_LIVES,
         )
@@ -136,7 +146,7 @@ def take(*, operation_id: int, now: datetime) -> None:
     previews = Operation.objects.select_for_update().previews()
     operation = previews.filter(pk=operation_id, taken=False).first()
     if operation is not None:
-        ask = _ask_of(operation)
+        ask = ask_of(operation)
         if ask is not None:
             _take(operation, _choice(ask, operation.topics), now=now)
 
@@ -160,20 +170,32 @@ def see(*, operation: Operation) -> Seen:
     )
 
 
-def again(
-    *, operation: Operation, principal: Principal, now: datetime
+def preview_again(
+    *,
+    operation: Operation,
+    route: Route,
+    reason: str,
+    principal: Principal,
+    now: datetime,
 ) -> Operation | None:
-    """Preview afresh what an operation's preview had asked for.
+    """Preview afresh what an operation's preview had asked for, by this route.
 
     None where it had chosen only messages that are not here.
     """
-    ask = _ask_of(operation)
+    ask = ask_of(operation)
     if ask is None:
         return None
-    return preview(ask=ask, principal=principal, now=now)
+    if ask.verb.value in SENDS:
+        ask = replace(ask, target_topic=route.target_topic, ordered=route.ordered)
+    draft = storable(reason)[:REASON_LIMIT]
+    return preview(ask=ask, principal=principal, now=now, reason=draft)
 
 
-def _ask_of(operation: Operation) -> Ask | None:
+def ask_of(operation: Operation) -> Ask | None:
+    """Read what an operation's preview asked for.
+
+    None where it had chosen only messages that are not here.
+    """
     verb, target = Verb(operation.verb), operation.target_topic
     name = None if target is None else target.name
     if operation.undo_of_id is not None:
@@ -194,7 +216,7 @@ def _target(ask: Ask, principal: Principal) -> Topic | None:
     named = Topic.objects.filter(name=ask.target_topic)
     topic = named.select_related("broker").first()
     if topic is None or not principal.sees(topic.name):
-        raise Absent(f"target_topic: there is no topic {ask.target_topic} here")
+        raise Invalid("target_topic", f"there is no topic {ask.target_topic} here")
     if topic.broker_id is None:
         raise Invalid("target_topic", f"the topic {topic.name} has no broker")
     return topic
@@ -214,10 +236,14 @@ def _check_order(chosen: PoisonQuerySet, target: Topic | None) -> None:
             )
 
 
-def _replace_older(ask: Ask, principal: Principal, *, now: datetime) -> None:
-    Operation.objects.previews().filter(
-        actor=str(principal.actor), scope=ask.scope
-    ).transition(to=State.CANCELLED, finished_at=now)
+def _check_number(principal: Principal, *, now: datetime) -> None:
+    previews = Operation.objects.previews().filter(actor=str(principal.actor))
+    if previews.filter(expires_at__gt=now).count() >= MOST_PREVIEWS:
+        minutes = PREVIEW_LIVES // timedelta(minutes=1)
+        raise Refused(
+            f"You have {MOST_PREVIEWS} previews open, the most there may be: "
+            f"confirm one, or wait up to {minutes} minutes until one ends."
+        )
 
 
 # Why an item will be passed over, or '' if it will be acted on.

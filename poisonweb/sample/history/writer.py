@@ -28,7 +28,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.services import decision, running
 from apps.triage.services.running import Ended
-from apps.triage.services.selection import PREVIEW_LIVES, Ask
+from apps.triage.services.selection import PREVIEW_LIVES
 from apps.triage.states import Verb
 from poisonweb.sample.history import told
 from poisonweb.sample.history.plan import SLOT, Count, Day, Poisoned, Step, What
@@ -168,7 +168,6 @@ class _Writer:
             source=SAMPLE.source,
             topics=list(SAMPLE.topics),
             query=str(Query((Term("day", self.day.day.isoformat()),))),
-            scope=Ask(verb=verb, ids=tuple(ids)).scope,
             taken=True,
             total=len(ids),
             created_at=step.at - LOOKED_AT,

@@ -12,7 +12,7 @@ from apps.brokers.services import RoutingPublisher
 from apps.core import clock
 from apps.poison.models import Poison
 from apps.team.rights import Role, Scope
-from apps.triage.models import Operation
+from apps.triage.models import Item, Operation
 from apps.triage.services import running, selection
 from tests.integration.api.caller import Caller, Told, person, program
 from tests.reports import poisons
@@ -244,17 +244,80 @@ def test_an_expired_token_is_a_409_with_a_fresh_preview_that_works(
     assert confirm(caller, fresh["token"]).status == 202
 
 
-def test_a_newer_preview_of_the_same_replaces_the_older(
+def test_a_newer_preview_of_the_same_selection_leaves_the_older_one_good(
     caller: Caller, now: datetime
 ) -> None:
     poisons(now, 2)
     older, newer = (preview(caller).json["token"] for _ in range(2))
 
-    told = confirm(caller, older)
+    accepted = confirm(caller, older)
+    late = confirm(caller, newer)
 
-    assert (told.status, "newer preview" in told.detail) == (409, True)
-    assert confirm(caller, told.json["preview"]["token"]).status == 202
-    assert newer
+    assert accepted.status == 202
+    assert (late.status, late.detail) == (409, "Nothing is left to act on.")
+    reasons = [each["reason"] for each in late.json["preview"]["skipped"]]
+    assert reasons == [f"operation {accepted.json['id']} has it"]
+
+
+def test_a_refused_confirmation_leaves_the_other_previews_of_its_actor_good(
+    caller: Caller, now: datetime
+) -> None:
+    poisons(now, 2)
+    stale, good = (preview(caller).json["token"] for _ in range(2))
+    Operation.objects.filter(token=stale).update(expires_at=now)
+
+    refused = confirm(caller, stale)
+    accepted = confirm(caller, good)
+
+    assert (refused.status, accepted.status) == (409, 202)
+
+
+def test_two_scripts_with_one_key_that_take_turns_both_get_their_operation(
+    caller: Caller, now: datetime
+) -> None:
+    first, second = poisons(now, 2)
+    mine = preview(caller, q="topic:orders").json["token"]
+    theirs = preview(caller, q="topic:orders").json["token"]
+    Operation.objects.update(expires_at=now)
+
+    refusals = [confirm(caller, token).json["preview"] for token in (mine, theirs)]
+    done = [confirm(caller, each["token"]).status for each in refusals]
+
+    # The second finds its messages with the first: no turn more is needed to end.
+    assert done == [202, 409]
+    assert {item.poison_id for item in Item.objects.filter(held=True)} == {
+        first.pk,
+        second.pk,
+    }
+
+
+def test_an_actor_has_only_so_many_previews_open_and_others_are_not_hindered(
+    caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "MOST_PREVIEWS", 2)
+    poisons(now, 1)
+    tokens = [preview(caller).json["token"] for _ in range(2)]
+
+    refused = preview(caller)
+    other = preview(person())
+    confirm(caller, tokens[0])
+    after_one_was_used = preview(caller)
+
+    assert (refused.status, "2 previews open" in refused.detail) == (409, True)
+    assert (other.status, after_one_was_used.status) == (200, 200)
+
+
+@pytest.mark.parametrize("member", ["target_topic", "ordered", "q"])
+def test_a_confirmation_refuses_members_that_belong_to_the_preview(
+    caller: Caller, now: datetime, member: str
+) -> None:
+    poisons(now, 1)
+    token = preview(caller).json["token"]
+
+    told = caller.post("operations", {"token": token, "reason": "r", member: "x"})
+
+    assert (told.status, told.pointers) == (422, [f"/{member}"])
+    assert not Operation.objects.confirmed().exists()
 
 
 def test_a_foreign_token_is_a_409_that_shows_nothing(
@@ -399,7 +462,7 @@ def test_a_target_that_does_not_exist_is_told(caller: Caller, now: datetime) -> 
     poisons(now, 1)
     told = preview(caller, verb="redrive", target_topic="nowhere")
 
-    assert (told.status, "nowhere" in told.detail) == (404, True)
+    assert (told.status, told.pointers) == (422, ["/target_topic"])
 
 
 def test_a_key_for_some_topics_acts_on_them_only(now: datetime) -> None:

@@ -104,8 +104,8 @@ def test_a_look_says_who_failed_in_another_queue_than_it_is_sent_to(
     (strays, own) = poisons(now, 2, headers=told), poisons(now, 1, headers=here)
 
     asked, page = look(anna, "redrive", ids=ids(*strays, *own))
-    form = {"token": str(asked.token), "target_topic": "orders"}
-    chosen = anna.post("/operations/elsewhere", form, follow=True).content.decode()
+    form = {"token": str(asked.token), "target_topic": "orders", "act": "look"}
+    chosen = anna.post("/operations/confirm", form, follow=True).content.decode()
     _, alone = look(anna, "redrive", ids=ids(*own))
     stray, message = (
         anna.get(f"/messages/{one.pk}").content.decode() for one in (strays[0], own[0])
@@ -225,10 +225,10 @@ def test_the_same_selection_can_be_sent_to_another_topic(
     (poison,) = poisons(now, 1, topic="unknown to any broker")
     operation, _ = look(anna, "redrive", ids=ids(poison))
 
-    form = {"token": str(operation.token), "target_topic": "orders"}
-    response = anna.post("/operations/elsewhere", form)
+    form = {"token": str(operation.token), "target_topic": "orders", "act": "look"}
+    response = anna.post("/operations/confirm", form)
     moved = Operation.objects.latest("pk")
-    confirm(anna, moved)
+    confirm(anna, moved, target_topic="orders")
     run(moved)
 
     poison.refresh_from_db()
@@ -298,8 +298,8 @@ def test_an_order_is_offered_where_it_is_kept(
         for each in (kept, nowhere)
     )
     token = Operation.objects.get(items__poison=kept).token
-    asked = {"token": token, "target_topic": "", "ordered": "1"}
-    ordered = anna.post("/operations/elsewhere", asked, follow=True)
+    asked = {"token": token, "target_topic": "", "ordered": "1", "act": "look"}
+    ordered = anna.post("/operations/confirm", asked, follow=True)
 
     assert 'name="ordered"' in offered.content.decode()
     assert 'name="ordered"' not in unoffered.content.decode()

@@ -1,0 +1,334 @@
+"""What is confirmed is what stands in the form, whatever was changed after a preview.
+
+Each field of each form that previews is changed, and its button is pressed: what the
+form says is done, or nothing is, and a fresh preview keeps the reason that was typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from apps.audit.models import Entry
+from apps.bookmarks.models import Mark
+from apps.brokers.models import Broker, Topic
+from apps.capture.models import Lane
+from apps.dashboard.selectors import operations
+from apps.poison.models import Skip
+from apps.poison.skip_list import OVERBROAD_AFTER
+from apps.team.rights import Role
+from apps.triage.models import Operation
+from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.page_forms import PageForm, form_on
+from tests.positions import opened, settle, update
+from tests.reports import drop, poisons
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+REASON = "the invoice service is mended"
+Preview = Callable[[], PageForm]
+
+
+@pytest.fixture
+def admin(sign_in: SignIn) -> Client:
+    return sign_in(Role.ADMIN, reads_bodies=True)
+
+
+@pytest.fixture
+def parking(orders: Topic) -> Topic:
+    return Topic.objects.create(
+        name="parking", native_name="parking", broker_id=orders.broker_id
+    )
+
+
+def preview_of(client: Client, verb: str, *, button: str, **form: Any) -> PageForm:
+    response = client.post("/operations/preview", {"verb": verb, **form}, follow=True)
+    return form_on(response, button=button)
+
+
+@pytest.fixture
+def requeue(admin: Client, parking: Topic, now: datetime) -> PageForm:
+    ids = [poison.pk for poison in poisons(now, 2)]
+    return preview_of(admin, "redrive", ids=ids, button="Requeue 2 messages")
+
+
+@pytest.fixture
+def dropping(admin: Client, now: datetime, monkeypatch: pytest.MonkeyPatch) -> PageForm:
+    monkeypatch.setattr(operations, "MANY", 1)
+    ids = [poison.pk for poison in poisons(now, 2)]
+    return preview_of(admin, "drop", ids=ids, button="Drop 2 messages")
+
+
+@pytest.fixture
+def restoring(admin: Client, now: datetime) -> PageForm:
+    dropped = poisons(now, 2)
+    drop(now, *dropped)
+    ids = [poison.pk for poison in dropped]
+    return preview_of(admin, "restore", ids=ids, button="Restore 2 messages")
+
+
+@pytest.fixture
+def skip(admin: Client, orders: Topic, now: datetime) -> PageForm:
+    # So many that a rule which matches all of them has a box to tick.
+    poisons(now, OVERBROAD_AFTER, headers=[("tenant", b"acme")])
+    form = {"topic": "orders", "by": "header", "where": "tenant", "value": "acme"}
+    response = admin.post("/skips/new", {"act": "look", **form})
+    return form_on(response, button='value="add"')
+
+
+@pytest.fixture
+def move(admin: Client, now: datetime) -> PageForm:
+    (position,) = opened(now).positions
+    settle(now, update(position.epoch, (0, 100)))
+    response = admin.get(f"/positions/{position.pk}/move?strategy=shift&by=-60")
+    return form_on(response, button="Move the position")
+
+
+@pytest.fixture
+def broker_removal(admin: Client) -> PageForm:
+    broker = Broker.objects.create(name="ours", kind="redis_streams", url="env:OURS")
+    return form_on(admin.get(f"/brokers/{broker.pk}/remove"), button="Remove ours")
+
+
+@pytest.fixture
+def topic_removal(admin: Client) -> PageForm:
+    topic = Topic.objects.create(name="bills", native_name="bills")
+    return form_on(admin.get(f"/topics/{topic.pk}/remove"), button="Remove bills")
+
+
+@pytest.fixture
+def tee(admin: Client, orders: Topic) -> PageForm:
+    response = admin.get(f"/topics/{orders.pk}/mode?mode=tee")
+    return form_on(response, button="Tee orders-poison")
+
+
+FIELDS = {
+    "requeue": {"target_topic", "ordered", "reason"},
+    "dropping": {"reason", "typed"},
+    "restoring": {"reason"},
+    "skip": {
+        *("topic", "by", "where", "value", "consumer_group", "handler_version"),
+        *("lives", "everything", "reason"),
+    },
+    "move": {"reason", "fence"},
+    "broker_removal": {"reason"},
+    "topic_removal": {"reason"},
+    "tee": {"reason", "tee_queue"},
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_of_the_form_has_a_test_here(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    form: PageForm = request.getfixturevalue(name)
+
+    assert form.visible == FIELDS[name]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("target_topic", "parking"), ("ordered", "1")]
+)
+def test_a_requeue_whose_route_changed_is_refused_with_a_fresh_preview_of_that_route(
+    admin: Client, requeue: PageForm, field: str, value: str
+) -> None:
+    refused = requeue.press(admin, "confirm", reason=REASON, **{field: value})
+    nothing_yet = Operation.objects.confirmed().count()
+    fresh = form_on(refused, button="Requeue 2 messages")
+    done = fresh.press(admin, "confirm")
+
+    assert refused.status_code == 409
+    assert "was changed after the preview" in refused.content.decode()
+    assert (nothing_yet, done.status_code) == (0, 302)
+    assert (fresh.values[field], fresh.values["reason"]) == (value, REASON)
+    operation = Operation.objects.confirmed().get()
+    target = operation.target_topic.name if operation.target_topic else ""
+    assert (target, operation.ordered) == (
+        ("parking", False) if field == "target_topic" else ("", True)
+    )
+    assert operation.reason == REASON
+
+
+def test_preview_again_shows_the_chosen_route_and_keeps_the_typed_reason(
+    admin: Client, requeue: PageForm
+) -> None:
+    looked = requeue.press(admin, "look", target_topic="parking", reason=REASON)
+    page = admin.get(looked["Location"])
+    fresh = form_on(page, button="Requeue 2 messages")
+
+    assert looked.status_code == 302
+    assert "will be sent to" in page.content.decode()
+    assert (fresh.values["target_topic"], fresh.values["reason"]) == ("parking", REASON)
+    assert not Operation.objects.confirmed().exists()
+
+
+def test_a_route_back_to_the_origin_is_refused_when_another_topic_was_previewed(
+    admin: Client, requeue: PageForm
+) -> None:
+    looked = requeue.press(admin, "look", target_topic="parking")
+    fresh = form_on(admin.get(looked["Location"]), button="Requeue 2 messages")
+
+    refused = fresh.press(admin, "confirm", target_topic="", reason=REASON)
+
+    assert refused.status_code == 409
+    assert "their topic" in refused.content.decode()
+    assert not Operation.objects.confirmed().exists()
+
+
+def test_a_target_that_is_gone_is_named_beside_the_field_and_the_reason_survives(
+    admin: Client, requeue: PageForm, parking: Topic
+) -> None:
+    parking.delete()
+
+    refused = requeue.press(admin, "confirm", target_topic="parking", reason=REASON)
+
+    assert refused.status_code == 422
+    assert 'id="target-wrong"' in refused.content.decode()
+    form = form_on(refused, button="Requeue 2 messages")
+    assert form.values["reason"] == REASON
+    assert not Operation.objects.confirmed().exists()
+
+
+def test_an_order_that_the_chosen_topic_does_not_keep_is_refused_beside_the_field(
+    admin: Client, requeue: PageForm, parking: Topic
+) -> None:
+    queue = Broker.objects.create(name="sqs", kind="azure_queue", url="env:NOWHERE")
+    Topic.objects.filter(pk=parking.pk).update(broker=queue)
+
+    refused = requeue.press(
+        admin, "confirm", target_topic="parking", ordered="1", reason=REASON
+    )
+
+    form = form_on(refused, button="Requeue 2 messages")
+    assert refused.status_code == 422
+    assert 'id="ordered-wrong"' in refused.content.decode()
+    assert (form.values["target_topic"], form.values["ordered"]) == ("parking", "1")
+    assert form.values["reason"] == REASON
+
+
+@pytest.mark.parametrize("name", ["requeue", "dropping", "restoring"])
+def test_the_reason_that_stands_in_the_form_is_the_operations(
+    admin: Client, name: str, request: pytest.FixtureRequest
+) -> None:
+    form: PageForm = request.getfixturevalue(name)
+
+    done = form.press(admin, "confirm", reason=REASON, typed="2")
+
+    assert done.status_code == 302, done.content
+    assert Operation.objects.confirmed().latest("pk").reason == REASON
+
+
+def test_a_drop_with_another_number_typed_is_refused_and_the_reason_survives(
+    admin: Client, dropping: PageForm
+) -> None:
+    refused = dropping.press(admin, "confirm", reason=REASON, typed="3")
+
+    assert refused.status_code == 422
+    form = form_on(refused, button="Drop 2 messages")
+    assert form.values["reason"] == REASON
+    assert not Operation.objects.confirmed().exists()
+
+
+@pytest.mark.parametrize("name", ["requeue", "dropping", "restoring"])
+def test_an_expired_preview_is_refused_with_a_fresh_one_that_keeps_the_reason(
+    admin: Client, name: str, now: datetime, request: pytest.FixtureRequest
+) -> None:
+    form: PageForm = request.getfixturevalue(name)
+    Operation.objects.previews().update(expires_at=now)
+
+    refused = form.press(admin, "confirm", reason=REASON, typed="2")
+    fresh = form_on(refused, button=" 2 messages</button>")
+    done = fresh.press(admin, "confirm", typed="2")
+
+    assert (refused.status_code, done.status_code) == (409, 302)
+    assert Operation.objects.confirmed().latest("pk").reason == REASON
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("topic", "bills"),
+        ("by", "pointer"),
+        ("where", "customer"),
+        ("value", "other"),
+        ("consumer_group", "billing"),
+        ("handler_version", "2026.11.20"),
+    ],
+)
+def test_a_skip_that_was_changed_is_refused_with_a_fresh_look_and_the_reason_survives(
+    admin: Client, skip: PageForm, field: str, value: str
+) -> None:
+    Topic.objects.create(name="bills", native_name="bills")
+
+    refused = skip.press(admin, "add", reason=REASON, everything="1", **{field: value})
+
+    form = form_on(refused, button="What consumers shall pass over")
+    assert refused.status_code in {409, 422}
+    assert (form.values[field], form.values["reason"]) == (value, REASON)
+    assert not Skip.objects.exists()
+
+
+@pytest.mark.parametrize(("lives", "days"), [("week", 7), ("quarter", 90)])
+def test_a_skip_ends_when_the_form_says_and_has_its_reason(
+    admin: Client, skip: PageForm, now: datetime, lives: str, days: int
+) -> None:
+    done = skip.press(admin, "add", reason=REASON, lives=lives, everything="1")
+
+    added = Skip.objects.get()
+    assert done.status_code == 302
+    assert added.expires_at is not None
+    assert (added.expires_at - now).days in {days - 1, days}
+    assert added.reason == REASON
+
+
+def test_a_skip_of_every_message_is_added_only_while_its_box_is_ticked(
+    admin: Client, skip: PageForm
+) -> None:
+    refused = skip.press(admin, "add", reason=REASON)
+    again = form_on(refused, button='value="add"')
+    done = again.press(admin, "add", everything="1")
+
+    assert (refused.status_code, done.status_code) == (422, 302)
+    assert Skip.objects.get().reason == REASON
+
+
+def test_a_move_needs_the_fence_of_a_holder_at_work_and_keeps_the_reason(
+    admin: Client, move: PageForm
+) -> None:
+    refused = move.press(admin, reason=REASON)
+    untouched = Mark.objects.get().processed
+    again = form_on(refused, button="Move the position")
+    done = again.press(admin, fence="1")
+
+    assert (refused.status_code, untouched) == (409, 100)
+    assert (done.status_code, Mark.objects.get().processed) == (302, 40)
+    assert Entry.objects.latest("seq").reason == REASON
+
+
+@pytest.mark.parametrize("name", ["broker_removal", "topic_removal"])
+def test_a_removal_has_the_reason_that_stands_in_the_form(
+    admin: Client, name: str, request: pytest.FixtureRequest
+) -> None:
+    form: PageForm = request.getfixturevalue(name)
+
+    done = form.press(admin, reason=REASON)
+
+    assert done.status_code == 302
+    assert Entry.objects.latest("seq").reason == REASON
+
+
+def test_a_tee_copies_to_the_queue_that_stands_in_the_form(
+    admin: Client, tee: PageForm
+) -> None:
+    refused = tee.press(admin, tee_queue="orders", reason=REASON)
+    again = form_on(refused, button="Tee orders-poison")
+    done = again.press(admin, tee_queue="copies")
+
+    lane = Lane.objects.get()
+    assert (refused.status_code, done.status_code) == (422, 302)
+    assert (lane.mode, lane.tee_queue) == ("tee", "copies")
+    assert Entry.objects.latest("seq").reason == REASON
