@@ -52,7 +52,6 @@ def dropped(poison: Poison, *, finished_at: datetime) -> None:
         actor="user:anna",
         source="api",
         topics=["*"],
-        scope=b"",
         reason="seen",
         taken=True,
         created_at=finished_at,
