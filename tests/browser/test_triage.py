@@ -78,6 +78,25 @@ def test_a_message_that_fails_again_is_the_same_message(open_page: Open) -> None
     expect(page.get_by_text("after a requeue").first).to_be_visible()
 
 
+def test_a_topic_chosen_after_the_preview_is_previewed_before_anything_is_sent(
+    open_page: Open,
+) -> None:
+    page = open_page(CONTENT, refused=True)
+    await_rows(page, 1)
+    page.get_by_label(f"Select message {rows(page)[0]}").check()
+    preview(page, "Requeue…")
+
+    page.get_by_label("Reason").fill("to the spare queue")
+    page.get_by_label("Send to").select_option("orders")
+    page.get_by_role("button", name="Requeue 1 message").click()
+
+    expect(page.get_by_role("alert")).to_contain_text("was changed after the preview")
+    expect(page.get_by_text("1 message will be sent to orders")).to_be_visible()
+    expect(page.get_by_label("Send to")).to_have_value("orders")
+    expect(page.get_by_label("Reason")).to_have_value("to the spare queue")
+    assert "/operations/confirm" in page.url
+
+
 def test_what_its_consumer_can_handle_by_now_becomes_handled(open_page: Open) -> None:
     # The sample's back end is away for a while and then back; until it is, they return.
     page = open_page("/messages?q=is:open+error:TimeoutError")

@@ -22,6 +22,7 @@ from apps.poison.models import Skip
 from apps.poison.skip_list import OVERBROAD_AFTER
 from apps.team.rights import Role
 from apps.triage.models import Operation
+from apps.triage.services import selection
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.page_forms import PageForm, form_on
 from tests.positions import opened, settle, update
@@ -246,6 +247,24 @@ def test_an_expired_preview_is_refused_with_a_fresh_one_that_keeps_the_reason(
 
     assert (refused.status_code, done.status_code) == (409, 302)
     assert Operation.objects.confirmed().latest("pk").reason == REASON
+
+
+def test_a_fresh_preview_that_a_worker_still_takes_is_polled_and_keeps_the_reason(
+    admin: Client, orders: Topic, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisons(now, 2)
+    every = {"q": "topic:orders", "everything": "1"}
+    requeue = preview_of(admin, "redrive", button="Requeue 2 messages", **every)
+    monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
+
+    refused = requeue.press(admin, "confirm", reason=REASON, ordered="1")
+    fresh = Operation.objects.latest("pk")
+    address = f"/operations/preview?token={fresh.token}"
+    selection.take(operation_id=fresh.pk, now=now)
+    form = form_on(admin.get(address), button="Requeue 2 messages")
+
+    assert f'hx-get="{address}&amp;' in refused.content.decode()
+    assert (form.values["ordered"], form.values["reason"]) == ("1", REASON)
 
 
 @pytest.mark.parametrize(
