@@ -6,6 +6,8 @@ the end with a file of one long test.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests import needs
@@ -28,23 +30,29 @@ AT_LAST = ("test_first_hour", "test_hung_redis", "test_embedded")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (_place(_group(item)), _lateness(item.path.stem)))
-    if getattr(config.option, "loadgroup", False):
-        for item in items:
-            if group := _group(item):
-                _share(item, group)
 
 
-def _share(item: pytest.Item, group: str) -> None:
-    """Name the group where xdist's scheduler looks for it, behind the test's name.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> Iterator[None]:
+    """Name the groups where xdist's scheduler looks for them: behind the tests' names.
 
     The mark `xdist_group` would do nothing: xdist 3.8 makes this name of it in a place
-    that pytest 9.2 no longer reads.
+    that pytest 9.2 no longer reads. The names are taken back at once: what is random in
+    a test comes from its name, and shall be the same when it runs alone.
     """
-    item._id = type(item._id).parse(f"{item.nodeid}@{group}")
+    if not getattr(session.config.option, "loadgroup", False):
+        return (yield)
+    names = [item._id for item in session.items]
+    for item in session.items:
+        if group := _group(item):
+            item._id = type(item._id).parse(f"{item.nodeid}@{group}")
+    try:
+        return (yield)
+    finally:
+        for item, name in zip(session.items, names, strict=True):
+            item._id = name
 
 
 def _group(item: pytest.Item) -> str:

@@ -95,7 +95,10 @@ class Server:
     def _spawn(self) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", PROGRAM, str(self.port)],
+                [
+                    *("setpriv", "--pdeathsig", "KILL", "--"),
+                    *(sys.executable, "-m", PROGRAM, str(self.port)),
+                ],
                 cwd=ROOT,
                 env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}:{ROOT}/sdk"},
                 stdout=log,

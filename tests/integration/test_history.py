@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -67,12 +66,15 @@ def story(
     django_db_setup: None,
     django_db_blocker: DjangoDbBlocker,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Story]:
+) -> Story:
     var = tmp_path_factory.mktemp("var")
     with django_db_blocker.unblock():
         register_sample()
-        yield tell(var)
-        wipe()
+        try:
+            return tell(var)
+        finally:
+            # Other tests of this file may come next, and expect an empty database.
+            wipe()
 
 
 def register_sample() -> None:
