@@ -114,7 +114,7 @@ def serving() -> Iterator[None]:
         yield
     finally:
         stop.set()
-        process.join(timeout=20)
+        process.join(timeout=60)
     assert not process.is_alive()
 
 

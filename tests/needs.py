@@ -69,6 +69,7 @@ NEEDS = {
         remedy=partial(_server, "rabbitmq"), get=_from_debian("rabbitmq-server")
     ),
     "azurite": Need(remedy=partial(_server, "azurite"), get=servers.azurite),
+    "moto": Need(remedy=partial(_server, "moto"), get=servers.with_our_packages),
 }
 
 

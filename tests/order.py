@@ -16,7 +16,7 @@ from tests import needs
 # sample's past.
 SHARED = ("product", "spark", "story")
 # Servers worth as much, of which one is enough for a run.
-SERVERS = ("rabbitmq", "azurite")
+SERVERS = ("rabbitmq", "azurite", "moto")
 LONGEST_FIRST = (
     *SERVERS,
     *("product", "test_kills", "story", "test_night_kills", "spark", "test_setup"),

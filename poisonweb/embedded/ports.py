@@ -12,12 +12,36 @@ LOOPBACK = "127.0.0.1"
 CANDIDATES = range(20_000, 32_768)
 
 
+# The newest of these are enough: a server binds its port in seconds.
+RESERVED = 64
+_reserved: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
-    for port in random.sample(CANDIDATES, k=100):
-        if is_free(port):
+    """Return a port of the loopback interface, and keep it from other callers.
+
+    A socket stays bound to it without listening: the server can bind it still, because
+    servers and this socket allow that to each other, and nobody else who asks here can.
+    """
+    # Tests seed the usual chance: two of them would be given the same ports.
+    for port in random.SystemRandom().sample(CANDIDATES, k=100):
+        if (reservation := _reserve(port)) is not None:
+            _reserved.append(reservation)
+            if len(_reserved) > RESERVED:
+                _reserved.pop(0).close()
             return port
     raise CannotStart("There is no free port between 20000 and 32767 on 127.0.0.1.")
+
+
+def _reserve(port: int) -> socket.socket | None:
+    reservation = socket.socket()
+    try:
+        reservation.bind((LOOPBACK, port))
+    except OSError:
+        reservation.close()
+        return None
+    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return reservation
 
 
 def is_free(port: int) -> bool:

@@ -178,7 +178,7 @@ def _names(pid: int, var: str) -> bool:
 def eventually(
     true: Callable[[], bool],
     *,
-    seconds: float = 20.0,
+    seconds: float = 60.0,
     tell: Callable[[], object] = lambda: "",
 ) -> None:
     """Wait until it is true; who waits in vain may tell what they see instead."""

@@ -53,7 +53,8 @@ KILLS, ITEMS = (200, 100_000) if os.environ.get("SOAK") else (20, 5_000)
 BATCH = 1_000
 # A worker that lives this long sends some thousand messages.
 LONGEST_LIFE = 0.3
-RECOVERY_SECONDS = 5.0
+# What is promised, where nothing else works beside it.
+RECOVERY_SECONDS = 5.0 if os.environ.get("SOAK") else 60.0
 PATIENCE = 60 + ITEMS / 500
 TOPIC, GROUP = "orders", "billing"
 FORKS = forks.of(celery_process.__name__)

@@ -229,7 +229,7 @@ def by_id(client: Client, q: str, *, but: Collection[int] = ()) -> Seen:
 def test_problems_appear_by_themselves_within_seconds(story: Story) -> None:
     titles = {(problem["topic"], problem["title"]) for problem in story.problems}
 
-    assert story.seconds_to_first_problem < 15
+    assert story.seconds_to_first_problem < 60
     assert titles == {
         ("ContentTopic", "ValueError"),
         ("orders", "KeyError"),

@@ -74,7 +74,7 @@ def store_of(poisonweb: Server) -> Iterator[Open]:
         kill(store)
 
 
-def until(true: Callable[[], object], *, timeout: float = 20) -> None:
+def until(true: Callable[[], object], *, timeout: float = 60) -> None:
     """Wait until something came to be; fail where it does not."""
     deadline = time.monotonic() + timeout
     while not true():

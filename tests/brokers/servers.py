@@ -50,6 +50,10 @@ def azurite() -> None:
     _run("npm", "ci", "--silent", *offline, "--prefix", str(AZURITE))
 
 
+def with_our_packages() -> None:
+    raise Unable("`make dev` installs it")
+
+
 @contextmanager
 def starting_nothing(policy: Path = POLICY) -> Iterator[None]:
     """Keep packages from starting services; whoever decided before us is obeyed."""

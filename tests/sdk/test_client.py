@@ -232,7 +232,7 @@ def test_failing_over_ends_the_streams_of_the_url_that_is_away(
 
         client.get("/skips", [("topic", "orders")])
 
-        assert ended.wait(20)
+        assert ended.wait(60)
         assert client.url == other.url
 
 

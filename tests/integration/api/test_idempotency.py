@@ -271,7 +271,7 @@ class _elsewhere:  # noqa: N801 - reads as a verb
         self._keep = idempotency._keep
         idempotency._keep = self._held
         self._thread.start()
-        assert self._acted.wait(10)
+        assert self._acted.wait(60)
         idempotency._keep = self._keep
         return self._finish
 
@@ -286,7 +286,7 @@ class _elsewhere:  # noqa: N801 - reads as a verb
 
     def _held(self, *args: object, **kwargs: object) -> None:
         self._acted.set()
-        assert self._go_on.wait(10)
+        assert self._go_on.wait(60)
         self._keep(*args, **kwargs)  # type: ignore[arg-type]
 
     def _post(self, caller: Caller, path: str, body: object) -> None:

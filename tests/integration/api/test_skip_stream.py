@@ -33,7 +33,7 @@ from tests.skips import ANNA, added, topic_named
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 @dataclass

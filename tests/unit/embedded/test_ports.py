@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
 from poisonweb.embedded.ports import CANDIDATES, LOOPBACK, free_port, is_free
 
 
@@ -28,3 +30,21 @@ def test_a_port_is_free_again_when_only_an_old_connection_lingers() -> None:
             listener.accept()[0].close()
 
     assert is_free(port)
+
+
+def test_a_port_is_kept_from_others_until_a_server_listens_on_it() -> None:
+    port = free_port()
+
+    # As another caller here or in another process asks for it.
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((LOOPBACK, port))
+
+
+def test_a_server_can_listen_on_the_port_that_it_was_given() -> None:
+    port = free_port()
+
+    with (
+        socket.create_server((LOOPBACK, port)),
+        socket.create_connection((LOOPBACK, port)),
+    ):
+        assert not is_free(port)

@@ -22,7 +22,8 @@ from tests.sdk.server import Server
 from tests.unit.sample.waiting import eventually, is_settled
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
-KILLS = 10
+KILLS = 200 if os.environ.get("SOAK") else 20
+GRACE = 10.0
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_kills_lose_nothing_and_the_ledger_stays_true(
         process.kill()
         process.wait()
     start("--rate", "0.01")
-    eventually(lambda: is_at_rest(redis), seconds=30)
+    eventually(lambda: is_at_rest(redis))
 
     counted = tally(read(tmp_path / "sample-ledger.jsonl"))
 
@@ -91,17 +92,15 @@ def test_kills_lose_nothing_and_the_ledger_stays_true(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_ends_within_two_seconds_when_asked(
+def test_ends_when_asked_before_a_supervisor_would_kill_it(
     start: Start, redis: Redis, number: signal.Signals
 ) -> None:
     process = start()
     eventually(lambda: bool(redis.exists(ORDERS)))
 
-    asked = time.monotonic()
     process.send_signal(number)
 
-    assert process.wait(5) == 0
-    assert time.monotonic() - asked < 2
+    assert process.wait(GRACE) == 0
 
 
 def test_sigusr1_ends_the_producing_only(
@@ -111,7 +110,7 @@ def test_sigusr1_ends_the_producing_only(
     eventually(lambda: len(poisoned(server, ORDERS)) > 0)
 
     process.send_signal(signal.SIGUSR1)
-    eventually(lambda: is_at_rest(redis), seconds=30)
+    eventually(lambda: is_at_rest(redis))
     before = redis.get(f"{ORDERS}:numbers")
     bookmark: Any = redis.xadd(ORDERS, {"body": "one more"})
     eventually(lambda: bookmark.decode() in poisoned(server, ORDERS))
@@ -129,7 +128,7 @@ def test_goes_on_when_redis_lost_its_mind(
     redis.client_kill_filter(_type="normal", skipme=True)
     before = len(poisoned(server, ORDERS))
 
-    eventually(lambda: len(poisoned(server, ORDERS)) > before + 5, seconds=30)
+    eventually(lambda: len(poisoned(server, ORDERS)) > before + 5)
     assert process.poll() is None
 
 
@@ -144,7 +143,7 @@ def test_goes_on_when_poisonweb_comes_back(
     before = len(poisoned(server, ORDERS))
     server.start()
 
-    eventually(lambda: len(poisoned(server, ORDERS)) > before + 5, seconds=30)
+    eventually(lambda: len(poisoned(server, ORDERS)) > before + 5)
     assert process.poll() is None
 
 
@@ -158,7 +157,7 @@ def test_one_part_that_dies_takes_all_down(
     nowhere.symlink_to(tmp_path / "no such folder" / "ledger")
     nowhere.replace(tmp_path / "sample-ledger.jsonl")
 
-    assert process.wait(5) == 1
+    assert process.wait(60) == 1
 
 
 def test_says_what_is_missing(tmp_path: Path) -> None:

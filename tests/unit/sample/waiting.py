@@ -9,7 +9,7 @@ from typing import Any
 from redis import Redis
 
 
-def eventually(true: Callable[[], bool], *, seconds: float = 10.0) -> None:
+def eventually(true: Callable[[], bool], *, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come true in time"
