@@ -11,6 +11,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,12 +30,19 @@ ROLE = "poisonweb"
 ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ.get("PATH", os.defpath)}
 RECOVERY_SECONDS = 10.0
 
+# Root seems to be another user, inside a user namespace; its files stay root's.
+MAPPED = ("unshare", "--user", "--map-user=1", "--map-group=1", "--")
 NOBODY = 65_534
-# Root's way through closed folders is kept: the data may well lie under /root.
+# Root's way through closed folders is kept: the data may well lie under /root. Without
+# the securebit, access(2), by which initdb looks for its files, would not count it.
 AS_NOBODY = (
     *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
-    *("--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--"),
+    *("--securebits=+no_setuid_fixup", "--inh-caps=+dac_override"),
+    *("--ambient-caps=+dac_override", "--"),
 )
+
+# A shell reads these also between the double quotes in which initdb puts its own path.
+READ_IN_QUOTES = frozenset('"$`\\')
 
 # Whoever loses these after a crash loses a test that has failed anyway.
 FORGETFUL = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
@@ -67,10 +75,11 @@ def prepare(folder: Path, *, rights: str = "") -> None:
     draft.mkdir(parents=True, mode=0o700)
     wrapper = _wrapper(draft)
     password = secret(folder / "superuser-password")
-    _call(wrapper, "initdb", *_initdb_options(draft), given=password)
+    with _initdb() as initdb:
+        _call(wrapper, initdb, *_initdb_options(draft), given=password)
     statements = FOUNDATION.substitute(rights=rights, password=_password(folder))
     single = ("--single", "-D", str(draft), "postgres")
-    said = _call(wrapper, "postgres", *single, given=statements)
+    said = _call(wrapper, _binary("postgres"), *single, given=statements)
     if "ERROR" in said:
         raise CannotStart(f"Postgres refused to make its database: {_end(said)}")
     draft.rename(folder / "data")
@@ -78,7 +87,7 @@ def prepare(folder: Path, *, rights: str = "") -> None:
 
 def _check_version(data: Path) -> None:
     theirs = (data / "PG_VERSION").read_text(encoding="ascii").strip()
-    said = _call((), "postgres", "--version", given="")
+    said = _call((), _binary("postgres"), "--version", given="")
     ours = said.split()[-1].partition(".")[0]
     if theirs != ours:
         raise CannotStart(
@@ -176,18 +185,24 @@ def _wrapper(data: Path) -> tuple[str, ...]:
     if os.geteuid() != 0 and _has_name(os.geteuid()):
         return ()
     version = (str(_binary("postgres")), "--version")
-    mapped = ("unshare", "--user", "--map-user=1", "--map-group=1", "--")
-    if _works(*mapped, *version):
-        return mapped
+    if _works(*MAPPED, *version):
+        _hand_over(data, os.geteuid(), os.getegid())
+        return MAPPED
     # Containers often forbid user namespaces, even to root.
     if _works(*AS_NOBODY, *version):
-        for path in (data, *data.rglob("*")):
-            os.chown(path, NOBODY, NOBODY)
+        _hand_over(data, NOBODY, NOBODY)
         return AS_NOBODY
     raise CannotStart(
         "Postgres does not run as root or as a user without a name, and this system "
         "lets it be nobody else: run as an ordinary user, or set DATABASE_URL."
     )
+
+
+def _hand_over(data: Path, user: int, group: int) -> None:
+    """Make `user` the owner of the data, who was another one on another machine."""
+    for path in (data, *data.rglob("*")):
+        if path.stat().st_uid != user:
+            os.chown(path, user, group)
 
 
 def _has_name(user: int) -> bool:
@@ -204,9 +219,30 @@ def _works(*command: str) -> bool:
     return False
 
 
-def _call(wrapper: tuple[str, ...], name: str, *arguments: str, given: str) -> str:
+@contextmanager
+def _initdb() -> Iterator[Path]:
+    """Give initdb under a path that a shell reads as it is."""
+    initdb = _binary("initdb")
+    if READ_IN_QUOTES.isdisjoint(str(initdb)):
+        yield initdb
+        return
+    package = initdb.parents[2]
+    with tempfile.TemporaryDirectory(prefix="initdb-") as folder:
+        copy = Path(folder, initdb.relative_to(package.parent))
+        copy.parent.mkdir(parents=True)
+        # Links to programs would be resolved, those to what they read are not.
+        for name in ("initdb", "postgres"):
+            shutil.copy2(initdb.with_name(name), copy.parent)
+        for name in ("lib", "share"):
+            (copy.parents[1] / name).symlink_to(initdb.parents[1] / name)
+        libraries = f"{package.name}.libs"
+        Path(folder, libraries).symlink_to(package.with_name(libraries))
+        yield copy
+
+
+def _call(wrapper: tuple[str, ...], binary: Path, *arguments: str, given: str) -> str:
     done = subprocess.run(
-        (*wrapper, str(_binary(name)), *arguments),
+        (*wrapper, str(binary), *arguments),
         env=ENVIRONMENT,
         input=given,
         stdout=subprocess.PIPE,
@@ -215,7 +251,7 @@ def _call(wrapper: tuple[str, ...], name: str, *arguments: str, given: str) -> s
         check=False,
     )
     if done.returncode:
-        raise CannotStart(f"Postgres's {name} failed: {_end(done.stdout)}")
+        raise CannotStart(f"Postgres's {binary.name} failed: {_end(done.stdout)}")
     return done.stdout
 
 

