@@ -23,7 +23,9 @@ run:
 # Tests start Java often and for seconds: what it or Spark would compile best is never
 # worth it, and the classes that Spark loads are mapped instead of read each time.
 CLASSES = .venv/spark.jsa
-MAPPED = -XX:SharedArchiveFile="$(CURDIR)/$(CLASSES)"
+# As Spark's launcher reads it: between quotes, where these two are escaped.
+ARCHIVE = "$(subst ",\",$(subst \,\\,$(CURDIR)))/$(CLASSES)"
+MAPPED = -XX:SharedArchiveFile=$(ARCHIVE)
 UNCOMPILED = -Dspark.sql.codegen.wholeStage=false \
 	-Dspark.sql.codegen.factoryMode=NO_CODEGEN
 test soak: export JDK_JAVA_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
@@ -49,9 +51,9 @@ ready: dev
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target $(CLASSES) needs
 
 # Where Spark does not start, its tests say why; without the file they are only slower.
+$(CLASSES): export SPARK_SUBMIT_OPTS = -XX:ArchiveClassesAtExit=$(ARCHIVE) $(UNCOMPILED)
 $(CLASSES): tests/spark/class_data.py spark/requirements.txt | dev
-	@SPARK_SUBMIT_OPTS='-XX:ArchiveClassesAtExit="$(CURDIR)/$@" $(UNCOMPILED)' \
-		PYTHONPATH=. .venv/bin/python $< >$@.log 2>&1 || tail $@.log >&2
+	@PYTHONPATH=. .venv/bin/python $< >$@.log 2>&1 || tail $@.log >&2
 
 # No check asks a server anything; the settings only want to know where they would be.
 CHECKS = format lint types imports migrations dockerfile compose collected

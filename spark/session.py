@@ -67,6 +67,8 @@ def _environment(*, local: bool) -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Spark's Python workers read our data source, whatever folder they start in.
         "PYTHONPATH": os.pathsep.join(path),
+        # Java reads the names of files by it: in any other, "ü" may not be one letter.
+        "LC_ALL": "C.UTF-8",
     }
     return variables | ({"SPARK_LOCAL_IP": LOOPBACK} if local else {})
 

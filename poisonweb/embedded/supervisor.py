@@ -299,7 +299,7 @@ def recover(var: Path, *, seconds: float = 5.0) -> None:
 
 def _kill_marked(var: Path) -> None:
     """Kill what is left of programs of this `var`, whatever group it went to."""
-    mark = f"{MARK}={var}".encode()
+    mark = os.fsencode(f"{MARK}={var}")
     for pid in processes.everybody():
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             environment = (processes.PROC / str(pid) / "environ").read_bytes()

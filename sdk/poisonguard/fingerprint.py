@@ -212,7 +212,9 @@ def _word(text: str) -> str:
 
 _PYTHON_START = "Traceback (most recent call last)"
 _PYTHON_FRAME = re.compile(
-    r'^[ |+]*+File "([^"\n]{1,1000})", line [0-9]++, in ([^\n]{1,200})', re.MULTILINE
+    # The name of a file may hold quotes, too.
+    r'^[ |+]*+File "([^\n]{1,1000}?)", line [0-9]++, in ([^\n]{1,200})',
+    re.MULTILINE,
 )
 _AT_FRAME = re.compile(r"^[ \t]++at (?:async |new )?+([^\n]{1,1000})", re.MULTILINE)
 _BLOCK_END = re.compile(r"^[ \t]*+(?:Caused by|Suppressed):", re.MULTILINE)

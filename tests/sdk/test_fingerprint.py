@@ -241,6 +241,12 @@ def test_a_library_that_fails_by_itself_still_has_frames() -> None:
     assert frames(trace) == ("decoder.py in decode",)
 
 
+def test_a_path_with_quotes_is_the_path_of_a_frame() -> None:
+    trace = '  File "/srv/an "odd" app/orders.py", line 1, in handle\n'
+
+    assert frames(trace) == ("orders.py in handle",)
+
+
 def test_a_recursion_is_one_frame_however_deep() -> None:
     def fail(depth: int) -> None:
         if not depth:
@@ -330,6 +336,8 @@ HOSTILE = [
     " " * 100_000,
     "|" * 99_999 + "x",
     '  File "' * 12_500,
+    '  File "' + '", line 1' * 12_500,
+    '  File ""\n' * 10_000,
     '  File "a", line 1, in a\n' * 5_000,
     "Traceback (most recent call last)" * 3_000,
     "[" * 100_000,
