@@ -24,7 +24,7 @@ from apps.brokers.models import Topic
 from apps.capture.models import Lane, Mode
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
-from tests.acceptance.product import START, Product, clone, started
+from tests.acceptance.product import ODD_NAME, START, Product, clone, started
 from tests.servers import FOLDER
 from tests.template import migrated
 
@@ -131,7 +131,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
 
     It is one for all who ask: they find what was decided before, and leave it at work.
     """
-    tree = clone(tmp_path_factory.mktemp("a clone"))
+    tree = clone(tmp_path_factory.mktemp("product") / ODD_NAME)
     with started(tree, *START, seconds=90) as product:
         yield product
 
