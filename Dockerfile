@@ -1,6 +1,6 @@
 # Two images: `product` for web, worker, beat and lanes, and `reports`, the same with
 # Spark and Java, for the worker of that queue. compose.yaml puts them together.
-# `--build-arg BROKERS="rabbitmq sqs"` adds the clients of these brokers.
+# Both hold the clients of all kinds of brokers.
 # Linters check this file (`make check`); nobody has built it yet. Tell us how it went.
 
 FROM python:3.13-slim AS packages
@@ -8,11 +8,10 @@ RUN python -m venv --without-pip /opt/venv
 COPY requirements.txt /tmp/
 RUN pip --python /opt/venv/bin/python install --no-cache-dir \
     --require-hashes --only-binary :all: -r /tmp/requirements.txt
-ARG BROKERS=""
 COPY apps/brokers/requirements /tmp/brokers/
-RUN for broker in $BROKERS; do \
+RUN for pins in /tmp/brokers/*.txt; do \
         pip --python /opt/venv/bin/python install --no-cache-dir \
-        --require-hashes --only-binary :all: -r "/tmp/brokers/$broker.txt" || exit 1; \
+        --require-hashes --only-binary :all: -r "$pins" || exit 1; \
     done
 
 

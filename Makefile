@@ -15,7 +15,7 @@ PYTHON = $(or $(shell \
 INSTALL = $(PYTHON) -P poisonweb/embedded/install.py
 PYTEST = .venv/bin/python -m pytest
 
-# With BROKERS="rabbitmq sqs" also for these, now and at each later `make run`.
+# BROKERS changes nothing any more, for every client is installed; it goes next release.
 run:
 	@$(INSTALL) $(BROKERS)
 	@exec .venv/bin/python -m poisonweb.embedded

@@ -1,7 +1,7 @@
 """Set up `.venv` for `make run` or, with `dev`, for `make test`.
 
-The clients of brokers are extras, wished for by their kinds: `install.py rabbitmq sqs`.
-A wish is remembered until `make clean`.
+The clients of all kinds of brokers belong to both. Until the next release kinds may
+still be named, as in `install.py rabbitmq sqs`, which changes nothing any more.
 
 Where nothing changed since the last time, this is a look at a file. It is called by its
 path with the system's Python, so it imports nothing but what comes with Python.
@@ -16,7 +16,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -28,17 +28,16 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 PINS = ROOT / "poisonweb" / "embedded" / "requirements"
 
+# One file for each kind of broker whose client is an extra on servers of your own.
+BROKERS = ROOT / "apps" / "brokers" / "requirements"
+CLIENTS = {file.stem: file for file in sorted(BROKERS.glob("*.txt"))}
 RUN = (
     ROOT / "requirements.txt",
     PINS / "postgres.txt",
     ROOT / "spark" / "requirements.txt",
+    *CLIENTS.values(),
 )
 DEV = (*RUN, ROOT / "requirements-dev.txt")
-# One file for each kind of broker whose client is an extra; the tests need them all.
-BROKERS = ROOT / "apps" / "brokers" / "requirements"
-EXTRAS = {file.stem: file for file in sorted(BROKERS.glob("*.txt"))}
-# How an extra is written down in the stamp.
-REMEMBERED = "+"
 # Installed in their own ways, whatever is wished.
 ALWAYS = (PINS / "build.txt", PINS / "redis.txt")
 WHEELS = ("--quiet", "--require-hashes", "--only-binary", ":all:")
@@ -46,9 +45,8 @@ WHEELS = ("--quiet", "--require-hashes", "--only-binary", ":all:")
 BUILT = ("--no-binary", "pyspark", "--build-constraints", PINS / "build.txt")
 # What they take, in MiB: here where they cannot be linked, and in the installer's
 # cache, which keeps what it fetched and what it built of that.
-VENV_MIB = {"run": 950, "dev": 1700}
-CACHE_MIB = {"run": 2400, "dev": 600}
-EXTRA_MIB = 50
+VENV_MIB = {"run": 1000, "dev": 1700}
+CACHE_MIB = {"run": 2450, "dev": 600}
 BOOT_MIB = 100
 
 
@@ -61,24 +59,19 @@ class Wish:
     """What is to be in `.venv`: what `make run` needs, or all that the tests do."""
 
     name: str
-    extras: frozenset[str] = frozenset()
 
     @classmethod
-    def parse(cls, arguments: list[str], *, remembered: Iterable[str]) -> Wish:
-        asked = {word for word in arguments if word != "dev"}
-        if unknown := asked - EXTRAS.keys():
+    def parse(cls, arguments: list[str]) -> Wish:
+        if unknown := set(arguments) - {"dev", *CLIENTS}:
             raise Unable(
                 f"BROKERS: {', '.join(sorted(unknown))} is no broker with a client of "
-                f"its own: use {', '.join(EXTRAS)}."
+                "its own: leave BROKERS out, every client is installed."
             )
-        name = "dev" if "dev" in arguments else "run"
-        return cls(name, frozenset(asked.union(remembered) & EXTRAS.keys()))
+        return cls("dev" if "dev" in arguments else "run")
 
     @property
     def files(self) -> tuple[Path, ...]:
-        if self.name == "dev":
-            return DEV
-        return (*RUN, *(EXTRAS[extra] for extra in sorted(self.extras)))
+        return DEV if self.name == "dev" else RUN
 
     @property
     def digest(self) -> str:
@@ -86,19 +79,14 @@ class Wish:
 
     @property
     def parts(self) -> list[Wish]:
-        """Who sets up for the tests can run it, too, with every client."""
-        return [Wish("run", self.extras), *([self] if self.name == "dev" else [])]
-
-    @property
-    def room(self) -> int:
-        extras = len(self.extras) if self.name == "run" else 0
-        return VENV_MIB[self.name] + EXTRA_MIB * extras
+        """Who sets up for the tests can run it, too."""
+        return [Wish("run"), *([self] if self.name == "dev" else [])]
 
 
 def main(arguments: list[str]) -> int:
     try:
         with _alone():
-            _install(Wish.parse(arguments, remembered=_remembered()))
+            _install(Wish.parse(arguments))
     except subprocess.CalledProcessError as problem:
         return _refuse(f"Setting up failed in {Path(problem.cmd[0]).name}, see above.")
     except (Unable, OSError) as problem:
@@ -115,8 +103,6 @@ def _install(wish: Wish) -> None:
     done = _stamps()
     # For the tests there is everything already.
     if {wish.digest, Wish("dev").digest} & set(done[1:]):
-        if wish.extras - set(_remembered()):
-            _stamp(*done, extras=wish.extras)
         return
     _check_machine()
     _check_room(ROOT, BOOT_MIB)
@@ -126,11 +112,10 @@ def _install(wish: Wish) -> None:
         if VENV.exists():
             shutil.rmtree(VENV)
         _call(uv, "venv", "--quiet", "--python", sys.executable, VENV)
-        _stamp(_digest(), extras=wish.extras)
+        _stamp(_digest())
     _check_disks(uv, wish)
     _sync(uv, wish)
-    digests = [part.digest for part in wish.parts]
-    _stamp(_digest(), *digests, extras=wish.extras)
+    _stamp(_digest(), *(part.digest for part in wish.parts))
 
 
 def _sync(uv: Path, wish: Wish) -> None:
@@ -176,7 +161,7 @@ def _check_disks(uv: Path, wish: Wish) -> None:
     cache = Path(os.fsdecode(told.stdout.strip()))
     cache.mkdir(parents=True, exist_ok=True)
     if cache.stat().st_dev != ROOT.stat().st_dev:
-        _check_room(ROOT, wish.room)
+        _check_room(ROOT, VENV_MIB[wish.name])
     missing = [part.name for part in wish.parts if not _is_cached(uv, part)]
     if missing:
         _check_room(cache, sum(CACHE_MIB[name] for name in missing))
@@ -206,21 +191,12 @@ def _digest(*files: Path) -> str:
 
 def _stamps() -> list[str]:
     """Return the digest of the Python of .venv, then those of what is in it."""
-    return [word for word in _stamped() if not word.startswith(REMEMBERED)]
-
-
-def _remembered() -> list[str]:
-    return [word[1:] for word in _stamped() if word.startswith(REMEMBERED)]
-
-
-def _stamped() -> list[str]:
     file = VENV / "stamp"
     return file.read_text(encoding="utf-8").split() if file.exists() else []
 
 
-def _stamp(*digests: str, extras: Iterable[str]) -> None:
-    wishes = (REMEMBERED + extra for extra in sorted(extras))
-    (VENV / "stamp").write_text("\n".join((*digests, *wishes)), encoding="utf-8")
+def _stamp(*digests: str) -> None:
+    (VENV / "stamp").write_text("\n".join(digests), encoding="utf-8")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 
 from apps.brokers import adapters
 from apps.core.errors import Unavailable
-from poisonweb.embedded.install import EXTRAS
+from poisonweb.embedded.install import CLIENTS
 
 
 class Blocking(MetaPathFinder):
@@ -43,7 +43,7 @@ def without(
     adapters.adapter.cache_clear()
 
 
-@pytest.mark.parametrize("without", EXTRAS, indirect=True)
+@pytest.mark.parametrize("without", CLIENTS, indirect=True)
 def test_a_client_that_is_missing_is_told_with_the_way_to_it(without: str) -> None:
     with pytest.raises(Unavailable) as told:
         adapters.adapter(without)

@@ -16,38 +16,49 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Wish]:
     wishes: list[Wish] = []
     monkeypatch.setattr(install, "VENV", tmp_path / ".venv")
     (tmp_path / ".venv").mkdir()
-    install._stamp(install._digest(), extras=())
+    install._stamp(install._digest())
     for name in ("_check_room", "_check_disks", "_uv"):
         monkeypatch.setattr(install, name, lambda *_: Path("uv"))
     monkeypatch.setattr(install, "_sync", lambda _, wish: wishes.append(wish))
     return wishes
 
 
-def test_the_wish_for_a_client_is_kept_at_later_runs(installed: list[Wish]) -> None:
-    codes = [install.main(words) for words in (["rabbitmq"], [], ["sqs"], [], [])]
+def test_run_installs_the_client_of_every_kind_of_broker(installed: list[Wish]) -> None:
+    codes = [install.main([]) for _ in "ab"]
 
-    assert codes == [0] * 5
-    assert [sorted(wish.extras) for wish in installed] == [
-        ["rabbitmq"],
-        ["rabbitmq", "sqs"],
-    ]
-    assert install.EXTRAS["sqs"] in installed[1].files
+    assert codes == [0, 0]
+    (wish,) = installed
+    assert wish.name == "run"
+    assert set(install.CLIENTS.values()) <= set(wish.files)
 
 
-def test_who_has_set_up_for_the_tests_has_every_client(installed: list[Wish]) -> None:
-    for words in (["dev"], ["sqs"], [], ["dev"]):
+def test_naming_brokers_still_works_and_installs_nothing_more(
+    installed: list[Wish],
+) -> None:
+    codes = [install.main(words) for words in ([], ["rabbitmq"], ["rabbitmq", "sqs"])]
+
+    assert codes == [0] * 3
+    assert [wish.name for wish in installed] == ["run"]
+
+
+def test_a_stamp_of_the_release_before_is_replaced_by_one_more_set_up(
+    installed: list[Wish],
+) -> None:
+    before = (install._digest(), "0" * 64, "+rabbitmq")
+    (install.VENV / "stamp").write_text("\n".join(before))
+
+    codes = [install.main([]) for _ in "ab"]
+
+    assert codes == [0, 0]
+    assert [wish.name for wish in installed] == ["run"]
+    assert "+rabbitmq" not in (install.VENV / "stamp").read_text()
+
+
+def test_run_after_dev_has_nothing_to_install(installed: list[Wish]) -> None:
+    for words in (["dev"], [], ["dev"]):
         install.main(words)
 
     assert [wish.name for wish in installed] == ["dev"]
-    assert install._remembered() == ["sqs"]
-
-
-def test_setting_up_for_the_tests_forgets_no_wish(installed: list[Wish]) -> None:
-    for words in (["rabbitmq"], ["dev"], []):
-        install.main(words)
-
-    assert [wish.name for wish in installed] == ["run", "dev"]
-    assert install._remembered() == ["rabbitmq"]
 
 
 def test_a_client_that_is_none_is_told_in_one_line(
@@ -61,16 +72,21 @@ def test_a_client_that_is_none_is_told_in_one_line(
     assert told.count("\n") == 1
 
 
-def test_each_extra_is_a_kind_of_broker_and_is_in_what_the_tests_need() -> None:
-    dev = install.DEV[-1].read_text()
+def test_each_client_is_of_a_kind_of_broker() -> None:
+    assert install.CLIENTS.keys() <= adapters.KINDS.keys()
 
-    assert install.EXTRAS.keys() <= adapters.KINDS.keys()
-    for file in install.EXTRAS.values():
-        assert set(re.findall(r"^\S+==\S+", file.read_text(), re.MULTILINE)) <= {
-            pin
-            for pins in (dev, *(run.read_text() for run in install.RUN))
-            for pin in re.findall(r"^\S+==\S+", pins, re.MULTILINE)
-        }
+
+def test_a_client_is_pinned_to_one_version_in_all_files() -> None:
+    ours = {name for file in install.CLIENTS.values() for name, _ in _pins_of(file)}
+    pins = {pin for file in install.DEV for pin in _pins_of(file) if pin[0] in ours}
+
+    assert {"pika", "boto3"} <= ours
+    assert len(pins) == len(ours)
+
+
+def _pins_of(file: Path) -> list[tuple[str, str]]:
+    pin = re.compile(r"^([^\s=\[]+)\S*==(\S+)", re.MULTILINE)
+    return pin.findall(file.read_text())
 
 
 def test_tells_how_much_room_is_missing_and_where(tmp_path: Path) -> None:
@@ -95,7 +111,7 @@ def test_another_content_of_a_file_is_another_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", [*install.DEV, *install.ALWAYS, *install.EXTRAS.values()]
+    "file", [*install.DEV, *install.ALWAYS, *install.CLIENTS.values()]
 )
 def test_pins_name_hashes_and_no_place(file: Path) -> None:
     text = file.read_text()
