@@ -235,7 +235,7 @@ def adapted(broker: Queues) -> Iterator[None]:
     """Make it the kind `queues`, as if it were one of the adapters."""
     module = ModuleType(f"{adapters.__name__}.{KIND}")
     module.ADAPTER = broker  # type: ignore[attr-defined]
-    kind = Kind(name=KIND, title="Queues", client="redis", url="", suffix="-dead")
+    kind = Kind(name=KIND, title="Queues", client="redis", url="")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(adapters.KINDS, KIND, kind)
         patch.setitem(sys.modules, module.__name__, module)

@@ -111,15 +111,26 @@ def set_policies(
     return Topic.objects.select_related("broker").get(pk=topic.pk)
 
 
-def options_from(text: str) -> dict[str, object]:
+def options_from(text: str, *, example: str = "") -> dict[str, object]:
     """Read options as people write them: a JSON object, or nothing."""
     if not text.strip():
         return {}
     try:
-        told = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        told = None
-    return _options("options", told)
+        value = None
+    return read_options(value, example=example)
+
+
+def read_options(value: object, *, example: str = "") -> dict[str, object]:
+    """Read options of any kind; an `example` of its kind stands in the error."""
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value):
+        such = f"such as {example}, or nothing" if example else "or nothing"
+        raise Invalid("options", f"give a JSON object, {such}.")
+    if not _is_keepable(value):
+        remedy = f"give at most {OPTIONS_LIMIT} characters of plain JSON."
+        raise Invalid("options", remedy)
+    return dict(value)
 
 
 def limits_of(topic: Topic) -> frozenset[str]:
@@ -154,7 +165,7 @@ def pasted(
         for name, ours in OURS_IN_HOST_JSON.items()
         if name in found
     }
-    known = _options("options", told.get("options"))
+    known = read_options(told.get("options"))
     return {**told, **policies, "options": {**known, **found}}
 
 
@@ -260,14 +271,6 @@ def _link(name: str, value: object) -> str:
     return value.strip()
 
 
-def _options(name: str, value: object) -> dict[str, object]:
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value):
-        raise Invalid(name, 'give a JSON object, such as {"body_field": "body"}.')
-    if not _is_keepable(value):
-        raise Invalid(name, f"give at most {OPTIONS_LIMIT} characters of plain JSON.")
-    return dict(value)
-
-
 def _is_keepable(value: object) -> bool:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -284,6 +287,6 @@ _READ: Mapping[str, Callable[[str, object], object]] = {
     "retention_days": _days,
     "owner": _text,
     "runbook": _link,
-    "options": _options,
+    "options": lambda _, value: read_options(value),
 }
 NAMES = tuple(each.name for each in fields(Policies))

@@ -38,12 +38,14 @@ def add(
     principal: Principal,
     now: datetime,
 ) -> Broker:
-    """Add what somebody entered; raises Invalid for a name or an address of no use.
+    """Add a broker; raises Invalid for a value of no use, or a kind without its client.
 
     `url` is an address in the clear, which is kept sealed, or env:NAME.
     """
     require_all_topics(principal)
     adapters.known(kind)
+    if remedy := adapters.missing_client(kind):
+        raise Invalid("kind", remedy)
     _check_name(name)
     kept = _kept(url)
     _check_address(kind, kept, options)

@@ -10,7 +10,7 @@ from typing import Self
 
 from django.http import QueryDict
 
-from apps.brokers import policies, registering, secrets
+from apps.brokers import adapters, policies, registering, secrets
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies
 from apps.capture import watching
@@ -53,7 +53,7 @@ class BrokerForm:
             name=self.name.strip(),
             kind=self.kind,
             url=self.url.strip(),
-            options=policies.options_from(self.options),
+            options=self._options(self.kind),
             principal=principal,
             now=now,
         )
@@ -63,10 +63,15 @@ class BrokerForm:
             broker=broker,
             name=self.name.strip(),
             url=self.url.strip() or None,
-            options=policies.options_from(self.options),
+            options=self._options(broker.kind),
             principal=principal,
             now=now,
         )
+
+    def _options(self, kind: str) -> dict[str, object]:
+        known = adapters.KINDS.get(kind)
+        example = known.broker_options if known else ""
+        return policies.options_from(self.options, example=example)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +103,9 @@ class PoliciesForm:
     def keep(self, topic: Topic, principal: Principal, *, now: datetime) -> Topic:
         told: dict[str, object] = {
             **self.values,
-            "options": policies.options_from(self.options),
+            "options": policies.options_from(
+                self.options, example=_example_of_options(topic)
+            ),
         }
         if self.host_json.strip():
             told = policies.pasted(topic, self.host_json, told)
@@ -159,6 +166,11 @@ def field_of(wrong: PoisonwebError | None) -> str:
 
 def written(options: Mapping[str, object]) -> str:
     return json.dumps(options, ensure_ascii=False, indent=2) if options else ""
+
+
+def _example_of_options(topic: Topic) -> str:
+    known = adapters.KINDS.get(topic.broker.kind) if topic.broker else None
+    return known.topic_options if known else ""
 
 
 def _text(value: object) -> str:

@@ -70,6 +70,31 @@ def test_nothing_but_its_adapter_knows_a_broker_by_name() -> None:
     assert found == []
 
 
+def test_no_sentence_of_a_broker_has_backticks() -> None:
+    """Pages and answers show errors as plain text: a backtick would stand there."""
+    files = [file for file in product_modules() if "brokers" in file.parts]
+
+    found = [
+        f"{file.relative_to(ROOT)}:{line}"
+        for file in files
+        for line, text in texts_of(ast.parse(file.read_text()))
+        if "`" in text and "vocabularies" not in file.parts
+    ]
+
+    assert len(files) > 50
+    assert found == []
+
+
+def texts_of(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Give every text but the docstrings, with its line."""
+    alone = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    for node in ast.walk(module):
+        if id(node) in alone or not isinstance(node, ast.Constant):
+            continue
+        if isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
 @pytest.mark.django_db
 def test_no_migration_is_pending() -> None:
     call_command("makemigrations", check=True, dry_run=True, verbosity=0)

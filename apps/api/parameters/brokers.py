@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from apps.api.parameters.base import members_of, refuse_unknown, required, text
-from apps.brokers.policies import Policies
+from apps.brokers import adapters, policies
 from apps.core.errors import Invalid
 
 OF_A_BROKER = {"name", "kind", "url", "options"}
@@ -24,11 +24,12 @@ class NewBroker:
     def parse(cls, data: object) -> Self:
         told = members_of(data)
         refuse_unknown(told, OF_A_BROKER)
+        kind = required("kind", told)
         return cls(
             name=required("name", told),
-            kind=required("kind", told),
+            kind=kind,
             url=_url(told.get("url")),
-            options=_options(told.get("options")) or {},
+            options=_options(told.get("options"), kind=kind) or {},
         )
 
 
@@ -70,8 +71,8 @@ def _url(value: object) -> str:
     return value
 
 
-def _options(value: object) -> Mapping[str, object] | None:
+def _options(value: object, *, kind: str = "") -> Mapping[str, object] | None:
     if value is None:
         return None
-    read = Policies().changed({"options": value})
-    return read.options
+    known = adapters.KINDS.get(kind)
+    return policies.read_options(value, example=known.broker_options if known else "")

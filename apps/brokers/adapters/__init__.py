@@ -1,7 +1,7 @@
 """One module for each kind of broker, and the way to it by the kind's name.
 
-A module is imported only when a broker of its kind is spoken to: their clients are
-optional extras, and one that is not installed is told in a line.
+A module is imported only when a broker of its kind is offered or spoken to: the clients
+are optional extras, and a sentence says how to install one that is missing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Pasted = Callable[[str], dict[str, object]]
 class Kind:
     """A kind of broker, as people know it.
 
-    `client` is the Python module it needs; `url` an example of an address;
-    `suffix` what its users put behind a topic's name to name its dead-letter queue.
+    `client` is the Python module it needs. `url`, `broker_options` and `topic_options`
+    are examples of an address and of options in JSON; "" where a kind has no options.
     `host_json` names the module that reads what can be pasted of a `host.json`.
     """
 
@@ -31,7 +31,8 @@ class Kind:
     title: str
     client: str
     url: str
-    suffix: str
+    broker_options: str = ""
+    topic_options: str = ""
     host_json: str = ""
 
 
@@ -43,21 +44,23 @@ KINDS = {
             title="Redis Streams",
             client="redis",
             url="redis://:password@host:6379/0",
-            suffix="-poison",
+            broker_options='{"body_field": "body"}',
+            topic_options='{"body_field": "body"}',
         ),
         Kind(
             name="rabbitmq",
             title="RabbitMQ",
             client="pika",
             url="amqp://user:password@host:5672/vhost",
-            suffix="-dead",
+            broker_options='{"management_url": "https://host:15671"}',
         ),
         Kind(
             name="azure_queue",
             title="Azure Storage Queues",
             client="urllib3",
             url="DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...",
-            suffix="-poison",
+            broker_options='{"messageEncoding": "none"}',
+            topic_options='{"maxPollingInterval": "00:00:10"}',
             host_json="azure_settings",
         ),
         Kind(
@@ -65,7 +68,8 @@ KINDS = {
             title="Amazon SQS",
             client="boto3",
             url="sqs://access-key:secret-key@eu-central-1",
-            suffix="-dlq",
+            broker_options='{"endpoint_url": "https://host"}',
+            topic_options='{"maxPollingInterval": "00:00:15"}',
         ),
     )
 }
@@ -90,6 +94,15 @@ def adapter(kind: str) -> Adapter:
     return found
 
 
+def missing_client(kind: str) -> str:
+    """Say how to install the client of a kind; "" where it can be imported."""
+    try:
+        adapter(kind)
+    except Unavailable as missing:
+        return str(missing)
+    return ""
+
+
 def reader_of_host_json(kind: str) -> Pasted | None:
     """Give what makes a topic's options of a `host.json`; None where there is none."""
     named = known(kind).host_json
@@ -111,7 +124,7 @@ def _module(kind: str) -> ModuleType:
 
 def _how_to_install(kind: str) -> str:
     return (
-        f"The client of {KINDS[kind].title} is not installed here: set up with "
-        f"`make run BROKERS={kind}`, or `pip install -r "
-        f"apps/brokers/requirements/{kind}.txt`."
+        f"The client of {KINDS[kind].title} is not installed here: run "
+        f"pip install -r apps/brokers/requirements/{kind}.txt, then start Poisonweb "
+        "again."
     )

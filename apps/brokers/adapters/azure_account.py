@@ -82,7 +82,7 @@ class Account:
     @classmethod
     def _emulated(cls, given: Mapping[str, str]) -> Self:
         if given[EMULATED].lower() != "true" or set(given) - {EMULATED, EMULATOR}:
-            raise _unusable(f"{EMULATED} is `true`, and stands alone or with its proxy")
+            raise _unusable(f"{EMULATED} is true, and stands alone or with its proxy")
         proxy = _endpoint(given.get(EMULATOR, "http://127.0.0.1"))
         place = f"{proxy.scheme}://{proxy.netloc.partition(':')[0]}:{DEVELOPMENT_PORT}"
         endpoint = _endpoint(f"{place}/{DEVELOPMENT}")
@@ -117,7 +117,7 @@ def _pieces(text: str) -> dict[str, str]:
         if not is_one or name is None:
             raise _unusable(
                 "there is a piece in it that is none of its settings, perhaps because "
-                "of a `;` inside a value"
+                "of a semicolon inside a value"
             )
         if name in given:
             raise _unusable(f"{name} is in it twice")
@@ -178,14 +178,14 @@ def _signature(text: str) -> str:
     signature = text.strip().lstrip("?")
     is_one = _PRINTABLE.fullmatch(signature) and "#" not in signature
     if not is_one or not parse_qs(signature).get("sig"):
-        raise _unusable("a shared access signature is `sv=...&sig=...`: copy it whole")
+        raise _unusable("a shared access signature is sv=...&sig=...: copy it whole")
     return signature
 
 
 def _unusable(what: str) -> Invalid:
     remedy = (
         f"{what}. Paste the account's connection string, "
-        "`UseDevelopmentStorage=true`, or https://account.queue.core.windows.net/?"
-        "and a shared access signature."
+        "UseDevelopmentStorage=true, or the address of its queues with a shared access "
+        "signature, as in https://account.queue.core.windows.net/?sv=...&sig=..."
     )
     return Invalid("url", remedy)

@@ -123,7 +123,8 @@ class Link:
 
 def reason_of(error: Exception) -> str:
     """Say in one short line what the system said."""
-    return " ".join(str(error).split())[:REASON_LIMIT] or type(error).__name__
+    words = (isinstance(error, OSError) and error.strerror) or str(error)
+    return " ".join(words.split())[:REASON_LIMIT] or type(error).__name__
 
 
 def _connected(address: Address) -> socket.socket:

@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import urllib3
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProtocolError
+from urllib3.exceptions import TimeoutError as NoAnswer
 
 from apps.brokers.adapters.rabbitmq_link import reason_of
 from apps.brokers.adapters.rabbitmq_settings import Address
@@ -87,7 +88,7 @@ class Management:
             reply = self._opened().request("GET", url, redirect=False)
             return self._read(reply.status, reply.data)
         except (HTTPError, OSError, ValueError) as error:
-            raise Unavailable(self._away(reason_of(error))) from error
+            raise Unavailable(self._away(_why(error))) from error
 
     def _read(self, status: int, data: bytes) -> Any:
         if status == _NOT_FOUND and _says_so(data):
@@ -100,10 +101,25 @@ class Management:
 
     def _away(self, why: str) -> str:
         return (
-            f"RabbitMQ's management plugin is not to be had at {self._url} ({why}). "
-            "Enable it with `rabbitmq-plugins enable rabbitmq_management`, or give the "
-            "broker's option management_url."
+            f"RabbitMQ's management plugin does not answer at {self._url}: {why}. "
+            "Enable it (rabbitmq-plugins enable rabbitmq_management), or say where it "
+            "is by the broker's option management_url."
         )
+
+
+def _why(error: Exception) -> str:
+    """Say in words what urllib3 tells by the names of its classes."""
+    # What the system itself said stands behind what urllib3 made of it.
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.strerror:
+        return reason_of(cause)
+    if isinstance(error, NoAnswer):
+        is_connecting = isinstance(error, ConnectTimeoutError)
+        waited = CONNECT_SECONDS if is_connecting else REPLY_SECONDS
+        return f"no answer in {waited:g} seconds"
+    if isinstance(error, ProtocolError):
+        return "the connection broke"
+    return reason_of(error)
 
 
 def _refusal(data: bytes) -> str:
@@ -114,8 +130,7 @@ def _refusal(data: bytes) -> str:
             "address, which are used there, too."
         )
     return (
-        "refuses this user: give it the tag `monitoring` and rights on the virtual "
-        "host."
+        "refuses this user: give it the tag monitoring and rights on the virtual host."
     )
 
 

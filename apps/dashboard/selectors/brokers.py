@@ -11,6 +11,7 @@ from django.db.models import Prefetch
 from django.template.defaultfilters import filesizeformat
 
 from apps.brokers import adapters, reaching, registering, secrets
+from apps.brokers.adapters import Kind
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Capabilities, Counting, FoundTopic, Headers, Ordering
 from apps.brokers.querysets import TopicQuerySet
@@ -83,6 +84,14 @@ class BrokerDetail:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OfferedKind:
+    """A kind that can be chosen; not where `remedy` says how to install its client."""
+
+    kind: Kind
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FoundRow:
     """A topic that the broker has; `mark` names it in a form, whatever its name is."""
 
@@ -134,6 +143,13 @@ def one(broker_id: int, principal: Principal, *, now: datetime) -> BrokerDetail:
     except Unavailable as client:
         can, missing = [], str(client)
     return BrokerDetail(row=row, can=can, missing=missing)
+
+
+def offered_kinds() -> list[OfferedKind]:
+    return [
+        OfferedKind(kind=kind, remedy=adapters.missing_client(kind.name))
+        for kind in adapters.KINDS.values()
+    ]
 
 
 def mark_of(found: FoundTopic) -> str:

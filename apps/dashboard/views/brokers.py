@@ -145,7 +145,7 @@ def _form(
     context = {
         "form": form,
         "broker": broker,
-        "kinds": adapters.KINDS.values(),
+        "offered": brokers.offered_kinds(),
         "example": adapters.known(broker.kind).url if broker else "",
         "wrong": wrong,
         "wrong_at": field_of(wrong),

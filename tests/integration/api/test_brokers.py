@@ -206,7 +206,7 @@ def test_a_test_is_a_real_answer_either_way(admin: Caller, ours: int) -> None:
 def test_a_client_that_is_missing_leaves_out_what_it_can(
     admin: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = Kind(name="sqs", title="Absent", client="apps", url="", suffix="")
+    absent = Kind(name="sqs", title="Absent", client="apps", url="")
     monkeypatch.setitem(KINDS, "sqs_absent", absent)
     Broker.objects.create(name="a", kind="sqs_absent", url="env:NOWHERE")
     number = Broker.objects.get().pk
@@ -214,6 +214,29 @@ def test_a_client_that_is_missing_leaves_out_what_it_can(
     told = admin.post(f"brokers/{number}/test", {}).json
 
     assert told["ok"] is False
+
+
+def test_a_broker_of_a_kind_without_its_client_is_a_422_that_names_the_remedy(
+    admin: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = Kind(name="absent", title="Absent", client="apps", url="")
+    monkeypatch.setitem(KINDS, "absent", absent)
+
+    told = admin.post("brokers", new(kind="absent"))
+
+    assert (told.status, told.pointers) == (422, ["/kind"])
+    assert "pip install -r apps/brokers/requirements/absent.txt" in told.json["detail"]
+    assert Broker.objects.count() == 0
+
+
+def test_options_of_another_shape_are_answered_with_an_example_of_that_kind(
+    admin: Caller,
+) -> None:
+    told = admin.post("brokers", new("amqp://host", kind="rabbitmq", options=[]))
+
+    assert (told.status, told.pointers) == (422, ["/options"])
+    assert "management_url" in told.json["detail"]
+    assert "body_field" not in told.json["detail"]
 
 
 def test_what_a_broker_has_is_told_with_what_is_known(

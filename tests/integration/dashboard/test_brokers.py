@@ -15,7 +15,7 @@ from django.test import Client
 
 from apps.audit.models import Entry
 from apps.brokers import registering, secrets
-from apps.brokers.adapters import KINDS, adapter
+from apps.brokers.adapters import KINDS, Kind, adapter
 from apps.brokers.adapters.redis_admin import RedisBrokerAdmin
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
@@ -118,24 +118,85 @@ def test_which_headers_are_never_sent_is_in_the_table(admin: Client) -> None:
     assert "Headers never sentnone" in none
 
 
-def test_a_client_that_is_missing_is_told_with_the_remedy(
-    admin: Client, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> Kind:
+    """Give a kind whose client is not installed."""
+    kind = Kind(name="absent", title="Absent MQ", client="apps", url="absent://host")
+    monkeypatch.setitem(KINDS, "absent", kind)
+    return kind
+
+
+REMEDY = (
+    "The client of Absent MQ is not installed here: run pip install -r "
+    "apps/brokers/requirements/absent.txt, then start Poisonweb again."
+)
+
+
+def test_a_kind_without_its_client_is_disabled_with_the_remedy_beside_it(
+    admin: Client, absent: Kind
 ) -> None:
-    monkeypatch.setitem(
-        KINDS,
-        "absent",
-        type(KINDS["sqs"])(
-            name="absent", title="Absent MQ", client="apps", url="x", suffix="-x"
-        ),
-    )
+    page = get(admin, "/brokers/new?kind=absent")
+
+    (choice,) = re.findall(r'<input[^>]*value="absent"[^>]*>', page)
+    assert " disabled" in choice
+    assert " checked" not in choice
+    assert 'aria-describedby="remedy-for-absent"' in choice
+    assert words(page).count(REMEDY) == 1
+    for kind in KINDS.keys() - {"absent"}:
+        (offered,) = re.findall(rf'<input[^>]*value="{kind}"[^>]*>', page)
+        assert "disabled" not in offered
+
+
+def test_a_broker_of_a_kind_without_its_client_is_not_added(
+    admin: Client, absent: Kind
+) -> None:
+    page = post(admin, "/brokers/new", 422, **filled("absent://host", kind="absent"))
+
+    assert REMEDY in words(page)
+    assert not Broker.objects.exists()
+
+
+def test_a_broker_whose_client_is_gone_says_so_once_and_offers_nothing_that_needs_it(
+    admin: Client, absent: Kind
+) -> None:
     broker = Broker.objects.create(name="a", kind="absent", url="env:NOWHERE")
 
-    page = words(get(admin, f"/brokers/{broker.pk}"))
-    tried = words(post(admin, f"/brokers/{broker.pk}/test", 200))
+    pages = [
+        get(admin, f"/brokers/{broker.pk}?added=1"),
+        post(admin, f"/brokers/{broker.pk}/test", 200),
+    ]
 
-    assert "The client of Absent MQ is not installed here" in page
-    assert "pip install -r apps/brokers/requirements/absent.txt" in page
-    assert "It cannot be reached" in tried
+    for page in pages:
+        assert words(page).count("The client of Absent MQ is not installed") == 1
+        assert "cannot be reached" not in words(page)
+        for name in ("Discover", "Test connection"):
+            button = rf'<button[^>]*aria-disabled="true"[^>]*>{name}</button>'
+            assert re.search(button, page), name
+        assert not re.search(r'class="button primary"[^>]*>\s*Discover', page)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        ("redis_streams", "body_field"),
+        ("rabbitmq", "management_url"),
+        ("azure_queue", "messageEncoding"),
+        ("sqs", "endpoint_url"),
+    ],
+)
+def test_options_that_are_no_json_are_answered_with_an_example_of_that_kind(
+    admin: Client, kind: str, option: str
+) -> None:
+    broker = Broker.objects.create(name=kind, kind=kind, url="env:NOWHERE")
+    slip = {"name": "x", "url": "env:NOWHERE", "options": "{"}
+
+    added = words(post(admin, "/brokers/new", 422, kind=kind, **slip))
+    altered = words(post(admin, f"/brokers/{broker.pk}/edit", 422, **slip))
+
+    example = f"Give a JSON object, such as {KINDS[kind].broker_options}, or nothing."
+    assert f'"{option}"' in KINDS[kind].broker_options
+    assert example in added
+    assert example in altered
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,10 @@ def test_a_client_that_is_missing_is_told_with_the_way_to_it(without: str) -> No
         adapters.adapter(without)
 
     assert adapters.KINDS[without].title in str(told.value)
-    assert f"`make run BROKERS={without}`" in str(told.value)
-    assert f"apps/brokers/requirements/{without}.txt" in str(told.value)
+    remedy = f"run pip install -r apps/brokers/requirements/{without}.txt"
+    assert remedy in str(told.value)
+    assert adapters.missing_client(without) == str(told.value)
+    assert adapters.missing_client("redis_streams") == ""
 
 
 @pytest.mark.parametrize("without", ["rabbitmq"], indirect=True)
@@ -66,7 +68,7 @@ def test_another_module_that_is_missing_is_a_fault_and_no_remedy(
     monkeypatch.setitem(
         adapters.KINDS,
         "nowhere",
-        adapters.Kind(name="nowhere", title="Nowhere", client="x", url="", suffix=""),
+        adapters.Kind(name="nowhere", title="Nowhere", client="x", url=""),
     )
 
     with pytest.raises(ModuleNotFoundError):
