@@ -20,7 +20,7 @@ from apps.brokers import adapters
 from apps.brokers.adapters import Kind
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.memory import CAPABILITIES
-from apps.brokers.errors import QueueMissing
+from apps.brokers.errors import QueueExpected, QueueMissing
 from apps.brokers.ports import (
     Capabilities,
     ConsumerPosition,
@@ -33,7 +33,7 @@ from apps.brokers.ports import (
     Outcome,
     OutcomeKind,
 )
-from apps.core.errors import Unavailable
+from apps.core.errors import Invalid, Unavailable
 
 KIND = "queues"
 SENT = Outcome(kind=OutcomeKind.SENT)
@@ -59,10 +59,13 @@ class Queues:
     names: bool = True
     away: bool = False
     missing: bool = False
+    expects_queues: bool = False
+    convention: str = ""
     delivered: Delivered | None = None
     consumers: list[ConsumerPosition] = field(default_factory=list)
     answer: Callable[[Outbound], Outcome] = lambda _: SENT
     queues: dict[str, list[Message]] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
     readers: list[Reader] = field(default_factory=list)
     published: list[Outbound] = field(default_factory=list)
     reads: int = 0
@@ -75,6 +78,7 @@ class Queues:
     def put(self, queue: str, body: bytes, headers: Sequence[Header] = ()) -> str:
         message = Message(next(self.numbers), body, tuple(headers))
         self.queues.setdefault(queue, []).append(message)
+        self.made.add(queue)
         return str(message.number)
 
     def contents(self, queue: str) -> list[tuple[bytes, tuple[Header, ...]]]:
@@ -104,6 +108,13 @@ class Queues:
 
     def broker_admin(self, broker: BrokerSettings) -> Admin:
         return Admin(self, "")
+
+    def queue_by_convention(self, topic: str) -> str:
+        if not self.convention:
+            return ""
+        if topic.endswith(self.convention):
+            raise Invalid("dead_letter_queue", f"{topic} looks like one itself.")
+        return topic + self.convention
 
     def ordering(self, topic: str) -> Ordering:
         return self.capabilities.ordering
@@ -212,6 +223,8 @@ class Admin:
         return self.broker.consumers
 
     def depth(self) -> int | None:
+        if self.broker.expects_queues and self.queue not in self.broker.made:
+            raise QueueExpected(f"There is no queue {self.queue} yet.")
         return len(self.broker.queues.get(self.queue, []))
 
     def oldest_at(self) -> datetime | None:

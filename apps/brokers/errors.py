@@ -11,3 +11,7 @@ class Removed(Unavailable):
 
 class QueueMissing(Refused):
     """The broker answers, and has no queue of this name: make it, or name another."""
+
+
+class QueueExpected(QueueMissing):
+    """There is no such queue yet: it is made with the first dead letter."""

@@ -272,7 +272,8 @@ class TopicAdmin(Protocol):
     def depth(self) -> int | None:
         """Count the dead-letter queue; None where the broker cannot.
 
-        Raises `QueueMissing` where somebody has to make it, and nobody did.
+        Raises `QueueMissing` where somebody has to make it, and nobody did, and
+        `QueueExpected` where it is made with the first dead letter.
         """
 
     def oldest_at(self) -> datetime | None:

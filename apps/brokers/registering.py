@@ -17,7 +17,7 @@ from apps.brokers.adapters.adapter import BrokerSettings
 from apps.brokers.holding import hold_broker
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
-from apps.brokers.services import register_topic
+from apps.brokers.services import convention_of, register_topic
 from apps.core.errors import Absent, Forbidden, Invalid, Refused, Unavailable
 from apps.core.text import storable
 from apps.team.rights import Principal, Scope
@@ -120,6 +120,7 @@ def adopt_topics(
 ) -> list[Topic]:
     """Register topics that a broker was found to have; what is known stays as it is.
 
+    One without a dead-letter queue gets that of its kind's convention, made or not.
     A name that another broker's topic has already is told apart by this broker's.
     """
     principal.require(Scope.BROKERS_WRITE)
@@ -137,10 +138,11 @@ def _adopted(
         raise Forbidden(f"The topic {name} is none of yours.")
     if known and known.dead_letter_queue:
         return known
+    convention = convention_of(kind=broker.kind, topic=found.name)
     return register_topic(
         name=name,
         broker=broker,
-        dead_letter_queue=found.dead_letter_queue,
+        dead_letter_queue=found.dead_letter_queue or convention.queue,
         policy={},
         native_name=found.name,
         actor=principal.actor,

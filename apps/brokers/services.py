@@ -31,6 +31,24 @@ from apps.brokers.ports import (
 )
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused, Unavailable
+from apps.team.rights import Principal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Convention:
+    """The dead-letter queue that a convention gives a topic, or why it gives none.
+
+    Both are empty where its kind of broker has no such convention.
+    """
+
+    queue: str = ""
+    refusal: Invalid | None = None
+
+    def require(self) -> str:
+        """Give the queue; raises Invalid where the convention leaves no name for it."""
+        if self.refusal is not None:
+            raise self.refusal
+        return self.queue
 
 
 def topics_named(*, names: Collection[str]) -> dict[str, Topic]:
@@ -80,7 +98,7 @@ def register_topic(
     *,
     name: str,
     broker: Broker,
-    dead_letter_queue: str,
+    dead_letter_queue: str | None,
     policy: Mapping[str, float],
     native_name: str | None = None,
     actor: Actor,
@@ -89,8 +107,12 @@ def register_topic(
     """Say which broker carries a topic and where its dead letters are; idempotent.
 
     `policy` may hold max_dequeue_count and visibility_timeout (seconds). `native_name`
-    is the broker's own, where that is another.
+    is the broker's own, where that is another. A queue of None is that of the kind's
+    convention; raises Invalid where that leaves no name for it.
     """
+    if dead_letter_queue is None:
+        convention = convention_of(kind=broker.kind, topic=native_name or name)
+        dead_letter_queue = convention.require()
     values = {"broker": broker, "dead_letter_queue": dead_letter_queue, **policy}
     if native_name is not None:
         values["native_name"] = native_name
@@ -110,6 +132,46 @@ def register_topic(
         detail={"broker": broker.name, "dead_letter_queue": dead_letter_queue},
     )
     return Topic.objects.get(pk=topic.pk)
+
+
+@transaction.atomic
+def name_queue_by_convention(
+    *, topic: Topic, principal: Principal, reason: str = "", now: datetime
+) -> Topic:
+    """Give a topic without a dead-letter queue that of its kind's convention.
+
+    Raises Invalid where the convention leaves no name for it; where its kind has none,
+    or somebody named a queue meanwhile, the topic is given back as it is.
+    """
+    queue = convention_of_topic(topic).require()
+    unnamed = Topic.objects.filter(pk=topic.pk, dead_letter_queue="")
+    if queue and unnamed.update(dead_letter_queue=queue):
+        audit.record(
+            action=Action.TOPIC_ALTERED,
+            subject=f"topic:{topic.name}",
+            actor=principal.actor,
+            source=principal.source,
+            reason=reason,
+            now=now,
+            detail={"dead_letter_queue": ["", queue]},
+        )
+    return Topic.objects.select_related("broker").get(pk=topic.pk)
+
+
+def convention_of_topic(topic: Topic) -> Convention:
+    if topic.broker is None:
+        return Convention()
+    return convention_of(kind=topic.broker.kind, topic=topic.native_name)
+
+
+def convention_of(*, kind: str, topic: str) -> Convention:
+    """Ask the adapter which dead-letter queue a topic has, without being named one."""
+    try:
+        return Convention(queue=adapters.adapter(kind).queue_by_convention(topic))
+    except Invalid as refusal:
+        return Convention(refusal=refusal)
+    except Unavailable:
+        return Convention()  # its client is missing: nothing can be looked at either
 
 
 def note_replays(*, topics: Collection[Topic]) -> None:

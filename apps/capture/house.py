@@ -15,6 +15,7 @@ from django.db.models import F
 
 from apps.bookmarks import services as bookmarks
 from apps.brokers import services as brokers
+from apps.brokers.errors import QueueExpected
 from apps.brokers.holding import hold
 from apps.brokers.ports import DeadLetter, Delivered
 from apps.capture.models import Counter, Lane, LaneState, Sample
@@ -39,7 +40,8 @@ class House:
 
     `polling` is when it is time to look for dead letters; where each look has its
     price, nothing else is asked in between either. `held_back` is why letters stay in
-    their queue although they are captured; "" where none does.
+    their queue although they are captured; "" where none does. `expected` says that the
+    queue is made with its first dead letter; "" once it is there.
     """
 
     def __init__(self, *, lane: Lane, clock: Clock, timer: Timer) -> None:
@@ -53,6 +55,7 @@ class House:
         longest = brokers.polling_interval_of(lane.topic)
         self.polling = Polling(longest=longest, timer=timer)
         self.held_back = ""
+        self.expected = ""
         self._looked_at: float | None = None
         self._told_at: float | None = None
         self._counted_minute: datetime | None = None
@@ -77,7 +80,7 @@ class House:
         with transaction.atomic():
             hold(topics=[self.topic.pk])
             bookmarks.observe(topic=self.topic, consumers=consumers, now=now)
-        depth = self.admin.depth()
+        depth = self._depth()
         if self.capabilities.delivered:
             self._count_deliveries(now)
         self._note(
@@ -89,11 +92,22 @@ class House:
         )
         return depth
 
+    def _depth(self) -> int | None:
+        """Count the queue; a queue that is still to be made is no trouble."""
+        self.expected = ""
+        try:
+            return self.admin.depth()
+        except QueueExpected as expected:
+            self.expected = str(expected)
+            return None
+
     def _note(self, *, now: datetime, **values: Any) -> None:
         self._told_at = self.timer()
         state = LaneState.RUNNING
         if self.held_back:
             state, values["detail"] = LaneState.HOLDING, self.held_back
+        elif self.expected:
+            state, values["detail"] = LaneState.EXPECTED, self.expected
         note(lane=self.lane, state=state, now=now, **values)
 
     def _is_past(self, at: float | None) -> bool:

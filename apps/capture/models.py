@@ -70,7 +70,8 @@ class Mode(StrEnum):
 class LaneState(StrEnum):
     """How a lane is: off it was never heard; away its broker or Postgres is.
 
-    Missing is the dead-letter queue, of which the broker says that there is none.
+    Missing is the dead-letter queue, of which the broker says that there is none;
+    expected is one that the first dead letter makes, so that its lane looks for it.
     Holding, it goes on but for letters whose copies are refused, which stay.
     """
 
@@ -79,6 +80,7 @@ class LaneState(StrEnum):
     PAUSED = "paused"
     AWAY = "away"
     MISSING = "missing"
+    EXPECTED = "expected"
     HOLDING = "holding"
 
 

@@ -14,6 +14,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers.holding import hold
 from apps.brokers.models import Topic
+from apps.brokers.services import name_queue_by_convention
 from apps.capture.models import Lane, Mode
 from apps.core.errors import Absent, Invalid, Refused
 from apps.core.text import storable
@@ -31,12 +32,18 @@ def set_mode(
 ) -> Lane:
     """Say what is to be done with a topic's dead letters; idempotent.
 
-    `tee_queue` is the queue, by the broker's own name, that copies go to.
+    `tee_queue` is the queue, by the broker's own name, that copies go to. A topic
+    without a dead-letter queue gets that of its kind's convention.
     """
     _may(principal, topic)
-    _check_tee(topic, mode, tee_queue)
     with transaction.atomic():
         hold(topics=[topic.pk])
+        if not _has_queue(topic):
+            topic = name_queue_by_convention(
+                topic=topic, principal=principal, reason=reason, now=now
+            )
+        _require_queue(topic)
+        _check_tee(topic, mode, tee_queue)
         lane, made = Lane.objects.select_for_update().get_or_create(topic=topic)
         if not made and (lane.mode, lane.tee_queue) == (mode.value, tee_queue):
             return lane
@@ -89,6 +96,7 @@ def _set_paused(
     topic: Topic, *, paused: bool, reason: str, principal: Principal, now: datetime
 ) -> Lane:
     _may(principal, topic)
+    _require_queue(topic)
     lane = Lane.objects.select_for_update().filter(topic=topic).first()
     if lane is None:
         raise Absent(f"The topic {topic.name} has no lane.")
@@ -105,6 +113,9 @@ def _may(principal: Principal, topic: Topic) -> None:
     principal.require(Scope.BROKERS_WRITE)
     if not principal.sees(topic.name):
         raise Absent(f"There is no topic {topic.name} here.")
+
+
+def _require_queue(topic: Topic) -> None:
     if not _has_queue(topic):
         raise Refused(
             f"The topic {topic.name} has no lane: name its broker and its dead-letter "

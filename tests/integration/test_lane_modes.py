@@ -308,6 +308,77 @@ def test_a_queue_that_is_not_there_is_not_a_broker_that_is_away(
     assert missing.depth is None
 
 
+@pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.CAPTURE])
+def test_a_lane_goes_on_by_itself_when_its_queue_is_made_later(
+    broker: Queues, mail: Topic, mode: Mode
+) -> None:
+    Lane.objects.update(mode=mode.value, depth=7)
+    broker.expects_queues = True
+    with serving():
+        within(5, lambda: Lane.objects.get().state == "expected")
+        began = Lane.objects.get().seen_at
+        within(5, lambda: Lane.objects.get().seen_at != began)
+        waiting = Lane.objects.get()
+        broker.put("mail-dead", b"first")
+        within(5, lambda: Lane.objects.get().state == "running")
+        within(5, lambda: Poison.objects.exists() is (mode is Mode.CAPTURE))
+
+    assert waiting.state == "expected"
+    assert waiting.detail == "There is no queue mail-dead yet."
+    assert (waiting.depth, waiting.error) == (None, "")
+    left = [body for body, _ in broker.contents("mail-dead")]
+    assert left == ([] if mode is Mode.CAPTURE else [b"first"])
+
+
+def test_a_topic_without_a_queue_gets_the_conventions_with_its_mode(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    broker.convention = "-poison"
+    Lane.objects.all().delete()
+    Topic.objects.update(dead_letter_queue="")
+
+    for _ in "ab":
+        watching.set_mode(
+            topic=Topic.objects.get(), mode=Mode.CAPTURE, principal=ADMIN, now=now
+        )
+
+    named = Entry.objects.get(action="topic.altered")
+    assert Topic.objects.get().dead_letter_queue == "mail-poison"
+    assert named.detail == {"dead_letter_queue": ["", "mail-poison"]}
+    assert Lane.objects.get().mode == "capture"
+
+
+def test_a_queue_that_was_named_meanwhile_is_not_replaced_by_the_conventions(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    broker.convention = "-poison"
+    stale = Topic.objects.select_related("broker").get()
+    stale.dead_letter_queue = ""
+
+    watching.set_mode(topic=stale, mode=Mode.CAPTURE, principal=ADMIN, now=now)
+
+    assert Topic.objects.get().dead_letter_queue == "mail-dead"
+    assert not Entry.objects.filter(action="topic.altered").exists()
+
+
+def test_copies_never_go_to_the_queue_that_the_convention_names(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    broker.convention = "-poison"
+    Topic.objects.update(dead_letter_queue="")
+
+    with pytest.raises(Invalid, match="elsewhere"):
+        watching.set_mode(
+            topic=Topic.objects.get(),
+            mode=Mode.TEE,
+            tee_queue="mail-poison",
+            principal=ADMIN,
+            now=now,
+        )
+
+    assert Topic.objects.get().dead_letter_queue == ""
+
+
 # --- capture
 
 

@@ -61,14 +61,21 @@ def test_a_key_goes_back_with_the_rights_that_were_known_before(
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("state", "migration", "before"),
+    [
+        (LaneState.MISSING, "0005", LaneState.AWAY),
+        (LaneState.EXPECTED, "0006", LaneState.RUNNING),
+    ],
+)
 def test_a_lane_goes_back_with_a_state_that_was_known_before(
-    orders: Topic, now: datetime
+    orders: Topic, now: datetime, state: LaneState, migration: str, before: LaneState
 ) -> None:
     lanes = Lane.objects.filter(topic=orders)
-    lanes.update(state=LaneState.MISSING, seen_at=now)
+    lanes.update(state=state, seen_at=now)
 
-    call_command("migrate", "capture", "0005", verbosity=0)
-    before = lanes.get().state
+    call_command("migrate", "capture", migration, verbosity=0)
+    found = lanes.get().state
     call_command("migrate", verbosity=0)
 
-    assert before == LaneState.AWAY
+    assert found == before

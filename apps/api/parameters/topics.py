@@ -80,12 +80,16 @@ class TopicChange:
             if name in wanted and wanted[name] is None:
                 wanted[name] = nothing
         Policies().changed(wanted)  # raises Invalid before anything is done
+        lane = LaneChange.parse(told)
+        if lane.mode is not None and wanted.get("dead_letter_queue") == "":
+            remedy = "a lane needs one: name it, or leave out the mode"
+            raise Invalid("dead_letter_queue", remedy)
         return cls(
             name=required("name", told),
             broker=text("broker", told.get("broker")),
             native_name=text("native_name", told.get("native_name")),
             policies=wanted,
-            lane=LaneChange.parse(told),
+            lane=lane,
             reason=text("reason", told.get("reason")) or "",
         )
 

@@ -54,6 +54,13 @@ class _Policies(Schema):
 
 
 class NewTopic(_Policies):
+    dead_letter_queue = Text(
+        required=False,
+        allow_blank=True,
+        allow_null=True,
+        help_text="left out, it is that of the convention, where the kind of broker "
+        "has one; null is none",
+    )
     name = Text(help_text="as it is to be known here")
     broker = Text(help_text="by its name")
     native_name = Text(required=False, help_text="the broker's own, if another")

@@ -48,17 +48,19 @@ def one(name: str, principal: Principal) -> TopicSeen:
 def register(change: TopicChange, principal: Principal, *, now: datetime) -> TopicSeen:
     """Make a topic known with its broker; one known without a broker gets it.
 
-    Raises Refused where another broker carries it.
+    Its dead-letter queue is that of its kind's convention, unless the change names one
+    or none. Raises Refused where another broker carries it.
     """
     principal.require(Scope.BROKERS_WRITE)
     if not principal.sees(change.name):
         raise Forbidden(f"This key is not for the topic {change.name}.")
     broker = _broker_named(change.broker or "")
     _refuse_taken(change, broker)
+    is_named = "dead_letter_queue" in change.policies
     register_topic(
         name=change.name,
         broker=broker,
-        dead_letter_queue="",
+        dead_letter_queue="" if is_named else None,
         policy={},
         native_name=change.native_name or change.name,
         actor=principal.actor,

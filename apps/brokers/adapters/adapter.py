@@ -59,5 +59,11 @@ class Adapter(Protocol):
 
     def broker_admin(self, broker: BrokerSettings) -> BrokerAdmin: ...
 
+    def queue_by_convention(self, topic: str) -> str:
+        """Name the dead-letter queue that every topic of this kind has; "" for none.
+
+        Raises `Invalid` where the convention leaves no name for this topic's.
+        """
+
     def ordering(self, topic: str) -> Ordering:
         """Tell what stays in order on this very topic, which may be more or less."""

@@ -9,6 +9,7 @@ from functools import partial
 from apps.brokers.adapters.azure_account import Account
 from apps.brokers.adapters.azure_settings import SUFFIX, QueueSettings
 from apps.brokers.adapters.azure_wire import LARGEST_PAGE, Message, Wire, if_there
+from apps.brokers.errors import QueueExpected
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 
 MOST_TOPICS = 10_000
@@ -26,7 +27,14 @@ class AzureTopicAdmin:
         return []
 
     def depth(self) -> int | None:
-        return if_there(partial(self._wire.depth, self._queue), otherwise=0)
+        count: Callable[[], int | None] = partial(self._wire.depth, self._queue)
+        depth = if_there(count, otherwise=None)
+        if depth is None:
+            raise QueueExpected(
+                f"There is no queue {self._queue} yet. Azure Functions makes "
+                f"<queue>{SUFFIX} with the first dead letter."
+            )
+        return depth
 
     def oldest_at(self) -> datetime | None:
         """Look at the first that are visible: nobody is shown the others."""

@@ -18,6 +18,8 @@ from apps.brokers.adapters.azure_settings import (
     LONGEST_TIMEOUT,
     USUAL_INTERVAL,
     QueueSettings,
+    poison_queue,
+    queue_name,
     usual_encoding,
 )
 from apps.brokers.adapters.azure_wire import Wire
@@ -71,6 +73,9 @@ class AzureAdapter:
     def broker_admin(self, broker: BrokerSettings) -> AzureBrokerAdmin:
         usual_encoding(broker)
         return AzureBrokerAdmin(Account.parse(broker.url))
+
+    def queue_by_convention(self, topic: str) -> str:
+        return poison_queue(queue_name(topic, field="native_name"), "")
 
     def ordering(self, topic: str) -> Ordering:
         return CAPABILITIES.ordering

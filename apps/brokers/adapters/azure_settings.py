@@ -100,14 +100,17 @@ def poison_queue(topic: str, named: str) -> str:
     if named and named == topic:
         raise Invalid(field, "must be another queue than the topic.")
     if not named and topic.endswith(SUFFIX):
-        remedy = f"{topic} looks like one itself: name it expressly."
+        remedy = f"{topic} looks like one itself: name it expressly, or none."
         raise Invalid(field, remedy)
     queue = named or topic + SUFFIX
     if queue.endswith(SUFFIX * 2):
         raise Invalid(field, f"{queue} would be the poison of a poison queue.")
     if not named and len(queue) > LONGEST_NAME:
         longest = LONGEST_NAME - len(SUFFIX)
-        remedy = f"{topic} leaves no room for {SUFFIX}: at most {longest} characters."
+        remedy = (
+            f"{topic[:80]} leaves no room for {SUFFIX}, which takes a name of at most "
+            f"{longest} characters: name another queue, or none."
+        )
         raise Invalid(field, remedy)
     return queue_name(queue, field=field)
 

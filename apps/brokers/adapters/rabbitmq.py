@@ -67,6 +67,10 @@ class RabbitAdapter:
     def broker_admin(self, broker: BrokerSettings) -> RabbitBrokerAdmin:
         return RabbitBrokerAdmin(Address.of(broker))
 
+    def queue_by_convention(self, topic: str) -> str:
+        """A policy or an argument of the queue names it, and discovery finds it."""
+        return ""
+
     def ordering(self, topic: str) -> Ordering:
         return CAPABILITIES.ordering
 

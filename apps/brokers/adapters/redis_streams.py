@@ -62,6 +62,10 @@ class RedisAdapter:
     def broker_admin(self, broker: BrokerSettings) -> RedisBrokerAdmin:
         return RedisBrokerAdmin(settings_of(broker))
 
+    def queue_by_convention(self, topic: str) -> str:
+        """Redis has no dead-letter queues: each team names its own."""
+        return ""
+
     def ordering(self, topic: str) -> Ordering:
         return CAPABILITIES.ordering
 

@@ -73,6 +73,10 @@ class SqsAdapter:
     def broker_admin(self, broker: BrokerSettings) -> SqsBrokerAdmin:
         return SqsBrokerAdmin(_place(broker))
 
+    def queue_by_convention(self, topic: str) -> str:
+        """The redrive policy of the queue names it, and discovery finds it."""
+        return ""
+
     def ordering(self, topic: str) -> Ordering:
         return Ordering.KEY if topic.endswith(FIFO) else CAPABILITIES.ordering
 

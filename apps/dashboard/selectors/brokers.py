@@ -15,6 +15,7 @@ from apps.brokers.adapters import Kind
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Capabilities, Counting, FoundTopic, Headers, Ordering
 from apps.brokers.querysets import TopicQuerySet
+from apps.brokers.services import Convention, convention_of
 from apps.capture.models import LaneState
 from apps.core.errors import Unavailable
 from apps.core.ids import digest_of, raw
@@ -27,7 +28,7 @@ MOST_FOUND = 500
 # A broker is as its worst lane is.
 WORST_FIRST = (
     *(LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent"),
-    *(LaneState.PAUSED, LaneState.OFF, LaneState.RUNNING),
+    *(LaneState.PAUSED, LaneState.OFF, LaneState.EXPECTED, LaneState.RUNNING),
 )
 
 Fact = tuple[str, str]
@@ -93,15 +94,26 @@ class OfferedKind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundRow:
-    """A topic that the broker has; `mark` names it in a form, whatever its name is."""
+    """A topic that the broker has; `mark` names it in a form, whatever its name is.
+
+    `convention` tells the dead-letter queue that it has although the broker has none.
+    """
 
     found: FoundTopic
     carried: CarriedTopic | None
+    convention: Convention
     is_keepable: bool
 
     @property
     def mark(self) -> str:
         return mark_of(self.found)
+
+    @property
+    def may_be_chosen(self) -> bool:
+        """Tell whether choosing it makes it known here, or gives it a lane."""
+        queue = self.found.dead_letter_queue or self.convention.queue
+        is_idle = self.carried is None or (not self.mode and bool(queue))
+        return self.is_keepable and is_idle
 
     @property
     def is_new(self) -> bool:
@@ -165,7 +177,7 @@ def discovered(
         topic.native_name: _carried(topic, now=now)
         for topic in _visible(principal).filter(broker=broker)
     }
-    rows = [_found_row(each, carried.get(each.name)) for each in seen]
+    rows = [_found_row(broker, each, carried.get(each.name)) for each in seen]
     matching = [row for row in rows if _is_asked_for(row.found, name)]
     return Discovered(
         rows=matching[:MOST_FOUND],
@@ -294,9 +306,14 @@ def _carried(topic: Topic, *, now: datetime) -> CarriedTopic:
     )
 
 
-def _found_row(found: FoundTopic, carried: CarriedTopic | None) -> FoundRow:
+def _found_row(
+    broker: Broker, found: FoundTopic, carried: CarriedTopic | None
+) -> FoundRow:
     return FoundRow(
-        found=found, carried=carried, is_keepable=registering.is_keepable(found)
+        found=found,
+        carried=carried,
+        convention=convention_of(kind=broker.kind, topic=found.name),
+        is_keepable=registering.is_keepable(found),
     )
 
 

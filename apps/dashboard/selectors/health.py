@@ -17,7 +17,7 @@ from apps.team.rights import Principal
 from apps.triage.models import WorkerBeat
 from apps.triage.services import upkeep
 
-RUN = (LaneState.RUNNING, LaneState.HOLDING)
+RUN = (LaneState.RUNNING, LaneState.EXPECTED, LaneState.HOLDING)
 IN_TROUBLE = (LaneState.MISSING, LaneState.HOLDING)
 MOST_IN_TROUBLE = 5
 

@@ -15,6 +15,7 @@ from apps.bookmarks.models import Mark
 from apps.brokers import policies
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
+from apps.brokers.services import Convention, convention_of_topic
 from apps.capture.models import LANE_LIVES, HeldDeadLetter, Lane, LaneState, Sample
 from apps.core.errors import Absent
 from apps.core.hurry import unless_slow
@@ -117,6 +118,7 @@ class TopicList:
 class TopicDetail:
     row: TopicRow
     limits: frozenset[str]
+    convention: Convention
     counts: dict[Shown, Count]
     positions: list[PositionRow]
     guards: GuardList
@@ -171,6 +173,7 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
     return TopicDetail(
         row=_rows([topic], now=now)[0],
         limits=policies.limits_of(topic),
+        convention=convention_of_topic(topic),
         counts={word: _counted(topic, word) for word in Shown},
         positions=positions.rows(
             marks.order_by("position__consumer_group", "publisher"), now=now

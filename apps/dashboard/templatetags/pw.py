@@ -58,6 +58,8 @@ PILLS |= {
     "off": ("Off", "○", ""),
     "away": ("Broker away", "!", "danger"),
     "missing": ("Queue missing", "!", "danger"),
+    # The same to people, but no trouble: its first dead letter makes it.
+    "expected": ("Queue missing", "○", ""),
     "silent": ("Silent", "◌", "warn"),
     # Of what does the work, and of the nightly report.
     "up": ("Up", "✓", "ok"),

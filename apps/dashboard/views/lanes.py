@@ -8,6 +8,7 @@ from django.views.decorators.http import require_http_methods
 
 from apps.brokers.models import Topic
 from apps.brokers.policies import Policies, limits_of, takes_host_json
+from apps.brokers.services import convention_of_topic
 from apps.capture import samples as letters
 from apps.capture import watching
 from apps.capture.models import Mode
@@ -94,13 +95,15 @@ def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
 def _mode(
     request: SignedIn, topic: Topic, form: ModeForm, *, wrong: Invalid | None = None
 ) -> HttpResponse:
-    if topic.broker is None or not topic.dead_letter_queue:
+    queue = topic.dead_letter_queue or convention_of_topic(topic).queue
+    if not queue:
         raise Absent("Name its broker and its dead-letter queue first.")
     asked = {"name": topic.name, "mode": form.mode.value, "reason": form.reason}
     if form.mode is Mode.TEE:
         asked["tee_queue"] = form.tee_queue
     context = {
         "topic": topic,
+        "queue": queue,
         "lane": getattr(topic, "lane", None),
         "form": form,
         "wrong": wrong,
@@ -122,6 +125,7 @@ def _policies(
         "topic": topic,
         "form": form,
         "values": form.values,
+        "convention": convention_of_topic(topic),
         "pastes": takes_host_json(topic),
         "wrong": wrong,
         "wrong_at": field_of(wrong),

@@ -311,6 +311,105 @@ def test_a_topic_is_registered_with_its_policies_and_its_lane(
     assert Entry.objects.get(action="lane.set").record.count("key:") == 1
 
 
+# --- a dead-letter queue that a convention names
+
+
+@pytest.fixture
+def functions() -> Broker:
+    """Give a broker whose kind names the dead-letter queue of every topic."""
+    url = "env:NOWHERE"
+    return Broker.objects.create(name="functions", kind="azure_queue", url=url)
+
+
+def declared(caller: Caller, name: str, **changes: object) -> Told:
+    return caller.post("topics", {"name": name, "broker": "functions", **changes})
+
+
+def test_a_topic_gets_the_dead_letter_queue_of_the_convention(
+    admin: Caller, functions: Broker
+) -> None:
+    known = declared(admin, "orders")
+    observed = declared(admin, "bills", mode="observe")
+    renamed = declared(admin, "mine", native_name="letters", owner="Team A")
+    later = patch(admin, "topics", {"name": "orders", "mode": "capture", "reason": "x"})
+
+    told = [known, observed, renamed, later]
+    assert [each.status for each in told] == [201, 201, 201, 200]
+    queues = [each.json["dead_letter_queue"] for each in told]
+    assert queues == [
+        *("orders-poison", "bills-poison", "letters-poison", "orders-poison"),
+    ]
+    assert known.json["lane"] is None
+    assert observed.json["lane"]["mode"] == "observe"
+    entries = Entry.objects.filter(action="topic.registered").order_by("seq")
+    assert entries[0].detail["dead_letter_queue"] == "orders-poison"
+
+
+def test_a_dead_letter_queue_that_is_named_wins_over_the_convention(
+    admin: Caller, functions: Broker
+) -> None:
+    named = declared(admin, "orders", dead_letter_queue="failed-orders")
+    none = declared(admin, "bills", dead_letter_queue=None)
+    blank = declared(admin, "letters", dead_letter_queue="")
+    watched = patch(admin, "topics", {"name": "bills", "mode": "observe"})
+
+    assert named.json["dead_letter_queue"] == "failed-orders"
+    assert none.json["dead_letter_queue"] == blank.json["dead_letter_queue"] == ""
+    assert watched.json["dead_letter_queue"] == "bills-poison"
+
+
+@pytest.mark.parametrize(
+    ("name", "pointer", "why"),
+    [
+        ("a" * 57, "/dead_letter_queue", "leaves no room for -poison"),
+        ("orders-poison", "/dead_letter_queue", "looks like one itself"),
+        ("Orders", "/native_name", "no queue name"),
+    ],
+)
+def test_a_name_that_the_convention_leaves_without_a_queue_is_refused(
+    admin: Caller, functions: Broker, name: str, pointer: str, why: str
+) -> None:
+    refused = declared(admin, name)
+
+    assert (refused.status, refused.pointers) == (422, [pointer])
+    assert why in refused.json["detail"]
+    assert not Topic.objects.exists()
+
+
+def test_a_name_without_room_may_be_declared_with_another_queue_or_none(
+    admin: Caller, functions: Broker
+) -> None:
+    longest = declared(admin, "a" * 56)
+    named = declared(admin, "b" * 57, dead_letter_queue="failed")
+    none = declared(admin, "orders-poison", dead_letter_queue=None)
+    refused = patch(admin, "topics", {"name": "orders-poison", "mode": "observe"})
+
+    assert longest.json["dead_letter_queue"] == "a" * 56 + "-poison"
+    assert [told.status for told in (named, none)] == [201, 201]
+    assert (refused.status, refused.pointers) == (422, ["/dead_letter_queue"])
+    assert "looks like one itself" in refused.json["detail"]
+
+
+def test_a_topic_of_a_kind_without_a_convention_still_has_to_be_told(
+    admin: Caller, ours: int
+) -> None:
+    known = admin.post("topics", {"name": "orders", "broker": "ours"})
+    refused = patch(admin, "topics", {"name": "orders", "mode": "observe"})
+
+    assert (known.status, known.json["dead_letter_queue"]) == (201, "")
+    assert refused.status == 409
+    assert "name its broker and its dead-letter queue first" in refused.json["detail"]
+
+
+def test_a_mode_without_a_dead_letter_queue_is_a_contradiction(
+    admin: Caller, functions: Broker
+) -> None:
+    refused = declared(admin, "orders", dead_letter_queue=None, mode="observe")
+
+    assert (refused.status, refused.pointers) == (422, ["/dead_letter_queue"])
+    assert not Topic.objects.exists()
+
+
 def test_registering_twice_under_one_key_registers_once(
     admin: Caller, ours: int
 ) -> None:

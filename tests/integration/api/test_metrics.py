@@ -110,6 +110,7 @@ def test_a_topic_with_nothing_open_is_told_as_such(
     ("state", "age", "up"),
     [
         *(("running", 1, 1), ("holding", 1, 1), ("paused", 1, 1)),
+        ("expected", 1, 1),
         *(("away", 1, 0), ("missing", 1, 0), ("running", 60, 0)),
     ],
 )

@@ -19,6 +19,7 @@ from apps.brokers.adapters import KINDS, Kind, adapter
 from apps.brokers.adapters.redis_admin import RedisBrokerAdmin
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
+from apps.brokers.services import settings_of
 from apps.capture.models import Lane, LaneState
 from apps.core.errors import Refused
 from apps.dashboard.selectors import brokers
@@ -314,6 +315,39 @@ def test_what_a_broker_has_is_found_and_observed_as_chosen(
     ]
     assert "Observe all 1 with a dead-letter queue" in again
     assert stream.xlen("orders-poison") == 1
+
+
+def test_a_queue_of_the_convention_is_observed_before_it_is_made(
+    admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker.objects.create(
+        name="functions", kind="azure_queue", url="UseDevelopmentStorage=true"
+    )
+    names = ("orders", "a" * 57, "bills-poison")
+    there = [
+        FoundTopic(name=name, depth=0, dead_letter_queue="", dead_letters=None)
+        for name in names
+    ]
+    monkeypatch.setattr(
+        type(adapter(broker.kind).broker_admin(settings_of(broker))),
+        "discover",
+        lambda _: there,
+    )
+    path = f"/brokers/{broker.pk}/discover"
+
+    page = get(admin, path)
+    marks = [brokers.mark_of(each) for each in there]
+    place = post(admin, path, 302, topics=marks)
+
+    assert "orders-poison by convention; not made yet" in words(page)
+    assert "leaves no room for -poison" in words(page)
+    assert "bills-poison looks like one itself" in words(page)
+    assert "No dead-letter queue is left to watch" in words(page)
+    assert place.endswith("?observed=1")
+    lane = Lane.objects.select_related("topic").get()
+    assert (lane.mode, lane.topic.dead_letter_queue) == ("observe", "orders-poison")
+    queues = dict(Topic.objects.values_list("name", "dead_letter_queue"))
+    assert queues == {"orders": "orders-poison", "a" * 57: "", "bills-poison": ""}
 
 
 def test_all_with_a_dead_letter_queue_are_observed_at_once(

@@ -125,6 +125,83 @@ def test_a_lane_in_trouble_is_told_wherever_lanes_are(
     assert told in pages[0]
 
 
+@pytest.fixture
+def by_convention() -> Topic:
+    """Give a topic without a dead-letter queue, whose kind of broker names one."""
+    broker = Broker.objects.create(
+        name="functions", kind="azure_queue", url="UseDevelopmentStorage=true"
+    )
+    return Topic.objects.create(name="mail", native_name="mail", broker=broker)
+
+
+def test_a_queue_that_is_made_later_is_said_to_be_missing_and_is_no_trouble(
+    admin: Client, lane: Lane
+) -> None:
+    told = "There is no queue orders-poison yet."
+    Lane.objects.update(state="expected", detail=told, depth=None, seen_at=clock.now())
+
+    topic = words(get(admin, f"/topics/{lane.topic_id}"))
+    overview, topics, brokers_ = (
+        words(get(admin, path)) for path in ("/", "/topics", "/brokers")
+    )
+
+    assert told in topic
+    assert "goes on by itself as soon as it is there" in topic
+    assert "Dead letters in it—" in topic
+    assert all("Queue missing" in page for page in (topic, topics, brokers_))
+    assert "Queue missing" not in overview
+    assert told not in overview
+    assert "1 of 1 run" in overview
+
+
+def test_a_topic_shows_and_takes_the_queue_of_the_convention(
+    admin: Client, by_convention: Topic
+) -> None:
+    path = f"/topics/{by_convention.pk}"
+
+    before = words(get(admin, path))
+    asked = words(get(admin, f"{path}/mode?mode=observe"))
+    post(admin, f"{path}/mode", 302, mode="observe")
+    after = words(get(admin, path))
+
+    assert "None is drained" in before
+    assert "By convention it is mail-poison" in before
+    assert "mail-poison on functions by convention" in asked
+    assert "Queuemail-poison by convention" in after
+    assert Topic.objects.get().dead_letter_queue == "mail-poison"
+    assert Lane.objects.get().mode == "observe"
+
+
+def test_the_queue_of_the_convention_can_be_changed_and_taken_away(
+    admin: Client, by_convention: Topic
+) -> None:
+    Topic.objects.update(dead_letter_queue="mail-poison")
+    path = f"/topics/{by_convention.pk}"
+    form = {"max_dequeue_count": "5", "visibility_timeout": "60"}
+
+    page = get(admin, f"{path}/policies")
+    post(admin, f"{path}/policies", 302, dead_letter_queue="failed", **form)
+    named = words(get(admin, path))
+    post(admin, f"{path}/policies", 302, dead_letter_queue="", **form)
+
+    assert 'value="mail-poison"' in page
+    assert "By convention it is mail-poison. Empty: none is watched." in words(page)
+    assert "Queuefailed" in named
+    assert "by convention" not in named
+    assert Topic.objects.get().dead_letter_queue == ""
+
+
+def test_a_topic_that_the_convention_leaves_without_a_queue_says_why(
+    admin: Client, by_convention: Topic
+) -> None:
+    Topic.objects.update(native_name="mail-poison")
+
+    page = words(get(admin, f"/topics/{by_convention.pk}"))
+
+    assert "Mail-poison looks like one itself" in page
+    assert "Observe…" not in page
+
+
 def test_a_lane_of_a_topic_that_is_not_seen_is_not_told(
     admin: Client, lane: Lane, now: datetime
 ) -> None:
