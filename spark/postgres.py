@@ -1,7 +1,8 @@
 """Postgres for Spark: facts out in one snapshot, measures in, in one transaction.
 
-DATABASE_URL is taken from the environment wherever a connection is made, so that no
-secret is on a command line, in a plan or in a log.
+DATABASE_URL is in the environment of the driver alone. Executors get it inside the
+pickled reader, which Spark neither prints nor logs: an option would be in the plan, and
+spark.executorEnv in the event log.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def read(
     spark: SparkSession, kind: Kind, window: Window, *, blocks: int = BLOCKS
 ) -> DataFrame:
     """Read one kind of facts, in parallel, as they were in the window's snapshot."""
-    with _in_snapshot(window.snapshot) as cursor:
+    with _in_snapshot(window.snapshot, os.environ["DATABASE_URL"]) as cursor:
         asked = facts.statements(kind, window, _query(cursor), blocks=blocks)
     door = jdbc.read if jdbc.is_configured() else _over_adbc
     rows = door(spark, asked, facts.COLUMNS[kind], window.snapshot)
@@ -82,16 +83,21 @@ class FactSource(DataSource):
 
     def reader(self, schema: StructType) -> FactReader:  # noqa: ARG002 - Spark's
         return FactReader(
-            json.loads(self.options["statements"]), self.options["snapshot"]
+            json.loads(self.options["statements"]),
+            self.options["snapshot"],
+            database_url=os.environ["DATABASE_URL"],
         )
 
 
 class FactReader(DataSourceReader):
     """Reads in Spark's Python workers, each of which has a connection of its own."""
 
-    def __init__(self, statements: Sequence[str], snapshot: str) -> None:
+    def __init__(
+        self, statements: Sequence[str], snapshot: str, *, database_url: str
+    ) -> None:
         self._statements = statements
         self._snapshot = snapshot
+        self._database_url = database_url
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(statement) for statement in self._statements]
@@ -99,21 +105,24 @@ class FactReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # Spark's own, where there is nothing to read
             return
-        with _in_snapshot(self._snapshot) as cursor:
+        with _in_snapshot(self._snapshot, self._database_url) as cursor:
             cursor.execute(partition.value)
             yield from cursor.fetch_record_batch()
 
 
 @contextmanager
-def _in_snapshot(snapshot: str) -> Iterator[dbapi.Cursor]:
-    with _connect(autocommit=True) as connection, connection.cursor() as cursor:
+def _in_snapshot(snapshot: str, database_url: str) -> Iterator[dbapi.Cursor]:
+    with (
+        dbapi.connect(database_url, autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
         yield cursor
 
 
-def _connect(*, autocommit: bool = False) -> dbapi.Connection:
-    return dbapi.connect(os.environ["DATABASE_URL"], autocommit=autocommit)
+def _connect() -> dbapi.Connection:
+    return dbapi.connect(os.environ["DATABASE_URL"])
 
 
 def _query(cursor: dbapi.Cursor) -> facts.Query:

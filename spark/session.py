@@ -1,14 +1,15 @@
-"""The Spark session: on loopback, in UTC, quiet, and the same wherever it runs."""
+"""The Spark session: in UTC, quiet, and the same here and on a cluster."""
 
 from __future__ import annotations
 
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark import java
+from spark import cluster, java
 
 LOOPBACK = "127.0.0.1"
 LOCAL = "local[2]"
@@ -44,26 +45,34 @@ ON_THIS_MACHINE = {
 }
 
 
-def start(name: str) -> SparkSession:
-    """Start the session that the environment asks for; raise `NoJava` without a Java.
+def start(
+    name: str, *, cluster_answers_within: timedelta = cluster.ANSWERS_WITHIN
+) -> SparkSession:
+    """Start the session that the environment asks for.
 
     SPARK_MASTER says where (default: two threads of this machine), JAVA_HOME on what,
-    and POISONWEB_JDBC_JAR which driver reads Postgres instead of ours.
+    and POISONWEB_JDBC_JAR which driver reads Postgres instead of ours. Raises `NoJava`
+    without a Java, `NoCluster` when that of SPARK_MASTER does not answer in time.
     """
-    master = os.environ.get("SPARK_MASTER", LOCAL)
-    os.environ.update(_environment(local=master.startswith("local")))
+    master = os.environ.get("SPARK_MASTER") or LOCAL
+    local = master.startswith("local")
+    os.environ.update(_environment(local=local))
     builder = SparkSession.builder.appName(name).master(master)
-    for setting, value in _settings(local=master.startswith("local")).items():
+    for setting, value in _settings(local=local).items():
         builder = builder.config(setting, value)
-    return builder.getOrCreate()
+    if local:
+        return builder.getOrCreate()
+    return cluster.join(builder, master=master, limit=cluster_answers_within)
 
 
 def _environment(*, local: bool) -> dict[str, str]:
     told = os.environ.get("PYTHONPATH")
     path = [str(WORKERS), str(ROOT), *([told] if told else [])]
+    # Executors elsewhere run the Python of this path, too: it may have to be another.
+    python = None if local else os.environ.get("PYSPARK_PYTHON")
     variables = {
         **java.find(os.environ),
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": python or sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # Spark's Python workers read our data source, whatever folder they start in.
         "PYTHONPATH": os.pathsep.join(path),

@@ -40,6 +40,8 @@ from spark.transforms.rates import rates
 NAME = "nightly_failure_rate"
 # The last line of a Python traceback, which Spark passes on in the midst of its own.
 _CAUSE = re.compile(r"[\w.]+(?:Error|Exception): (?!Traceback)")
+# What py4j says before the line that matters: which of its calls failed.
+_PY4J = "An error occurred while calling "
 STAGED = {
     Kind.RATES: "reports_staged_rate",
     Kind.PROBLEMS: "reports_staged_problem",
@@ -154,6 +156,8 @@ def _end_with(stream: int) -> None:
 def reason(error: Exception) -> str:
     """Say in a line what is the matter; in a worker's failure it is among many."""
     lines = [line for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith(_PY4J):
+        lines = [line.removeprefix(": ") for line in lines[1:]]
     causes = [line for line in lines if _CAUSE.match(line)]
     return (causes[-1:] or lines[:1] or [type(error).__name__])[0]
 
