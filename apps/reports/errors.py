@@ -1,8 +1,16 @@
-"""Why a run ends without a report."""
+"""Why a run cannot begin, or ends without a report."""
 
 from __future__ import annotations
 
-from apps.core.errors import PoisonwebError
+from apps.core.errors import PoisonwebError, Refused
+
+
+class RunInTheWay(Refused):
+    """Another run has to end first: `run_id`, or None if it just did."""
+
+    def __init__(self, message: str, *, run_id: int | None) -> None:
+        super().__init__(message)
+        self.run_id = run_id
 
 
 class RunFailed(PoisonwebError):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from threading import Thread
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 
 from apps.audit.models import Entry
+from apps.core import lock
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
 from apps.core.snapshot import held
@@ -15,6 +18,7 @@ from apps.reports.models import Day, Run
 from apps.reports.services import planning, requests
 from apps.reports.states import State
 from tests import reports
+from tests.acceptance.product import eventually
 from tests.races import together
 
 ANNA = Actor.user("anna")
@@ -147,6 +151,42 @@ def test_the_night_makes_yesterday_once(something: None) -> None:
     made(Run.objects.get())
 
     assert planned() == []
+
+
+def test_night_leaves_out_days_that_another_run_took_a_moment_before(
+    something: None,
+) -> None:
+    nights: list[Run] = []
+
+    def plan_a_night() -> None:
+        try:
+            nights.extend(planning.plan(hour=1, now=AT_TWO))
+        finally:
+            connection.close()
+
+    with transaction.atomic():
+        lock.wait_for("report requests")
+        planner = Thread(target=plan_a_night)
+        planner.start()
+        # It has looked which days are free, and is about to queue them.
+        eventually(one_waits_for_a_lock)
+        Run.objects.create(
+            first_day=YESTERDAY, last_day=YESTERDAY, asked_by="x", asked_at=AT_TWO
+        )
+    planner.join()
+
+    assert nights == []
+    assert Run.objects.get().asked_by == "x"
+
+
+def one_waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT FROM pg_locks JOIN pg_database ON oid = database"
+            " WHERE locktype = 'advisory' AND NOT granted"
+            " AND datname = current_database())"
+        )
+        return bool(cursor.fetchone()[0])
 
 
 def test_before_its_hour_the_night_makes_nothing_of_yesterday(

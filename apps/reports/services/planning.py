@@ -8,15 +8,19 @@ what was captured before the last night's look needs no second one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator
 from datetime import date, datetime, timedelta
 
 from django.db import connection
 
+from apps.reports.errors import RunInTheWay
 from apps.reports.models import Day, Run
 from apps.reports.querysets import RunQuerySet
 from apps.reports.services.requests import NIGHTLY, ONE_DAY, newest_over, queue
 from apps.reports.states import State
+
+log = logging.getLogger(__name__)
 
 OLDEST_EVENT = timedelta(days=31)
 # A range that is made at once: more would only cost more to make again.
@@ -41,10 +45,19 @@ def plan(*, hour: int, now: datetime) -> list[Run]:
     if not looked and _may_be_made(newest, now=now):
         wanted |= _missing_and_changed(newest)
     free = {day for day in wanted if _may_be_made(day, now=now)}
-    return [
-        queue(first_day=first, last_day=last, actor=NIGHTLY, now=now)
-        for first, last in ranges(free, alone=_failed_lately(free, now=now))
-    ]
+    return list(_queued(ranges(free, alone=_failed_lately(free, now=now)), now=now))
+
+
+def _queued(ranges: Iterable[tuple[date, date]], *, now: datetime) -> Iterator[Run]:
+    """Queue a run for each range, but leave out days that another run makes by now.
+
+    A worker waits for no run: the next look sees what that run has left to be made.
+    """
+    for first, last in ranges:
+        try:
+            yield queue(first_day=first, last_day=last, actor=NIGHTLY, now=now)
+        except RunInTheWay as obstacle:
+            log.info("no night from %s to %s for now: %s", first, last, obstacle)
 
 
 def ranges(

@@ -10,7 +10,8 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core import lock
 from apps.core.actor import Actor
-from apps.core.errors import Invalid, Refused
+from apps.core.errors import Invalid
+from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
 
 # What a consumer whose clock is ahead says of a day still belongs to it (see capture).
@@ -32,8 +33,8 @@ def request(
 ) -> Run:
     """Queue a run over these days, both included, as a person's or key's decision.
 
-    Raises Invalid for days that cannot be reported, Refused while another run makes
-    one of them.
+    Raises Invalid for days that cannot be reported, RunInTheWay while another run
+    makes one of them.
     """
     run = queue(first_day=first_day, last_day=last_day, actor=actor, now=now)
     audit.record(
@@ -63,8 +64,9 @@ def queue(*, first_day: date, last_day: date, actor: Actor, now: datetime) -> Ru
     except IntegrityError:
         other = Run.objects.unfinished().overlapping(first_day, last_day).first()
         which = f"run {other.pk}" if other else "another run"
-        raise Refused(
-            f"{which} is making some of these days already: wait for its end"
+        raise RunInTheWay(
+            f"{which} is making some of these days already: wait for its end",
+            run_id=other.pk if other else None,
         ) from None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from argparse import ArgumentParser
 from datetime import date
 from typing import Any
@@ -10,22 +12,36 @@ from django.core.management.base import BaseCommand, CommandError
 
 from apps.core import clock
 from apps.core.actor import Actor
-from apps.core.errors import Invalid, Refused
+from apps.core.errors import Invalid
+from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
-from apps.reports.services import requests, running
+from apps.reports.services import turns
+from apps.reports.services.turns import Turn
 from apps.reports.states import State
 
 HERE = Actor.system("command line")
+TRY_LATER = os.EX_TEMPFAIL
+# As shells tell of a command that Ctrl-C ended.
+STOPPED = 128 + signal.SIGINT
 
 
 class Command(BaseCommand):
-    help = "Make the report of a UTC day, or of several, and publish it."
+    help = (
+        "Make the report of a UTC day, or of several, and publish it. Waits for a run "
+        "that makes one of these days, or any: reports are made one at a time."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         which = parser.add_mutually_exclusive_group(required=True)
         which.add_argument("--day", type=_day, metavar="D", help="as 2026-11-19")
         which.add_argument("--from", type=_day, metavar="D", dest="first")
         parser.add_argument("--to", type=_day, metavar="D", dest="last")
+        parser.add_argument(
+            "--no-wait",
+            action="store_false",
+            dest="wait",
+            help=f"end with status {TRY_LATER} rather than wait for another run",
+        )
 
     def handle(self, *_: Any, **options: Any) -> None:
         first = options["day"] or options["first"]
@@ -33,24 +49,39 @@ class Command(BaseCommand):
         if options["day"] and options["last"]:
             raise CommandError("--to goes with --from; --day is one day")
         try:
-            run = requests.request(
-                first_day=first,
-                last_day=last,
-                actor=HERE,
-                source="command",
-                now=clock.now(),
-            )
-        except (Invalid, Refused) as refusal:
+            run = self._make(first, last, wait=options["wait"])
+        except Invalid as refusal:
             raise CommandError(str(refusal)) from None
-        self._make(run)
+        except RunInTheWay as obstacle:
+            later = f"{obstacle}; try again later, or without --no-wait"
+            raise CommandError(later, returncode=TRY_LATER) from None
+        except KeyboardInterrupt:
+            raise CommandError(
+                "stopped; a run that is unfinished goes on with the next worker of the "
+                "queue reports, or with this command",
+                returncode=STOPPED,
+            ) from None
+        self._report(run)
 
-    def _make(self, run: Run) -> None:
-        running.run(run_id=run.pk, clock=clock.now)
-        run.refresh_from_db()
+    def _make(self, first: date, last: date, *, wait: bool) -> Run:
+        return turns.make(
+            first_day=first,
+            last_day=last,
+            actor=HERE,
+            source="command",
+            turn=Turn(clock=clock.now, notify=self._say_for_what_it_waits, wait=wait),
+        )
+
+    def _say_for_what_it_waits(self, run: Run) -> None:
+        self.stderr.write(
+            f"waiting for run {run.pk} ({run.first_day} to {run.last_day}), which is "
+            "being made; Ctrl-C stops the waiting"
+        )
+        self.stderr.flush()
+
+    def _report(self, run: Run) -> None:
         if run.state == State.FAILED:
             raise CommandError(f"run {run.pk} failed: {run.trouble}\n{run.log}")
-        if run.state != State.DONE:
-            raise CommandError(f"run {run.pk} waits: another worker makes reports now")
         self.stdout.write(
             f"run {run.pk}: {run.first_day} to {run.last_day}, {run.rows_in} rows,"
             f" {run.late_rows} of them late"
