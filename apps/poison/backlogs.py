@@ -1,6 +1,6 @@
-"""What nobody has decided about yet, topic by topic.
+"""How many poisons are in which state, by topic and by problem.
 
-It is counted no further than asked, so that it costs no more the longer nobody looks.
+Each number is counted no further than asked, so that no backlog makes it expensive.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import connection
+
+from apps.poison.states import SHOWN, Shown, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +53,94 @@ def backlogs(*, topics: Sequence[int], most: int) -> dict[int, Backlog]:
             topic: Backlog(number, oldest)
             for topic, number, oldest in cursor.fetchall()
         }
+
+
+# One index look-up for each problem and state; nothing is read from the table itself.
+_BY_STATE = """
+SELECT problem.id, state.name, counted.number
+FROM unnest(%(problems)s::bigint[]) AS problem(id),
+     unnest(%(states)s::text[]) AS state(name),
+LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM poison_poison
+        WHERE problem_id = problem.id AND state = state.name LIMIT %(most)s
+    ) few
+) counted
+WHERE counted.number > 0
+"""
+
+
+def by_problem(problems: Sequence[int], *, most: int) -> dict[int, dict[Shown, int]]:
+    """Count the poisons of each problem by the word a page shows, each up to `most`."""
+    counts = {problem: dict.fromkeys(Shown, 0) for problem in problems}
+    ids, states = list(problems), [state.value for state in State]
+    with connection.cursor() as cursor:
+        cursor.execute(_BY_STATE, {"problems": ids, "states": states, "most": most})
+        for problem, state, number in cursor.fetchall():
+            word = SHOWN[State(state)]
+            counts[problem][word] = min(counts[problem][word] + number, most)
+    return counts
+
+
+# The problems that failed last come first, so that a limit leaves out only old ones.
+_MOST_OPEN = """
+SELECT problem.id, problem.topic_id, opened.number
+FROM (
+    SELECT id, topic_id, last_seen FROM poison_problem
+    WHERE %(topics)s::bigint[] IS NULL OR topic_id = ANY(%(topics)s)
+    ORDER BY last_seen DESC, id DESC LIMIT %(problems)s
+) problem,
+LATERAL (
+    SELECT count(*) AS number FROM (
+        SELECT FROM poison_poison
+        WHERE problem_id = problem.id AND state = 'open' LIMIT %(most)s
+    ) few
+) opened
+WHERE opened.number > 0
+ORDER BY opened.number DESC, problem.last_seen DESC, problem.id DESC
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenProblem:
+    """A problem that has open poisons, and how many."""
+
+    problem: int
+    topic: int
+    open: int
+
+
+def most_open(
+    *, topics: Sequence[int] | None, problems: int, most: int
+) -> list[OpenProblem]:
+    """List the problems with open poisons, those with the most of them first.
+
+    Looks at the `problems` that failed last on these topics (None is every topic), and
+    counts each up to `most`.
+    """
+    ids = None if topics is None else list(topics)
+    with connection.cursor() as cursor:
+        cursor.execute(_MOST_OPEN, {"topics": ids, "problems": problems, "most": most})
+        return [OpenProblem(*row) for row in cursor.fetchall()]
+
+
+# Recurrences are in no index, so that only the newest open poisons are looked at.
+_CAME_BACK = """
+SELECT problem.id, newest.number
+FROM unnest(%(problems)s::bigint[]) AS problem(id),
+LATERAL (
+    SELECT count(*) FILTER (WHERE recurrences > 0) AS number FROM (
+        SELECT recurrences FROM poison_poison
+        WHERE problem_id = problem.id AND state = 'open'
+        ORDER BY last_failed_at DESC, id DESC LIMIT %(most)s
+    ) few
+) newest
+WHERE newest.number > 0
+"""
+
+
+def came_back(problems: Sequence[int], *, most: int) -> dict[int, int]:
+    """Count, among each problem's newest `most` open poisons, those requeued before."""
+    with connection.cursor() as cursor:
+        cursor.execute(_CAME_BACK, {"problems": list(problems), "most": most})
+        return dict(cursor.fetchall())

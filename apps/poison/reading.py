@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import connection, transaction
-from django.db.models import QuerySet
+from django.db.models import F, Func, IntegerField, QuerySet
 from django.db.models.functions import Left, Length
 
 from apps.audit import services as audit
+from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.brokers.ports import Header
 from apps.core.errors import Absent
@@ -21,6 +22,10 @@ SHOWN_BYTES = 64 * 1024
 CHUNK = 1024 * 1024
 # One guard may send a traceback of megabytes; twenty of them are no page.
 SHOWN_CHARACTERS = 16 * 1024
+# A list reads the headers of many messages: larger ones than these it leaves out.
+LARGEST_HEADERS = 64 * 1024
+# A list that stays open and refreshes itself is one reading, not thousands.
+ONE_READING = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +84,51 @@ def visible(*, poison_id: int, principal: Principal) -> Poison:
 
 
 def header_names(*, poison_id: int) -> list[bytes]:
-    return [name for name, _ in _headers(poison_id)]
+    return [name for name, _ in headers(poison_id=poison_id)]
+
+
+def headers(*, poison_id: int) -> tuple[Header, ...]:
+    """Read the headers of a message; show values only as `reveal` or as public."""
+    return _pairs(Body.objects.values_list("headers", flat=True).get(poison=poison_id))
+
+
+def headers_of(poisons: Collection[Poison]) -> dict[int, tuple[Header, ...]]:
+    """Read the headers of many messages, but for those of unusual size."""
+    if not poisons:
+        return {}
+    weight = Func(F("headers"), function="pg_column_size", output_field=IntegerField())
+    bodies = Body.objects.annotate(weight=weight).filter(
+        poison__in=[poison.pk for poison in poisons],
+        # No body lies in a partition older than its capture: those are not looked at.
+        day__gte=min(poison.captured_at for poison in poisons).date(),
+        weight__lte=LARGEST_HEADERS,
+    )
+    return {pk: _pairs(flat) for pk, flat in bodies.values_list("poison_id", "headers")}
+
+
+@transaction.atomic
+def reveal_header(
+    *, problem_id: int, name: str, principal: Principal, now: datetime
+) -> None:
+    """Put on record that a header is shown of each listed message of a problem."""
+    principal.require(Scope.BODIES_READ)
+    subject = f"problem:{problem_id}"
+    earlier = Entry.objects.filter(
+        subject=subject,
+        actor=str(principal.actor),
+        action=Action.BODY_REVEALED,
+        at__gt=now - ONE_READING,
+        detail__header=name,
+    )
+    if not earlier.exists():
+        audit.record(
+            action=Action.BODY_REVEALED,
+            subject=subject,
+            actor=principal.actor,
+            source=principal.source,
+            now=now,
+            detail={"how": "header in a list", "header": name},
+        )
 
 
 @transaction.atomic
@@ -136,10 +185,6 @@ def _slice(poison_id: int, *, start: int, length: int) -> bytes:
             [start + 1, length, poison_id],
         )
         return bytes(cursor.fetchone()[0])
-
-
-def _headers(poison_id: int) -> tuple[Header, ...]:
-    return _pairs(Body.objects.values_list("headers", flat=True).get(poison=poison_id))
 
 
 def _pairs(flat: Sequence[bytes | memoryview]) -> tuple[Header, ...]:

@@ -85,6 +85,12 @@ def normalised(text: str) -> str:
     return _LIST.sub("<n>", message)[:SUMMARY_LIMIT]
 
 
+def values_of(text: str) -> tuple[str, ...]:
+    """Return the values that `normalised` takes out of a message, in their order."""
+    matches = _VALUE.finditer(_clean(text[:MESSAGE_LIMIT]))
+    return tuple(m.group() for m in matches if _placeholder(m) != m.group())
+
+
 def frames(traceback: str) -> tuple[str, ...]:
     """Return the application's innermost frames, innermost first, without lines.
 

@@ -20,6 +20,7 @@ from poisonguard.fingerprint import (
     fingerprint,
     frames,
     normalised,
+    values_of,
 )
 
 any_text = st.text(st.characters(exclude_categories=()))
@@ -316,6 +317,39 @@ def test_without_an_exception_cause_type_and_shape_tell_problems_apart() -> None
     assert of(message_type="Text/Plain; charset=x") == of(message_type="text/plain")
 
 
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("no such key 'customer_id'", ()),
+        ("order 4711 of a@b.example failed", ("4711", "a@b.example")),
+        ("POST https://x.example/a?b=1: 503", ("https://x.example/a?b=1:", "503")),
+        ("no such file: '/tmp/a b'", ("'/tmp/a b'",)),
+        ("unknown 'order-8842'", ("'order-8842'",)),
+        ("ids 1, 2, 3", ("1", "2", "3")),
+    ],
+)
+def test_values_are_what_the_normalised_message_lacks(
+    text: str, values: tuple[str, ...]
+) -> None:
+    assert values_of(text) == values
+
+
+@given(numbers, numbers)
+def test_messages_of_one_shape_differ_in_their_values_alone(a: int, b: int) -> None:
+    texts = [f"order {number} failed twice" for number in (a, b)]
+
+    assert [values_of(text) for text in texts] == [(str(a),), (str(b),)]
+    assert normalised(texts[0]) == normalised(texts[1])
+
+
+@given(any_text)
+def test_the_values_of_any_text_are_parts_of_it_and_one_line(text: str) -> None:
+    line = values_of(text)
+
+    assert all("\n" not in value and "\0" not in value for value in line)
+    assert sum(map(len, line)) <= len(text)
+
+
 HOSTILE = [
     "' " * 50_000,
     "'a" * 50_000,
@@ -351,6 +385,7 @@ def test_no_text_takes_longer_than_a_moment(text: str) -> None:
     begun = time.perf_counter()
 
     normalised(text)
+    values_of(text)
     frames(text)
     body_shape(text.encode()[:BODY_LIMIT])
 
