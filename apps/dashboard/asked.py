@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 from urllib.parse import parse_qs, urlsplit
 
 from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.http import urlencode
 
 from apps.core.errors import Invalid
 from apps.dashboard.paging import Cursor
@@ -47,6 +49,74 @@ class Asked:
     @property
     def status(self) -> int:
         return 422 if self.wrong else 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """The list from which a person opened a problem, to go on in it and back to it."""
+
+    query: Query
+    sort: str = ""
+    is_overview: bool = False
+
+    DEFAULT: ClassVar[str] = "is:open"
+
+    @classmethod
+    def of(cls, request: HttpRequest) -> Self:
+        """Read the address of a problem's page; the list of all open by default."""
+        query, _ = _parsed(request.GET.get("list", cls.DEFAULT))
+        return cls(
+            query=query if query is not None else Query.parse(cls.DEFAULT),
+            sort=request.GET.get("sort", ""),
+            is_overview=request.GET.get("from") == "overview",
+        )
+
+    @classmethod
+    def in_list(cls, asked: Asked) -> Self:
+        return cls(query=asked.query, sort=asked.sort)
+
+    @property
+    def params(self) -> dict[str, str]:
+        """Give what the address of a problem says of its list: nothing by default."""
+        if self.is_overview:
+            return {"from": "overview"}
+        text = str(self.query)
+        return ({"list": text} if text != self.DEFAULT else {}) | self._sorted
+
+    @property
+    def suffix(self) -> str:
+        return f"?{urlencode(self.params)}" if self.params else ""
+
+    @property
+    def href(self) -> str:
+        if self.is_overview:
+            return reverse("home")
+        params = {"q": str(self.query)} | self._sorted
+        return f"{reverse('problems')}?{urlencode(params)}"
+
+    @property
+    def _sorted(self) -> dict[str, str]:
+        return {"sort": self.sort} if self.sort else {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProblemAsked:
+    """What a problem's page was asked for: its messages, its list, and a column.
+
+    `header` is the name of the header that the messages are shown with, if chosen.
+    """
+
+    messages: Asked
+    origin: Origin
+    header: str
+
+    @classmethod
+    def of(cls, request: HttpRequest) -> Self:
+        return cls(
+            messages=Asked.of(request, default=Origin.DEFAULT),
+            origin=Origin.of(request),
+            header=request.GET.get("header", ""),
+        )
 
 
 def _parsed(text: str) -> tuple[Query | None, str]:

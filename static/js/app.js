@@ -51,7 +51,7 @@ const selection = {
 
   get form() { return $("form.selectable"); },
   get rows() { return $$("tbody tr[data-key]", this.form ?? document.body); },
-  get everything() { return $("input[name=everything]", this.form ?? document.body); },
+  get everything() { return this.form && $("input[name=everything]", this.form); },
   get empty() { return !this.everything && this.keys.size === 0; },
 
   restore() {
@@ -160,6 +160,7 @@ const live = {
   due: 0,
   stopped: false,
   whole: false,
+  movedAt: 0,
   rowsBefore: [],
 
   get region() { return $("[data-live]"); },
@@ -167,8 +168,13 @@ const live = {
 
   busy() {
     const field = document.activeElement?.matches("textarea, select, input:not([type=checkbox])");
-    return this.stopped || !selection.empty || document.hidden || field
+    return this.stopped || !selection.empty || document.hidden || field || this.aimed()
       || Boolean($("dialog[open], details.menu[open]")) || !getSelection().isCollapsed;
+  },
+
+  /** A list that orders itself stays as it is while a pointer moves over its rows. */
+  aimed() {
+    return Boolean($("[data-steady]:hover")) && Date.now() - this.movedAt < 3000;
   },
 
   tick() {
@@ -224,6 +230,8 @@ const live = {
     button.textContent = arrived ? `${arrived} new · Show` : `${left} left the list · Show`;
   },
 };
+
+document.addEventListener("pointermove", () => { live.movedAt = Date.now(); });
 
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) live.due = 0;

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
 from django.conf import settings
+from django.urls import reverse
 
 from apps.capture.models import Lane, LaneState
 from apps.dashboard.selectors.positions import lane_state
@@ -18,8 +20,9 @@ from apps.triage.models import WorkerBeat
 from apps.triage.services import upkeep
 
 RUN = (LaneState.RUNNING, LaneState.EXPECTED, LaneState.HOLDING)
-IN_TROUBLE = (LaneState.MISSING, LaneState.HOLDING)
-MOST_IN_TROUBLE = 5
+IN_TROUBLE = (LaneState.MISSING, LaneState.HOLDING, "silent")
+# An alarm names so many lanes; the rest is a number.
+MOST_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +31,25 @@ class Sign:
     state: str
     told: str = ""
     at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alarm:
+    """Something that does not work and needs a person; `told` may end in `at`."""
+
+    what: str
+    state: str
+    told: str
+    href: str
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """How what does the work is, and what of it needs a person now."""
+
+    signs: list[Sign]
+    alarms: list[Alarm]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,24 +88,60 @@ def night(*, now: datetime) -> Night:
     return Night(day=newest, run=Run.objects.recent_first().first(), now=now)
 
 
-def signs(principal: Principal, *, now: datetime) -> list[Sign]:
+def look(principal: Principal, *, now: datetime) -> Work:
+    """Ask how the lanes, the worker and the brokers are."""
     known = Lane.objects.select_related("topic__broker")
     lanes = list(known.order_by("topic__broker__name", "topic__name"))
-    by_broker = groupby(lanes, key=lambda lane: str(lane.topic.broker))
-    return [
-        _lanes(lanes, now=now),
-        _worker(now=now),
-        *(_broker(name, list(theirs), now=now) for name, theirs in by_broker),
-        *_in_trouble([lane for lane in lanes if lane.is_heard(now)], principal),
-    ]
+    mine = [lane for lane in lanes if principal.sees(lane.topic.name)]
+    worker = _worker(now=now)
+    brokers = [_broker(*each, now=now) for each in _by_broker(lanes)]
+    return Work(
+        signs=[_lanes(lanes, now=now), worker, *brokers],
+        alarms=[
+            *_alarms_of_brokers(mine, now=now),
+            *_alarms_of_lanes(mine, now=now),
+            *_alarms_of_worker(worker),
+        ],
+    )
+
+
+def alarms_of_night(night: Night) -> list[Alarm]:
+    """Say what is wrong with the nightly report, if it failed or is missing."""
+    href = reverse("report-runs")
+    if night.state == "failed" and night.run:
+        told = f"of {night.run.first_day} failed: {night.run.trouble}"
+        return [Alarm(what="Nightly report", state="failed", told=told, href=href)]
+    if night.state == "late" and night.day:
+        told = f"a night is missing: the newest report is of {night.day.day}, made"
+        return [
+            Alarm(
+                what="Nightly report",
+                state="late",
+                told=told,
+                at=night.made_at,
+                href=href,
+            )
+        ]
+    return []
+
+
+def _by_broker(lanes: Sequence[Lane]) -> list[tuple[str, list[Lane]]]:
+    groups = groupby(lanes, key=lambda lane: str(lane.topic.broker))
+    return [(name, list(theirs)) for name, theirs in groups]
 
 
 def _lanes(lanes: list[Lane], *, now: datetime) -> Sign:
-    running = sum(lane_state(lane, now=now) in RUN for lane in lanes)
+    """Say how many lanes run; one that a person paused is not expected to."""
     if not lanes:
         return Sign(what="Lanes", state="none", told="no dead-letter queue yet")
-    state = "up" if running == len(lanes) else "behind"
-    return Sign(what="Lanes", state=state, told=f"{running} of {len(lanes)} run")
+    running = sum(lane_state(lane, now=now) in RUN for lane in lanes)
+    paused = sum(lane.paused for lane in lanes)
+    expected = len(lanes) - paused
+    told = f"{running} of {len(lanes)} run" + (f", {paused} paused" if paused else "")
+    if not expected:
+        return Sign(what="Lanes", state="resting", told=told)
+    state = "up" if running >= expected else "partly up" if running else "stopped"
+    return Sign(what="Lanes", state=state, told=told)
 
 
 def _worker(*, now: datetime) -> Sign:
@@ -103,11 +161,84 @@ def _broker(name: str, lanes: list[Lane], *, now: datetime) -> Sign:
     return Sign(what=f"Broker {name}", state=state, told=told)
 
 
-def _in_trouble(lanes: list[Lane], principal: Principal) -> list[Sign]:
-    """Name the lanes whose broker answers, and that still cannot do all their work."""
-    signs = [
-        Sign(what=f"Lane {lane.topic.name}", state=lane.state, told=lane.detail)
-        for lane in lanes
-        if lane.state in IN_TROUBLE and principal.sees(lane.topic.name)
+def _alarms_of_brokers(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
+    """Name each broker that its lanes cannot reach."""
+    away = [lane for lane in lanes if lane_state(lane, now=now) == LaneState.AWAY]
+    return [
+        Alarm(
+            what=f"Broker {name}",
+            state="away",
+            told=f"nothing is captured from {_topics(theirs)}: {theirs[0].detail}",
+            href=_page_of_broker(theirs[0]),
+        )
+        for name, theirs in _by_broker(away)
     ]
-    return signs[:MOST_IN_TROUBLE]
+
+
+def _alarms_of_lanes(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
+    """Name the lanes that should work and do not, one by one unless none of them does.
+
+    Those of a broker that is away are told of with their broker.
+    """
+    expected = [lane for lane in lanes if not lane.paused]
+    if expected and not any(lane.is_heard(now) for lane in expected):
+        return [_all_stopped(expected)]
+    troubled = [
+        (lane, state)
+        for lane in expected
+        if (state := lane_state(lane, now=now)) in IN_TROUBLE
+    ]
+    named = [_alarm_of_lane(lane, state) for lane, state in troubled[:MOST_NAMED]]
+    others = len(troubled) - len(named)
+    if others:
+        told = f"{others} more are on the page of topics"
+        named.append(
+            Alarm(what="Lanes", state="stopped", told=told, href=reverse("topics"))
+        )
+    return named
+
+
+def _all_stopped(lanes: Sequence[Lane]) -> Alarm:
+    last = max((lane.seen_at for lane in lanes if lane.seen_at), default=None)
+    told = "nothing is captured; the last was heard" if last else "none has run yet"
+    return Alarm(
+        what="Lanes",
+        state="stopped",
+        told=told,
+        at=last,
+        href=f"{reverse('positions')}#lanes",
+    )
+
+
+def _alarm_of_lane(lane: Lane, state: str) -> Alarm:
+    is_silent = state == "silent"
+    return Alarm(
+        what=f"Lane {lane.topic.name}",
+        state="stopped" if is_silent else state,
+        told="last heard" if is_silent else lane.detail,
+        at=lane.seen_at if is_silent else None,
+        href=reverse("topic", args=[lane.topic_id]),
+    )
+
+
+def _alarms_of_worker(worker: Sign) -> list[Alarm]:
+    if worker.state != "silent":
+        return []
+    return [
+        Alarm(
+            what="Worker",
+            state="silent",
+            told="operations wait until one runs; the last was heard",
+            at=worker.at,
+            href=reverse("operations"),
+        )
+    ]
+
+
+def _topics(lanes: Sequence[Lane]) -> str:
+    return lanes[0].topic.name if len(lanes) == 1 else f"{len(lanes)} topics"
+
+
+def _page_of_broker(lane: Lane) -> str:
+    broker = lane.topic.broker_id
+    return reverse("broker", args=[broker]) if broker else reverse("brokers")

@@ -17,6 +17,7 @@ from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.beside import Beside, beside
 from apps.dashboard.selectors.skips import SkipRow
 from apps.poison import origins, reading
+from apps.poison.headers import is_public
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query, Term
 from apps.poison.reading import FailureSeen, Revealed
@@ -86,8 +87,7 @@ def last_failed_at(principal: Principal) -> datetime | None:
 def one(message_id: int, principal: Principal, *, now: datetime) -> MessageDetail:
     """Show a message without its contents; raises Absent where it is not seen."""
     message = reading.visible(poison_id=message_id, principal=principal)
-    names = reading.header_names(poison_id=message_id)
-    headers = [(readable(name), MASKED) for name in names]
+    headers = [unrevealed(*pair) for pair in reading.headers(poison_id=message_id)]
     return _detail(message, principal, headers, now=now)
 
 
@@ -106,7 +106,17 @@ def opened(revealed: Revealed, principal: Principal, *, now: datetime) -> Messag
 
 def legible(name: bytes, value: bytes) -> tuple[str, str]:
     shown = readable(name)
-    return shown, MASKED if _SENSITIVE.search(shown) else readable(value)
+    return shown, MASKED if is_secret(shown) else readable(value)
+
+
+def unrevealed(name: bytes, value: bytes) -> tuple[str, str]:
+    """Show a header to a person who has not revealed the message."""
+    return readable(name), readable(value) if is_public(name) else MASKED
+
+
+def is_secret(header: str) -> bool:
+    """Tell whether a header's name says that nobody may read its value here."""
+    return _SENSITIVE.search(header) is not None
 
 
 def _detail(

@@ -1,68 +1,91 @@
-"""What somebody wants to know first: what changed, what goes on, what is not well."""
+"""What a person must know first: what is wrong, what needs them, what goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from django.db import connection
-
 from apps.brokers.models import Topic
 from apps.core.hurry import unless_slow
 from apps.dashboard.paging import Count, counted
-from apps.dashboard.selectors import guards, health, operations, topics
+from apps.dashboard.selectors import guards, health, operations, problems, topics
+from apps.dashboard.selectors import ranking as open_problems
 from apps.dashboard.selectors.guards import Idle
-from apps.dashboard.selectors.health import Night, Sign
+from apps.dashboard.selectors.health import Alarm, Night, Sign
 from apps.dashboard.selectors.messages import last_failed_at
 from apps.dashboard.selectors.operations import OperationRow
-from apps.dashboard.selectors.topics import Asked, TopicRow
+from apps.dashboard.selectors.problems import ProblemRow
+from apps.dashboard.selectors.topics import TopicRow, peak
+from apps.poison import backlogs
+from apps.poison.backlogs import OpenProblem
 from apps.poison.models import Poison, Problem
-from apps.poison.querysets import ProblemQuerySet
+from apps.poison.querysets import PoisonQuerySet, ProblemQuerySet
 from apps.team.rights import Principal
 
-HOUR, DAY = timedelta(hours=1), timedelta(hours=24)
-# Whoever was away for longer is told of this much, and reads the reports.
+DAY = timedelta(hours=24)
+# To a person who was away for longer the page counts what is new in this much.
 LONGEST = timedelta(days=7)
-MOST_SHOWN = 5
+MOST_SHOWN = 10
 MOST_TOPICS = 10
 MOST_OPERATIONS = 6
-# How many of the newest messages, or problems, are looked through.
-MOST_MESSAGES = 10_000
-MOST_PROBLEMS = 200
-# Growing: so many in the last hour, and so many times as many as in an hour before.
-LEAST_GROWN = 3
-GROWS = 2.0
+# Of each problem so many of the newest open messages are searched for a requeue.
+MOST_SEARCHED = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Changed:
-    """A problem, and the number that brings it here."""
+class NeedyRow:
+    """A problem with open messages; `came_back` of them had been requeued before.
 
-    problem: Problem
-    number: int
-    usual: float = 0.0
+    `came_back` is None where counting took too long.
+    """
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Changes:
-    """What changed since then; a part is None where asking for it took too long."""
-
-    since: datetime
-    new: list[Problem] | None
-    new_number: Count
-    came_back: list[Changed] | None
-    growing: list[Changed] | None
+    row: ProblemRow
+    came_back: int | None
 
     @property
-    def is_quiet(self) -> bool:
-        return not (self.new or self.came_back or self.growing)
+    def came_back_at_least(self) -> bool:
+        """Tell whether more of its messages may have come back than were searched."""
+        is_searched = self.row.open and (self.row.open.number or 0) <= MOST_SEARCHED
+        return not is_searched
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs:
+    """The problems that need a person, worst first.
+
+    `number` is how many there are. It is None where counting took too long: then the
+    rows are the problems that failed last.
+    """
+
+    rows: list[NeedyRow]
+    number: int | None
+    new: Count
+    since: datetime
+
+    @property
+    def is_ranked(self) -> bool:
+        return self.number is not None
+
+    @property
+    def others(self) -> int:
+        return max(0, (self.number or 0) - len(self.rows))
+
+    @property
+    def any_new(self) -> bool:
+        return any(needy.row.life == "new" for needy in self.rows)
+
+    @property
+    def peak(self) -> int:
+        return problems.peak([needy.row for needy in self.rows])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Overview:
-    changes: Changes
+    alarms: list[Alarm]
+    needs: Needs
     topics: list[TopicRow]
     more_topics: bool
     operations: list[OperationRow]
@@ -81,106 +104,86 @@ class Overview:
         """Tell whether nothing ever came in, and nothing could."""
         return not self.topics and self.last_failed_at is None
 
+    @property
+    def topics_peak(self) -> int:
+        return peak(self.topics)
+
 
 def find(since: datetime | None, principal: Principal, *, now: datetime) -> Overview:
-    shown, more = topics.failing_lately(principal, most=MOST_TOPICS, now=now)
-    mine = Poison.objects.on_topics(principal.topics)
+    ranking = open_problems.ranked(principal)
+    shown, more = topics.worst(
+        principal, first=_by_topic(ranking or ()), most=MOST_TOPICS, now=now
+    )
     visible = Topic.objects.matching(principal.topics)
+    night, work = health.night(now=now), health.look(principal, now=now)
     return Overview(
-        changes=changes(since or now - DAY, principal, now=now),
+        alarms=[*work.alarms, *health.alarms_of_night(night)],
+        needs=needs(ranking, since or now - DAY, principal, now=now),
         topics=shown,
         more_topics=more,
         operations=operations.latest(principal, most=MOST_OPERATIONS),
         idle=guards.idle(visible, now=now),
-        signs=[
-            *health.signs(principal, now=now),
-            *guards.signs(visible, now=now),
-        ],
-        night=health.night(now=now),
-        open=counted(mine.open()),
+        signs=[*work.signs, *guards.signs(visible, now=now)],
+        night=night,
+        open=counted(Poison.objects.on_topics(principal.topics).open()),
         last_failed_at=last_failed_at(principal),
     )
 
 
-def changes(since: datetime, principal: Principal, *, now: datetime) -> Changes:
+def needs(
+    ranking: Sequence[OpenProblem] | None,
+    since: datetime,
+    principal: Principal,
+    *,
+    now: datetime,
+) -> Needs:
     since = max(since, now - LONGEST)
-    new = _new(since, principal)
-    newest = new.order_by("-first_seen", "-id")[:MOST_SHOWN]
-    return Changes(
+    found = _failed_last(principal) if ranking is None else _in_order(ranking)
+    return Needs(
+        rows=_rows(found, now=now),
+        number=None if ranking is None else len(ranking),
+        new=counted(_new(since, principal)),
         since=since,
-        new=unless_slow(partial(list, newest), instead=None),
-        new_number=counted(new),
-        came_back=unless_slow(partial(_came_back, since, principal), instead=None),
-        growing=unless_slow(partial(_growing, principal, now=now), instead=None),
     )
 
 
-def _new(since: datetime, principal: Principal) -> ProblemQuerySet:
-    still_open = Poison.objects.on_topics(principal.topics).open()
-    # What was first seen since then was last seen since then: that has an index.
-    seen = Problem.objects.filter(last_seen__gt=since, first_seen__gt=since)
-    return seen.with_poisons(still_open).select_related("topic")
+def _in_order(ranking: Sequence[OpenProblem]) -> list[Problem]:
+    ids = [each.problem for each in ranking[:MOST_SHOWN]]
+    found = Problem.objects.select_related("topic").in_bulk(ids)
+    return [found[pk] for pk in ids]
 
 
-def _came_back(since: datetime, principal: Principal) -> list[Changed]:
-    """Find the problems whose messages were requeued and have failed again."""
-    mine = Poison.objects.on_topics(principal.topics).open()
-    failed = mine.filter(last_failed_at__gt=since).recent_first()
-    newest = failed.values("problem_id", "recurrences")[:MOST_MESSAGES]
-    statement, parameters = newest.query.sql_with_params()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT problem_id, count(*) FROM ({statement}) newest"  # noqa: S608 - the ORM wrote the statement
-            f" WHERE recurrences > 0 GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {MOST_SHOWN}",
-            parameters,
-        )
-        numbers: dict[int, int] = dict(cursor.fetchall())
-    found = _problems(numbers)
-    return [Changed(problem=found[pk], number=number) for pk, number in numbers.items()]
+def _failed_last(principal: Principal) -> list[Problem]:
+    """Give the problems that failed last, where the open messages are too many."""
+    with_open = Problem.objects.with_poisons(_open(principal))
+    return list(with_open.recent_first().select_related("topic")[:MOST_SHOWN])
 
 
-_GROWTH = """
-SELECT problem_id, count(*) FILTER (WHERE failed_at > %(hour)s),
-       count(*) FILTER (WHERE failed_at <= %(hour)s) / 24.0
-FROM poison_failure
-WHERE problem_id = ANY(%(ids)s) AND failed_at > %(day)s AND failed_at <= %(now)s
-  AND day >= %(captured)s
-GROUP BY 1
-"""
-
-
-def _growing(principal: Principal, *, now: datetime) -> list[Changed]:
-    """Find what failed much more in the last hour than in the hours of the day before.
-
-    A problem that is younger than this hour has no day before, and is new.
-    """
-    poisons = Poison.objects.on_topics(principal.topics)
-    active = Problem.objects.filter(last_seen__gt=now - HOUR, first_seen__lt=now - HOUR)
-    newest = active.with_poisons(poisons).recent_first()[:MOST_PROBLEMS]
-    ids = list(newest.values_list("pk", flat=True))
-    asked: Asked = {
-        "ids": ids,
-        "now": now,
-        "hour": now - HOUR,
-        "day": now - HOUR - DAY,
-        # A clock may be minutes ahead of the day of capture.
-        "captured": (now - HOUR - 2 * DAY).date(),
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(_GROWTH, asked)
-        told = [(pk, number, float(usual)) for pk, number, usual in cursor.fetchall()]
-    grown = [each for each in told if _grows(*each[1:])]
-    fastest = sorted(grown, key=lambda each: -each[1] / (each[2] or 1 / 24))
-    found = _problems(pk for pk, _, _ in fastest[:MOST_SHOWN])
+def _rows(found: Sequence[Problem], *, now: datetime) -> list[NeedyRow]:
+    ask = partial(backlogs.came_back, [p.pk for p in found], most=MOST_SEARCHED)
+    came_back: Mapping[int, int] | None = unless_slow(ask, instead=None)
     return [
-        Changed(problem=found[pk], number=number, usual=usual)
-        for pk, number, usual in fastest[:MOST_SHOWN]
+        NeedyRow(
+            row=row,
+            came_back=None if came_back is None else came_back.get(row.problem.pk, 0),
+        )
+        for row in problems.rows(found, now=now)
     ]
 
 
-def _grows(number: int, usual: float) -> bool:
-    return number >= LEAST_GROWN and number >= GROWS * usual
+def _new(since: datetime, principal: Principal) -> ProblemQuerySet:
+    # What was first seen since then was last seen since then: that has an index.
+    seen = Problem.objects.filter(last_seen__gt=since, first_seen__gt=since)
+    return seen.with_poisons(_open(principal))
 
 
-def _problems(ids: Iterable[int]) -> dict[int, Problem]:
-    return Problem.objects.select_related("topic").in_bulk(list(ids))
+def _open(principal: Principal) -> PoisonQuerySet:
+    return Poison.objects.on_topics(principal.topics).open()
+
+
+def _by_topic(ranking: Sequence[OpenProblem]) -> list[int]:
+    """List the topics of these problems, those with the most open messages first."""
+    numbers = Counter[int]()
+    for each in ranking:
+        numbers[each.topic] += each.open
+    return [topic for topic, _ in numbers.most_common()]

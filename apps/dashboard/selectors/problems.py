@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db import connection
-from django.db.models import F
 
 from apps.core.errors import Absent
-from apps.dashboard.asked import Asked
-from apps.dashboard.paging import Count as Counted
-from apps.dashboard.paging import Page, counted, page
+from apps.core.hurry import unless_slow
+from apps.dashboard.asked import Asked, Origin, ProblemAsked
+from apps.dashboard.paging import MOST_COUNTED, Count, Page, counted, page
+from apps.dashboard.selectors import differences, messages, ranking
 from apps.dashboard.selectors.beside import Beside, beside
-from apps.dashboard.selectors.messages import last_failed_at
-from apps.poison import reading
+from apps.dashboard.selectors.differences import Differences
+from apps.dashboard.selectors.messages import MessageList, last_failed_at
+from apps.poison import backlogs, reading
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.querysets import ProblemQuerySet
 from apps.poison.reading import FailureSeen
@@ -32,106 +34,201 @@ SORTS = {"": ("last_seen", "Last seen"), "first": ("first_seen", "First seen")}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemRow:
+    """`counts` and `hours` are None where counting them took too long."""
+
     problem: Problem
-    counts: dict[Shown, int]
-    hours: list[int]
+    counts: Mapping[Shown, Count] | None
+    hours: list[int] | None
     life: str
 
     @property
-    def total(self) -> int:
-        return sum(self.counts.values())
+    def total(self) -> Count | None:
+        return None if self.counts is None else _sum(self.counts.values())
 
     @property
-    def open(self) -> int:
-        return self.counts[Shown.OPEN]
+    def open(self) -> Count | None:
+        return None if self.counts is None else self.counts[Shown.OPEN]
 
     @property
-    def failures_today(self) -> int:
-        return sum(self.hours)
+    def failures_today(self) -> int | None:
+        return None if self.hours is None else sum(self.hours)
+
+    @property
+    def peak(self) -> int:
+        return max(self.hours or [0])
+
+    @property
+    def failures_last_hour(self) -> int | None:
+        return None if self.hours is None else self.hours[-1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemList:
     rows: list[ProblemRow]
     page: Page[Problem]
-    total: Counted
+    total: Count
     last_failed_at: datetime | None
 
     @property
     def any_new(self) -> bool:
         return any(row.life == "new" for row in self.rows)
 
+    @property
+    def peak(self) -> int:
+        return peak(self.rows)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Top:
-    """The values of one property of a problem's newest failures, commonest first."""
+    """The commonest values of one property, of `whole` failures that were looked at."""
 
     title: str
     values: list[tuple[str, int]]
+    whole: int
 
-    @property
-    def whole(self) -> int:
-        return sum(number for _, number in self.values)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstFailure:
+    """Where a problem began, as far as its oldest failure is still there."""
+
+    version: str
+    host: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateLink:
+    """A link to a problem's messages in one state, or in all, with their number."""
+
+    label: str
+    query: str
+    count: Count | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemDetail:
+    """`tops` is None where counting them took too long."""
+
     row: ProblemRow
     sample: FailureSeen | None
-    tops: list[Top]
+    first: FirstFailure | None
+    tops: list[Top] | None
     beside: Beside
+    messages: MessageList
+    differences: Differences
+
+    @property
+    def states(self) -> list[StateLink]:
+        counts = self.row.counts or {}
+        links = [
+            StateLink(
+                label=word.capitalize(), query=f"is:{word}", count=counts.get(word)
+            )
+            for word in Shown
+        ]
+        return [*links, StateLink(label="All", query="", count=self.row.total)]
+
+    @property
+    def shows_state(self) -> bool:
+        """Tell whether the rows may differ in state; sent ones may be on their way."""
+        return self.messages.query.value_of("is") in {None, Shown.SENT}
 
 
 def find(asked: Asked, principal: Principal, *, now: datetime) -> ProblemList:
     """List the problems that have a poison which matches."""
-    poisons = Poison.objects.on_topics(principal.topics).matching(asked.query)
-    problems = Problem.objects.with_poisons(poisons).select_related("topic")
-    field, _ = SORTS.get(asked.sort, SORTS[""])
-    shown = page(problems, field=field, cursor=asked.cursor)
+    problems = asked_for(asked, principal).select_related("topic")
+    shown = page(problems, field=_field(asked.sort), cursor=asked.cursor)
     return ProblemList(
-        rows=_rows(shown.rows, now=now),
+        rows=rows(shown.rows, now=now),
         page=shown,
         total=counted(problems),
         last_failed_at=last_failed_at(principal),
     )
 
 
-def one(problem_id: int, principal: Principal, *, now: datetime) -> ProblemDetail:
+def one(
+    problem_id: int, asked: ProblemAsked, principal: Principal, *, now: datetime
+) -> ProblemDetail:
     """Find a problem that this principal may see; raises Absent otherwise."""
-    allowed = _visible(principal)
+    allowed = Problem.objects.with_poisons(Poison.objects.on_topics(principal.topics))
     problem = allowed.select_related("topic").filter(pk=problem_id).first()
     if problem is None:
         raise Absent(f"There is no problem {problem_id} here.")
     samples = reading.failures(Failure.objects.filter(problem=problem), limit=1)
+    listed = messages.of_problem(problem_id, asked.messages, principal)
     return ProblemDetail(
-        row=_rows([problem], now=now)[0],
+        row=rows([problem], now=now)[0],
         sample=samples[0] if samples else None,
-        tops=_tops(problem.pk),
-        beside=beside(allowed, problem, field="last_seen"),
+        first=_first(problem.pk),
+        tops=unless_slow(partial(_tops, problem.pk), instead=None),
+        beside=_beside(problem, asked.origin, principal),
+        messages=listed,
+        differences=differences.between(
+            listed.page.rows,
+            problem_id=problem_id,
+            header=asked.header,
+            principal=principal,
+            now=now,
+        ),
     )
 
 
-def _visible(principal: Principal) -> ProblemQuerySet:
-    poisons = Poison.objects.on_topics(principal.topics)
+def asked_for(asked: Asked | Origin, principal: Principal) -> ProblemQuerySet:
+    """Give the problems of a list, in no order."""
+    poisons = Poison.objects.on_topics(principal.topics).matching(asked.query)
     return Problem.objects.with_poisons(poisons)
 
 
-def _rows(problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
+def rows(problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
     ids = [problem.pk for problem in problems]
-    counts, hours = Poison.objects.counted_by_problem(ids), _hours(ids, now=now)
+    counts = unless_slow(partial(_counts, ids), instead=None)
+    hours = unless_slow(partial(_hours, ids, now=now), instead=None)
     return [
         ProblemRow(
             problem=problem,
-            counts=counts[problem.pk],
-            hours=hours[problem.pk],
-            life=_life(problem, counts[problem.pk], now=now),
+            counts=None if counts is None else counts[problem.pk],
+            hours=None if hours is None else hours[problem.pk],
+            life=_life(problem, counts, now=now),
         )
         for problem in problems
     ]
 
 
-def _life(problem: Problem, counts: dict[Shown, int], *, now: datetime) -> str:
-    if counts[Shown.OPEN] == 0:
+def peak(shown: Sequence[ProblemRow]) -> int:
+    """Return the most failures in an hour: the scale that these rows share."""
+    return max((row.peak for row in shown), default=0)
+
+
+def _field(sort: str) -> str:
+    return SORTS.get(sort, SORTS[""])[0]
+
+
+def _beside(problem: Problem, origin: Origin, principal: Principal) -> Beside:
+    """Find the neighbours in the list that this person came from."""
+    if origin.is_overview:
+        return ranking.beside(problem.pk, principal)
+    listed = asked_for(origin, principal)
+    return beside(listed, problem, field=_field(origin.sort))
+
+
+def _sum(counts: Iterable[Count]) -> Count:
+    return Count(sum(count.number or 0 for count in counts))
+
+
+def _counts(ids: list[int]) -> dict[int, dict[Shown, Count]]:
+    found = backlogs.by_problem(ids, most=MOST_COUNTED + 1)
+    return {
+        problem: {word: Count(number) for word, number in numbers.items()}
+        for problem, numbers in found.items()
+    }
+
+
+def _life(
+    problem: Problem,
+    counts: Mapping[int, Mapping[Shown, Count]] | None,
+    *,
+    now: datetime,
+) -> str:
+    if counts is not None and counts[problem.pk][Shown.OPEN].number == 0:
         return "quiet"
     return "new" if now - problem.first_seen < DAY else "ongoing"
 
@@ -140,7 +237,7 @@ _HOURLY = """
 SELECT problem_id, extract(epoch FROM %(now)s - failed_at)::int / 3600, count(*)
 FROM poison_failure
 WHERE problem_id = ANY(%(ids)s) AND failed_at > %(now)s - interval '24 hours'
-  AND failed_at <= %(now)s
+  AND failed_at <= %(now)s AND day >= %(captured)s
 GROUP BY 1, 2
 """
 
@@ -148,36 +245,65 @@ GROUP BY 1, 2
 def _hours(ids: list[int], *, now: datetime) -> dict[int, list[int]]:
     """Count the failures of each of the last 24 hours, the oldest hour first."""
     hours = {pk: [0] * HOURS for pk in ids}
+    # A clock may be minutes ahead of the day of capture.
+    captured = (now - 2 * DAY).date()
     with connection.cursor() as cursor:
-        cursor.execute(_HOURLY, {"now": now, "ids": ids})
+        cursor.execute(_HOURLY, {"now": now, "ids": ids, "captured": captured})
         for problem, age, number in cursor.fetchall():
             hours[problem][HOURS - 1 - min(age, HOURS - 1)] += number
     return hours
 
 
+def _first(problem_id: int) -> FirstFailure | None:
+    failures = Failure.objects.filter(problem=problem_id).order_by("failed_at", "id")
+    first = failures.values_list("handler_version", "host").first()
+    return FirstFailure(version=first[0] or "", host=first[1] or "") if first else None
+
+
+PROPERTIES = {
+    "handler_version": "Versions",
+    "host": "Hosts",
+    "client_name": "Consumers",
+    "cause": "Causes",
+}
+# One walk over the newest failures counts all four properties.
+_TOPS = """
+SELECT property, value, number, whole FROM (
+    SELECT property, value, count(*) AS number,
+           sum(count(*)) OVER (PARTITION BY property)::bigint AS whole,
+           row_number() OVER (PARTITION BY property ORDER BY count(*) DESC, value)
+               AS place
+    FROM (
+        SELECT handler_version, host, client_name, cause FROM poison_failure
+        WHERE problem_id = %(problem)s ORDER BY failed_at DESC LIMIT %(most)s
+    ) newest,
+    LATERAL (VALUES
+        ('handler_version', coalesce(handler_version, '')),
+        ('host', coalesce(host, '')),
+        ('client_name', client_name),
+        ('cause', cause)
+    ) AS each(property, value)
+    GROUP BY property, value
+) ranked
+WHERE place <= %(shown)s
+ORDER BY property, place
+"""
+
+
 def _tops(problem_id: int) -> list[Top]:
-    properties = {
-        "Consumers": "client_name",
-        "Hosts": "host",
-        "Versions": "handler_version",
-        "Causes": "cause",
-    }
-    tops = [
-        Top(title=title, values=_top_values(problem_id, field))
-        for title, field in properties.items()
-    ]
-    return [top for top in tops if any(value for value, _ in top.values)]
-
-
-def _top_values(problem_id: int, field: str) -> list[tuple[str, int]]:
-    failures = Failure.objects.filter(problem=problem_id).order_by("-failed_at")
-    newest = failures.values(value=F(field))[:MOST_FAILURES]
-    statement, parameters = newest.query.sql_with_params()
+    """List what is known of versions, hosts, consumers and causes, in this order."""
+    values = {"problem": problem_id, "most": MOST_FAILURES, "shown": TOP_VALUES}
+    found: dict[str, list[tuple[str, int, int]]] = {name: [] for name in PROPERTIES}
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT coalesce(value, ''), count(*) FROM ({statement}) newest"  # noqa: S608 - the ORM wrote the statement
-            f" GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {TOP_VALUES}",
-            parameters,
+        cursor.execute(_TOPS, values)
+        for name, value, number, whole in cursor.fetchall():
+            found[name].append((value, number, whole))
+    return [
+        Top(
+            title=PROPERTIES[name],
+            values=[(value, number) for value, number, _ in ranked],
+            whole=ranked[0][2],
         )
-        values: list[tuple[str, int]] = cursor.fetchall()
-        return values
+        for name, ranked in found.items()
+        if any(value for value, _, _ in ranked)
+    ]

@@ -113,6 +113,10 @@ class TopicList:
     rows: list[TopicRow]
     next: str  # the name that the next page comes after; "" on the last page
 
+    @property
+    def peak(self) -> int:
+        return peak(self.rows)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicDetail:
@@ -152,17 +156,33 @@ def find(wanted: TopicsWanted, principal: Principal, *, now: datetime) -> TopicL
     )
 
 
-def failing_lately(
-    principal: Principal, *, most: int, now: datetime
+def worst(
+    principal: Principal, *, first: Sequence[int], most: int, now: datetime
 ) -> tuple[list[TopicRow], bool]:
-    """Give the topics that failed last, by name, and whether there are others."""
+    """Give the worst topics, and whether there are others.
+
+    `first` are those with open messages, most first; then come those that failed last.
+    """
     allowed = _visible(principal)
     newest = Problem.objects.filter(topic__in=allowed).recent_first()
     failed = newest.values_list("topic_id", flat=True)[:MOST_PROBLEMS]
     others = allowed.order_by("name").values_list("pk", flat=True)[: most + 1]
-    chosen = list(dict.fromkeys([*failed, *others]))
+    chosen = list(dict.fromkeys([*first, *failed, *others]))
     topics = allowed.filter(pk__in=chosen[:most]).order_by("name")
-    return _rows(list(topics), now=now), len(chosen) > most
+    rows = sorted(_rows(list(topics), now=now), key=_badness, reverse=True)
+    return rows, len(chosen) > most
+
+
+def _badness(row: TopicRow) -> tuple[int, float, int]:
+    """Order topics by their open messages now, then by their failure rate today."""
+    number = row.backlog.open.number if row.backlog else None
+    share = row.traffic.share if row.traffic else None
+    return number or 0, share or 0.0, row.traffic.failed if row.traffic else 0
+
+
+def peak(rows: Sequence[TopicRow]) -> int:
+    """Return the most failures in an hour: the scale that these rows share."""
+    return max((max(row.traffic.hours) for row in rows if row.traffic), default=0)
 
 
 def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:

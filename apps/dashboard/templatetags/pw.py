@@ -32,6 +32,7 @@ register.filter(figures.percent)
 PAGES_OF = {
     "operation": "operation",
     "poison": "message",
+    "problem": "problem",
     "position": "position",
     "skip": "skip",
 }
@@ -63,6 +64,9 @@ PILLS |= {
     "silent": ("Silent", "◌", "warn"),
     # Of what does the work, and of the nightly report.
     "up": ("Up", "✓", "ok"),
+    "partly up": ("Not all up", "◐", "warn"),
+    "stopped": ("Stopped", "!", "danger"),
+    "resting": ("All paused", "‖", ""),
     "late": ("Late", "◐", "warn"),
     "failed": ("Failed", "!", "danger"),
     "never": ("Not yet", "○", ""),
@@ -254,19 +258,32 @@ def _unseen(run: Iterable[str]) -> SafeString:
 
 @register.inclusion_tag("parts/sparkline.html")
 def sparkline(
-    values: Sequence[int], summary: str, *, wide: bool = False
+    values: Sequence[int], summary: str, *, wide: bool = False, top: int | None = None
 ) -> dict[str, Any]:
-    """Draw one bar per value, as high as its share of the highest."""
-    top = max(values, default=0) or 1
-    heights = [round(value / top * 19, 1) for value in values]
+    """Draw one bar per value, as high as its share of `top`: by default the highest.
+
+    Rows that are compared share one `top`; the least value still shows. A single bar
+    needs no axis to be compared along.
+    """
+    top = max(values, default=0) if top is None else top
+    heights = [round(value / (top or 1) * 19, 1) for value in values]
     step = 84 / max(len(values), 1)
     bars = [
-        {"x": f"{at * step:.1f}", "y": f"{20 - height:.1f}", "height": f"{height:.1f}"}
-        for at, height in enumerate(heights)
-        if height
+        {
+            "x": f"{at * step:.1f}",
+            "y": f"{20 - max(height, 1):.1f}",
+            "height": f"{max(height, 1):.1f}",
+        }
+        for at, (value, height) in enumerate(zip(values, heights, strict=True))
+        if value
     ]
-    width = f"{step * 0.75:.1f}"
-    return {"bars": bars, "width": width, "summary": summary, "wide": wide}
+    return {
+        "bars": bars,
+        "width": f"{step * 0.75:.1f}",
+        "summary": summary,
+        "wide": wide,
+        "has_axis": wide or len(bars) != 1,
+    }
 
 
 @register.inclusion_tag("parts/share.html")

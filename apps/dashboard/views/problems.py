@@ -7,9 +7,9 @@ from django.views.decorators.http import require_safe
 
 from apps.core import clock
 from apps.dashboard import curl
-from apps.dashboard.asked import Asked
+from apps.dashboard.asked import Asked, Origin, ProblemAsked
 from apps.dashboard.doors import SignedIn, needs, show
-from apps.dashboard.selectors import messages, problems
+from apps.dashboard.selectors import problems
 from apps.team.rights import Scope
 
 
@@ -22,6 +22,7 @@ def index(request: SignedIn) -> HttpResponse:
         "asked": asked,
         "found": found,
         "total": found.total,
+        "origin": Origin.in_list(asked),
         "sorts": [(value, label) for value, (_, label) in problems.SORTS.items()],
         "curl": curl.get(request, "/api/v1/problems", q=str(asked.query)),
     }
@@ -32,17 +33,17 @@ def index(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.PROBLEMS_READ)
 def detail(request: SignedIn, problem_id: int) -> HttpResponse:
-    principal = request.user.principal
-    found = problems.one(problem_id, principal, now=clock.now())
-    asked = Asked.of(request)
-    within = messages.of_problem(problem_id, asked, principal)
+    asked = ProblemAsked.of(request)
+    found = problems.one(problem_id, asked, request.user.principal, now=clock.now())
     context = {
-        "asked": asked,
+        "asked": asked.messages,
+        "origin": asked.origin,
+        "header": asked.header,
         "problem": found.row.problem,
         "found": found,
-        "list": within,
-        "total": within.total,
-        "curl": curl.get(request, "/api/v1/poisons", q=f"problem:{problem_id}"),
+        "list": found.messages,
+        "total": found.messages.total,
+        "curl": curl.get(request, "/api/v1/poisons", q=str(found.messages.query)),
     }
-    live = "messages/_rows.html"
-    return show(request, "problems/detail.html", context, live=live)
+    status, live = asked.messages.status, "problems/_messages.html"
+    return show(request, "problems/detail.html", context, live=live, status=status)

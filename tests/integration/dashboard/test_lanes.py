@@ -212,11 +212,12 @@ def test_a_lane_of_a_topic_that_is_not_seen_is_not_told(
     )
 
     def named(principal: Principal, at: datetime) -> bool:
-        signs = health.signs(principal, now=at)
-        return "Lane orders" in {sign.what for sign in signs}
+        alarms = health.look(principal, now=at).alarms
+        return "Lane orders" in {alarm.what for alarm in alarms}
 
     assert named(anna, now)
     assert not named(eve, now)
+    # Then none is heard, and one alarm says so of all of them.
     assert not named(anna, now + LANE_LIVES * 2)
 
 

@@ -89,6 +89,20 @@ def test_draws_each_value_by_its_share_of_the_highest() -> None:
     assert [bar["height"] for bar in drawn["bars"]] == ["9.5", "19.0"]
 
 
+def test_draws_rows_that_are_compared_by_one_scale_and_the_least_still_shows() -> None:
+    drawn = pw.sparkline([0, 1, 260], "261 failures", top=520)
+
+    assert [bar["height"] for bar in drawn["bars"]] == ["1.0", "9.5"]
+
+
+def test_draws_no_axis_under_a_single_bar_unless_it_is_wide() -> None:
+    narrow = [pw.sparkline(values, "") for values in ([0, 5], [3, 5], [0, 0])]
+    wide = pw.sparkline([0, 5], "", wide=True)
+
+    axes = [drawn["has_axis"] for drawn in (*narrow, wide)]
+    assert axes == [False, True, True, True]
+
+
 def test_tells_the_detail_of_an_entry_in_a_line() -> None:
     detail = {"verb": "drop", "query": None, "counts": {"dropped": 3, "waiting": 0}}
 

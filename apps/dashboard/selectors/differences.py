@@ -1,0 +1,166 @@
+"""What tells the messages of one problem apart: their ids, a header, and values.
+
+All of them failed for the same reason, so their rows do not repeat it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from apps.brokers.ports import Header
+from apps.core.hurry import unless_slow
+from apps.core.text import readable
+from apps.dashboard.selectors.messages import MASKED, is_secret
+from apps.poison import headers as names
+from apps.poison import reading
+from apps.poison.models import Poison
+from apps.team.rights import Principal, Scope
+from poisonguard import fingerprint
+
+MOST_HEADERS = 50
+MOST_VALUES = 8
+LONGEST_NAME = 200
+LONGEST_VALUE = 100
+
+Headers = Mapping[int, Sequence[Header]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MessageRow:
+    """A message; `header` is its value of the column's header, None without one."""
+
+    message: Poison
+    name: str
+    values: tuple[str, ...]
+    header: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeaderColumn:
+    """The header that the list shows; `reason` says why its values are masked."""
+
+    name: str
+    values: Mapping[int, str]
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Differences:
+    """The rows of a list; `header_names` are those that may be chosen for a column."""
+
+    rows: Sequence[MessageRow]
+    column: HeaderColumn | None
+    header_names: Sequence[str]
+
+    @property
+    def any_values(self) -> bool:
+        return any(row.values for row in self.rows)
+
+
+def between(
+    messages: Sequence[Poison],
+    *,
+    problem_id: int,
+    header: str,
+    principal: Principal,
+    now: datetime,
+) -> Differences:
+    """Find what differs; `header` is the chosen one, or "" for the best public one.
+
+    Another than a public header needs the right to read bodies, and its showing is put
+    on record.
+    """
+    headers = unless_slow(partial(reading.headers_of, messages), instead={})
+    column = _chosen(headers, header, principal) if header else _most_varied(headers)
+    if column and not column.reason and not names.is_public(column.name.encode()):
+        reading.reveal_header(
+            problem_id=problem_id, name=column.name, principal=principal, now=now
+        )
+    values = varying_values([message.error_message for message in messages])
+    return Differences(
+        rows=[
+            MessageRow(
+                message=message,
+                name=_name(message, headers.get(message.pk, ())),
+                values=values[at],
+                header=column.values.get(message.pk) if column else None,
+            )
+            for at, message in enumerate(messages)
+        ],
+        column=column,
+        header_names=_names(headers),
+    )
+
+
+def varying_values(texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Give of each text the values that the fingerprint leaves out and others lack."""
+    values = [fingerprint.values_of(text) for text in texts]
+    shared = set(values[0]).intersection(*values) if values else set()
+    return [
+        tuple(value[:LONGEST_VALUE] for value in each if value not in shared)[
+            :MOST_VALUES
+        ]
+        for each in values
+    ]
+
+
+def _name(message: Poison, headers: Sequence[Header]) -> str:
+    """Name a message by its id, else by its bookmark, as far as a row has room."""
+    name = message.message_id or names.message_id(headers) or message.bookmark_text
+    return name[:LONGEST_NAME]
+
+
+def _names(headers: Headers) -> list[str]:
+    """List the headers that a person can choose by name; values are not looked at."""
+    found = {readable(name) for each in headers.values() for name, _ in each}
+    plain = [name for name in found if name.isprintable() and _is_short(name)]
+    return sorted(plain, key=lambda name: (name.lower(), name))[:MOST_HEADERS]
+
+
+def _is_short(name: str) -> bool:
+    return 0 < len(name) <= LONGEST_NAME
+
+
+def _most_varied(headers: Headers) -> HeaderColumn | None:
+    """Choose the public header with the most different values, if any has two."""
+    types = {
+        name.lower()
+        for each in headers.values()
+        for name, _ in each
+        if name.lower() in names.MESSAGE_TYPE_NAMES
+    }
+    columns = [_column(headers, readable(name)) for name in sorted(types)]
+    varied = [column for column in columns if len(set(column.values.values())) > 1]
+    return max(
+        varied, key=lambda column: len(set(column.values.values())), default=None
+    )
+
+
+def _chosen(headers: Headers, name: str, principal: Principal) -> HeaderColumn | None:
+    column = _column(headers, name)
+    if not column.values:
+        return None
+    if is_secret(name):
+        return _masked(column, "its name says that it is a secret")
+    if names.is_public(name.encode()) or principal.may(Scope.BODIES_READ):
+        return column
+    return _masked(column, "reading it is a right of its own (bodies:read)")
+
+
+def _column(headers: Headers, name: str) -> HeaderColumn:
+    wanted = name.lower()
+    values = {
+        pk: readable(value)[:LONGEST_VALUE]
+        for pk, each in headers.items()
+        for header, value in reversed(each)
+        if readable(header).lower() == wanted
+    }
+    return HeaderColumn(name=name, values=values)
+
+
+def _masked(column: HeaderColumn, reason: str) -> HeaderColumn:
+    values = dict.fromkeys(column.values, MASKED)
+    return HeaderColumn(name=column.name, values=values, reason=reason)
