@@ -82,8 +82,8 @@ def by_problem(problems: Sequence[int], *, most: int) -> dict[int, dict[Shown, i
     return counts
 
 
-# The problems that failed last come first, so that a limit leaves out only old ones.
-_MOST_OPEN = """
+# One index look-up for each problem; nothing is read from the table itself.
+_OPEN = """
 SELECT problem.id, problem.topic_id, opened.number
 FROM (
     SELECT id, topic_id, last_seen FROM poison_problem
@@ -96,31 +96,30 @@ LATERAL (
         WHERE problem_id = problem.id AND state = 'open' LIMIT %(most)s
     ) few
 ) opened
-WHERE opened.number > 0
-ORDER BY opened.number DESC, problem.last_seen DESC, problem.id DESC
+ORDER BY problem.last_seen DESC, problem.id DESC
 """
 
 
 @dataclass(frozen=True, slots=True)
 class OpenProblem:
-    """A problem that has open poisons, and how many."""
+    """A problem, and how many of its poisons are open."""
 
     problem: int
     topic: int
     open: int
 
 
-def most_open(
+def open_by_problem(
     *, topics: Sequence[int] | None, problems: int, most: int
 ) -> list[OpenProblem]:
-    """List the problems with open poisons, those with the most of them first.
+    """Count the open poisons of the problems that failed last, latest first.
 
-    Looks at the `problems` that failed last on these topics (None is every topic), and
-    counts each up to `most`.
+    Looks at so many `problems` of these topics (None is every topic), and counts each
+    up to `most`.
     """
     ids = None if topics is None else list(topics)
     with connection.cursor() as cursor:
-        cursor.execute(_MOST_OPEN, {"topics": ids, "problems": problems, "most": most})
+        cursor.execute(_OPEN, {"topics": ids, "problems": problems, "most": most})
         return [OpenProblem(*row) for row in cursor.fetchall()]
 
 

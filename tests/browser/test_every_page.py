@@ -50,7 +50,7 @@ def paths(page: Page) -> list[str]:
     """List every kind of page, with one message, problem and operation of each."""
     page.goto("/problems?q=")
     await_rows(page, 1)
-    found = [first_link(page, path) for path in ("/problems?q=", "/topics")]
+    found = [first_link(page, path) for path in ("/problems", "/topics")]
     found += [found[-1] + of_a_topic for of_a_topic in OF_A_TOPIC]
     broker = first_link(page, "/brokers")
     found += [broker, *(broker + of_a_broker for of_a_broker in OF_A_BROKER)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,15 +11,14 @@ from apps.brokers.models import Topic
 from apps.core.hurry import unless_slow
 from apps.dashboard.paging import Count, counted
 from apps.dashboard.selectors import guards, health, operations, problems, topics
-from apps.dashboard.selectors import ranking as open_problems
 from apps.dashboard.selectors.guards import Idle
 from apps.dashboard.selectors.health import Alarm, Night, Sign
 from apps.dashboard.selectors.messages import last_failed_at
 from apps.dashboard.selectors.operations import OperationRow
 from apps.dashboard.selectors.problems import ProblemRow
+from apps.dashboard.selectors.ranking import MOST_PROBLEMS, Ranking, ranked
 from apps.dashboard.selectors.topics import TopicRow, peak
 from apps.poison import backlogs
-from apps.poison.backlogs import OpenProblem
 from apps.poison.models import Poison, Problem
 from apps.poison.querysets import PoisonQuerySet, ProblemQuerySet
 from apps.team.rights import Principal
@@ -56,22 +54,17 @@ class NeedyRow:
 class Needs:
     """The problems that need a person, worst first.
 
-    `number` is how many there are. It is None where counting took too long: then the
-    rows are the problems that failed last.
+    Not ranked, as counting took too long, they are the problems that failed last. Not
+    whole, they are the worst of `ranked` problems that failed last.
     """
 
     rows: list[NeedyRow]
-    number: int | None
+    others: int
+    is_ranked: bool
+    is_whole: bool
     new: Count
     since: datetime
-
-    @property
-    def is_ranked(self) -> bool:
-        return self.number is not None
-
-    @property
-    def others(self) -> int:
-        return max(0, (self.number or 0) - len(self.rows))
+    ranked: int
 
     @property
     def any_new(self) -> bool:
@@ -110,10 +103,9 @@ class Overview:
 
 
 def find(since: datetime | None, principal: Principal, *, now: datetime) -> Overview:
-    ranking = open_problems.ranked(principal)
-    shown, more = topics.worst(
-        principal, first=_by_topic(ranking or ()), most=MOST_TOPICS, now=now
-    )
+    ranking = ranked(principal)
+    first = ranking.topics if ranking else ()
+    shown, more = topics.worst(principal, first=first, most=MOST_TOPICS, now=now)
     visible = Topic.objects.matching(principal.topics)
     night, work = health.night(now=now), health.look(principal, now=now)
     return Overview(
@@ -131,7 +123,7 @@ def find(since: datetime | None, principal: Principal, *, now: datetime) -> Over
 
 
 def needs(
-    ranking: Sequence[OpenProblem] | None,
+    ranking: Ranking | None,
     since: datetime,
     principal: Principal,
     *,
@@ -141,14 +133,17 @@ def needs(
     found = _failed_last(principal) if ranking is None else _in_order(ranking)
     return Needs(
         rows=_rows(found, now=now),
-        number=None if ranking is None else len(ranking),
+        others=len(ranking.ids) - len(found) if ranking else 0,
+        is_ranked=ranking is not None,
+        is_whole=ranking is not None and ranking.is_whole,
+        ranked=MOST_PROBLEMS,
         new=counted(_new(since, principal)),
         since=since,
     )
 
 
-def _in_order(ranking: Sequence[OpenProblem]) -> list[Problem]:
-    ids = [each.problem for each in ranking[:MOST_SHOWN]]
+def _in_order(ranking: Ranking) -> list[Problem]:
+    ids = ranking.ids[:MOST_SHOWN]
     found = Problem.objects.select_related("topic").in_bulk(ids)
     return [found[pk] for pk in ids]
 
@@ -179,11 +174,3 @@ def _new(since: datetime, principal: Principal) -> ProblemQuerySet:
 
 def _open(principal: Principal) -> PoisonQuerySet:
     return Poison.objects.on_topics(principal.topics).open()
-
-
-def _by_topic(ranking: Sequence[OpenProblem]) -> list[int]:
-    """List the topics of these problems, those with the most open messages first."""
-    numbers = Counter[int]()
-    for each in ranking:
-        numbers[each.topic] += each.open
-    return [topic for topic, _ in numbers.most_common()]

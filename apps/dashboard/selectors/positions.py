@@ -134,6 +134,10 @@ class PublisherSeen:
     def has_history(self) -> bool:
         return any(self.hours)
 
+    @property
+    def peak(self) -> int:
+        return max(self.hours)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PositionDetail:

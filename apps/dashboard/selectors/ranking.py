@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from apps.brokers.models import Topic
@@ -11,22 +13,40 @@ from apps.dashboard.paging import MOST_COUNTED
 from apps.dashboard.selectors.beside import Beside
 from apps.poison import backlogs
 from apps.poison.backlogs import OpenProblem
+from apps.poison.states import Shown
 from apps.team.rights import Principal
 
-# Only the problems that failed last are ranked, so that the page never waits long.
-MOST_PROBLEMS = 2_000
+# So many of the problems that failed last are ranked, each counted this far; of those
+# with more, so many are counted as far as any number here. So ten million open messages
+# cost no more than one million look-ups in an index.
+MOST_PROBLEMS = 1_000
+MOST_EACH = 1_000
+MOST_RECOUNTED = 30
 
 
-def ranked(principal: Principal) -> list[OpenProblem] | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranking:
+    """Problems with open messages, most first; unless whole, others may have more."""
+
+    problems: Sequence[OpenProblem]
+    is_whole: bool
+
+    @property
+    def ids(self) -> list[int]:
+        return [each.problem for each in self.problems]
+
+    @property
+    def topics(self) -> list[int]:
+        """List the topics of these problems, most open messages first."""
+        numbers = Counter[int]()
+        for each in self.problems:
+            numbers[each.topic] += each.open
+        return [topic for topic, _ in numbers.most_common()]
+
+
+def ranked(principal: Principal) -> Ranking | None:
     """Rank the problems on a person's topics; None where counting took too long."""
-    topics = _topics(principal)
-    ask = partial(
-        backlogs.most_open,
-        topics=topics,
-        problems=MOST_PROBLEMS,
-        most=MOST_COUNTED + 1,
-    )
-    return unless_slow(ask, instead=None)
+    return unless_slow(partial(_ranking, _topics(principal)), instead=None)
 
 
 def beside(problem_id: int, principal: Principal) -> Beside:
@@ -34,7 +54,8 @@ def beside(problem_id: int, principal: Principal) -> Beside:
 
     One that has no open message any more is followed by the first of the others.
     """
-    ids = [each.problem for each in ranked(principal) or ()]
+    ranking = ranked(principal)
+    ids = ranking.ids if ranking else []
     if problem_id not in ids:
         return Beside(newer=None, older=ids[0] if ids else None)
     at = ids.index(problem_id)
@@ -42,6 +63,28 @@ def beside(problem_id: int, principal: Principal) -> Beside:
         newer=ids[at - 1] if at else None,
         older=ids[at + 1] if at + 1 < len(ids) else None,
     )
+
+
+def _ranking(topics: Sequence[int] | None) -> Ranking:
+    latest = backlogs.open_by_problem(
+        topics=topics, problems=MOST_PROBLEMS, most=MOST_EACH + 1
+    )
+    counted = _recounted([each for each in latest if each.open])
+    return Ranking(
+        # Of equal numbers the one that failed last stays first.
+        problems=sorted(counted, key=lambda each: -each.open),
+        is_whole=len(latest) < MOST_PROBLEMS,
+    )
+
+
+def _recounted(problems: Sequence[OpenProblem]) -> list[OpenProblem]:
+    """Count on where the first count stopped, for the problems that failed last."""
+    ids = [each.problem for each in problems if each.open > MOST_EACH]
+    found = backlogs.by_problem(ids[:MOST_RECOUNTED], most=MOST_COUNTED + 1)
+    numbers = {problem: counts[Shown.OPEN] for problem, counts in found.items()}
+    return [
+        replace(each, open=numbers.get(each.problem, each.open)) for each in problems
+    ]
 
 
 def _topics(principal: Principal) -> Sequence[int] | None:

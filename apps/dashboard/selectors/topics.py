@@ -63,6 +63,10 @@ class Traffic:
         return min(1.0, self.failed / self.delivered) if self.delivered else None
 
     @property
+    def peak(self) -> int:
+        return max(self.hours)
+
+    @property
     def a_minute(self) -> float | None:
         return None if self.delivered is None else self.lately / PACE_MINUTES
 
@@ -182,7 +186,7 @@ def _badness(row: TopicRow) -> tuple[int, float, int]:
 
 def peak(rows: Sequence[TopicRow]) -> int:
     """Return the most failures in an hour: the scale that these rows share."""
-    return max((max(row.traffic.hours) for row in rows if row.traffic), default=0)
+    return max((row.traffic.peak for row in rows if row.traffic), default=0)
 
 
 def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:

@@ -17,7 +17,7 @@ from apps.core import hurry
 from apps.core.actor import Actor
 from apps.core.hurry import unless_slow
 from apps.dashboard.context import shell
-from apps.dashboard.selectors import overview, problems
+from apps.dashboard.selectors import overview, problems, ranking
 from apps.poison import backlogs
 from apps.poison.models import Poison
 from apps.reports.models import Day, Run
@@ -29,7 +29,7 @@ from tests.reports import count_up, counter, drop, poisons
 pytestmark = pytest.mark.django_db
 
 # The statements of figures that the page can do without.
-SLOWED = {"_MOST_OPEN", "_CAME_BACK", "_BY_STATE", "_HOURLY"}
+SLOWED = {"_OPEN", "_CAME_BACK", "_BY_STATE", "_HOURLY"}
 HOSTILE_TEXT = "</a><script>alert(1)</script>\u202e\x00" + "A" * 500
 
 
@@ -219,6 +219,37 @@ def test_only_ten_problems_are_shown_and_the_others_are_counted(
 
     assert len(titles(page)) == overview.MOST_SHOWN == 10
     assert "3 other problems with open messages" in page
+
+
+def test_many_open_messages_are_ranked_by_a_second_count(
+    now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "MOST_EACH", 2)
+    for age, number in enumerate((4, 1, 5, 3)):
+        for minute in range(number):
+            at = now - timedelta(hours=age, minutes=minute)
+            poisons(at, 1, exception=broken(f"E{number}"))
+
+    found = ranking.ranked(limited("*"))
+
+    assert found
+    assert [each.open for each in found.problems] == [5, 4, 3, 1]
+    assert found.is_whole
+
+
+def test_a_ranking_of_only_the_latest_problems_says_so(
+    anna: Client, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranking, "MOST_PROBLEMS", 2)
+    monkeypatch.setattr(overview, "MOST_PROBLEMS", 2)
+    for age in range(3):
+        poisons(now - timedelta(hours=age), age + 1, exception=broken(f"E{age}"))
+
+    page = get(anna)
+
+    assert titles(page) == ["E1", "E0"]
+    assert "of the 2 that failed last" in page
+    assert "All problems with open messages" in page
 
 
 def test_without_figures_the_problems_that_failed_last_are_shown_with_dashes(

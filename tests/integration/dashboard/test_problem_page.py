@@ -525,7 +525,7 @@ def test_figures_that_take_too_long_are_dashes(
     monkeypatch.setattr(hurry, "LONGEST_MS", 1)
     for module, name in (
         (backlogs, "_BY_STATE"),
-        (backlogs, "_MOST_OPEN"),
+        (backlogs, "_OPEN"),
         (problems, "_HOURLY"),
         (problems, "_TOPS"),
     ):
