@@ -111,14 +111,18 @@ class Outbound:
 
 
 class OutcomeKind(StrEnum):
-    """Sent: the broker has it. Refused: it never will. Unknown: nobody can tell.
+    """What is known of one message after one attempt to send it.
 
-    Duplicate: the broker says that it had this very send before.
+    Sent: the broker has it. Refused: the broker will never take it. Unknown: it left
+    this process, and the broker may have it or not. Unsent: the broker does not have
+    it from this attempt, and may take it later. Duplicate: the broker says that it had
+    this very send before.
     """
 
     SENT = "sent"
     REFUSED = "refused"
     UNKNOWN = "unknown"
+    UNSENT = "unsent"
     DUPLICATE = "duplicate"
 
 
@@ -213,8 +217,9 @@ class Publisher(Protocol):
         A message leaves byte for byte as it is given, less the reserved headers. One
         that the broker refuses never keeps another from being sent: where it would
         break the connection, the window is split until it stands alone. `sent` is
-        claimed only on the broker's confirmation; what was not answered before the
-        connection broke is `unknown`.
+        claimed only on the broker's confirmation; what was handed over and not
+        answered before the connection broke is `unknown`; what was never handed over,
+        or what the broker turned away for now, is `unsent`.
         Raises `Unavailable` only when none of the messages can have been sent.
         """
 

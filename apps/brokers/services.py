@@ -318,8 +318,8 @@ class RoutingPublisher:
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
         """Send the messages, pipelined broker by broker; answer in their order.
 
-        Never raises for a broker: what it could not be asked is `unknown`, what has
-        nowhere to go is `refused`.
+        Never raises for a broker: what a broker that is away was never given is
+        `unsent`, what has nowhere to go is `refused`.
         """
         answers: dict[int, Outcome] = {}
         routes: dict[Broker, list[int]] = {}
@@ -341,7 +341,7 @@ class RoutingPublisher:
             return self._publishers[broker.pk].publish(batch)
         except Unavailable as away:
             self._forget(broker)
-            return [Outcome(kind=OutcomeKind.UNKNOWN, detail=str(away))] * len(batch)
+            return [Outcome(kind=OutcomeKind.UNSENT, detail=str(away))] * len(batch)
         except (Refused, Invalid) as refusal:
             return [_refused(str(refusal))] * len(batch)
 

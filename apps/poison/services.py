@@ -255,6 +255,44 @@ def mark(
         )
 
 
+# A send before this one may have been answered meanwhile, or may be answered later:
+# its poison goes back to what that send says of it.
+_WITHDRAW = """
+WITH withdrawn AS (
+    DELETE FROM poison_redrive
+    WHERE id = ANY(%(ids)s::uuid[]) AND outcome = 'sending' AND copies = 1
+      AND epoch = %(epoch)s
+    RETURNING id, poison_id, n
+), reverted AS (
+    UPDATE poison_poison SET redrives = withdrawn.n - 1,
+        state = CASE WHEN poison_poison.state = 'redriving' THEN coalesce(
+            (SELECT CASE before.outcome WHEN 'sent' THEN 'redriven'
+                                        WHEN 'confirmed' THEN 'confirmed' END
+             FROM poison_redrive before
+             WHERE before.poison_id = withdrawn.poison_id
+               AND before.n = withdrawn.n - 1),
+            'open') ELSE poison_poison.state END
+    FROM withdrawn WHERE poison_poison.id = withdrawn.poison_id
+      AND poison_poison.redrives = withdrawn.n
+)
+SELECT id FROM withdrawn
+"""
+
+
+def withdraw(
+    *, poisons: Sequence[int], redrives: Sequence[uuid.UUID], epoch: int
+) -> set[uuid.UUID]:
+    """Undo claims of which nothing was sent; give those that were undone.
+
+    A claim that was sent before, or that a consumer has answered, stands. Call it
+    inside a transaction.
+    """
+    lock(poisons)
+    with connection.cursor() as cursor:
+        cursor.execute(_WITHDRAW, {"ids": array(redrives), "epoch": epoch})
+        return {redrive for (redrive,) in cursor.fetchall()}
+
+
 _DROP = """
 UPDATE poison_poison SET state = 'dropped', dropped_at = %(now)s
 WHERE id = ANY(%(poisons)s) AND state = ANY(%(from)s)

@@ -17,6 +17,7 @@ from threading import Timer
 import pytest
 
 from apps.brokers import adapters
+from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import (
     Capabilities,
     DeadLetter,
@@ -29,6 +30,7 @@ from apps.brokers.ports import (
     Outcome,
     OutcomeKind,
 )
+from apps.brokers.services import Addressed, RoutingPublisher
 from apps.core import clock
 from apps.core.errors import Unavailable
 from tests.contracts.kinds import KINDS
@@ -36,6 +38,7 @@ from tests.contracts.proxy import counting
 from tests.contracts.stages import Message, RealStage, Stage
 
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
+UNSENT = OutcomeKind.UNSENT
 KILLS = 20 if os.environ.get("SOAK") else 1
 WINDOW = 50
 RIPE = 1.0
@@ -313,6 +316,28 @@ def test_an_outage_loses_nothing_and_sends_nothing(stage: Stage) -> None:
     assert publisher.publish([outbound(stage.topic, 3)])[0].kind is SENT
 
 
+def test_a_broker_that_refuses_connections_leaves_every_message_unsent(
+    kind: str, real_stage: RealStage
+) -> None:
+    broker = Broker(pk=1, kind=kind, url=real_stage.broker.url)
+    broker.options = dict(real_stage.broker.options)
+    topic = Topic(name="t", native_name=real_stage.topic, broker=broker)
+    window = [Addressed(topic=topic, body=b"%d" % n, headers=()) for n in range(30)]
+
+    with RoutingPublisher() as connected, RoutingPublisher() as fresh:
+        (before,) = connected.publish(window[:1])
+        real_stage.go_away()
+        try:
+            outcomes = [*connected.publish(window[1:]), *fresh.publish(window[1:])]
+        finally:
+            real_stage.come_back()
+
+    assert before.kind is SENT
+    assert {outcome.kind for outcome in outcomes} == {UNSENT}
+    assert all(outcome.detail for outcome in outcomes)
+    assert [body for body, _ in real_stage.contents(real_stage.topic)] == [b"0"]
+
+
 @pytest.mark.parametrize("seed", range(KILLS))
 def test_a_kill_loses_nothing_that_was_sent_and_the_unknown_is_sent_again(
     kind: str, real_stage: Stage, seed: int
@@ -327,12 +352,14 @@ def test_a_kill_loses_nothing_that_was_sent_and_the_unknown_is_sent_again(
     real_stage.come_back()
     told = list(zip(tried, outcomes, strict=True))
     unknown = [message for message, one in told if one.kind is UNKNOWN]
+    unsent = {message.body for message, one in told if one.kind is UNSENT}
 
     again = real_stage.publisher().publish(unknown)
 
     there = Counter(body for body, _ in real_stage.contents(real_stage.topic))
     sent = {message.body for message, one in told if one.kind is SENT}
-    assert {one.kind for one in outcomes} <= {SENT, UNKNOWN}
+    assert {one.kind for one in outcomes} <= {SENT, UNKNOWN, UNSENT}
+    assert unsent.isdisjoint(there)
     assert {one.kind for one in again} <= {SENT, OutcomeKind.DUPLICATE}, again[:1]
     assert set(there) >= sent | {message.body for message in unknown}
     assert all(there[body] == 1 for body in sent)

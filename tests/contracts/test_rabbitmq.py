@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import struct
 import time
 from collections import Counter
@@ -323,9 +324,38 @@ def test_a_cut_link_never_makes_sent_what_is_not_there(
     stage.url = address
 
     there = Counter(int(body) for body, _ in stage.contents(stage.topic))
-    assert {outcome.kind for outcome in outcomes} <= {SENT, UNKNOWN}
+    unsent = {n for n, o in enumerate(outcomes) if o.kind is OutcomeKind.UNSENT}
+    assert {outcome.kind for outcome in outcomes} <= {SENT, UNKNOWN, OutcomeKind.UNSENT}
     assert {n for n, o in enumerate(outcomes) if o.kind is SENT} <= set(there)
+    assert unsent.isdisjoint(there)
     assert set(there.values()) <= {1}
+
+
+def test_what_was_never_written_to_a_link_that_hung_is_unsent(
+    stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apps.brokers.adapters.rabbitmq_publisher.CONFIRM_SECONDS", 0.5)
+    publisher = stage.publisher()
+    publisher.publish([outbound(stage.topic, 0)])
+    window = [outbound(stage.topic, n) for n in range(1, 3 * IN_FLIGHT)]
+
+    stage.server.process.send_signal(signal.SIGSTOP)
+    try:
+        outcomes = publisher.publish(window)
+    finally:
+        stage.server.process.send_signal(signal.SIGCONT)
+
+    kinds = Counter(outcome.kind for outcome in outcomes)
+    assert kinds == {
+        UNKNOWN: IN_FLIGHT,
+        OutcomeKind.UNSENT: len(window) - IN_FLIGHT,
+    }
+    unsent = {
+        o.body
+        for o, one in zip(window, outcomes, strict=True)
+        if one.kind is OutcomeKind.UNSENT
+    }
+    assert unsent.isdisjoint(body for body, _ in stage.contents(stage.topic))
 
 
 def test_an_alarm_of_the_broker_is_told_before_anything_is_sent(

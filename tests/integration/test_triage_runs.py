@@ -16,7 +16,7 @@ from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Outcome, OutcomeKind
 from apps.brokers.services import Addressed, RoutingPublisher
 from apps.poison import services as poison_services
-from apps.poison.models import Redrive
+from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
 from apps.triage.services import running, selection, upkeep
@@ -58,7 +58,7 @@ def test_what_a_consumer_answered_to_a_run_that_died_is_held_no_more(
     assert selection.see(operation=preview(operator, now)).will_act == 1
 
 
-def test_a_broker_that_is_away_is_waited_for_under_the_same_redrive_id(
+def test_messages_wait_and_are_not_unknown_while_the_broker_refuses_connections(
     orders: Topic, stream: Redis, operator: Principal, now: datetime, redis_url: str
 ) -> None:
     poisons(now, 2)
@@ -66,18 +66,90 @@ def test_a_broker_that_is_away_is_waited_for_under_the_same_redrive_id(
     Broker.objects.update(url="redis://127.0.0.1:1/0")
 
     ended = run(operation, now)
-    before = set(Redrive.objects.values_list("pk", flat=True))
+    between, redrives = told(operation), Redrive.objects.count()
+    states = set(Poison.objects.values_list("state", "redrives"))
+    held = Item.objects.filter(held=True).count()
     operation.refresh_from_db()
-    waiting = upkeep.orphans(now=now)
+    due = upkeep.orphans(now=now)
     Broker.objects.update(url=redis_url)
     finished = run(operation, now + MINUTE)
 
     assert (ended, finished) == (Ended.LATER, Ended.DONE)
     assert operation.trouble
-    assert operation.pk not in waiting.to_run
-    assert set(Redrive.objects.values_list("pk", flat=True)) == before
+    assert operation.pk not in due.to_run
+    assert (between, redrives) == ({"waiting": 2}, 0)
+    assert (states, held) == ({("open", 0)}, 2)
     assert told(operation) == {"sent": 2}
     assert stream.xlen("orders") == 2
+
+
+def test_a_message_that_a_dead_run_may_have_sent_stays_unknown_while_the_broker_is_away(
+    orders: Topic, operator: Principal, now: datetime
+) -> None:
+    poisons(now, 1)
+    operation = confirm(operator, preview(operator, now), now)
+    with pytest.raises(Killed):
+        run(operation, now, by=DyingPublisher)
+    Broker.objects.update(url="redis://127.0.0.1:1/0")
+
+    ended = run(operation, now)
+
+    assert (ended, told(operation)) == (Ended.LATER, {"unknown": 1})
+    assert Redrive.objects.get().copies == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"), [(None, "redriven"), ("confirmed", "confirmed")]
+)
+def test_a_silent_message_keeps_its_earlier_send_when_a_second_one_was_not_made(
+    orders: Topic,
+    stream: Redis,
+    operator: Principal,
+    now: datetime,
+    answer: str | None,
+    state: str,
+) -> None:
+    (poison,) = poisons(now, 1)
+    run(confirm(operator, preview(operator, now), now), now)
+    (fields,) = sent(stream)
+    header = fields[b"x-poisonweb-redrive"].decode()
+    later = now + 11 * MINUTE
+    again = confirm(operator, preview(operator, later), later)
+
+    class AnsweredMeanwhile(RoutingPublisher):
+        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+            if answer:
+                poison_services.confirm(tokens=[(header, "orders")], now=later)
+            return [Outcome(kind=OutcomeKind.UNSENT, detail="away")] * len(messages)
+
+    ended = run(again, later, by=AnsweredMeanwhile)
+    poison.refresh_from_db()
+
+    assert (ended, told(again)) == (Ended.LATER, {"waiting": 1})
+    assert (poison.state, poison.redrives) == (state, 1)
+    assert Redrive.objects.count() == 1
+
+
+def test_in_order_nothing_behind_an_unknown_message_is_unknown(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    for number in range(3):
+        poisons(now, 1, body=b"%d" % number)
+    operation = confirm(operator, preview(operator, now, ordered=True), now)
+
+    class CutAtTheSecond(RoutingPublisher):
+        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+            if b"1" in [message.body for message in messages]:
+                return [Outcome(kind=OutcomeKind.UNKNOWN, detail="cut")] * len(messages)
+            return super().publish(messages)
+
+    ended = run(operation, now, by=CutAtTheSecond)
+    between = told(operation)
+    finished = run(operation, now + MINUTE)
+
+    assert (ended, finished) == (Ended.LATER, Ended.DONE)
+    assert between == {"sent": 1, "unknown": 1, "waiting": 1}
+    assert [fields[b"body"] for fields in sent(stream)] == [b"0", b"1", b"2"]
 
 
 def test_what_an_older_run_left_in_flight_is_sent_again_under_its_id(
@@ -175,7 +247,7 @@ def test_a_broker_that_is_away_is_asked_once_though_more_was_claimed(
     between = told(operation)
     finished = run(operation, now + MINUTE)
 
-    assert (ended, asked, between) == (Ended.LATER, [2], {"unknown": 4, "waiting": 2})
+    assert (ended, asked, between) == (Ended.LATER, [2], {"unknown": 2, "waiting": 4})
     assert (finished, told(operation)) == (Ended.DONE, {"sent": 6})
     assert stream.xlen("orders") == 6
 

@@ -1,4 +1,4 @@
-"""Puts messages into queues, each of them confirmed, refused or unknown."""
+"""Puts messages into queues, and tells of each what became of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AzurePublisher:
         if unsent and not any(_may_be_there(outcome) for outcome in told):
             raise unsent[0]
         return [
-            _unknown(outcome) if isinstance(outcome, Unsent) else outcome
+            _unsent(outcome) if isinstance(outcome, Unsent) else outcome
             for outcome in told
         ]
 
@@ -56,6 +56,10 @@ class AzurePublisher:
 
 def _may_be_there(outcome: Outcome | Unsent) -> bool:
     return isinstance(outcome, Outcome) and outcome.kind is not OutcomeKind.REFUSED
+
+
+def _unsent(away: Unsent) -> Outcome:
+    return Outcome(kind=OutcomeKind.UNSENT, detail=str(away))
 
 
 def _unknown(silence: Unavailable) -> Outcome:

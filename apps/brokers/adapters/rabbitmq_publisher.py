@@ -107,14 +107,20 @@ class Channel:
 
     def rehearse(self, parcels: Sequence[Parcel]) -> None:
         """Let the broker look at messages without putting them anywhere."""
-        self.send([replace(one, queue=self._nowhere) for one in parcels], {})
+        self.send([replace(one, queue=self._nowhere) for one in parcels], {}, set())
 
-    def send(self, parcels: Sequence[Parcel], outcomes: dict[int, Outcome]) -> None:
+    def send(
+        self,
+        parcels: Sequence[Parcel],
+        outcomes: dict[int, Outcome],
+        written: set[int],
+    ) -> None:
         """Send all, and note each outcome as soon as it is known.
 
-        Raises `Broken` or `Lost`; what has no outcome then was sent, or it was not.
+        Raises `Broken` or `Lost`. The broker may have what was `written` and has no
+        outcome then; it has nothing of what was not written.
         """
-        ahead = iter(parcels)
+        ahead = _noting(parcels, written)
         until = time.monotonic() + CONFIRM_SECONDS
         while self._fill(ahead) or self._waiting:
             unwritten = self._wire.unwritten
@@ -196,6 +202,7 @@ class RabbitPublisher:
         self._address = address
         self._wire: Wire | None = None
         self._channel: Channel | None = None
+        self._written: set[int] = set()
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:
         if not messages:
@@ -208,9 +215,12 @@ class RabbitPublisher:
                 parcels.append(packed(place, message, largest=largest))
             except Malformed as why:
                 outcomes[place] = refused(f"{why}.")
+        self._written = set()
         lost = self._deliver(parcels, outcomes)
-        unknown = Outcome(kind=OutcomeKind.UNKNOWN, detail=lost)
-        return [outcomes.get(place, unknown) for place in range(len(messages))]
+        return [
+            outcomes.get(place) or self._without_answer(place, lost)
+            for place in range(len(messages))
+        ]
 
     def close(self) -> None:
         wire, self._wire, self._channel = self._wire, None, None
@@ -229,6 +239,11 @@ class RabbitPublisher:
             self.close()
             return str(lost)
         return ""
+
+    def _without_answer(self, place: int, lost: str) -> Outcome:
+        is_written = place in self._written
+        kind = OutcomeKind.UNKNOWN if is_written else OutcomeKind.UNSENT
+        return Outcome(kind=kind, detail=lost)
 
     def _harmless(
         self, parcels: list[Parcel], outcomes: dict[int, Outcome]
@@ -281,7 +296,7 @@ class RabbitPublisher:
     def _send(self, parcels: list[Parcel], outcomes: dict[int, Outcome]) -> None:
         channel = self._open_channel()
         try:
-            channel.send(parcels, outcomes)
+            channel.send(parcels, outcomes, self._written)
         except Broken:
             self._channel = None
             raise
@@ -332,6 +347,13 @@ def packed(place: int, message: Outbound, *, largest: int) -> Parcel:
         size = f"its headers take {len(parcel.properties):,} bytes"
         raise Malformed(f"{size}, and this RabbitMQ takes {room:,} at most")
     return parcel
+
+
+def _noting(parcels: Sequence[Parcel], written: set[int]) -> Iterator[Parcel]:
+    """Give the parcels, and note the place of each as it is taken to be written."""
+    for parcel in parcels:
+        written.add(parcel.place)
+        yield parcel
 
 
 def refused(reason: str) -> Outcome:

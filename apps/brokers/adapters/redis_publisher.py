@@ -55,6 +55,10 @@ class RedisPublisher:
 def _outcome(reply: Any) -> Outcome:
     if isinstance(reply, Lost):
         return Outcome(kind=OutcomeKind.UNKNOWN, detail=reply.reason)
+    if is_passing(reply):
+        # Redis turned the command away before it looked at the message.
+        reason = f"Redis takes no message now: {reason_of(reply)}"
+        return Outcome(kind=OutcomeKind.UNSENT, detail=reason)
     if isinstance(reply, ResponseError):
         return _refused(f"Redis refuses it: {reason_of(reply)}")
     return Outcome(kind=OutcomeKind.SENT, bookmark=text(reply))

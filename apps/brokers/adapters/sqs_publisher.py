@@ -1,4 +1,4 @@
-"""Publishes to queues by batches, each message confirmed, refused or unknown."""
+"""Publishes to queues by batches, and tells of each message what became of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from apps.brokers.adapters.sqs_wire import (
     Place,
     Wire,
     is_final,
+    is_throttled,
     words_of,
 )
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
@@ -21,6 +22,8 @@ from apps.core.errors import Refused, Unavailable
 
 # What the messages of one call weigh together at most.
 MOST_BYTES = LARGEST
+
+_COMES_AGAIN = (OutcomeKind.UNKNOWN, OutcomeKind.UNSENT)
 
 
 class SqsPublisher:
@@ -35,9 +38,10 @@ class SqsPublisher:
             for topic, parcels in _by_topic(messages, outcomes).items():
                 self._send_all(topic, parcels, outcomes)
         except Unavailable as away:
-            if not isinstance(away, Lost) and not _any_sent(outcomes):
+            if not _any_sent(outcomes):
                 raise
-            _leave_unknown(range(len(messages)), outcomes, reason=str(away))
+            # A call that got no answer has its outcomes; the others were never made.
+            _leave_unsent(range(len(messages)), outcomes, reason=str(away))
         return [outcomes[place] for place in range(len(messages))]
 
     def close(self) -> None:
@@ -51,16 +55,15 @@ class SqsPublisher:
             if _is_held_up(topic, call, outcomes):
                 places = [parcel.place for parcel in parcels]
                 reason = "Not sent: a message before it may have to be sent again."
-                _leave_unknown(places, outcomes, reason=reason)
+                _leave_unsent(places, outcomes, reason=reason)
                 return
 
     def _send(
         self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, Outcome]
     ) -> None:
         """Send what fits into one call; if that is refused, by halves, to the last."""
-        entries = [parcel.entry.to_wire(n) for n, parcel in enumerate(call)]
         try:
-            reply = self._wire.on(topic, "send_message_batch", Entries=entries)
+            reply = self._sent(topic, call, outcomes)
         except Answered as refusal:
             if len(call) == 1 or refusal.of_a_queue:
                 refused = _refused(str(refusal))
@@ -75,6 +78,20 @@ class SqsPublisher:
         silent = Outcome(kind=OutcomeKind.UNKNOWN, detail="SQS said nothing of it.")
         for number, parcel in enumerate(call):
             outcomes[parcel.place] = told.get(str(number), silent)
+
+    def _sent(
+        self, topic: str, call: Sequence[_Parcel], outcomes: dict[int, Outcome]
+    ) -> Mapping[str, Any]:
+        """Make the call; where its answer is lost, note that and raise `Lost`."""
+        # Asked apart: an answer that is lost here leaves every message unsent.
+        self._wire.queue_url(topic)
+        entries = [parcel.entry.to_wire(n) for n, parcel in enumerate(call)]
+        try:
+            return self._wire.on(topic, "send_message_batch", Entries=entries)
+        except Lost as lost:
+            unknown = Outcome(kind=OutcomeKind.UNKNOWN, detail=str(lost))
+            outcomes.update((parcel.place, unknown) for parcel in call)
+            raise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,29 +138,35 @@ def _told(reply: Mapping[str, Any]) -> dict[str, Outcome]:
         for done in reply.get("Successful", [])
     }
     for failed in reply.get("Failed", []):
-        kind = OutcomeKind.REFUSED if is_final(failed) else OutcomeKind.UNKNOWN
-        told[failed["Id"]] = Outcome(kind=kind, detail=words_of(failed))
+        told[failed["Id"]] = Outcome(kind=_failure(failed), detail=words_of(failed))
     return told
 
 
+def _failure(failed: Mapping[str, Any]) -> OutcomeKind:
+    if is_throttled(failed):
+        return OutcomeKind.UNSENT
+    return OutcomeKind.REFUSED if is_final(failed) else OutcomeKind.UNKNOWN
+
+
 def _any_sent(outcomes: Mapping[int, Outcome]) -> bool:
-    return any(one.kind is not OutcomeKind.REFUSED for one in outcomes.values())
+    surely_not = (OutcomeKind.REFUSED, OutcomeKind.UNSENT)
+    return any(one.kind not in surely_not for one in outcomes.values())
 
 
 def _is_held_up(
     topic: str, call: Sequence[_Parcel], outcomes: Mapping[int, Outcome]
 ) -> bool:
-    """Tell whether what comes behind these would overtake one that is unknown."""
+    """Tell whether what comes behind these would overtake one that is sent again."""
     became = (outcomes.get(parcel.place) for parcel in call)
-    unknown = any(one and one.kind is OutcomeKind.UNKNOWN for one in became)
-    return unknown and topic.endswith(FIFO)
+    comes_again = any(one and one.kind in _COMES_AGAIN for one in became)
+    return comes_again and topic.endswith(FIFO)
 
 
-def _leave_unknown(
+def _leave_unsent(
     places: Sequence[int], outcomes: dict[int, Outcome], *, reason: str
 ) -> None:
     for place in places:
-        outcomes.setdefault(place, Outcome(kind=OutcomeKind.UNKNOWN, detail=reason))
+        outcomes.setdefault(place, Outcome(kind=OutcomeKind.UNSENT, detail=reason))
 
 
 def _refused(reason: str) -> Outcome:

@@ -250,8 +250,12 @@ class Wire:
 
 def is_final(failed: Mapping[str, Any]) -> bool:
     """Tell whether this member of a batch would fail again."""
-    code = _code_of(failed["Code"])
-    return bool(failed["SenderFault"]) and code not in _THROTTLED
+    return bool(failed["SenderFault"]) and not is_throttled(failed)
+
+
+def is_throttled(failed: Mapping[str, Any]) -> bool:
+    """Tell whether SQS turned this member of a batch away for now, and did nothing."""
+    return _code_of(failed["Code"]) in _THROTTLED
 
 
 def words_of(failed: Mapping[str, Any]) -> str:

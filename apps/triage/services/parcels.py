@@ -118,12 +118,19 @@ def _headers(row: _Row, topic: Topic) -> tuple[Header, ...]:
     return (*leaving, (REDRIVE_HEADER.encode(), token.encode()))
 
 
+def is_unsent(parcel: Parcel, outcome: ports.Outcome) -> bool:
+    """Tell whether the broker surely has no copy: none from this attempt or before."""
+    return outcome.kind is ports.OutcomeKind.UNSENT and not parcel.again
+
+
 def answered(parcel: Parcel, outcome: ports.Outcome) -> Answered:
     arrived = Outcome.MOVED if parcel.moves else Outcome.SENT
     became = {
         ports.OutcomeKind.SENT: arrived,
         ports.OutcomeKind.REFUSED: Outcome.REFUSED,
         ports.OutcomeKind.UNKNOWN: Outcome.UNKNOWN,
+        # An attempt before this one may have arrived.
+        ports.OutcomeKind.UNSENT: Outcome.UNKNOWN,
         # Only a send that was tried before can be what the broker has already.
         ports.OutcomeKind.DUPLICATE: arrived if parcel.again else Outcome.REFUSED,
     }[outcome.kind]

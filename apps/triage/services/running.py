@@ -9,6 +9,9 @@ What a crash leaves: up to two claimed windows are `sending` under an older epoc
 the next run sends them again under the same redrive ids. Of these only one had been
 published, so at most one window is sent twice.
 
+What a broker was surely not given, because it was away or turned it away, has its claim
+undone and waits again; only what may have been sent is unknown.
+
 An operation that keeps order sends the next message of a line only when the broker has
 the one before. Where that is refused, the rest of its line is kept back.
 """
@@ -21,6 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import zip_longest
@@ -46,7 +50,7 @@ from apps.triage.errors import LockLost
 from apps.triage.models import Item, Operation
 from apps.triage.services import parcels
 from apps.triage.services.decision import described
-from apps.triage.services.parcels import Parcel, Window
+from apps.triage.services.parcels import Parcel, Window, answered, is_unsent
 from apps.triage.states import SENDS, ItemState, State, Verb
 
 log = logging.getLogger(__name__)
@@ -62,6 +66,7 @@ KEPT_BACK = ports.Outcome(
     kind=ports.OutcomeKind.REFUSED,
     detail="kept back: an earlier message of its topic was refused",
 )
+_TRY_AGAIN = (ports.OutcomeKind.UNKNOWN, ports.OutcomeKind.UNSENT)
 
 Clock = Callable[[], datetime]
 Line = int
@@ -221,11 +226,11 @@ class _Slice:
         }
         for parcel, outcome in zip(going, sent, strict=True):
             told[parcel.redrive] = outcome
-            became = parcels.answered(parcel, outcome).outcome
-            if became is Outcome.REFUSED:
+            if outcome.kind in _TRY_AGAIN:
+                behind = replace(outcome, kind=ports.OutcomeKind.UNSENT)
+                self.stuck[_line(parcel)] = behind
+            elif answered(parcel, outcome).outcome is Outcome.REFUSED:
                 self.stuck[_line(parcel)] = KEPT_BACK
-            elif became is Outcome.UNKNOWN:
-                self.stuck[_line(parcel)] = outcome
         return told
 
     def _refused_lines(self) -> list[Line]:
@@ -292,13 +297,12 @@ class _Slice:
     def _mark(
         self, window: Sequence[Parcel], outcomes: Sequence[ports.Outcome]
     ) -> None:
-        answers = [
-            parcels.answered(parcel, outcome)
-            for parcel, outcome in zip(window, outcomes, strict=True)
-        ]
-        for answer in answers:
-            if answer.outcome is Outcome.UNKNOWN:
-                self.trouble = answer.detail or "the broker did not answer"
+        pairs = list(zip(window, outcomes, strict=True))
+        for _, outcome in pairs:
+            if outcome.kind in _TRY_AGAIN:
+                self.trouble = outcome.detail or "the broker did not answer"
+        unsent = [parcel for parcel, outcome in pairs if is_unsent(parcel, outcome)]
+        answers = [answered(*pair) for pair in pairs if not is_unsent(*pair)]
         with transaction.atomic():
             self._fence()
             poison.mark(
@@ -308,12 +312,23 @@ class _Slice:
                 now=self.clock(),
             )
             _release(a.redrive for a in answers if a.outcome is not Outcome.UNKNOWN)
+            self._withdraw(unsent)
+
+    def _withdraw(self, unsent: Sequence[Parcel]) -> None:
+        """Let what no broker was given wait again, under no redrive id."""
+        if unsent:
+            undone = poison.withdraw(
+                poisons=[parcel.poison for parcel in unsent],
+                redrives=[parcel.redrive for parcel in unsent],
+                epoch=self.epoch,
+            )
+            _detach(undone)
 
     def _give_up(self, window: Sequence[Parcel]) -> None:
         """Leave a window that was claimed but not published for the next run."""
-        unknown = ports.Outcome(kind=ports.OutcomeKind.UNKNOWN, detail=self.trouble)
+        unsent = ports.Outcome(kind=ports.OutcomeKind.UNSENT, detail=self.trouble)
         if window:
-            self._mark(window, [unknown] * len(window))
+            self._mark(window, [unsent] * len(window))
 
     def _fence(self) -> None:
         """Stop a run whose lock was lost without its noticing.
@@ -443,6 +458,16 @@ def _attach(redrives: dict[int, uuid.UUID]) -> None:
                 *(array(redrives), array(redrives.values())),
                 *(min(redrives), max(redrives)),
             ],
+        )
+
+
+def _detach(redrives: Iterable[uuid.UUID]) -> None:
+    """Let the items of redrives that were undone wait; they stay held."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE triage_item SET state = 'waiting', redrive_id = NULL"
+            " WHERE redrive_id = ANY(%s::uuid[]) AND state = 'claimed'",
+            [array(redrives)],
         )
 
 

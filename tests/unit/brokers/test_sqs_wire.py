@@ -23,6 +23,7 @@ from apps.core.errors import Invalid, Unavailable
 URL = "sqs://AKIA:se%2Fcret%2B@eu-central-1"
 PLACE = Place.of(URL, {})
 SENT, REFUSED, UNKNOWN = OutcomeKind.SENT, OutcomeKind.REFUSED, OutcomeKind.UNKNOWN
+UNSENT = OutcomeKind.UNSENT
 
 
 class Script:
@@ -193,7 +194,7 @@ def test_part_of_a_call_may_fail() -> None:
     outcomes = made.publish([outbound(n) for n in range(6)])
 
     kinds = [one.kind for one in outcomes]
-    assert kinds == [SENT, REFUSED, UNKNOWN, UNKNOWN, SENT, UNKNOWN]
+    assert kinds == [SENT, REFUSED, UNKNOWN, UNSENT, SENT, UNKNOWN]
     assert outcomes[1].detail == "InvalidMessageContents: words"
     assert (outcomes[0].bookmark, outcomes[4].bookmark) == ("m0", "m4")
 
@@ -206,13 +207,18 @@ def test_when_nothing_was_sent_sqs_is_away() -> None:
             made.publish([outbound(0)])
 
 
-def test_what_was_sent_before_sqs_went_away_stays_sent() -> None:
-    for trouble in (error("RequestThrottled"), ReadTimeoutError(endpoint_url="x")):
+def test_only_the_call_whose_answer_was_lost_is_unknown_and_the_rest_is_unsent() -> (
+    None
+):
+    turned_away, lost = error("RequestThrottled"), ReadTimeoutError(endpoint_url="x")
+    for trouble, unknown in ((turned_away, 0), (lost, 10)):
         made, script = publisher(ok(*range(10)), trouble)
 
         outcomes = made.publish([outbound(n) for n in range(35)])
 
-        assert [one.kind for one in outcomes] == [SENT] * 10 + [UNKNOWN] * 25
+        kinds = [one.kind for one in outcomes]
+        rest = [UNKNOWN] * unknown + [UNSENT] * (25 - unknown)
+        assert kinds == [SENT] * 10 + rest
         # The first silence is enough: nobody waits for three more of them.
         assert len(script.heard) == 2
 
@@ -253,7 +259,7 @@ def test_in_a_fifo_queue_nothing_overtakes_what_may_have_to_be_sent_again() -> N
     outcomes = made.publish([*window, outbound(0, "mail.fifo")])
 
     kinds = [one.kind for one in outcomes]
-    assert kinds == [SENT] * 9 + [UNKNOWN] * 6 + [SENT]
+    assert kinds == [SENT] * 9 + [UNKNOWN] + [UNSENT] * 5 + [SENT]
     assert [p["QueueUrl"] for _, p in script.heard] == [
         "https://sqs/orders.fifo",
         "https://sqs/mail.fifo",
@@ -266,7 +272,7 @@ def test_nor_does_it_where_the_call_was_split() -> None:
 
     outcomes = made.publish([outbound(n, "orders.fifo") for n in range(4)])
 
-    assert [one.kind for one in outcomes] == [SENT, UNKNOWN, UNKNOWN, UNKNOWN]
+    assert [one.kind for one in outcomes] == [SENT, UNKNOWN, UNSENT, UNSENT]
     assert len(script.heard) == 2
 
 
