@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from django.db import models
 
 from apps.bookmarks.states import Source
-from apps.core.patterns import any_like
+from apps.brokers import topic_ids
 
 if TYPE_CHECKING:
     from apps.bookmarks.models import BookmarkPosition, Mark
@@ -20,7 +20,7 @@ class PositionQuerySet(models.QuerySet["BookmarkPosition"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep what a principal may see: topics by name, or by pattern with `*`."""
-        return self.filter(any_like("topic__name", patterns))
+        return self.filter(topic_ids.matching(patterns))
 
     def locked(self) -> Self:
         """Lock them, in the one order that all writers keep, for this transaction."""

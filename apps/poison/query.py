@@ -17,6 +17,7 @@ from typing import Self
 
 from django.db.models import Q
 
+from apps.brokers import topic_ids
 from apps.core.errors import Invalid
 from apps.core.patterns import like
 from apps.poison.states import Shown, shown_as
@@ -69,11 +70,18 @@ class Query:
         return " ".join(str(term) for term in self.terms)
 
     def where(self) -> Q:
+        """Give the condition on poisons; topics are looked up in Postgres each time."""
         wanted = Q()
         for term in self.terms:
             condition = CONDITIONS[term.key](term.value)
             wanted &= ~condition if term.negated else condition
         return wanted
+
+    def apart(self, key: str) -> tuple[Self, Self]:
+        """Part the terms with this key from all others."""
+        with_key = tuple(term for term in self.terms if term.key == key)
+        others = tuple(term for term in self.terms if term.key != key)
+        return type(self)(with_key), type(self)(others)
 
     def value_of(self, key: str) -> str | None:
         """Give the value of the one plain term with this key, for a form's field."""
@@ -96,7 +104,7 @@ def _term(word: str) -> Term:
         raise Invalid("q", f"“{word}”: there is no {key}: — there are {known}")
     term = Term(key, _unquoted(value), negated)
     try:
-        CONDITIONS[key](term.value)
+        CHECKS[key](term.value)
     except ValueError as reason:
         raise Invalid("q", f"“{word}”: {reason}") from None
     return term
@@ -140,15 +148,20 @@ def _cause(value: str) -> Q:
     return Q(cause=value)
 
 
-def _named(field: str) -> Callable[[str], Q]:
-    def condition(value: str) -> Q:
-        if not value:
-            raise ValueError("it names nothing")
-        if "*" in value:
-            return Q(**{f"{field}__like": like(value)})
-        return Q(**{field: value})
+def _name(value: str) -> str:
+    if not value:
+        raise ValueError("it names nothing")
+    return value
 
-    return condition
+
+def _topic(value: str) -> Q:
+    return topic_ids.matching([_name(value)])
+
+
+def _consumer(value: str) -> Q:
+    if "*" in _name(value):
+        return Q(consumer_group__like=like(value))
+    return Q(consumer_group=value)
 
 
 def _error(value: str) -> Q:
@@ -161,9 +174,12 @@ def _error(value: str) -> Q:
 CONDITIONS: dict[str, Callable[[str], Q]] = {
     "is": _is,
     "day": _day,
-    "topic": _named("topic__name"),
+    "topic": _topic,
     "problem": _problem,
-    "consumer": _named("consumer_group"),
+    "consumer": _consumer,
     "cause": _cause,
     "error": _error,
 }
+# What is asked of a term when it is read. Topics are looked up when the query is used:
+# between a preview and its operation, new ones may match.
+CHECKS: dict[str, Callable[[str], object]] = {**CONDITIONS, "topic": _name}

@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import Count, Exists, OuterRef, Q
 from django.db.models.expressions import RawSQL
 
-from apps.core.patterns import any_like
+from apps.brokers import topic_ids
 from apps.poison.query import Query
 from apps.poison.states import SHOWN, Shown, State
 
@@ -23,11 +23,12 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         return self.filter(state=State.OPEN)
 
     def matching(self, query: Query) -> Self:
+        """Keep what the query asks for, of the topics that its names have now."""
         return self.filter(query.where())
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep what a principal may see: topics by name, or by pattern with `*`."""
-        return self.filter(any_like("topic__name", patterns))
+        return self.filter(topic_ids.matching(patterns))
 
     def captured_after(self, snapshot: str) -> Self:
         """Keep what was not there yet when this snapshot was taken."""
@@ -59,6 +60,10 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
 
 
 class ProblemQuerySet(models.QuerySet["Problem"]):
+    def on_topics(self, patterns: Iterable[str]) -> Self:
+        """Keep what a principal may see: topics by name, or by pattern with `*`."""
+        return self.filter(topic_ids.matching(patterns))
+
     def with_poisons(self, poisons: PoisonQuerySet) -> Self:
         """Keep the problems that have at least one of these poisons."""
         return self.filter(Exists(poisons.filter(problem=OuterRef("pk")).order_by()))
@@ -89,7 +94,7 @@ class SkipQuerySet(models.QuerySet["Skip"]):
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
         """Keep what a principal may see: topics by name, or by pattern with `*`."""
-        return self.filter(any_like("topic__name", patterns))
+        return self.filter(topic_ids.matching(patterns))
 
     def matched_like(self, *, topic: int, kind: str, digest: bytes) -> Self:
         """Keep what matches by this value, which is known by its SHA-256."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from django.db import models
 
+from apps.brokers import topic_ids
 from apps.reports.states import UNFINISHED, State, before
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class RateQuerySet(models.QuerySet["Rate"]):
         return self.filter(consumer_group=None)
 
     def on(self, topic: str) -> Self:
-        return self.filter(topic__name=topic)
+        return self.filter(topic_ids.named(topic))
 
 
 class ProblemDayQuerySet(models.QuerySet["ProblemDay"]):

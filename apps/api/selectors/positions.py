@@ -10,6 +10,7 @@ from django.db.models import Prefetch
 from apps.api.paging import Page, Place, Window
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.services import reading
+from apps.brokers import topic_ids
 from apps.team.rights import Principal
 
 
@@ -26,7 +27,7 @@ def find(
 ) -> tuple[Page[BookmarkPosition], list[PositionSeen]]:
     rows = BookmarkPosition.objects.on_topics(principal.topics)
     if topic is not None:
-        rows = rows.filter(topic__name=topic)
+        rows = rows.filter(topic_ids.named(topic))
     if client_name is not None:
         rows = rows.filter(client_name=client_name)
     if window.after:

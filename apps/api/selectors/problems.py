@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from apps.api.paging import Page, Place, Window
 from apps.api.patience import patience
+from apps.poison import problems
 from apps.poison.models import Poison, Problem
 from apps.poison.query import Query
 from apps.poison.states import Shown
@@ -20,8 +21,8 @@ class ProblemsSeen:
 
 def matching(query: Query, window: Window, principal: Principal) -> ProblemsSeen:
     """List the problems that have a poison which matches, last seen first."""
-    poisons = Poison.objects.on_topics(principal.topics).matching(query)
-    rows = Problem.objects.with_poisons(poisons).recent_first().select_related("topic")
+    found = problems.matching(query, topics=principal.topics)
+    rows = found.recent_first().select_related("topic")
     if window.after and window.after.at:
         rows = rows.older_than(seen_at=window.after.at, pk=window.after.pk)
     with patience():

@@ -14,6 +14,7 @@ from apps.bookmarks.querysets import PositionQuerySet
 from apps.bookmarks.states import Source
 from apps.bookmarks.wire import Holder
 from apps.brokers import services as brokers
+from apps.brokers import topic_ids
 from apps.brokers.models import Topic
 from apps.core import notices
 from apps.core.errors import Forbidden
@@ -97,7 +98,7 @@ def _named(holder: Holder) -> PositionQuerySet:
     if holder.sub_id is not None:
         found = found.filter(sub_id=holder.sub_id)
     if holder.topic is not None:
-        found = found.filter(topic__name=holder.topic)
+        found = found.filter(topic_ids.named(holder.topic))
     return found
 
 

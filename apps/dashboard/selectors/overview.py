@@ -20,12 +20,16 @@ from apps.dashboard.selectors.ranking import MOST_PROBLEMS, Ranking, ranked
 from apps.dashboard.selectors.topics import TopicRow, peak
 from apps.poison import backlogs
 from apps.poison.models import Poison, Problem
-from apps.poison.querysets import PoisonQuerySet, ProblemQuerySet
+from apps.poison.problems import matching
+from apps.poison.query import Query, Term
+from apps.poison.querysets import ProblemQuerySet
+from apps.poison.states import Shown
 from apps.team.rights import Principal
 
 DAY = timedelta(hours=24)
 # To a person who was away for longer the page counts what is new in this much.
 LONGEST = timedelta(days=7)
+OPEN = Query((Term("is", Shown.OPEN),))
 MOST_SHOWN = 10
 MOST_TOPICS = 10
 MOST_OPERATIONS = 6
@@ -150,7 +154,7 @@ def _in_order(ranking: Ranking) -> list[Problem]:
 
 def _failed_last(principal: Principal) -> list[Problem]:
     """Give the problems that failed last, where the open messages are too many."""
-    with_open = Problem.objects.with_poisons(_open(principal))
+    with_open = matching(OPEN, topics=principal.topics)
     return list(with_open.recent_first().select_related("topic")[:MOST_SHOWN])
 
 
@@ -168,9 +172,5 @@ def _rows(found: Sequence[Problem], *, now: datetime) -> list[NeedyRow]:
 
 def _new(since: datetime, principal: Principal) -> ProblemQuerySet:
     # What was first seen since then was last seen since then: that has an index.
-    seen = Problem.objects.filter(last_seen__gt=since, first_seen__gt=since)
-    return seen.with_poisons(_open(principal))
-
-
-def _open(principal: Principal) -> PoisonQuerySet:
-    return Poison.objects.on_topics(principal.topics).open()
+    with_open = matching(OPEN, topics=principal.topics)
+    return with_open.filter(last_seen__gt=since, first_seen__gt=since)

@@ -17,8 +17,8 @@ from apps.dashboard.selectors import differences, messages, ranking
 from apps.dashboard.selectors.beside import Beside, beside
 from apps.dashboard.selectors.differences import Differences
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
-from apps.poison import backlogs, reading
-from apps.poison.models import Failure, Poison, Problem
+from apps.poison import backlogs, problems, reading
+from apps.poison.models import Failure, Problem
 from apps.poison.querysets import ProblemQuerySet
 from apps.poison.reading import FailureSeen
 from apps.poison.states import Shown
@@ -135,12 +135,12 @@ class ProblemDetail:
 
 def find(asked: Asked, principal: Principal, *, now: datetime) -> ProblemList:
     """List the problems that have a poison which matches."""
-    problems = asked_for(asked, principal).select_related("topic")
-    shown = page(problems, field=_field(asked.sort), cursor=asked.cursor)
+    matching = asked_for(asked, principal).select_related("topic")
+    shown = page(matching, field=_field(asked.sort), cursor=asked.cursor)
     return ProblemList(
         rows=rows(shown.rows, now=now),
         page=shown,
-        total=counted(problems),
+        total=counted(matching),
         last_failed_at=last_failed_at(principal),
     )
 
@@ -149,7 +149,7 @@ def one(
     problem_id: int, asked: ProblemAsked, principal: Principal, *, now: datetime
 ) -> ProblemDetail:
     """Find a problem that this principal may see; raises Absent otherwise."""
-    allowed = Problem.objects.with_poisons(Poison.objects.on_topics(principal.topics))
+    allowed = problems.visible(topics=principal.topics)
     problem = allowed.select_related("topic").filter(pk=problem_id).first()
     if problem is None:
         raise Absent(f"There is no problem {problem_id} here.")
@@ -174,12 +174,11 @@ def one(
 
 def asked_for(asked: Asked | Origin, principal: Principal) -> ProblemQuerySet:
     """Give the problems of a list, in no order."""
-    poisons = Poison.objects.on_topics(principal.topics).matching(asked.query)
-    return Problem.objects.with_poisons(poisons)
+    return problems.matching(asked.query, topics=principal.topics)
 
 
-def rows(problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
-    ids = [problem.pk for problem in problems]
+def rows(shown: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
+    ids = [problem.pk for problem in shown]
     counts = unless_slow(partial(_counts, ids), instead=None)
     hours = unless_slow(partial(_hours, ids, now=now), instead=None)
     return [
@@ -189,7 +188,7 @@ def rows(problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
             hours=None if hours is None else hours[problem.pk],
             life=_life(problem, counts, now=now),
         )
-        for problem in problems
+        for problem in shown
     ]
 
 

@@ -15,10 +15,12 @@ from django.db import connection, transaction
 from django.db.models import Count
 
 from apps.brokers import services as brokers
+from apps.brokers import topic_ids
 from apps.brokers.models import Topic
 from apps.brokers.ports import Ordering
 from apps.core.errors import Invalid, Refused
 from apps.core.hurry import unless_slow
+from apps.core.sql import statement_of
 from apps.core.text import storable
 from apps.poison.models import Poison
 from apps.poison.origins import Elsewhere
@@ -133,7 +135,8 @@ def preview(
         )
         operation = Operation.objects.get(pk=operation.pk)
         if not large:
-            _take(operation, chosen, now=now)
+            # Topics are looked up again: the snapshot may hold one made since.
+            _take(operation, _choice(ask, principal.topics), now=now)
     return Operation.objects.get(pk=operation.pk)
 
 
@@ -266,11 +269,13 @@ _REASONS = {
 _BY_FAILURE = ("", "poison_poison.last_failed_at, poison_poison.id")
 # One batch of capture has one time, and its poisons' numbers are in no order.
 _BY_CAPTURE = (
-    "LEFT JOIN poison_failure first"
-    " ON first.poison_id = poison_poison.id AND first.is_first",
+    "LEFT JOIN LATERAL (SELECT id FROM poison_failure"
+    " WHERE poison_id = poison_poison.id AND is_first OFFSET 0) first ON true",
     "first.id, poison_poison.id",
 )
 
+# OFFSET 0: what belongs to a poison is looked up by it. A free planner without
+# statistics, or with old ones, compares every poison with everything that is held.
 _TAKE = """
 INSERT INTO triage_item (operation_id, poison_id, state, reason, held)
 SELECT %(operation)s, id, CASE reason WHEN '' THEN 'waiting' ELSE 'skipped' END,
@@ -282,8 +287,9 @@ FROM (
                 {reasons}
                 ELSE '' END AS reason
     FROM poison_poison
-    LEFT JOIN triage_item holder
-           ON holder.poison_id = poison_poison.id AND holder.held
+    LEFT JOIN LATERAL (SELECT operation_id FROM triage_item
+                       WHERE poison_id = poison_poison.id AND held OFFSET 0
+    ) holder ON true
     {join}
     WHERE poison_poison.id IN ({chosen})
       AND pg_visible_in_snapshot(poison_poison.captured_xid, %(as_of)s::pg_snapshot)
@@ -293,7 +299,7 @@ FROM (
 
 
 def _take(operation: Operation, chosen: PoisonQuerySet, *, now: datetime) -> None:
-    inner, parameters = chosen.order_by().values("pk").query.sql_with_params()
+    inner, parameters = statement_of(chosen.order_by().values("pk"))
     named = {f"p{place}": value for place, value in enumerate(parameters)}
     keeps_order = operation.ordered or operation.verb == Verb.GIVE_BACK
     join, order = _BY_CAPTURE if keeps_order else _BY_FAILURE
@@ -316,13 +322,12 @@ def _take(operation: Operation, chosen: PoisonQuerySet, *, now: datetime) -> Non
 
 _SKIP_DECIDED = """
 UPDATE triage_item SET state = 'skipped', reason = judged.reason
-FROM (
-    SELECT id AS poison_id, CASE {reasons} ELSE '' END AS reason FROM poison_poison
-    WHERE id IN (SELECT poison_id FROM triage_item
-                 WHERE operation_id = %(operation)s AND state = 'waiting')
+FROM triage_item waiting, LATERAL (
+    SELECT CASE {reasons} ELSE '' END AS reason FROM poison_poison
+    WHERE id = waiting.poison_id OFFSET 0
 ) judged
-WHERE triage_item.operation_id = %(operation)s AND triage_item.state = 'waiting'
-  AND triage_item.poison_id = judged.poison_id AND judged.reason <> ''
+WHERE waiting.operation_id = %(operation)s AND waiting.state = 'waiting'
+  AND triage_item.id = waiting.id AND judged.reason <> ''
 """
 
 
@@ -341,7 +346,7 @@ def _choice(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
     allowed = Poison.objects.on_topics(topics)
     if ask.verb is Verb.GIVE_BACK:
         # Its name alone: in a query, a star in it would stand for any text.
-        allowed = allowed.filter(topic__name=ask.target_topic)
+        allowed = allowed.filter(topic_ids.named(ask.target_topic or ""))
     if ask.query is not None:
         return allowed.matching(ask.query)
     if ask.dropped_by is not None:

@@ -1,0 +1,252 @@
+"""Topics are looked up by name first: then each query reads the rows of its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.models import QuerySet
+from django.test.utils import CaptureQueriesContext
+
+from apps.brokers.models import Topic
+from apps.core.actor import Actor
+from apps.dashboard.selectors import overview
+from apps.poison import problems
+from apps.poison.models import Poison, Problem
+from apps.poison.query import Query
+from apps.team.rights import Principal, Scope
+from apps.triage.services import selection
+from tests.races import together
+from tests.reports import poisons
+from tests.triage import preview
+
+pytestmark = pytest.mark.django_db
+
+LARGE, SMALL, NONE = "topic:large", "topic:small*", "topic:nowhere*"
+PAGE = 50
+# A page of fifty, and what else it takes to find them; of the large topic there are
+# eight thousand.
+MOST_READ = 300
+FILL = """
+WITH topic AS (
+    INSERT INTO brokers_topic (name, native_name, dead_letter_queue,
+                               max_dequeue_count, visibility_timeout)
+    VALUES (%(topic)s, %(topic)s, '', 5, 30) RETURNING id
+), problem AS (
+    INSERT INTO poison_problem (topic_id, consumer_group, fingerprint, version, title,
+                                summary, inputs, first_seen, last_seen)
+    SELECT topic.id, 'billing', sha256(n::text::bytea), 1, 'Error', 'broken', '{}',
+           %(at)s, %(at)s
+    FROM topic, generate_series(1, %(problems)s) AS n RETURNING id, topic_id
+)
+INSERT INTO poison_poison (identity, reuse, topic_id, consumer_group, bookmark,
+    problem_id, state, cause, error_type, error_message, size, digest, failures,
+    attempts, crashes, redrives, recurrences, first_failed_at, last_failed_at,
+    captured_at)
+SELECT sha256((%(topic)s || problem.id || '/' || n)::bytea), 0, problem.topic_id,
+       'billing', n::text::bytea, problem.id, 'open', 'exhausted', 'Error', 'broken', 2,
+       'digest', 1, 1, 0, 0, 0, %(at)s, %(at)s + n * interval '1 second', %(at)s
+FROM problem, generate_series(1, %(each)s) AS n
+"""
+
+
+def fill(topic: str, *, problems: int, each: int, at: datetime) -> None:
+    values: dict[str, str | int | datetime] = {"topic": topic, "at": at}
+    values |= {"problems": problems, "each": each}
+    with connection.cursor() as cursor:
+        cursor.execute(FILL, values)
+
+
+@pytest.fixture
+def two_topics(db: None, now: datetime) -> None:
+    """Give a large topic that fails now, and a small one that failed long ago."""
+    fill("large", problems=40, each=200, at=now - timedelta(hours=1))
+    fill("small.1", problems=2, each=10, at=now - timedelta(days=20))
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE poison_poison, poison_problem, brokers_topic")
+
+
+def somebody(*topics: str) -> Principal:
+    return Principal(
+        actor=Actor.key("scoped"), scopes=frozenset(Scope), topics=topics or ("*",)
+    )
+
+
+def messages(query: str, *topics: str) -> QuerySet[Any]:
+    found = Poison.objects.on_topics(topics or ("*",)).matching(Query.parse(query))
+    return found.recent_first()
+
+
+def problems_of(query: str, *topics: str) -> QuerySet[Any]:
+    found = problems.matching(Query.parse(query), topics=topics or ("*",))
+    return found.recent_first()
+
+
+@pytest.mark.parametrize(
+    ("find", "query", "topics", "number"),
+    [
+        (messages, LARGE, (), PAGE),
+        (messages, SMALL, (), 20),
+        (messages, SMALL + " is:open", (), 20),
+        (messages, "is:open", ("small.*",), 20),
+        (messages, "is:open", ("large", "small.*"), PAGE),
+        (problems_of, LARGE, (), 40),
+        (problems_of, SMALL, (), 2),
+        (problems_of, "is:open", ("small.*",), 2),
+        (problems_of, "", ("large",), 40),
+        (problems_of, "!" + LARGE, (), 2),
+    ],
+)
+def test_a_list_of_a_topic_reads_hardly_more_rows_than_it_shows(
+    two_topics: None,
+    find: Callable[..., QuerySet[Any]],
+    query: str,
+    topics: tuple[str, ...],
+    number: int,
+) -> None:
+    before = rows_read()
+
+    found = list(find(query, *topics)[:PAGE])
+
+    assert len(found) == number
+    assert rows_read() - before <= MOST_READ
+
+
+def rows_read() -> int:
+    """Count the poisons that this transaction has read so far, by index or without."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables"
+            " WHERE relname = 'poison_poison'"
+        )
+        return int(cursor.fetchone()[0])
+
+
+@pytest.mark.parametrize("query", [LARGE, "topic:small.1", LARGE + " cause:exhausted"])
+def test_messages_of_one_topic_come_from_the_index_of_topics(
+    two_topics: None, query: str
+) -> None:
+    assert "poison_by_topic" in messages(query)[:PAGE].explain()
+
+
+@pytest.mark.parametrize("find", [messages, problems_of])
+@pytest.mark.parametrize(("query", "topics"), [(NONE, ()), ("", ("nowhere", "no*"))])
+def test_where_no_topic_has_the_name_no_message_is_looked_at(
+    two_topics: None,
+    find: Callable[..., QuerySet[Any]],
+    query: str,
+    topics: tuple[str, ...],
+) -> None:
+    with CaptureQueriesContext(connection) as asked:
+        found = [*find(query, *topics)[:PAGE], find(query, *topics).count()]
+
+    assert found == [0]
+    assert not any("poison_poison" in each["sql"] for each in asked.captured_queries)
+
+
+def test_a_query_is_read_without_asking_postgres() -> None:
+    with CaptureQueriesContext(connection) as asked:
+        Query.parse("topic:orders* !topic:orders.eu consumer:billing is:open")
+
+    assert len(asked) == 0
+
+
+def test_a_star_and_a_percent_sign_in_a_name_are_not_mixed_up(now: datetime) -> None:
+    for topic in ("orders", "orders.eu", "100%", "100 %"):
+        poisons(now, 1, topic=topic)
+
+    found = {
+        query: [poison.topic.name for poison in messages(query).order_by("topic__name")]
+        for query in ("topic:orders*", "topic:orders", "topic:100%", "!topic:o*")
+    }
+
+    assert found == {
+        "topic:orders*": ["orders", "orders.eu"],
+        "topic:orders": ["orders"],
+        "topic:100%": ["100%"],
+        "!topic:o*": ["100 %", "100%"],
+    }
+
+
+def test_an_overview_for_no_topic_at_all_is_empty(now: datetime) -> None:
+    poisons(now, 1)
+
+    found = overview.find(None, somebody("nowhere"), now=now)
+
+    assert (found.changes.came_back, found.topics) == ([], [])
+
+
+def test_a_preview_that_no_topic_matches_holds_nothing(now: datetime) -> None:
+    poisons(now, 2)
+
+    operation = preview(somebody(), now, query=Query.parse(NONE))
+
+    assert (operation.taken, operation.total) == (True, 0)
+
+
+def test_a_problem_is_listed_under_its_own_topic_wherever_its_messages_came_from(
+    now: datetime,
+) -> None:
+    (sent_on,) = poisons(now, 1, topic="payments")
+    (problem,) = Problem.objects.all()
+    elsewhere = Topic.objects.create(name="orders", native_name="orders")
+    Problem.objects.filter(pk=problem.pk).update(topic=elsewhere)
+
+    assert sent_on.problem_id == problem.pk
+    assert list(problems_of("topic:orders is:open")) == [problem]
+    assert list(problems_of("is:open", "orders")) == [problem]
+    assert list(problems_of("topic:payments")) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_large_selection_is_frozen_before_its_topics_are_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch, now: datetime
+) -> None:
+    monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
+    seen = poisons(now, 2, topic="orders.eu")
+    operation = preview(somebody("orders.*"), now, query=Query.parse("topic:orders*"))
+    poisons(now, 1, topic="orders.us")
+
+    selection.take(operation_id=operation.pk, now=now)
+
+    taken = set(operation.items.values_list("poison_id", flat=True))
+    assert taken == {poison.pk for poison in seen}
+    assert selection.see(operation=operation).newer == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_topic_that_appears_just_before_the_snapshot_is_in_the_selection(
+    now: datetime,
+) -> None:
+    """Its message is either taken or told as newer; here it came before the moment."""
+    poisons(now, 1, topic="orders.eu")
+
+    def fail(_: int) -> None:
+        poisons(now, 1, topic="orders.us")
+
+    with just_before_the_snapshot(fail):
+        operation = preview(somebody(), now, query=Query.parse("topic:orders*"))
+
+    assert (operation.total, selection.see(operation=operation).newer) == (2, 0)
+
+
+@contextmanager
+def just_before_the_snapshot(act: Callable[[int], None]) -> Iterator[None]:
+    """Let another session act when a preview is about to be written down."""
+    done: list[object] = []
+
+    def watch(
+        execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any
+    ) -> Any:
+        if 'INSERT INTO "triage_operation"' in sql and not done:
+            done.append(sql)
+            together(1, act)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(watch):
+        yield
+    assert done
