@@ -109,6 +109,8 @@ def _verdict(
     return Verdict(status="duplicate", poison=poison, detail=detail)
 
 
+# OFFSET 0: each poison is looked up by its id. With statistics from before the first
+# redrive, a free planner compares all that are sent with each that is confirmed.
 _CONFIRM = """
 WITH heard AS (
     UPDATE poison_redrive SET outcome = 'confirmed', answered_at = %(now)s,
@@ -117,9 +119,12 @@ WITH heard AS (
     RETURNING id, poison_id, n, sent_at
 ), settled AS (
     UPDATE poison_poison SET state = 'confirmed', sent_at = heard.sent_at
-    FROM heard WHERE poison_poison.id = heard.poison_id
-      AND poison_poison.redrives = heard.n
-      AND poison_poison.state = ANY(%(settles)s)
+    FROM heard, LATERAL (
+        SELECT id, redrives, state FROM poison_poison
+        WHERE id = heard.poison_id OFFSET 0
+    ) known
+    WHERE poison_poison.id = known.id AND known.redrives = heard.n
+      AND known.state = ANY(%(settles)s)
 )
 SELECT id FROM heard
 """

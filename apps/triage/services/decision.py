@@ -137,12 +137,17 @@ def _obstacle(operation: Operation, *, now: datetime) -> str | None:
     return None
 
 
+# OFFSET 0: each holder is looked up by its poison. A free planner with statistics from
+# before anything was held compares every item with every holder.
 _SKIP_HELD = """
 UPDATE triage_item SET state = 'skipped',
        reason = 'operation ' || holder.operation_id || ' has it'
-FROM triage_item holder
-WHERE triage_item.operation_id = %s AND triage_item.state = 'waiting'
-  AND holder.poison_id = triage_item.poison_id AND holder.held
+FROM triage_item waiting, LATERAL (
+    SELECT operation_id FROM triage_item
+    WHERE poison_id = waiting.poison_id AND held OFFSET 0
+) holder
+WHERE waiting.operation_id = %s AND waiting.state = 'waiting'
+  AND triage_item.id = waiting.id
 """
 
 

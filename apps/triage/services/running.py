@@ -43,6 +43,7 @@ from apps.core.actor import Actor
 from apps.core.arrays import array
 from apps.core.errors import Refused
 from apps.core.lock import Lock
+from apps.core.sql import read_by_index
 from apps.core.text import storable
 from apps.poison import services as poison
 from apps.poison.states import IN_FLIGHT, Outcome
@@ -156,6 +157,7 @@ class _Slice:
 
     @transaction.atomic
     def _decide_window(self) -> bool:
+        read_by_index()
         self._fence()
         items = dict(
             self.operation.items.waiting()
@@ -245,6 +247,7 @@ class _Slice:
         if self.held.lost():
             raise LockLost
         with transaction.atomic():
+            read_by_index()
             self._fence()
             redrives = self._left_in_flight() if self.inherits else []
             # Nothing is left in flight by others while this run holds the lock.
@@ -304,6 +307,7 @@ class _Slice:
         unsent = [parcel for parcel, outcome in pairs if is_unsent(parcel, outcome)]
         answers = [answered(*pair) for pair in pairs if not is_unsent(*pair)]
         with transaction.atomic():
+            read_by_index()
             self._fence()
             poison.mark(
                 poisons=[parcel.poison for parcel in window],
