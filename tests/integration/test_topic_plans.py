@@ -177,7 +177,7 @@ def test_an_overview_for_no_topic_at_all_is_empty(now: datetime) -> None:
 
     found = overview.find(None, somebody("nowhere"), now=now)
 
-    assert (found.changes.came_back, found.topics) == ([], [])
+    assert (found.needs.rows, found.topics) == ([], [])
 
 
 def test_a_preview_that_no_topic_matches_holds_nothing(now: datetime) -> None:
