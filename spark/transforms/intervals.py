@@ -23,11 +23,10 @@ def with_rate(measured: DataFrame, *, failed: Column) -> DataFrame:
 def rate(failed: Column, delivered: Column) -> Column:
     """Give the part of the delivered that failed; null where nothing was delivered.
 
-    What consumers tell may be more than what their broker counted: that is 1.
+    Null, too, where more failed than a broker says it delivered: no part is known.
     """
-    # least() would pass a null over.
     part = F.try_divide(failed, delivered)
-    return F.when(part > 1, F.lit(1.0)).otherwise(part)
+    return F.when(part <= 1, part)
 
 
 def rate_low(rate: Column, delivered: Column) -> Column:

@@ -45,9 +45,11 @@ class Total:
 
     @property
     def rate(self) -> float | None:
-        if not self.delivered:
+        """Give failed / delivered; None where more failed than were counted."""
+        counted = self.failed - self.uncounted
+        if not self.delivered or counted > self.delivered:
             return None
-        return min((self.failed - self.uncounted) / self.delivered, 1.0)
+        return counted / self.delivered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
