@@ -21,6 +21,7 @@ from apps.core.ids import unraw
 from apps.core.text import storable
 from apps.poison.querysets import PoisonQuerySet, ProblemQuerySet, SkipQuerySet
 from apps.poison.states import (
+    GIVEN_BACK,
     IN_FLIGHT,
     SHOWN,
     SILENT_AFTER_SECONDS,
@@ -183,7 +184,17 @@ class Poison(models.Model):
     @property
     def word(self) -> str:
         """Say how it is: what is on its way shows as sent, but nobody knows it yet."""
-        return "sending" if self.state == State.REDRIVING else self.shown.value
+        if self.state == State.REDRIVING:
+            return "sending"
+        return "given back" if self.is_given_back else self.shown.value
+
+    @property
+    def is_given_back(self) -> bool:
+        """Tell whether its dead-letter queue has it again, exactly as it came.
+
+        A redrive to its own topic is `redriven`: only a give back moves it there.
+        """
+        return self.state == State.MOVED and self.moved_to_id == self.topic_id
 
     @property
     def bookmark_text(self) -> str:
@@ -381,6 +392,13 @@ class Redrive(models.Model):
 
     def __str__(self) -> str:
         return f"{self.poison_id} n={self.n} {self.outcome}"
+
+    @property
+    def word(self) -> str:
+        """Say what became of it; what was given back has words of its own."""
+        return (
+            GIVEN_BACK.get(self.outcome, self.outcome) if self.queue else self.outcome
+        )
 
 
 class StoreEpoch(models.Model):

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
 from django.db import models
-from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models import Count, Exists, F, OuterRef, Q
 from django.db.models.expressions import RawSQL
 
 from apps.brokers import topic_ids
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 class PoisonQuerySet(models.QuerySet["Poison"]):
     def open(self) -> Self:
         return self.filter(state=State.OPEN)
+
+    def given_back(self) -> Self:
+        """Keep what its own dead-letter queue has again."""
+        return self.filter(state=State.MOVED, moved_to=F("topic"))
 
     def matching(self, query: Query) -> Self:
         """Keep what the query asks for, of the topics that its names have now."""

@@ -88,6 +88,13 @@ NEXT_OUTCOME: dict[Outcome, frozenset[Outcome]] = {
 }
 
 
+# How pages name the outcome of a send that was given back to a dead-letter queue.
+GIVEN_BACK = {
+    Outcome.MOVED.value: "given back",
+    Outcome.RECURRED.value: "captured again",
+}
+
+
 def outcomes_before(outcome: Outcome) -> list[str]:
     """List the outcomes after which this one can still become known."""
     return sorted(o.value for o, onward in NEXT_OUTCOME.items() if outcome in onward)

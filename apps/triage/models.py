@@ -92,6 +92,15 @@ class Operation(models.Model):
         return f"{self.pk} {self.verb} {self.state}"
 
     @property
+    def given_back_to(self) -> str:
+        """Name the dead-letter queue that has its messages again; "" if none has."""
+        if self.verb != Verb.GIVE_BACK or self.target_topic is None:
+            return ""
+        sent = self.items.exclude(redrive=None).order_by("id")
+        queue = sent.values_list("redrive__queue", flat=True).first()
+        return queue or self.target_topic.dead_letter_queue
+
+    @property
     def lock_name(self) -> str:
         return f"operation:{self.pk}"
 

@@ -69,7 +69,7 @@ def test_a_decision_is_found_in_the_list_of_operations(open_page: Open) -> None:
 
     page.keyboard.press("g")
     page.keyboard.press("p")
-    page.get_by_role("link", name="Requeue 1 message").first.click()
+    page.get_by_role("link", name=re.compile("Requeued? 1 message")).first.click()
 
     assert page.url == decided
 

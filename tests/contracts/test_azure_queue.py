@@ -360,7 +360,9 @@ def test_looking_changes_no_count_and_hides_nothing(azure: AzureStage) -> None:
     assert abs(clock.now() - oldest) < timedelta(minutes=1)
 
 
-def test_a_poison_queue_that_is_not_there_yet_has_nothing_to_read(azure: AzureStage) -> None:
+def test_a_poison_queue_that_is_not_there_yet_has_nothing_to_read(
+    azure: AzureStage,
+) -> None:
     azure.client(azure.queue).delete_queue()
     reader, admin = azure.reader(), azure.admin()
 

@@ -62,6 +62,11 @@ class SingledOut(Schema):
 
 class OperationDetail(OperationRow):
     counts = Counts()
+    acts_on = Number(help_text="the total without what is skipped")
+    acted = Number(help_text="done: sent, given back, dropped or restored")
+    given_back_to = Text(
+        allow_null=True, help_text="the dead-letter queue, of a give back"
+    )
     silent = Number(help_text="sent, and nobody heard of for 10 min")
     refused = SingledOut(many=True, help_text="the first 200")
     skipped = SingledOut(many=True, help_text="the first 200")

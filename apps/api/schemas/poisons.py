@@ -43,6 +43,9 @@ class Poison(Schema):
     silent = serializers.BooleanField(help_text="sent, and nobody heard of for 10 min")
     suspected = serializers.BooleanField(help_text="its consumer may be what is sick")
     moved_to = Text(allow_null=True)
+    given_back = serializers.BooleanField(
+        help_text="its dead-letter queue has it again; moved_to is its own topic"
+    )
     cause = CauseName()
     error_type = Text()
     error_message = Text()
@@ -86,6 +89,9 @@ class Redrive(Schema):
     n = Number()
     topic = Text()
     operation = Number(allow_null=True)
+    queue = Text(
+        allow_null=True, help_text="the dead-letter queue it was given back to"
+    )
     outcome = OutcomeName()
     detail = Text()
     bookmark = Text()

@@ -15,6 +15,7 @@ from apps.core.errors import Absent
 from apps.poison.states import SILENT_AFTER_SECONDS, Outcome
 from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
+from apps.triage.progress import Tally
 from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.services import selection
 from apps.triage.services.selection import Seen
@@ -22,8 +23,6 @@ from apps.triage.states import UNFINISHED, ItemState
 
 MOST_REASONS = 200
 FORESEEABLE = timedelta(days=365)
-# Whatever else its standing says, an item in one of these is still to be done.
-PENDING = (ItemState.WAITING, Outcome.SENDING, Outcome.UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +30,7 @@ class Progress:
     """How far an operation has come; `rate` is in items a second so far."""
 
     operation: Operation
-    counts: dict[str, int]
+    tally: Tally
     silent: int
     refused: list[tuple[int, str]]
     skipped: list[tuple[int, str]]
@@ -65,11 +64,11 @@ def visible(operation_id: int, principal: Principal) -> Operation:
 def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
     operation = visible(operation_id, principal)
     items = Item.objects.filter(operation=operation)
-    counts = items.counts()
-    rate, eta = _pace(operation, counts, now=now)
+    tally = Tally(total=operation.total, counts=items.counts())
+    rate, eta = _pace(operation, tally, now=now)
     return Progress(
         operation=operation,
-        counts=counts,
+        tally=tally,
         silent=_silent(items, now=now),
         refused=_told(items.standing(Outcome.REFUSED), "redrive__detail"),
         skipped=_told(items.standing(ItemState.SKIPPED), "reason"),
@@ -98,16 +97,16 @@ def _told(items: ItemQuerySet, why: str) -> list[tuple[int, str]]:
 
 
 def _pace(
-    operation: Operation, counts: dict[str, int], *, now: datetime
+    operation: Operation, tally: Tally, *, now: datetime
 ) -> tuple[float | None, datetime | None]:
     """Guess the end from the pace so far, once there is one."""
-    done = operation.total - sum(counts[word] for word in PENDING)
+    finished = tally.finished
     began, ended = operation.confirmed_at, operation.finished_at or now
     seconds = (ended - began).total_seconds() if began else 0.0
-    if not done or seconds <= 0:
+    if not finished or seconds <= 0:
         return None, None
-    rate = done / seconds
+    rate = finished / seconds
     if operation.state not in UNFINISHED:
         return rate, None
-    left = timedelta(seconds=(operation.total - done) / rate)
+    left = timedelta(seconds=(tally.acts_on - finished) / rate)
     return rate, now + left if left < FORESEEABLE else None

@@ -33,7 +33,10 @@ def operation(row: Operation) -> Shape:
 def progress(told: Progress) -> Shape:
     return {
         **operation(told.operation),
-        "counts": told.counts,
+        "counts": told.tally.counts,
+        "acts_on": told.tally.acts_on,
+        "acted": told.tally.acted,
+        "given_back_to": told.operation.given_back_to or None,
         "silent": told.silent,
         "refused": reasons(told.refused),
         "skipped": reasons(told.skipped),

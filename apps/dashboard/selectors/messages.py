@@ -53,6 +53,7 @@ class MessageDetail:
     headers: list[tuple[str, str]]
     skips: list[SkipRow]
     beside: Beside
+    given_back_to: str = ""
     origin: str = ""
     body: BodyView | None = None
     content_type: str | None = None
@@ -131,10 +132,12 @@ def _detail(
     failures = Failure.objects.filter(poison=message)
     redrives = Redrive.objects.filter(poison=message).select_related("topic", "item")
     kin = Poison.objects.on_topics(principal.topics).filter(problem=message.problem_id)
+    newest = list(redrives.order_by("-n")[:MOST_SHOWN])
     return MessageDetail(
         message=message,
         failures=reading.failures(failures, limit=MOST_SHOWN),
-        redrives=list(redrives.order_by("-n")[:MOST_SHOWN]),
+        redrives=newest,
+        given_back_to=newest[0].queue if message.is_given_back else "",
         entries=_entries(message),
         headers=headers,
         skips=skips.of_message(message, now=now)

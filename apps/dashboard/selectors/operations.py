@@ -21,10 +21,17 @@ from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.skips import Swallowed
 from apps.poison.models import Poison
 from apps.poison.query import Query, Term
-from apps.poison.states import SHOWN, SILENT_AFTER_SECONDS, Outcome, State
+from apps.poison.states import (
+    GIVEN_BACK,
+    SHOWN,
+    SILENT_AFTER_SECONDS,
+    Outcome,
+    State,
+)
 from apps.team.rights import Principal
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
+from apps.triage.progress import Tally
 from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.services import selection, upkeep
 from apps.triage.services.selection import Ask, Seen
@@ -43,8 +50,6 @@ AGES = (
     ("under a week", timedelta(days=7)),
 )
 OLDER = "a week and more"
-# Whatever else its standing says, an item in one of these is still to be done.
-PENDING = (ItemState.WAITING, Outcome.SENDING, Outcome.UNKNOWN)
 ALWAYS_SHOWN = {
     Verb.REDRIVE: (
         ItemState.WAITING,
@@ -99,37 +104,64 @@ class Standing:
     counts: dict[str, int]
 
     @property
-    def done(self) -> int:
-        return self.operation.total - sum(self.counts[word] for word in PENDING)
+    def tally(self) -> Tally:
+        return Tally(total=self.operation.total, counts=self.counts)
 
     @property
     def is_running(self) -> bool:
         return self.operation.state in UNFINISHED
 
     @property
-    def refused(self) -> int:
-        return self.counts[Outcome.REFUSED]
+    def came_back(self) -> int:
+        return 0 if self._gives_back else self.tally.recurred
+
+    @property
+    def messages(self) -> int:
+        """Count the messages that it is to act on; once it is over, those it did."""
+        return self.tally.acts_on if self.is_running else self.tally.acted
 
     @property
     def word(self) -> str:
-        """Say how it is; what is over, but was refused, was no success."""
-        if self.operation.state != Decided.DONE or not self.refused:
+        """Name the state for its pill; what failed or came back was no success."""
+        tally = self.tally
+        if self.operation.state != Decided.DONE:
             return self.operation.state
-        worked = self.done - self.refused - self.counts[ItemState.SKIPPED]
-        return "partly refused" if worked else "refused"
+        if tally.refused:
+            return "partly refused" if tally.acted else "refused"
+        if self.came_back:
+            return (
+                "all came back" if self.came_back == tally.acted else "some came back"
+            )
+        return "all skipped" if tally.skipped and not tally.acted else Decided.DONE
+
+    @property
+    def also(self) -> str:
+        """Say what the state alone would hide."""
+        if self.is_running or not self.tally.recurred:
+            return ""
+        what = GIVEN_BACK[Outcome.RECURRED] if self._gives_back else "came back"
+        return f"{self.tally.recurred:,} {what}"
 
     @property
     def shown_counts(self) -> list[tuple[str, int]]:
         always = ALWAYS_SHOWN[Verb(self.operation.verb)]
-        return [
+        return self._named(
             (word, number)
             for word, number in self.counts.items()
             if number or word in always
-        ]
+        )
 
     @property
     def told_counts(self) -> list[tuple[str, int]]:
-        return [(word, number) for word, number in self.counts.items() if number]
+        return self._named(pair for pair in self.counts.items() if pair[1])
+
+    @property
+    def _gives_back(self) -> bool:
+        return self.operation.verb == Verb.GIVE_BACK
+
+    def _named(self, counts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        words = GIVEN_BACK if self._gives_back else {}
+        return [(words.get(word, word), number) for word, number in counts]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +174,10 @@ class OperationRow:
     @property
     def word(self) -> str:
         return self.standing.word if self.standing else self.operation.state
+
+    @property
+    def also(self) -> str:
+        return self.standing.also if self.standing else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,22 +195,23 @@ class OperationList:
 class Progress(Standing):
     silent: int
     undoable: int
+    given_back_to: str
     exceptions: list[Item]
     worker_missing_for: timedelta | None
     now: datetime
 
     @property
     def exceptional(self) -> int:
-        return self.refused + self.counts[ItemState.SKIPPED]
+        return self.tally.refused + self.tally.skipped
 
     @property
     def seconds_left(self) -> int | None:
         """Guess from the pace so far, once there is one."""
-        began = self.operation.confirmed_at
-        if not (self.is_running and began and self.done):
+        began, tally = self.operation.confirmed_at, self.tally
+        if not (self.is_running and began and tally.finished):
             return None
         elapsed = (self.now - began).total_seconds()
-        return round(elapsed / self.done * (self.operation.total - self.done))
+        return round(elapsed / tally.finished * (tally.acts_on - tally.finished))
 
 
 def running(principal: Principal) -> list[Operation]:
@@ -342,6 +379,7 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
         counts=items.counts(),
         silent=_silent(items, now=now).count(),
         undoable=_undoable(operation, items),
+        given_back_to=operation.given_back_to,
         exceptions=_exceptions(items, principal),
         worker_missing_for=upkeep.worker_missing_for(now=now),
         now=now,

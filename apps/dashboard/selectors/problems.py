@@ -18,7 +18,7 @@ from apps.dashboard.selectors.beside import Beside, beside
 from apps.dashboard.selectors.differences import Differences
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
 from apps.poison import backlogs, problems, reading
-from apps.poison.models import Failure, Problem
+from apps.poison.models import Failure, Poison, Problem
 from apps.poison.querysets import ProblemQuerySet
 from apps.poison.reading import FailureSeen
 from apps.poison.states import Shown
@@ -109,6 +109,7 @@ class ProblemDetail:
     """`tops` is None where counting them took too long."""
 
     row: ProblemRow
+    given_back: Count
     sample: FailureSeen | None
     first: FirstFailure | None
     tops: list[Top] | None
@@ -157,6 +158,7 @@ def one(
     listed = messages.of_problem(problem_id, asked.messages, principal)
     return ProblemDetail(
         row=rows([problem], now=now)[0],
+        given_back=counted(Poison.objects.filter(problem=problem).given_back()),
         sample=samples[0] if samples else None,
         first=_first(problem.pk),
         tops=unless_slow(partial(_tops, problem.pk), instead=None),

@@ -13,12 +13,15 @@ from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
+from django.utils.text import slugify
 
 from apps.brokers import adapters
 from apps.brokers.models import Broker
 from apps.core import clock
 from apps.dashboard import figures
+from apps.dashboard.definitions import DEFINITIONS
 from apps.dashboard.paging import Count
+from apps.dashboard.selectors.operations import OperationRow, Standing
 from apps.dashboard.stack import app_frames
 from apps.poison.models import Poison
 from apps.poison.query import Query, Term
@@ -82,6 +85,12 @@ PILLS |= {
     "partly refused": ("Partly refused", "◐", "warn"),
     "skipped": ("Skipped", "—", ""),
     "restored": ("Restored", "●", "warn"),
+    "given back": ("Given back", "↩", ""),
+    "captured again": ("Captured again", "●", "warn"),
+    # Of operations that are over.
+    "all came back": ("Done", "↺", "danger"),
+    "some came back": ("Done", "↺", "warn"),
+    "all skipped": ("Done, all skipped", "—", ""),
 }
 PILLS |= {
     # Of guards.
@@ -100,21 +109,82 @@ VERBS: Mapping[str, str] = {
     Verb.RESTORE: "Restore",
     Verb.GIVE_BACK: "Give back",
 }
+DEEDS: Mapping[str, str] = {
+    Verb.REDRIVE: "Requeued",
+    Verb.DROP: "Dropped",
+    Verb.RESTORE: "Restored",
+    Verb.GIVE_BACK: "Gave back",
+}
 # Where a name may break: behind what joins its words, and before a capital.
 SEAMS = re.compile(r"(?<=[._:/$@-])(?=\w)|(?<=[a-z0-9])(?=[A-Z])")
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60))
 
 
 @register.simple_tag
-def pill(word: str) -> SafeString:
+def pill(word: str, also: str = "") -> SafeString:
     """Show a state; one that is not known here is shown by its own word."""
     label, glyph, colour = PILLS.get(word, (word.capitalize(), "·", ""))
     return format_html(
         '<span class="pill {}"><span aria-hidden="true">{}</span>{}</span>',
         colour,
         glyph,
-        label,
+        f"{label}, {also}" if also else label,
     )
+
+
+@register.simple_tag
+def term(name: str, label: str = "") -> SafeString:
+    """Name a number; what it counts shows on hover, and Help has it.
+
+    A link, so that it is reached by keyboard, and its title is read out.
+    """
+    definition = DEFINITIONS[name]
+    return _defined(name, label or definition.word)
+
+
+@register.simple_tag
+def counted_pill(word: str) -> SafeString:
+    """Show the state beside its number, with what it counts."""
+    return _defined(word, pill(word)) if word in DEFINITIONS else pill(word)
+
+
+def _defined(name: str, shown: str) -> SafeString:
+    return format_html(
+        '<a class="term" href="{}#{}" title="{}">{}</a>',
+        reverse("help"),
+        anchor(name),
+        DEFINITIONS[name].means,
+        shown,
+    )
+
+
+@register.filter
+def anchor(name: str) -> str:
+    """Name the place of a definition in Help."""
+    return f"means-{slugify(name)}"
+
+
+@register.simple_tag
+def means(name: str) -> str:
+    return DEFINITIONS[name].means
+
+
+@register.filter
+def state_in_words(standing: Standing) -> str:
+    """Say what the pill of an operation says: partly refused; done, 3 came back."""
+    label = PILLS[standing.word][0].lower()
+    return f"{label}, {standing.also}" if standing.also else label
+
+
+@register.filter
+def deed(row: OperationRow | Standing) -> str:
+    """Name an operation by what it is to do, and once it is over by what it did."""
+    verb = row.operation.verb
+    standing = row.standing if isinstance(row, OperationRow) else row
+    if standing is None:
+        return f"{VERBS[verb]}: {row.operation.total:,} selected"
+    words = VERBS if standing.is_running else DEEDS
+    return f"{words[verb]} {counted(standing.messages, 'message')}"
 
 
 @register.simple_tag

@@ -252,6 +252,9 @@ def _check_number(principal: Principal, *, now: datetime) -> None:
 # Why an item will be passed over, or '' if it will be acted on.
 _SENT = """
         WHEN poison_poison.state = 'confirmed' THEN 'already handled'
+        WHEN poison_poison.state = 'moved'
+             AND poison_poison.moved_to_id = poison_poison.topic_id
+        THEN 'given back: its dead-letter queue has it, a requeue makes a second copy'
         WHEN poison_poison.state = 'moved' THEN 'sent to another topic'
         WHEN poison_poison.state = 'redriving' OR poison_poison.state = 'redriven'
              AND poison_poison.sent_at >= %(silent_before)s

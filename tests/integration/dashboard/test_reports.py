@@ -179,6 +179,30 @@ def test_a_day_leads_to_its_messages(anna: Client, now: datetime) -> None:
     assert f'data-key="{poison.pk}"' in get(anna, today)
 
 
+def test_a_bar_says_that_its_link_lists_what_last_failed_on_its_day(
+    anna: Client,
+) -> None:
+    publish(DAY)
+    rate(DAY, 1000, 663)
+
+    for page in (get(anna, PAGE), get(anna, f"{PAGE}&topic=orders")):
+        (bar,) = re.findall(r"<title>([^<]*663 failed[^<]*)</title>", page)
+        assert bar.endswith("Opens the messages that last failed on this day.")
+        assert "opens the messages that <em>last</em> failed on it" in page
+        assert "It lists fewer messages than failed where one failed twice" in page
+
+
+def test_there_is_no_rate_where_more_failed_than_were_delivered(anna: Client) -> None:
+    publish(DAY)
+    rate(DAY, 10, 2)
+    Rate.objects.update(failed=11, failure_rate=None, rate_low=None, rate_high=None)
+
+    (orders,) = every().series
+
+    assert orders.total.rate is None
+    assert "100\u00a0%" not in get(anna, f"{PAGE}&topic=orders")
+
+
 def test_failures_that_nobody_counts_are_told_in_a_footnote(anna: Client) -> None:
     publish(DAY)
     rate(DAY, 100, 5, uncounted=4)

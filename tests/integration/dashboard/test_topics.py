@@ -18,11 +18,11 @@ from apps.core.errors import Absent
 from apps.dashboard.paging import PAGE_SIZE
 from apps.dashboard.selectors import topics
 from apps.dashboard.selectors.topics import TopicsWanted, Traffic
-from apps.poison.models import Poison, SkipList
+from apps.poison.models import Poison, Problem, SkipList
 from apps.poison.states import Shown
 from apps.team.rights import Principal, Scope
 from tests.positions import told_by_broker
-from tests.reports import drop, poisons
+from tests.reports import capture, drop, failure, poisons
 
 pytestmark = pytest.mark.django_db
 
@@ -75,18 +75,58 @@ def test_consumers_say_what_was_delivered_and_failed(now: datetime) -> None:
 
     assert (told.source, told.delivered, told.failed) == ("sdk", 100, 10)
     assert told.share == pytest.approx(0.1)
-    assert (told.hours[-4], sum(told.hours)) == (10, 10)
 
 
-def test_where_the_broker_counts_the_failures_are_those_captured(now: datetime) -> None:
+def test_failures_from_before_counting_began_are_in_no_share(
+    anna: Client, now: datetime
+) -> None:
     topic = topic_named("orders")
-    counted(topic, now - timedelta(hours=3), handled=50, source="broker")
+    poisons(now - timedelta(hours=2), 20)
+    counted(topic, now - timedelta(hours=1), handled=4, failed=1)
+
+    told, page = traffic_of(topic, now), get(anna, f"/topics/{topic.pk}")
+
+    assert (told.failed, told.share) == (1, 0.2)
+    assert "1, 20\u00a0% of what was delivered" in page
+    assert "20 failures in the last 24 hours" in page
+
+
+def test_there_is_no_share_where_only_the_broker_counts_and_the_page_says_why(
+    anna: Client, now: datetime
+) -> None:
+    topic = topic_named("orders")
+    counted(topic, now - timedelta(hours=3), handled=3, source="broker")
     poisons(now - timedelta(hours=1, minutes=30), 5)
 
     told = traffic_of(topic, now)
+    pages = [get(anna, path) for path in ("/", "/topics", f"/topics/{topic.pk}")]
 
-    assert (told.source, told.delivered, told.failed) == ("broker", 50, 5)
-    assert told.hours[-2] == 5
+    assert (told.source, told.delivered) == ("broker", 3)
+    assert (told.failed, told.share) == (None, None)
+    why = "no share: its broker counts deliveries, not failures"
+    assert all(why in page for page in pages)
+    assert not any("100\u00a0%" in page for page in pages)
+
+
+def test_a_message_that_failed_twice_is_two_failures_on_every_page(
+    anna: Client, now: datetime
+) -> None:
+    early, late = now - timedelta(hours=5, minutes=1), now - timedelta(minutes=61)
+    first = failure(early, bookmark="7-0")
+    capture(early, first)
+    capture(late, {**first, **failure(late, bookmark="7-0")})
+    (problem,) = Problem.objects.all()
+    topic = problem.topic
+
+    failures = topics.one(topic.pk, EVERYONE, now=now).row.failures
+
+    assert failures is not None
+    assert (failures.hours[-6], failures.hours[-2], failures.number) == (1, 1, 2)
+    paths = (f"/topics/{topic.pk}", f"/problems/{problem.pk}")
+    pages = [get(anna, path) for path in paths]
+    assert all("2 failures in the last 24 hours" in page for page in pages)
+    lists = [get(anna, path) for path in ("/", "/topics", "/problems")]
+    assert all('aria-label="2 failures"' in page for page in lists)
 
 
 def test_what_consumers_count_goes_before_what_the_broker_counts(now: datetime) -> None:
@@ -104,7 +144,8 @@ def test_where_nobody_counts_there_is_no_share(now: datetime) -> None:
 
     told = traffic_of(Topic.objects.get(), now)
 
-    assert (told.delivered, told.share, told.failed) == (None, None, 2)
+    assert (told.delivered, told.share, told.failed) == (None, None, None)
+    assert told.why_no_share == "no share: nobody counts what is delivered"
 
 
 def test_the_pace_is_that_of_the_ten_minutes_that_are_over(now: datetime) -> None:

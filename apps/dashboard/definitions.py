@@ -1,0 +1,127 @@
+"""What each number and state counts: pages show it on hover, and Help lists it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A word that stands beside a number, and what that number counts."""
+
+    word: str
+    means: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    title: str
+    definitions: Mapping[str, Definition]
+
+
+MESSAGES = {
+    "messages": Definition(
+        "Messages", "different messages, however often each of them failed"
+    ),
+    "open": Definition("Open", "messages that wait for you to decide"),
+    "sent": Definition(
+        "Sent",
+        "messages that a broker has again and that no consumer has answered: requeued,"
+        " sent to another topic, or given back to their dead-letter queue",
+    ),
+    "handled": Definition(
+        "Handled", "messages that were requeued, and whose consumer confirmed"
+    ),
+    "dropped": Definition("Dropped", "messages given up on, kept, and restorable"),
+    "given back": Definition(
+        "Given back",
+        "messages that their dead-letter queue has again, exactly as they came; they"
+        " show under Sent",
+    ),
+    "failures": Definition(
+        "Failures",
+        "how often messages failed, by the time of each failure: a message that failed"
+        " twice counts twice",
+    ),
+    "oldest": Definition(
+        "Oldest open", "how long ago the open message that rests longest failed last"
+    ),
+}
+TRAFFIC = {
+    "delivered": Definition(
+        "Delivered",
+        "messages that consumers were handed in the last 24 hours: handled + failed, as"
+        " the consumers counted them, or else as the broker counted them",
+    ),
+    "failed": Definition(
+        "Failed",
+        "the part of the delivered messages that consumers gave up on. The consumers"
+        " counted both, in the same 24 hours; where they do not, there is no share",
+    ),
+    "captured": Definition(
+        "Captured",
+        "dead letters that the lane ever took out of the queue. One that comes again"
+        " counts again; failures that came by the API do not count",
+    ),
+    "dead letters": Definition(
+        "Dead letters",
+        "messages in the dead-letter queue at the broker, as its lane last counted",
+    ),
+    "lag": Definition(
+        "Consumer lag", "messages of the topic that its consumers have still to read"
+    ),
+}
+OPERATIONS = {
+    "progress": Definition(
+        "Progress",
+        "messages that need no more work, of those that the operation acts on; what is"
+        " skipped is in neither number",
+    ),
+    "waiting": Definition("Waiting", "no broker was given these messages yet"),
+    "sending": Definition("Sending", "messages on their way to the broker now"),
+    "unknown": Definition(
+        "Unknown",
+        "messages that may have reached the broker, which did not answer; they are sent"
+        " again under the same redrive id",
+    ),
+    "confirmed": Definition("Handled", "a consumer confirmed these messages"),
+    "recurred": Definition("Came back", "messages that were sent, and failed again"),
+    "refused": Definition("Refused", "messages that the broker will not take"),
+    "skipped": Definition(
+        "Skipped", "messages that were selected, and passed over for the reason told"
+    ),
+    "restored": Definition("Restored", "dropped messages that are open again"),
+    "moved": Definition("Moved", "messages sent to another topic on purpose"),
+    "captured again": Definition(
+        "Captured again",
+        "messages that were given back, and taken out of the dead-letter queue again",
+    ),
+    "running": Definition(
+        "Running", "operations that are confirmed, and not finished yet"
+    ),
+}
+REPORTS = {
+    "report failed": Definition(
+        "Failed, in a report",
+        "failures of that UTC day: as the consumers counted them, or else the failures"
+        " that are kept here",
+    ),
+    "report rate": Definition(
+        "Failure rate, in a report",
+        "failed / delivered of the same UTC day. There is no rate where nothing was"
+        " delivered, or where more failed than its broker says it delivered",
+    ),
+    "report day": Definition(
+        "A day of a report, as a link",
+        "leads to the messages that last failed on that day. It lists fewer messages"
+        " than failed where one failed twice, or failed again on a later day",
+    ),
+}
+CHAPTERS = (
+    Chapter("Messages and failures", MESSAGES),
+    Chapter("Topics", TRAFFIC),
+    Chapter("Operations", OPERATIONS),
+    Chapter("Reports", REPORTS),
+)
+DEFINITIONS = {**MESSAGES, **TRAFFIC, **OPERATIONS, **REPORTS}
