@@ -108,8 +108,8 @@ def poison_queue(topic: str, named: str) -> str:
     if not named and len(queue) > LONGEST_NAME:
         longest = LONGEST_NAME - len(SUFFIX)
         remedy = (
-            f"{topic[:80]} leaves no room for {SUFFIX}, which takes a name of at most "
-            f"{longest} characters: name another queue, or none."
+            f"a name of {len(topic)} characters leaves no room for {SUFFIX}: at most "
+            f"{longest} characters do. Name another queue, or none."
         )
         raise Invalid(field, remedy)
     return queue_name(queue, field=field)

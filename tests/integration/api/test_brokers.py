@@ -361,7 +361,7 @@ def test_a_dead_letter_queue_that_is_named_wins_over_the_convention(
 @pytest.mark.parametrize(
     ("name", "pointer", "why"),
     [
-        ("a" * 57, "/dead_letter_queue", "leaves no room for -poison"),
+        ("a" * 57, "/dead_letter_queue", "57 characters leaves no room for -poison"),
         ("orders-poison", "/dead_letter_queue", "looks like one itself"),
         ("Orders", "/native_name", "no queue name"),
     ],
