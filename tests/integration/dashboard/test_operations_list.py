@@ -41,7 +41,6 @@ def decided(now: datetime, **changes: object) -> Operation:
         "source": "ui",
         "query": "is:open topic:orders",
         "topics": ["*"],
-        "scope": b"",
         "taken": True,
         "created_at": now,
         "expires_at": now,
