@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -25,6 +27,9 @@ from tests.brokers import servers
 UNMET = 33
 # The one without windows does the same work for a fifth less of the processor.
 BROWSERS = ("chromium-headless-shell", "chromium")
+# Those that the README promises, and what one of them has to have to set up.
+PYTHONS = ("3.11", "3.12", "3.13")
+CAN_SET_UP = "import sys, ensurepip, venv; print('%d.%d' % sys.version_info[:2])"
 JDBC_JAR = Path("/usr/share/java/postgresql.jar")
 SAID = "Skipped: needs "
 
@@ -34,12 +39,31 @@ def browser() -> str | None:
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
+def python(version: str) -> str | None:
+    """Find a Python of that version on this machine which can set up."""
+    installed = Path.home().glob(f".pyenv/versions/{version}.*/bin/python3")
+    places = [shutil.which(f"python{version}"), *installed, f"/usr/bin/python{version}"]
+    fit = (str(place) for place in places if place and _can_set_up(place, version))
+    return next(fit, None)
+
+
+def _can_set_up(place: str | Path, version: str) -> bool:
+    command = (place, "-c", CAN_SET_UP)
+    with suppress(OSError):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip() == version
+    return False
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """Something on this machine: `remedy` is what to do about it, "" if it is there."""
+    """Something on this machine: `remedy` is what to do about it, "" if it is there.
+
+    Without `get` it is for people to install.
+    """
 
     remedy: Callable[[], str]
-    get: Callable[[], None]
+    get: Callable[[], None] | None = None
 
 
 def _file(path: Path, *, package: str) -> str:
@@ -49,6 +73,11 @@ def _file(path: Path, *, package: str) -> str:
 def _server(module: str) -> str:
     missing: Callable[[], str] = import_module(f"tests.brokers.{module}").missing
     return missing()
+
+
+def _python(version: str) -> str:
+    remedy = f"apt-get install python{version}-venv, or pyenv install {version}"
+    return "" if python(version) else remedy
 
 
 def _from_debian(package: str) -> Callable[[], None]:
@@ -70,6 +99,10 @@ NEEDS = {
     ),
     "azurite": Need(remedy=partial(_server, "azurite"), get=servers.azurite),
     "moto": Need(remedy=partial(_server, "moto"), get=servers.with_our_packages),
+    **{
+        f"python{version}": Need(remedy=partial(_python, version))
+        for version in PYTHONS
+    },
 }
 
 
@@ -127,12 +160,20 @@ def main(names: Sequence[str]) -> int:
     """Get what is missing, and tell what cannot be had; never a failure."""
     for name in names or NEEDS:
         if todo := NEEDS[name].remedy():
-            try:
-                _tell(f"installing {name} for the tests ...")
-                NEEDS[name].get()
-            except servers.Unable as why:
-                _tell(f"some tests will not run without {name}, and {why}: {todo}")
+            _get(name, todo)
     return 0
+
+
+def _get(name: str, todo: str) -> None:
+    get = NEEDS[name].get
+    if get is None:
+        _tell(f"some tests will not run without {name}: {todo}")
+        return
+    try:
+        _tell(f"installing {name} for the tests ...")
+        get()
+    except servers.Unable as why:
+        _tell(f"some tests will not run without {name}, and {why}: {todo}")
 
 
 def _tell(line: str) -> None:

@@ -223,7 +223,8 @@ def _works(*command: str) -> bool:
 def _initdb() -> Iterator[Path]:
     """Give initdb under a path that a shell reads as it is."""
     initdb = _binary("initdb")
-    if READ_IN_QUOTES.isdisjoint(str(initdb)):
+    # It follows links before it looks for what lies beside it.
+    if READ_IN_QUOTES.isdisjoint(str(initdb.resolve())):
         yield initdb
         return
     package = initdb.parents[2]

