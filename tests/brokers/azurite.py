@@ -63,6 +63,7 @@ http.createServer((request, answer) => {
     text: textOf(message.persistency),
     dequeue_count: message.dequeueCount,
     expires_at: message.expirationTime,
+    visible_at: message.timeNextVisible,
   }));
   answer.end(JSON.stringify(told));
 }).listen(Number(process.env.LOOK_PORT), "127.0.0.1");
@@ -81,6 +82,7 @@ class Seen:
     text: str
     dequeue_count: int
     expires_at: str
+    visible_at: str
 
 
 class Server:

@@ -51,6 +51,7 @@ class Seen:
     group: str | None
     dedupe: str | None
     receives: int
+    visible_at: float
 
 
 class Server:

@@ -96,6 +96,7 @@ def _plain(message: Any) -> dict[str, Any]:
         "group": message.group_id,
         "dedupe": message.deduplication_id,
         "receives": message.approximate_receive_count,
+        "visible_at": message.visible_at,
     }
 
 
