@@ -24,6 +24,7 @@ from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.poison.services import Answered, begin, mark
 from apps.poison.states import Outcome
 from apps.poison.tokens import sign
+from tests.full_disk import full_disk
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -112,6 +113,20 @@ def test_a_postgres_that_is_away_leaves_the_dead_letter_in_its_queue(
     drain(orders, now)
 
     assert (left, Poison.objects.count()) == (1, 1)
+
+
+def test_a_full_disk_leaves_the_dead_letter_in_its_queue_until_there_is_room(
+    orders: Topic, stream: Redis, now: datetime
+) -> None:
+    dead_letter(stream, body=b"x")
+
+    with full_disk("poison_failure"), pytest.raises(OperationalError, match="space"):
+        drain(orders, now)
+    left = stream.xlen("orders-poison")
+    captured = drain(orders, now)
+
+    assert (left, captured, Poison.objects.count()) == (1, 1, 1)
+    assert HeldDeadLetter.objects.count() == stream.xlen("orders-poison") == 0
 
 
 def test_a_dead_letter_over_the_limit_is_held_at_the_broker_and_the_rest_goes_on(

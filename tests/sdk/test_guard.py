@@ -21,6 +21,7 @@ from poisonguard import (
     StartTimeout,
 )
 from poisonguard.readers.plain import PlainReader
+from tests.sdk.consumers import python
 from tests.sdk.guarded import (
     REDRIVE,
     Failing,
@@ -611,6 +612,35 @@ def test_a_poison_that_the_server_rejects_is_not_settled(
 
     assert outcome is RELEASE
     assert "raise POISONWEB_BODY_LIMIT" in caplog.text
+
+
+FILL_THE_DISK = """
+import resource, sys
+from collections import Counter
+from poisonguard import Guard, Outcome, RetryPolicy
+with Guard(
+    topic="orders", consumer_group="billing", url=sys.argv[1], api_key=sys.argv[2],
+    journal=sys.argv[3], policy=RetryPolicy(max_attempts=2, base=0.001, cap=0.001),
+    breaker=None,
+) as guard:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+    def fail(message):
+        raise ValueError
+    def handle(n, handler):
+        told = {"bookmark": str(n) * 2_000, "body": b"{}", "headers": {}}
+        return guard.handle(told, handler)
+    failed = [handle(n, fail) for n in range(10**5, 10**5 + 200)]
+    handled = [handle(n, lambda message: None) for n in range(100)]
+    print(Counter(failed)[Outcome.RELEASE] > 0, set(failed[-50:]), set(handled))
+"""
+
+
+def test_a_failed_message_is_released_while_its_attempts_cannot_be_written(
+    server: Server, tmp_path: Path
+) -> None:
+    output = python(FILL_THE_DISK, server.url, KEY, tmp_path)
+
+    assert output == f"True { {RELEASE} } { {HANDLED} }\n"
 
 
 # What is no failure of the message
