@@ -246,10 +246,10 @@ def test_another_mode_a_pause_and_other_settings_hold_within_two_seconds(
 
         watching.pause(topic=mail, principal=ADMIN, now=clock.now())
         within(TWO_SECONDS, lambda: Lane.objects.get().state == "paused")
-        reads = broker.reads
+        asked = broker.asked
         broker.put("mail-dead", b"2")
         time.sleep(1.2)
-        still = (broker.contents("mail-dead"), broker.reads - reads)
+        still = (broker.contents("mail-dead"), broker.asked - asked)
 
         watching.resume(topic=mail, principal=ADMIN, now=clock.now())
         within(TWO_SECONDS, lambda: Poison.objects.count() == 2)
