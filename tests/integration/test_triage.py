@@ -53,6 +53,26 @@ def test_a_requeue_sends_each_message_as_it_came(
     assert poison.state == PoisonState.REDRIVEN
 
 
+def test_a_requeue_goes_to_its_topic_whatever_queue_its_headers_name(
+    orders: Topic, stream: Redis, operator: Principal, now: datetime
+) -> None:
+    Topic.objects.create(
+        name="elsewhere", native_name="elsewhere", broker_id=orders.broker_id
+    )
+    names = (
+        *("NServiceBus.FailedQ", "rbs2-source-queue", "MT-Fault-InputAddress"),
+        *("x-original-exchange", "x-original-routingKey", "CC", "reply-to"),
+        *("kafka_dlt-original-topic", "__connect.errors.topic", "x-original-queue"),
+        *("topic", "queue", "x-poisonweb-target", "target_topic"),
+    )
+    for name in names:
+        poisons(now, 1, headers=[(name, b"elsewhere")])
+
+    run(confirm(operator, preview(operator, now), now), now)
+
+    assert (stream.xlen("orders"), stream.xlen("elsewhere")) == (len(names), 0)
+
+
 def test_a_message_that_comes_after_the_preview_is_never_touched(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:

@@ -263,6 +263,35 @@ def test_attempts_are_counted_across_restarts(server: Server, tmp_path: Path) ->
     assert only(server.failures)["attempts"] == 3
 
 
+DIE_OF_A_MESSAGE = """
+import os, sys
+from poisonguard import Guard
+from poisonguard.readers.plain import PlainReader
+with Guard(
+    topic="orders", consumer_group="billing", client_name="billing-1",
+    url=sys.argv[1], api_key=sys.argv[2], journal=sys.argv[3],
+    reader=PlainReader(seq="seq"),
+) as guard:
+    told = {"bookmark": "b-1", "seq": 1, "body": b'{"id": 13}', "headers": {}}
+    guard.handle(told, lambda message: os._exit(1))
+"""
+
+
+def test_a_death_alone_does_not_exhaust_the_attempts(
+    server: Server, tmp_path: Path
+) -> None:
+    python(DIE_OF_A_MESSAGE, server.url, KEY, tmp_path)
+    handler, once = Handler(), RetryPolicy(max_attempts=1)
+    wishes: dict[str, Any] = {"journal": tmp_path, "reader": PlainReader(seq="seq")}
+
+    with guarding(server, policy=once, **wishes) as guard:
+        facts = guard.health()
+        outcome = guard.handle(message("b-1", seq=1), handler)
+
+    assert facts["suspects"] == 1
+    assert (outcome, handler.seen) == (HANDLED, ["b-1"])
+
+
 def test_a_message_that_comes_back_early_waits_for_its_time(
     server: Server, tmp_path: Path
 ) -> None:
