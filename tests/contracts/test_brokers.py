@@ -600,6 +600,31 @@ def test_a_broker_says_what_it_is_and_which_topics_it_has(real_stage: Stage) -> 
     assert (topic.depth, topic.dead_letters) == (1, 2)
 
 
+def test_a_test_and_a_discovery_change_nothing_at_the_broker(real_stage: Stage) -> None:
+    put_numbered(real_stage, 2)
+    real_stage.put(real_stage.topic, b"0")
+    admin = real_stage.broker_admin()
+    admin.ping()
+    before = sorted(admin.discover(), key=lambda topic: topic.name)
+
+    for _ in range(3):
+        admin.ping()
+        admin.discover()
+
+    after = sorted(admin.discover(), key=lambda topic: topic.name)
+    reader = real_stage.reader()
+    letters = read_all(reader, 2)
+    reader.acknowledge([letter.handle for letter in letters])
+    real_stage.put(real_stage.queue, b"unseen")
+    (unseen,) = read_all(reader, 1)
+    assert after == before
+    assert sorted(letter.body for letter in letters) == bodies(2)
+    assert {(letter.dequeue_count, letter.redelivered) for letter in letters} == {
+        (unseen.dequeue_count, False)
+    }
+    assert real_stage.contents(real_stage.topic) == [(b"0", ())]
+
+
 def test_closing_twice_is_as_good_as_once(stage: Stage) -> None:
     ports = (stage.publisher(), stage.reader(), stage.admin(), stage.broker_admin())
     for port in ports:

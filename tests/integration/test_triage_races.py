@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -14,7 +16,8 @@ from redis import Redis
 
 from apps.audit import services as audit
 from apps.brokers.models import Topic
-from apps.brokers.services import RoutingPublisher
+from apps.brokers.ports import Outcome
+from apps.brokers.services import Addressed, RoutingPublisher
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.poison.models import Redrive
@@ -69,6 +72,50 @@ def test_overlapping_operations_started_together_send_each_message_once(
     assert Redrive.objects.count() == wanted
     assert not Operation.objects.exclude(state__in=[State.DONE, State.PREVIEW]).exists()
     assert audit.verify().ok
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_that_run_one_operation_together_send_each_message_once(
+    orders: Topic,
+    stream: Redis,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    monkeypatch.setattr(running, "WINDOW", 5)
+    ids = tuple(poison.pk for poison in poisons(now, 60))
+    seen = selection.preview(
+        ask=Ask(verb=Verb.REDRIVE, ids=ids), principal=PEOPLE[0], now=now
+    )
+    decision.confirm(token=seen.token, reason="", principal=PEOPLE[0], now=now)
+    chance = random.Random(seed)
+    pauses = [chance.uniform(0, 0.05) for _ in range(40)]
+    publishing: list[int] = []
+    most_at_once: list[int] = []
+
+    class SlowPublisher(RoutingPublisher):
+        """Note how many workers publish at the same time."""
+
+        def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
+            publishing.append(1)
+            most_at_once.append(len(publishing))
+            time.sleep(pauses[len(most_at_once) % 40])
+            try:
+                return super().publish(messages)
+            finally:
+                publishing.pop()
+
+    def work(_: int) -> None:
+        with SlowPublisher() as publisher:
+            while Operation.objects.filter(pk=seen.pk).exclude(state=State.DONE):
+                running.run(operation_id=seen.pk, publisher=publisher, clock=clock.now)
+
+    together(4, work)
+
+    sent = cast(Any, stream.xrange("orders"))
+    tokens = {fields[b"x-poisonweb-redrive"] for _, fields in sent}
+    assert len(tokens) == len(sent) == len(ids)
+    assert max(most_at_once) == 1
 
 
 def test_the_loser_is_told_which_operation_holds_the_message(
