@@ -16,6 +16,7 @@ import pytest
 from pika import spec
 
 from apps.brokers import vocabularies
+from apps.brokers.adapters import rabbitmq_reader
 from apps.brokers.adapters.rabbitmq import ADAPTER
 from apps.brokers.adapters.rabbitmq_link import Link
 from apps.brokers.adapters.rabbitmq_publisher import (
@@ -431,6 +432,22 @@ def test_a_reader_is_handed_no_more_than_it_can_hold(stage: RabbitStage) -> None
 
     assert waiting == 35
     assert [letter.body for letter in rest] == [b"%d" % n for n in range(5, 40)]
+
+
+def test_a_reader_is_handed_no_more_bytes_ahead_than_a_batch_may_have(
+    stage: RabbitStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rabbitmq_reader, "BATCH_BYTES", 64_000)
+    for _ in range(40):
+        stage.put(stage.queue, b"x" * 20_000)
+    reader = stage.reader()
+
+    known = len(reader.read(limit=1, wait=1))
+    batch = len(reader.read(limit=100, wait=1))
+    waiting = stage.admin().depth() or 0
+
+    ahead = 40 - known - batch - waiting
+    assert (known, batch <= 4, ahead * 20_000 <= 64_000) == (1, True, True)
 
 
 def test_a_queue_that_is_not_there_is_named(stage: RabbitStage) -> None:
