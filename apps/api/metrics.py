@@ -7,21 +7,20 @@ Each part has its time in Postgres. One that takes longer is left out for this o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import ClassVar
 
-from django.db import OperationalError, connection, transaction
 from django.http import HttpResponse
-from psycopg.errors import QueryCanceled
 from rest_framework.request import Request
 
 from apps.api.views.base import View
 from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.core import clock
+from apps.core.hurry import TooSlow, unless_slow
 from apps.poison.backlogs import backlogs
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item
@@ -72,9 +71,11 @@ def families(principal: Principal, *, now: datetime) -> list[Family]:
     """Measure what this principal may see of it."""
     found, complete = list[Family](), True
     for part in (_poisons, _lanes, _operations):
-        told = _unless_slow(partial(part, principal, now))
-        complete = complete and told is not None
-        found += told or []
+        told = unless_slow(partial(part, principal, now), within_ms=PATIENCE_MS)
+        if isinstance(told, TooSlow):
+            complete = False
+        else:
+            found += told
     whole = Family(
         name="metrics_complete", help="1, or 0 where something took too long to count."
     )
@@ -132,17 +133,6 @@ def _operations(principal: Principal, _: datetime) -> list[Family]:
         counts = Item.objects.filter(operation__state__in=UNFINISHED).counts()
         items.samples.extend(({"state": word}, n) for word, n in counts.items())
     return [items]
-
-
-def _unless_slow(ask: Callable[[], list[Family]]) -> list[Family] | None:
-    try:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute(f"SET LOCAL statement_timeout = {PATIENCE_MS}")
-            return ask()
-    except OperationalError as error:
-        if not isinstance(error.__cause__, QueryCanceled):
-            raise
-        return None
 
 
 def _short(name: str) -> str:

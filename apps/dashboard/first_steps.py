@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
+from apps.core.hurry import TooSlow
 from apps.dashboard.preferences import ONE_YEAR
 from apps.dashboard.selectors import first_steps
 from apps.dashboard.selectors.first_steps import FirstSteps
@@ -14,7 +15,7 @@ COOKIE = "pw_first_steps"
 DISMISSED = "dismissed"
 
 
-def wanted(request: HttpRequest, principal: Principal) -> FirstSteps | None:
+def wanted(request: HttpRequest, principal: Principal) -> FirstSteps | TooSlow | None:
     """Give the steps that are left, unless this person put them away."""
     if request.COOKIES.get(COOKIE) == DISMISSED:
         return None

@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import Q
 
 from apps.core.errors import Invalid
-from apps.core.hurry import unless_slow
+from apps.core.hurry import TooSlow, unless_slow
 
 PAGE_SIZE = 50
 MOST_COUNTED = 10_000
@@ -88,13 +88,11 @@ def _cursor(row: Row, field: str, *, newer: bool) -> Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many there are, as far as anybody wants to wait for it."""
+    """How many there are, counted up to a limit."""
 
-    number: int | None
+    number: int
 
     def __str__(self) -> str:
-        if self.number is None:
-            return "many"
         if self.number > MOST_COUNTED:
             return f"{MOST_COUNTED:,}+"
         return f"{self.number:,}"
@@ -104,7 +102,8 @@ class Count:
         return self.number == 1
 
 
-def counted(rows: models.QuerySet[Row]) -> Count:
+def counted(rows: models.QuerySet[Row]) -> Count | TooSlow:
     """Count up to a limit and for a moment; a list must not wait for its number."""
     limited = rows.order_by().values("pk")[: MOST_COUNTED + 1]
-    return Count(unless_slow(limited.count, instead=None))
+    number = unless_slow(limited.count)
+    return number if isinstance(number, TooSlow) else Count(number)

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from apps.api.shapes.base import Shape, name_of
 from apps.api.shapes.poisons import poison
+from apps.core.hurry import TooSlow
 from apps.triage.models import Operation
 from apps.triage.services.selection import Seen
 
@@ -29,7 +30,9 @@ def preview(row: Operation, seen: Seen, *, now: datetime) -> Shape:
             "topics": _named(seen.by_topic),
             "consumer_groups": _named(seen.by_consumer),
         },
-        "left_out": None if seen.left_out is None else _named(seen.left_out),
+        "left_out": None
+        if isinstance(seen.left_out, TooSlow)
+        else _named(seen.left_out),
         "elsewhere": [
             {"failed_in": each.origin, "sent_to": each.topic, "count": each.number}
             for each in seen.elsewhere

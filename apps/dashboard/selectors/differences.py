@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 
 from apps.brokers.ports import Header
-from apps.core.hurry import unless_slow
+from apps.core.hurry import TooSlow, unless_slow
 from apps.core.text import readable
 from apps.dashboard.selectors.messages import MASKED, is_secret
 from apps.poison import headers as names
@@ -49,11 +49,15 @@ class HeaderColumn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Differences:
-    """The rows of a list; `header_names` are those that may be chosen for a column."""
+    """The rows of a list; `header_names` are those that may be chosen for a column.
+
+    `too_slow`: Postgres took too long to read the headers, so none is known.
+    """
 
     rows: Sequence[MessageRow]
     column: HeaderColumn | None
     header_names: Sequence[str]
+    too_slow: bool
 
     @property
     def any_values(self) -> bool:
@@ -73,7 +77,8 @@ def between(
     Another than a public header needs the right to read bodies, and its showing is put
     on record.
     """
-    headers = unless_slow(partial(reading.headers_of, messages), instead={})
+    asked = unless_slow(partial(reading.headers_of, messages))
+    headers: Headers = {} if isinstance(asked, TooSlow) else asked
     column = _chosen(headers, header, principal) if header else _most_varied(headers)
     if column and not column.reason and not names.is_public(column.name.encode()):
         reading.reveal_header(
@@ -92,6 +97,7 @@ def between(
         ],
         column=column,
         header_names=_names(headers),
+        too_slow=isinstance(asked, TooSlow),
     )
 
 

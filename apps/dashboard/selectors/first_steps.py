@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
-from apps.core.hurry import unless_slow
+from apps.core.hurry import TooSlow, unless_slow
 from apps.poison.models import Poison, Problem, Redrive
 from apps.poison.states import State
 from apps.team.rights import Principal, Scope
@@ -60,14 +60,14 @@ class _Facts:
     sent: bool = False
 
 
-def find(principal: Principal) -> FirstSteps | None:
-    """Give the steps; None where asking took too long, or all of them are done."""
+def find(principal: Principal) -> FirstSteps | TooSlow | None:
+    """Give the steps; None where all of them are done."""
     broker = Broker.objects.filter(is_sample=False).order_by("-pk").first()
-    facts: _Facts | None = _Facts()
+    facts: _Facts | TooSlow = _Facts()
     if broker is not None:
-        facts = unless_slow(partial(_facts, broker, principal), instead=None)
-    if facts is None:
-        return None
+        facts = unless_slow(partial(_facts, broker, principal))
+    if isinstance(facts, TooSlow):
+        return facts
     steps = FirstSteps(steps=_steps(facts, principal))
     return None if steps.are_done else steps
 

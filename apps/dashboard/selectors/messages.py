@@ -9,6 +9,7 @@ from datetime import datetime
 from django.db.models import Q
 
 from apps.audit.models import Entry
+from apps.core.hurry import TooSlow
 from apps.core.text import readable
 from apps.dashboard.asked import Asked
 from apps.dashboard.body import BodyView, view
@@ -36,7 +37,7 @@ _SENSITIVE = re.compile(
 class MessageList:
     query: Query
     page: Page[Poison]
-    total: Count
+    total: Count | TooSlow
     last_failed_at: datetime | None
 
     @property

@@ -15,7 +15,7 @@ from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.brokers.ports import Ordering
 from apps.core.errors import Absent, Unavailable
-from apps.core.hurry import unless_slow
+from apps.core.hurry import TooSlow, unless_slow
 from apps.dashboard.paging import Cursor, Page, page
 from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.skips import Swallowed
@@ -69,7 +69,7 @@ class PreviewDetail:
     seen: Seen
     breakdown: list[tuple[str, list[tuple[str, int]]]]
     targets: list[str]
-    swallowed: Swallowed | None
+    swallowed: Swallowed | TooSlow | None
     may_order: bool = False
 
     @property
@@ -323,14 +323,14 @@ def _keep_order(operation: Operation, seen: Seen) -> bool:
     return bool(keep) and all(keep)
 
 
-def _swallowed(operation: Operation, *, now: datetime) -> Swallowed | None:
-    """Find what would be skipped again; None where asking for it takes too long."""
+def _swallowed(operation: Operation, *, now: datetime) -> Swallowed | TooSlow | None:
+    """Find what would be skipped again; None where nothing is sent."""
     if operation.verb != Verb.REDRIVE:
         return None
     waiting = Item.objects.filter(operation=operation).waiting()
     sent = Poison.objects.filter(pk__in=waiting.values("poison_id"))
     ask = partial(skips.swallowed, sent, operation.target_topic, now=now)
-    return unless_slow(ask, instead=None)
+    return unless_slow(ask)
 
 
 def _uuid(text: str) -> uuid.UUID:

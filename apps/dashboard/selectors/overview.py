@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 from apps.brokers.models import Topic
-from apps.core.hurry import unless_slow
+from apps.core.hurry import TooSlow, unless_slow
 from apps.dashboard.paging import Count, counted
 from apps.dashboard.selectors import guards, health, operations, problems, topics
 from apps.dashboard.selectors.guards import Idle
@@ -39,19 +39,16 @@ MOST_SEARCHED = 1_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NeedyRow:
-    """A problem with open messages; `came_back` of them had been requeued before.
-
-    `came_back` is None where counting took too long.
-    """
+    """A problem with open messages; `came_back` of them had been requeued before."""
 
     row: ProblemRow
-    came_back: int | None
+    came_back: int | TooSlow
 
     @property
     def came_back_at_least(self) -> bool:
         """Tell whether more of its messages may have come back than were searched."""
-        is_searched = self.row.open and (self.row.open.number or 0) <= MOST_SEARCHED
-        return not is_searched
+        number = self.row.open
+        return isinstance(number, TooSlow) or number.number > MOST_SEARCHED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +63,7 @@ class Needs:
     others: int
     is_ranked: bool
     is_whole: bool
-    new: Count
+    new: Count | TooSlow
     since: datetime
     ranked: int
 
@@ -89,7 +86,7 @@ class Overview:
     idle: Idle
     signs: list[Sign]
     night: Night
-    open: Count
+    open: Count | TooSlow
     last_failed_at: datetime | None
 
     @property
@@ -108,7 +105,7 @@ class Overview:
 
 def find(since: datetime | None, principal: Principal, *, now: datetime) -> Overview:
     ranking = ranked(principal)
-    first = ranking.topics if ranking else ()
+    first = () if isinstance(ranking, TooSlow) else ranking.topics
     shown, more = topics.worst(principal, first=first, most=MOST_TOPICS, now=now)
     visible = Topic.objects.matching(principal.topics)
     night, work = health.night(now=now), health.look(principal, now=now)
@@ -127,27 +124,31 @@ def find(since: datetime | None, principal: Principal, *, now: datetime) -> Over
 
 
 def needs(
-    ranking: Ranking | None,
+    ranking: Ranking | TooSlow,
     since: datetime,
     principal: Principal,
     *,
     now: datetime,
 ) -> Needs:
     since = max(since, now - LONGEST)
-    found = _failed_last(principal) if ranking is None else _in_order(ranking)
+    if isinstance(ranking, TooSlow):
+        ids, is_whole = [], False
+        found = _failed_last(principal)
+    else:
+        ids, is_whole = ranking.ids, ranking.is_whole
+        found = _in_order(ids[:MOST_SHOWN])
     return Needs(
         rows=_rows(found, now=now),
-        others=len(ranking.ids) - len(found) if ranking else 0,
-        is_ranked=ranking is not None,
-        is_whole=ranking is not None and ranking.is_whole,
+        others=max(len(ids) - len(found), 0),
+        is_ranked=not isinstance(ranking, TooSlow),
+        is_whole=is_whole,
         ranked=MOST_PROBLEMS,
         new=counted(_new(since, principal)),
         since=since,
     )
 
 
-def _in_order(ranking: Ranking) -> list[Problem]:
-    ids = ranking.ids[:MOST_SHOWN]
+def _in_order(ids: Sequence[int]) -> list[Problem]:
     found = Problem.objects.select_related("topic").in_bulk(ids)
     return [found[pk] for pk in ids]
 
@@ -160,11 +161,13 @@ def _failed_last(principal: Principal) -> list[Problem]:
 
 def _rows(found: Sequence[Problem], *, now: datetime) -> list[NeedyRow]:
     ask = partial(backlogs.came_back, [p.pk for p in found], most=MOST_SEARCHED)
-    came_back: Mapping[int, int] | None = unless_slow(ask, instead=None)
+    numbers = unless_slow(ask)
     return [
         NeedyRow(
             row=row,
-            came_back=None if came_back is None else came_back.get(row.problem.pk, 0),
+            came_back=numbers
+            if isinstance(numbers, TooSlow)
+            else numbers.get(row.problem.pk, 0),
         )
         for row in problems.rows(found, now=now)
     ]

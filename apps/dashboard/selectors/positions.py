@@ -20,7 +20,7 @@ from apps.bookmarks.wire import MOST_RUNS
 from apps.brokers import services as brokers
 from apps.capture.models import LANE_LIVES, Lane, LaneState
 from apps.core.errors import Absent, Refused, Unavailable
-from apps.core.hurry import unless_slow
+from apps.core.hurry import TooSlow, unless_slow
 from apps.dashboard import position_line
 from apps.dashboard.position_line import Line
 from apps.team.rights import Principal, Scope
@@ -52,7 +52,7 @@ class PositionRow:
     mark: Mark | None
     head: int | None
     is_fresh: bool
-    a_minute: float | None = None
+    a_minute: float | TooSlow | None = None
     last_move: datetime | None = None
 
     @property
@@ -86,11 +86,13 @@ class PositionRow:
             return None  # the client of its broker is missing: nobody knows its numbers
 
     @property
-    def eta(self) -> timedelta | None:
+    def eta(self) -> timedelta | TooSlow | None:
         """Give the time until it has caught up, if nothing new came."""
         lag = self.mark and self.mark.lag
         if not lag or not self.a_minute:
             return None
+        if isinstance(self.a_minute, TooSlow):
+            return self.a_minute
         wait = timedelta(minutes=lag / self.a_minute)
         return wait if wait < FORESEEABLE else None
 
@@ -259,7 +261,7 @@ def _rows(
 ) -> list[PositionRow]:
     topics = {position.topic_id for position, _ in pairs}
     heads = reading.heads(topics=topics)
-    paces = unless_slow(partial(_paces, topics, now=now), instead={})
+    paces = unless_slow(partial(_paces, topics, now=now))
     moved = _last_moves({position.pk for position, _ in pairs})
     return [
         PositionRow(
@@ -267,7 +269,9 @@ def _rows(
             mark=mark,
             head=_head(position, mark, heads),
             is_fresh=now - position.observed_at <= LANE_LIVES,
-            a_minute=paces.get(_reader(position)),
+            a_minute=paces
+            if isinstance(paces, TooSlow)
+            else paces.get(_reader(position)),
             last_move=moved.get(position.pk),
         )
         for position, mark in pairs

@@ -10,7 +10,7 @@ from functools import partial
 from django.db import connection
 
 from apps.core.errors import Absent
-from apps.core.hurry import unless_slow
+from apps.core.hurry import TOO_SLOW, TooSlow, unless_slow
 from apps.dashboard.asked import Asked, Origin, ProblemAsked
 from apps.dashboard.paging import MOST_COUNTED, Count, Page, counted, page
 from apps.dashboard.selectors import differences, messages, ranking
@@ -37,36 +37,41 @@ class ProblemRow:
     """`counts` and `hours` are None where counting them took too long."""
 
     problem: Problem
-    counts: Mapping[Shown, Count] | None
-    hours: list[int] | None
+    counts: Mapping[Shown, Count] | TooSlow
+    hours: list[int] | TooSlow
     life: str
 
     @property
-    def total(self) -> Count | None:
-        return None if self.counts is None else _sum(self.counts.values())
+    def total(self) -> Count | TooSlow:
+        if isinstance(self.counts, TooSlow):
+            return TOO_SLOW
+        return _sum(self.counts.values())
 
     @property
-    def open(self) -> Count | None:
-        return None if self.counts is None else self.counts[Shown.OPEN]
+    def open(self) -> Count | TooSlow:
+        return self.count(Shown.OPEN)
+
+    def count(self, word: Shown) -> Count | TooSlow:
+        return TOO_SLOW if isinstance(self.counts, TooSlow) else self.counts[word]
 
     @property
-    def failures_today(self) -> int | None:
-        return None if self.hours is None else sum(self.hours)
+    def failures_today(self) -> int | TooSlow:
+        return TOO_SLOW if isinstance(self.hours, TooSlow) else sum(self.hours)
 
     @property
     def peak(self) -> int:
-        return max(self.hours or [0])
+        return 0 if isinstance(self.hours, TooSlow) else max(self.hours)
 
     @property
-    def failures_last_hour(self) -> int | None:
-        return None if self.hours is None else self.hours[-1]
+    def failures_last_hour(self) -> int | TooSlow:
+        return TOO_SLOW if isinstance(self.hours, TooSlow) else self.hours[-1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemList:
     rows: list[ProblemRow]
     page: Page[Problem]
-    total: Count
+    total: Count | TooSlow
     last_failed_at: datetime | None
 
     @property
@@ -101,28 +106,25 @@ class StateLink:
 
     label: str
     query: str
-    count: Count | None
+    count: Count | TooSlow
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemDetail:
-    """`tops` is None where counting them took too long."""
-
     row: ProblemRow
-    given_back: Count
+    given_back: Count | TooSlow
     sample: FailureSeen | None
     first: FirstFailure | None
-    tops: list[Top] | None
+    tops: list[Top] | TooSlow
     beside: Beside
     messages: MessageList
     differences: Differences
 
     @property
     def states(self) -> list[StateLink]:
-        counts = self.row.counts or {}
         links = [
             StateLink(
-                label=word.capitalize(), query=f"is:{word}", count=counts.get(word)
+                label=word.capitalize(), query=f"is:{word}", count=self.row.count(word)
             )
             for word in Shown
         ]
@@ -161,7 +163,7 @@ def one(
         given_back=counted(Poison.objects.filter(problem=problem).given_back()),
         sample=samples[0] if samples else None,
         first=_first(problem.pk),
-        tops=unless_slow(partial(_tops, problem.pk), instead=None),
+        tops=unless_slow(partial(_tops, problem.pk)),
         beside=_beside(problem, asked.origin, principal),
         messages=listed,
         differences=differences.between(
@@ -181,13 +183,13 @@ def asked_for(asked: Asked | Origin, principal: Principal) -> ProblemQuerySet:
 
 def rows(shown: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
     ids = [problem.pk for problem in shown]
-    counts = unless_slow(partial(_counts, ids), instead=None)
-    hours = unless_slow(partial(_hours, ids, now=now), instead=None)
+    counts = unless_slow(partial(_counts, ids))
+    hours = unless_slow(partial(_hours, ids, now=now))
     return [
         ProblemRow(
             problem=problem,
-            counts=None if counts is None else counts[problem.pk],
-            hours=None if hours is None else hours[problem.pk],
+            counts=counts if isinstance(counts, TooSlow) else counts[problem.pk],
+            hours=hours if isinstance(hours, TooSlow) else hours[problem.pk],
             life=_life(problem, counts, now=now),
         )
         for problem in shown
@@ -212,7 +214,7 @@ def _beside(problem: Problem, origin: Origin, principal: Principal) -> Beside:
 
 
 def _sum(counts: Iterable[Count]) -> Count:
-    return Count(sum(count.number or 0 for count in counts))
+    return Count(sum(count.number for count in counts))
 
 
 def _counts(ids: list[int]) -> dict[int, dict[Shown, Count]]:
@@ -225,11 +227,11 @@ def _counts(ids: list[int]) -> dict[int, dict[Shown, Count]]:
 
 def _life(
     problem: Problem,
-    counts: Mapping[int, Mapping[Shown, Count]] | None,
+    counts: Mapping[int, Mapping[Shown, Count]] | TooSlow,
     *,
     now: datetime,
 ) -> str:
-    if counts is not None and counts[problem.pk][Shown.OPEN].number == 0:
+    if not isinstance(counts, TooSlow) and counts[problem.pk][Shown.OPEN].number == 0:
         return "quiet"
     return "new" if now - problem.first_seen < DAY else "ongoing"
 

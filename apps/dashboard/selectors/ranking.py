@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from apps.brokers.models import Topic
-from apps.core.hurry import unless_slow
+from apps.core.hurry import TooSlow, unless_slow
 from apps.dashboard.paging import MOST_COUNTED
 from apps.dashboard.selectors.beside import Beside
 from apps.poison import backlogs
@@ -44,9 +44,9 @@ class Ranking:
         return [topic for topic, _ in numbers.most_common()]
 
 
-def ranked(principal: Principal) -> Ranking | None:
-    """Rank the problems on a person's topics; None where counting took too long."""
-    return unless_slow(partial(_ranking, _topics(principal)), instead=None)
+def ranked(principal: Principal) -> Ranking | TooSlow:
+    """Rank the problems on a person's topics."""
+    return unless_slow(partial(_ranking, _topics(principal)))
 
 
 def beside(problem_id: int, principal: Principal) -> Beside:
@@ -55,7 +55,7 @@ def beside(problem_id: int, principal: Principal) -> Beside:
     One that has no open message any more is followed by the first of the others.
     """
     ranking = ranked(principal)
-    ids = ranking.ids if ranking else []
+    ids = [] if isinstance(ranking, TooSlow) else ranking.ids
     if problem_id not in ids:
         return Beside(newer=None, older=ids[0] if ids else None)
     at = ids.index(problem_id)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
+from apps.core.hurry import TooSlow
 from apps.core.ids import unraw
 from apps.core.patterns import like
 from apps.core.text import storable
@@ -82,7 +83,7 @@ class SkipsWanted:
 class SkipsFound:
     rows: list[SkipRow]
     page: Page[Skip]
-    total: Count
+    total: Count | TooSlow
     topics: list[str]
     withheld: list[SkipList]
 

@@ -18,7 +18,7 @@ from apps.brokers.querysets import TopicQuerySet
 from apps.brokers.services import Convention, convention_of_topic
 from apps.capture.models import LANE_LIVES, HeldDeadLetter, Lane, LaneState, Sample
 from apps.core.errors import Absent
-from apps.core.hurry import unless_slow
+from apps.core.hurry import TooSlow, unless_slow
 from apps.core.patterns import like
 from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, counted
 from apps.dashboard.selectors import guards, positions, skips
@@ -102,15 +102,15 @@ class Backlog:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicRow:
-    """What is not known, because asking took too long, is None.
+    """A topic with what is going on there now.
 
     `lag` is how far its consumers are behind; `dead_letters` wait at the broker.
     """
 
     topic: Topic
-    traffic: Traffic | None
-    failures: Failures | None
-    backlog: Backlog | None
+    traffic: Traffic | TooSlow
+    failures: Failures | TooSlow
+    backlog: Backlog | TooSlow
     lag: int | None
     lane: str
 
@@ -149,8 +149,8 @@ class TopicDetail:
     row: TopicRow
     limits: frozenset[str]
     convention: Convention
-    counts: dict[Shown, Count]
-    given_back: Count
+    counts: dict[Shown, Count | TooSlow]
+    given_back: Count | TooSlow
     positions: list[PositionRow]
     guards: GuardList
     idle: Idle
@@ -202,16 +202,18 @@ def worst(
 
 def _badness(row: TopicRow) -> tuple[int, float, int]:
     """Order topics by their open messages now, then by their failure rate today."""
-    number = row.backlog.open.number if row.backlog else None
-    if number is None:
-        number = MOST_COUNTED  # what could not be counted in time is likely large
-    share = row.traffic.share if row.traffic else None
-    return number, share or 0.0, row.failures.number if row.failures else 0
+    # What could not be counted in time is likely large.
+    backlog = row.backlog
+    number = MOST_COUNTED if isinstance(backlog, TooSlow) else backlog.open.number
+    share = None if isinstance(row.traffic, TooSlow) else row.traffic.share
+    failed = 0 if isinstance(row.failures, TooSlow) else row.failures.number
+    return number, share or 0.0, failed
 
 
 def peak(rows: Sequence[TopicRow]) -> int:
     """Return the most failures in an hour: the scale that these rows share."""
-    return max((row.failures.peak for row in rows if row.failures), default=0)
+    failures = (row.failures for row in rows)
+    return max((f.peak for f in failures if not isinstance(f, TooSlow)), default=0)
 
 
 def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
@@ -248,7 +250,7 @@ def _visible(principal: Principal) -> TopicQuerySet:
     return Topic.objects.matching(principal.topics).select_related("broker", "lane")
 
 
-def _counted(topic: Topic, word: Shown) -> Count:
+def _counted(topic: Topic, word: Shown) -> Count | TooSlow:
     # Through its problems: their index knows the state, and the topic's does not.
     return counted(
         Poison.objects.filter(problem__topic=topic, state__in=shown_as(word))
@@ -257,16 +259,16 @@ def _counted(topic: Topic, word: Shown) -> Count:
 
 def _rows(topics: Sequence[Topic], *, now: datetime) -> list[TopicRow]:
     ids = [topic.pk for topic in topics]
-    traffic = unless_slow(partial(_traffic, ids, now=now), instead={})
-    failures = unless_slow(partial(_failures, ids, now=now), instead={})
-    backlogs = unless_slow(partial(_backlogs, ids), instead={})
+    traffic = unless_slow(partial(_traffic, ids, now=now))
+    failures = unless_slow(partial(_failures, ids, now=now))
+    backlogs = unless_slow(partial(_backlogs, ids))
     lags = _lags(ids, now=now)
     return [
         TopicRow(
             topic=topic,
-            traffic=traffic.get(topic.pk),
-            failures=failures.get(topic.pk),
-            backlog=backlogs.get(topic.pk),
+            traffic=traffic if isinstance(traffic, TooSlow) else traffic[topic.pk],
+            failures=failures if isinstance(failures, TooSlow) else failures[topic.pk],
+            backlog=backlogs if isinstance(backlogs, TooSlow) else backlogs[topic.pk],
             lag=lags.get(topic.pk),
             lane=_lane(topic, now=now),
         )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from django import template
 from django.urls import reverse
@@ -18,6 +18,7 @@ from django.utils.text import slugify
 from apps.brokers import adapters
 from apps.brokers.models import Broker
 from apps.core import clock
+from apps.core.hurry import TooSlow
 from apps.dashboard import figures
 from apps.dashboard.definitions import DEFINITIONS
 from apps.dashboard.paging import Count
@@ -29,7 +30,6 @@ from apps.triage.states import Verb
 
 register = template.Library()
 register.filter(app_frames)
-register.filter(figures.percent)
 
 # Where an audit entry's subject has a page.
 PAGES_OF = {
@@ -132,6 +132,11 @@ def pill(word: str, also: str = "") -> SafeString:
     )
 
 
+@register.filter
+def too_slow(figure: object) -> bool:
+    return isinstance(figure, TooSlow)
+
+
 @register.simple_tag
 def term(name: str, label: str = "") -> SafeString:
     """Name a number; what it counts shows on hover, and Help has it.
@@ -188,8 +193,20 @@ def deed(row: OperationRow | Standing) -> str:
 
 
 @register.simple_tag
-def ago(moment: datetime | None, *, said: bool = False) -> SafeString:
+def took_too_long() -> SafeString:
+    """Show a figure that is missing because Postgres took too long to give it."""
+    return format_html(
+        '<span class="too-slow" title="{why}">—<span class="only-heard">'
+        " ({why})</span></span>",
+        why="took too long to count just now",
+    )
+
+
+@register.simple_tag
+def ago(moment: datetime | TooSlow | None, *, said: bool = False) -> SafeString:
     """Tell how old something is: 3h in a table, or, said in a sentence, 3h ago."""
+    if isinstance(moment, TooSlow):
+        return took_too_long()
     if moment is None:
         return format_html("{}", "—")
     age = relative(clock.now() - moment)
@@ -230,17 +247,27 @@ def in_words(age: str) -> str:
 
 
 @register.filter
-def number(value: int | Count | None) -> str:
-    if value is None:
+def number(value: int | Count | TooSlow | Literal[""] | None) -> str:
+    if isinstance(value, TooSlow):
+        return took_too_long()
+    # "" is what a template makes of a member of nothing.
+    if value is None or value == "":
         return "—"
     return str(value) if isinstance(value, Count) else f"{value:,}"
 
 
 @register.filter
-def counted(value: int | Count, noun: str) -> str:
+def counted(value: int | Count | TooSlow, noun: str) -> str:
     """Count things in words: 1 message, 1,204 messages."""
+    if isinstance(value, TooSlow):
+        return format_html("{} {}s", took_too_long(), noun)
     one = value.is_one if isinstance(value, Count) else value == 1
     return f"{value} {noun}" if one else f"{number(value)} {noun}s"
+
+
+@register.filter
+def percent(share: float | TooSlow | None) -> str:
+    return took_too_long() if isinstance(share, TooSlow) else figures.percent(share)
 
 
 @register.filter(name="hex")
@@ -328,13 +355,19 @@ def _unseen(run: Iterable[str]) -> SafeString:
 
 @register.inclusion_tag("parts/sparkline.html")
 def sparkline(
-    values: Sequence[int], summary: str, *, wide: bool = False, top: int | None = None
+    values: Sequence[int] | TooSlow,
+    summary: str,
+    *,
+    wide: bool = False,
+    top: int | None = None,
 ) -> dict[str, Any]:
     """Draw one bar per value, as high as its share of `top`: by default the highest.
 
     Rows that are compared share one `top`; the least value still shows. A single bar
     needs no axis to be compared along.
     """
+    if isinstance(values, TooSlow):
+        return {"is_missing": True}
     top = max(values, default=0) if top is None else top
     heights = [round(value / (top or 1) * 19, 1) for value in values]
     step = 84 / max(len(values), 1)

@@ -19,7 +19,7 @@ from apps.brokers import topic_ids
 from apps.brokers.models import Topic
 from apps.brokers.ports import Ordering
 from apps.core.errors import Invalid, Refused
-from apps.core.hurry import unless_slow
+from apps.core.hurry import TooSlow, unless_slow
 from apps.core.sql import statement_of
 from apps.core.text import storable
 from apps.poison.models import Poison
@@ -88,7 +88,7 @@ class Route:
 class Seen:
     """What a preview shows beside its total; counts are of items.
 
-    `left_out` names the headers that stay behind; None where counting took too long.
+    `left_out` names the headers that stay behind.
     `elsewhere` are those that failed in another queue, of the first that are sent.
     """
 
@@ -98,7 +98,7 @@ class Seen:
     by_consumer: tuple[tuple[str, int], ...]
     sample: tuple[Poison, ...]
     newer: int
-    left_out: tuple[tuple[str, int], ...] | None
+    left_out: tuple[tuple[str, int], ...] | TooSlow
     elsewhere: tuple[Elsewhere, ...]
 
 
@@ -168,7 +168,7 @@ def see(*, operation: Operation) -> Seen:
             for item in waiting.select_related("poison__topic").order_by("id")[:3]
         ),
         newer=_newer(operation),
-        left_out=unless_slow(partial(reserved.left_out, operation), instead=None),
+        left_out=unless_slow(partial(reserved.left_out, operation)),
         elsewhere=strays.elsewhere(operation),
     )
 

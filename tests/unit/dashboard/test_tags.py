@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.template import Context, Template
 
+from apps.core.hurry import TOO_SLOW, TooSlow
 from apps.dashboard.paging import Count
 from apps.dashboard.templatetags import pw
 
@@ -70,11 +72,41 @@ def test_an_age_in_a_sentence_is_said_in_words(age: str, told: str) -> None:
         (1204, "1,204 messages"),
         (Count(1), "1 message"),
         (Count(10_001), "10,000+ messages"),
-        (Count(None), "many messages"),
+        (TOO_SLOW, f"{pw.took_too_long()} messages"),
     ],
 )
-def test_counts_in_words(count: int | Count, told: str) -> None:
+def test_counts_in_words(count: int | Count | TooSlow, told: str) -> None:
     assert pw.counted(count, "message") == told
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pw.number(TOO_SLOW),
+        pw.percent(TOO_SLOW),
+        pw.ago(TOO_SLOW),
+        pw.ago(TOO_SLOW["oldest"], said=True),
+    ],
+)
+def test_a_figure_that_took_too_long_is_a_dash_that_says_so(shown: str) -> None:
+    assert shown == pw.took_too_long()
+    assert "took too long" in shown
+
+
+def test_a_template_can_make_neither_0_nor_none_of_a_figure_that_took_too_long() -> (
+    None
+):
+    template = Template(
+        "{% if figure %}{{ figure }}{% else %}none{% endif %}"
+        "{% if figure.open == 0 %}0{% endif %}{{ figure.open.number }}"
+        "{% for each in figure %}{{ each }}{% endfor %}"
+    )
+
+    assert template.render(Context({"figure": TOO_SLOW})) == "——"
+
+
+def test_nothing_at_all_is_a_dash() -> None:
+    assert (pw.number(None), pw.number("")) == ("—", "—")
 
 
 def test_links_to_what_has_all_the_terms() -> None:
