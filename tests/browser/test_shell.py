@@ -38,10 +38,9 @@ def test_what_is_new_leads_from_the_overview_to_its_problem(open_page: Open) -> 
     report(page)
     page.goto("/")
 
-    new = page.get_by_role("region", name="New problems")
-    new.get_by_role("listitem").filter(has_text="no such customer").get_by_role(
-        "link"
-    ).click()
+    page.get_by_role("link", name=re.compile(r"^\d+ new$")).click()
+    new = page.locator("tr[data-key]", has_text="no such customer").first
+    new.get_by_role("link").click()
 
     expect(page.get_by_role("heading", name="Why one problem?")).to_be_visible()
     expect(page.get_by_text("no such customer").first).to_be_visible()
