@@ -67,8 +67,9 @@ def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
 
 
 def _postgres(folder: Path, servers: list[Program]) -> str:
-    port = free_port()
+    # It takes seconds, in which a port that was free could be taken.
     postgres.prepare(folder)
+    port = free_port()
     servers.append(postgres.program(folder, port=port))
     return postgres.url(folder, port=port)
 

@@ -8,6 +8,7 @@ from poisonweb import env
 from poisonweb.embedded import plan
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.plan import Plan
+from poisonweb.embedded.ports import free_port
 
 DATABASE = {"DATABASE_URL": "postgresql://p@db.example/p"}
 BROKER = {"CELERY_BROKER_URL": "amqp://broker.example"}
@@ -32,6 +33,21 @@ def test_starts_everything_when_nothing_is_given(tmp_path: Path) -> None:
     servers, sample = ["postgres", "redis"], ["sample", "shipping", "history"]
     assert names(made) == [*servers, *OURS, *sample]
     assert made.addresses.redis_url != made.addresses.celery_broker_url
+
+
+def test_chooses_the_port_of_postgres_when_its_database_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[bool] = []
+
+    def choose() -> int:
+        made.append((tmp_path / "postgres" / "data").exists())
+        return free_port()
+
+    monkeypatch.setattr(plan, "free_port", choose)
+    planned(tmp_path)
+
+    assert made == [True, True]
 
 
 def test_starts_no_server_that_is_given(tmp_path: Path) -> None:
