@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from shlex import quote
+from shlex import quote, split
 
 import pytest
 
@@ -65,7 +65,7 @@ def make(tree: Path, *arguments: str, **changes: str) -> tuple[int, str]:
 
 
 def pretend(folder: Path, name: str, script: str) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
 
@@ -147,6 +147,19 @@ def mebibytes(folder: Path) -> int:
         check=True,
     )
     return int(told.stdout.partition("M")[0])
+
+
+def test_spark_is_told_of_its_archive_of_classes_in_an_odd_folder(tree: Path) -> None:
+    show = 'printf "%s\\n" "$SPARK_SUBMIT_OPTS"'
+    pretend(tree / ".venv" / "bin", "python", show)
+
+    code, said = make(tree, "soak", "INSTALL=true")
+
+    archive = tree / ".venv" / "spark.jsa"
+    made = split(archive.with_name("spark.jsa.log").read_text())
+    assert code == 0
+    assert made[0] == f"-XX:ArchiveClassesAtExit={archive}"
+    assert split(said.splitlines()[-1]) == [f"-XX:SharedArchiveFile={archive}"]
 
 
 def test_an_unfit_python_is_told_in_one_line(tree: Path, tmp_path: Path) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+
+from tests.acceptance.product import ODD_NAME, PYTHON, clone, environment
 
 pytestmark = pytest.mark.spark
 
@@ -17,3 +22,27 @@ def test_its_workers_import_pyspark_as_installed_and_not_out_of_a_zip(
     imported = one.map(lambda _: pyspark.__file__)
 
     assert imported.collect() == [pyspark.__file__]
+
+
+WRITE_TWO_ROWS = """
+from pathlib import Path
+from spark import session
+with session.start("odd") as spark:
+    spark.range(2).write.parquet("var/rows")
+    print(spark.read.parquet("var/rows").count(), Path("var/rows/_SUCCESS").exists())
+"""
+
+
+def test_works_in_a_folder_with_odd_letters_whatever_the_locale(tmp_path: Path) -> None:
+    tree = clone(tmp_path / ODD_NAME)
+
+    done = subprocess.run(
+        (PYTHON, "-c", WRITE_TWO_ROWS),
+        cwd=tree,
+        env=environment(LC_ALL="C"),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.splitlines()[-1] == "2 True"
