@@ -98,6 +98,10 @@ NEEDS = {
         remedy=partial(_server, "rabbitmq"), get=_from_debian("rabbitmq-server")
     ),
     "azurite": Need(remedy=partial(_server, "azurite"), get=servers.azurite),
+    "compiler": Need(
+        remedy=partial(_file, Path("/usr/bin/cc"), package="gcc libc6-dev"),
+        get=partial(servers.from_debian, "gcc", "libc6-dev"),
+    ),
     "moto": Need(remedy=partial(_server, "moto"), get=servers.with_our_packages),
     **{
         f"python{version}": Need(remedy=partial(_python, version))

@@ -57,12 +57,12 @@ from tests.reports import GUARD, failure
 pytestmark = pytest.mark.django_db(transaction=True)
 
 SOAK = "SOAK" in os.environ
-DRAINED, DRAIN_KILLS = (5_000, 20) if SOAK else (300, 4)
-REDRIVEN, REDRIVE_KILLS = (10_000, 20) if SOAK else (400, 5)
+DRAINED, DRAIN_KILLS = (20_000, 200) if SOAK else (400, 20)
+REDRIVEN, REDRIVE_KILLS = (10_000, 200) if SOAK else (400, 20)
 # So many letters at once that a kill leaves some of a queue behind.
 AT_ONCE = 20
 # What moto does with a FIFO queue takes the square of what it holds.
-GROUPED, GROUPED_KILLS = (100, 20) if SOAK else (30, 3)
+GROUPED, GROUPED_KILLS = (400, 200) if SOAK else (30, 20)
 GROUPS = 3
 SHORTLY_HIDDEN = 2.0
 LONGEST_LIFE = 0.15

@@ -1,0 +1,71 @@
+"""Under another clock everything lives at that moment, and waits as long as ever."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.needs("compiler")
+
+ROOT = Path(__file__).resolve().parents[2]
+EVE = datetime(2030, 12, 31, 23, 58, tzinfo=UTC)
+# The shell's, Postgres' (which has an environment of its own) and Python's time.
+ASK = """
+import json, subprocess, sys, tempfile, threading, time
+from pathlib import Path
+import psycopg
+from poisonweb.embedded import postgres
+
+with tempfile.TemporaryDirectory() as folder:
+    with postgres.temporary(Path(folder, "postgres")) as url:
+        with psycopg.connect(url) as session:
+            (theirs,) = session.execute("SELECT extract(epoch FROM now())").fetchone()
+shells = subprocess.check_output(["date", "+%s"], text=True)
+began = time.monotonic()
+threading.Event().wait(0.2)
+time.sleep(0.1)
+waited = time.monotonic() - began
+print(json.dumps([time.time(), float(theirs), float(shells), waited]))
+"""
+
+
+def run(*command: str) -> Any:
+    done = subprocess.run(
+        (sys.executable, "-m", "tests.clock", str(EVE.replace(tzinfo=None)), *command),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=120,
+    )
+    return json.loads(done.stdout)
+
+
+def test_every_process_lives_at_that_moment_and_waits_as_long_as_ever() -> None:
+    began = datetime.now(UTC)
+
+    *times, waited = run(sys.executable, "-c", ASK)
+
+    took = datetime.now(UTC) - began
+    assert len(times) == 3
+    for time in times:
+        assert timedelta(seconds=-1) <= datetime.fromtimestamp(time, UTC) - EVE <= took
+    assert 0.3 <= waited < 60
+
+
+def test_a_wait_until_a_time_of_day_ends_at_that_time() -> None:
+    wait = (
+        "import json, multiprocessing as m, time\n"
+        "began = time.monotonic()\n"
+        "m.Semaphore(0).acquire(timeout=0.2)\n"
+        "print(json.dumps(time.monotonic() - began))"
+    )
+
+    assert 0.2 <= run(sys.executable, "-c", wait) < 60
