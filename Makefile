@@ -28,7 +28,8 @@ ARCHIVE = "$(subst ",\",$(subst \,\\,$(CURDIR)))/$(CLASSES)"
 MAPPED = -XX:SharedArchiveFile=$(ARCHIVE)
 UNCOMPILED = -Dspark.sql.codegen.wholeStage=false \
 	-Dspark.sql.codegen.factoryMode=NO_CODEGEN
-test soak: export JDK_JAVA_OPTIONS = -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+test soak: export JDK_JAVA_OPTIONS = \
+	-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData
 soak: export SPARK_SUBMIT_OPTS = $(MAPPED)
 test: export SPARK_SUBMIT_OPTS = $(MAPPED) $(UNCOMPILED)
 

@@ -183,7 +183,7 @@ def tell(product: Product, town: Town) -> Story:
     eventually(lambda: release in log.read_text(), seconds=3 * MINUTE)
     os.kill(product.pid("sample"), signal.SIGUSR1)
     eventually(town.is_at_rest, seconds=MINUTE)
-    eventually(lambda: town.days_of_the_past() > 0, seconds=3 * MINUTE)
+    eventually(lambda: town.days_of_the_past() > 0, seconds=6 * MINUTE)
     problems = list(visitor.all("problems", OF_TODAY))
 
     content_before = by_id(visitor, "topic:ContentTopic is:open")

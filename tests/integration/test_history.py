@@ -46,8 +46,12 @@ Numbers = dict[Place, dict[str, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What stood there: after the kill, when all was made, and after another start."""
+    """What stood there: after the kill, when all was made, and after another start.
 
+    `told_on` are the days on which the first start may have looked at its clock.
+    """
+
+    told_on: set[date]
     killed_after: set[date]
     weeks: Weeks
     contents: dict[str, tuple[int, str]]
@@ -89,13 +93,16 @@ def register_sample() -> None:
 
 
 def tell(var: Path) -> Story:
+    before = clock.now().date()
     killed_after = kill_in_the_middle(var)
+    told_on = {before, clock.now().date()}
     run_to_the_end(var)
     weeks = Weeks(first=min(writer.made()))
     made = contents()
     make_history.make(today=weeks.last + 9 * DAY, ledger=var / "sample-history.jsonl")
     run_to_the_end(var)
     return Story(
+        told_on=told_on,
         killed_after=killed_after,
         weeks=weeks,
         contents=made,
@@ -126,7 +133,7 @@ def kill_in_the_middle(var: Path) -> set[date]:
 
 def run_to_the_end(var: Path) -> None:
     with started(var) as process:
-        assert process.wait(120) == 0
+        assert process.wait(600) == 0
 
 
 def rows(query: str) -> list[tuple[Any, ...]]:
@@ -208,7 +215,7 @@ def test_a_kill_leaves_whole_days_and_the_next_start_goes_on(story: Story) -> No
 
     assert 4 <= len(story.killed_after) < DAYS
     assert sorted(story.killed_after) == weeks[: len(story.killed_after)]
-    assert story.weeks.last == clock.now().date() - DAY
+    assert story.weeks.last + DAY in story.told_on
 
 
 def test_another_start_changes_nothing_whatever_the_day(story: Story) -> None:

@@ -158,8 +158,12 @@ def test_a_day_that_is_published_anew_between_two_pages_is_not_lost(
     assert [row["topic"] for row in rest.results] == ["b", "c"]
 
 
-def test_without_a_period_it_is_the_last_four_weeks(caller: Caller) -> None:
-    newest = newest_over(clock.now())
+def test_without_a_period_it_is_the_last_four_weeks(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: now)
+    newest = newest_over(now)
     inside, outside = newest - 27 * ONE_DAY, newest - 28 * ONE_DAY
     publish(newest, inside, outside)
     for day in (newest, inside, outside):

@@ -665,9 +665,9 @@ def test_a_run_of_days_that_cannot_be_is_refused_with_the_remedy(
 def test_a_day_that_is_not_over_cannot_be_reported(
     sign_in: SignIn, now: datetime
 ) -> None:
-    today = clock.now().date()
+    day = clock.now().date() + ONE_DAY
 
-    response = sign_in(Role.ADMIN).post("/reports/run", {"from": today, "to": today})
+    response = sign_in(Role.ADMIN).post("/reports/run", {"from": day, "to": day})
 
     assert response.status_code == 422
     assert "is over at" in response.content.decode()
