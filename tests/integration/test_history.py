@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from apps.core import clock, lock
 from apps.core.actor import Actor
 from apps.reports import job
 from apps.reports.models import Run
+from apps.reports.services.requests import newest_over
 from poisonweb.management.commands import make_history
 from poisonweb.sample.history import writer
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
@@ -48,10 +49,10 @@ Numbers = dict[Place, dict[str, int]]
 class Story:
     """What stood there: after the kill, when all was made, and after another start.
 
-    `told_on` are the days on which the first start may have looked at its clock.
+    `newest` are the days that may have been the newest when the first start asked.
     """
 
-    told_on: set[date]
+    newest: set[date]
     killed_after: set[date]
     weeks: Weeks
     contents: dict[str, tuple[int, str]]
@@ -93,16 +94,16 @@ def register_sample() -> None:
 
 
 def tell(var: Path) -> Story:
-    before = clock.now().date()
+    before = newest_over(clock.now())
     killed_after = kill_in_the_middle(var)
-    told_on = {before, clock.now().date()}
+    newest = {before, newest_over(clock.now())}
     run_to_the_end(var)
     weeks = Weeks(first=min(writer.made()))
     made = contents()
-    make_history.make(today=weeks.last + 9 * DAY, ledger=var / "sample-history.jsonl")
+    make_history.make(newest=weeks.last + 9 * DAY, ledger=var / "sample-history.jsonl")
     run_to_the_end(var)
     return Story(
-        told_on=told_on,
+        newest=newest,
         killed_after=killed_after,
         weeks=weeks,
         contents=made,
@@ -215,7 +216,7 @@ def test_a_kill_leaves_whole_days_and_the_next_start_goes_on(story: Story) -> No
 
     assert 4 <= len(story.killed_after) < DAYS
     assert sorted(story.killed_after) == weeks[: len(story.killed_after)]
-    assert story.weeks.last + DAY in story.told_on
+    assert story.weeks.last in story.newest
 
 
 def test_another_start_changes_nothing_whatever_the_day(story: Story) -> None:
@@ -254,7 +255,7 @@ def test_it_asks_for_the_report_of_its_days_once(story: Story) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_without_a_sample_there_is_no_history(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="POISONWEB_DEMO=1"):
-        make_history.make(today=NOON.date(), ledger=tmp_path / "ledger")
+        make_history.make(newest=NOON.date(), ledger=tmp_path / "ledger")
 
     assert list(tmp_path.iterdir()) == []
 
@@ -270,6 +271,26 @@ def test_one_at_a_time_makes_it(tmp_path: Path) -> None:
         call_command("make_history")
 
     assert writer.made() == set()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("minute", "newest"), [(4, date(2026, 11, 18)), (5, date(2026, 11, 19))]
+)
+def test_its_days_can_be_reported_at_once_also_right_after_midnight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minute: int, newest: date
+) -> None:
+    register_sample()
+    now = datetime(2026, 11, 20, 0, minute, tzinfo=UTC)
+    # The days themselves take half a minute to write, and are not looked at here.
+    monkeypatch.setattr(clock, "now", lambda: now)
+    monkeypatch.setattr(writer, "write", lambda *_, **__: None)
+    weeks = make_history.make(newest=newest_over(now), ledger=tmp_path / "ledger")
+
+    make_history.ask_for_report(weeks, patience=timedelta(0))
+
+    assert weeks.last == newest
+    assert Run.objects.get().last_day == newest
 
 
 def making(day: date) -> Run:

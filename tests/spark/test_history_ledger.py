@@ -24,6 +24,7 @@ from apps.core import clock
 from apps.core.actor import Actor
 from apps.reports.models import Day, ProblemDay, Rate, Run
 from apps.reports.services import requests, running
+from apps.reports.services.requests import newest_over
 from poisonweb.management.commands import make_history
 from poisonweb.sample.history.weeks import DAYS, Weeks
 from tests.spark.published import published
@@ -60,7 +61,7 @@ def make(ledger: Path) -> Weeks:
         actor=Actor.system("test"),
         now=now,
     )
-    return make_history.make(today=now.date(), ledger=ledger)
+    return make_history.make(newest=newest_over(now), ledger=ledger)
 
 
 def compiled(told: str) -> str:

@@ -21,7 +21,7 @@ from apps.core.errors import Invalid, Refused
 from apps.core.text import one_line
 from apps.reports import dispatch
 from apps.reports.models import Run
-from apps.reports.services import requests
+from apps.reports.services.requests import newest_over
 from poisonweb.sample.history import writer
 from poisonweb.sample.history.ledger import Ledger
 from poisonweb.sample.history.plan import plan
@@ -44,7 +44,7 @@ class Command(BaseCommand):
             with lock.attempt("sample history") as alone:
                 if alone is None:
                     raise CommandError("another process is making the history")
-                weeks = make(today=clock.now().date(), ledger=_ledger())
+                weeks = make(newest=newest_over(clock.now()), ledger=_ledger())
                 ask_for_report(weeks)
         except OperationalError as trouble:
             raise CommandError(f"the database: {one_line(str(trouble))}") from trouble
@@ -54,10 +54,13 @@ def _ledger() -> Path:
     return Path(settings.POISONWEB_VAR) / LEDGER
 
 
-def make(*, today: date, ledger: Path) -> Weeks:
-    """Make the days that are not there yet; the first of them all is kept."""
+def make(*, newest: date, ledger: Path) -> Weeks:
+    """Make the days up to `newest` that are not there yet.
+
+    Days that were made before stay, and then the weeks begin with the first of them.
+    """
     made = writer.made()
-    weeks = Weeks(first=min(made, default=today - DAYS * DAY))
+    weeks = Weeks(first=min(made, default=newest - (DAYS - 1) * DAY))
     if made >= set(weeks) and ledger.exists():
         return weeks
     _refuse_without_sample()
@@ -78,7 +81,7 @@ def _refuse_without_sample() -> None:
 def ask_for_report(weeks: Weeks, *, patience: timedelta = PATIENCE) -> None:
     """Ask for the report of those days, once; wait for others that make some of them.
 
-    Right after midnight it waits for the last of the days to be over, too.
+    Right after midnight yesterday cannot be reported yet: the weeks end before it.
     """
     if Run.objects.filter(asked_by=str(SAMPLE.actor)).exists():
         return
@@ -97,6 +100,4 @@ def ask_for_report(weeks: Weeks, *, patience: timedelta = PATIENCE) -> None:
 
 
 def _may_ask(weeks: Weeks) -> bool:
-    others = Run.objects.unfinished().overlapping(weeks.first, weeks.last)
-    is_over = weeks.last <= requests.newest_over(clock.now())
-    return is_over and not others.exists()
+    return not Run.objects.unfinished().overlapping(weeks.first, weeks.last).exists()
