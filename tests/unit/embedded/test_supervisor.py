@@ -15,6 +15,7 @@ from poisonweb.embedded import processes
 from poisonweb.embedded.supervisor import (
     LOG_BYTES,
     LONGEST_DELAY,
+    MARK,
     Note,
     delay,
     recover,
@@ -203,6 +204,15 @@ def test_recovers_what_went_to_a_session_of_its_own(tmp_path: Path) -> None:
     recover(tmp_path)
 
     eventually(lambda: not is_alive(hidden))
+
+
+def test_recovers_in_a_folder_whose_name_is_no_utf_8(tmp_path: Path) -> None:
+    var = tmp_path / os.fsdecode(b"f\xfcr")
+    left = ("env", f"{MARK}={var}", "sh", "-c", "echo; exec sleep 300")
+    with bystander(*left) as orphan:
+        recover(var)
+
+        assert orphan.wait(5) == -signal.SIGKILL
 
 
 def test_recovery_spares_what_only_works_on_the_same_folder(tmp_path: Path) -> None:
