@@ -137,7 +137,7 @@ def test_what_crashed_a_newcomers_consumer_is_captured_and_handled_after_one_cli
     assert mark
     assert (was_there, own.dead_letters()) == (1, 0)
     page.goto("/")
-    expect(page.get_by_role("heading", name="What changed")).to_be_visible()
+    expect(page.get_by_role("heading", name="Needs you")).to_be_visible()
     expect(page.get_by_role("heading", name="Your first hour")).to_have_count(0)
     # A person reads, too; the machine itself must leave them nearly all of it.
     assert time.monotonic() - began < 15 * 60 / 5

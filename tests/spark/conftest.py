@@ -15,8 +15,11 @@ from django.db import connection
 from pyspark.sql import SparkSession
 
 from spark import session
+from tests.killed import files_of_killed_processes
 from tests.needs import JDBC_JAR
 from tests.spark.doors import DOORS, Export
+
+__all__ = ["files_of_killed_processes"]
 
 
 def _database_url() -> str:
