@@ -13,6 +13,7 @@ from django.http import QueryDict
 from apps.brokers import adapters, policies, registering, secrets
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies
+from apps.brokers.services import convention_of_topic
 from apps.capture import watching
 from apps.capture.models import Mode
 from apps.core.errors import Invalid, PoisonwebError
@@ -120,11 +121,12 @@ class PoliciesForm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModeForm:
-    """What a lane shall do, and why."""
+    """What a lane shall do, and why; `queue` is the one that its page showed."""
 
     mode: Mode
     tee_queue: str
     reason: str
+    queue: str
 
     @classmethod
     def read(cls, sent: QueryDict) -> Self:
@@ -136,9 +138,17 @@ class ModeForm:
             mode=Mode(mode),
             tee_queue=sent.get("tee_queue", ""),
             reason=sent.get("reason", ""),
+            queue=sent.get("queue", ""),
         )
 
     def set(self, topic: Topic, principal: Principal, *, now: datetime) -> None:
+        """Change the mode; raises Invalid where another queue was shown."""
+        if self.queue not in {"", dead_letter_queue_of(topic)}:
+            raise Invalid(
+                "queue",
+                "another person changed the dead-letter queue meanwhile: look at the "
+                "one below, and confirm again.",
+            )
         reason = checked(self.reason)
         if not reason and self.mode is not Mode.OBSERVE:
             raise Invalid("reason", "say why; it stands in the audit trail.")
@@ -150,6 +160,11 @@ class ModeForm:
             principal=principal,
             now=now,
         )
+
+
+def dead_letter_queue_of(topic: Topic) -> str:
+    """Name the queue that its lane reads, or would read by convention; "" for none."""
+    return topic.dead_letter_queue or convention_of_topic(topic).queue
 
 
 def checked(reason: str) -> str:

@@ -15,7 +15,13 @@ from apps.capture.models import Mode
 from apps.core import clock
 from apps.core.errors import Absent, Invalid, Unavailable
 from apps.dashboard import curl
-from apps.dashboard.brokers import ModeForm, PoliciesForm, checked, field_of
+from apps.dashboard.brokers import (
+    ModeForm,
+    PoliciesForm,
+    checked,
+    dead_letter_queue_of,
+    field_of,
+)
 from apps.dashboard.doors import SignedIn, needs
 from apps.dashboard.selectors import samples, topics
 from apps.dashboard.views import errors
@@ -95,7 +101,7 @@ def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
 def _mode(
     request: SignedIn, topic: Topic, form: ModeForm, *, wrong: Invalid | None = None
 ) -> HttpResponse:
-    queue = topic.dead_letter_queue or convention_of_topic(topic).queue
+    queue = dead_letter_queue_of(topic)
     if not queue:
         raise Absent("Name its broker and its dead-letter queue first.")
     asked = {"name": topic.name, "mode": form.mode.value, "reason": form.reason}

@@ -340,6 +340,22 @@ def test_a_removal_has_the_reason_that_stands_in_the_form(
     assert Entry.objects.latest("seq").reason == REASON
 
 
+def test_a_lane_does_not_capture_another_queue_than_the_page_showed(
+    admin: Client, tee: PageForm, orders: Topic
+) -> None:
+    Topic.objects.filter(pk=orders.pk).update(dead_letter_queue="orders-errors")
+
+    refused = tee.press(admin, tee_queue="copies", reason=REASON)
+    mode_before = Lane.objects.get().mode
+    again = form_on(refused, button="Tee orders-errors")
+    done = again.press(admin)
+
+    lane = Lane.objects.get()
+    assert (refused.status_code, mode_before, done.status_code) == (422, "capture", 302)
+    assert (lane.mode, lane.tee_queue) == ("tee", "copies")
+    assert Entry.objects.latest("seq").reason == REASON
+
+
 def test_a_tee_copies_to_the_queue_that_stands_in_the_form(
     admin: Client, tee: PageForm
 ) -> None:
