@@ -33,7 +33,12 @@ MOST_TOPICS = 1_000
 # Where a count of open poisons ends. Nobody acts differently beyond.
 MOST_COUNTED = 100_000
 LONGEST_LABEL = 200
-WORKS = (*(LaneState.RUNNING, LaneState.EXPECTED, LaneState.HOLDING, LaneState.PAUSED),)
+WORKS = (
+    LaneState.RUNNING,
+    LaneState.EXPECTED,
+    LaneState.HOLDING,
+    LaneState.PAUSED,
+)
 
 Labels = Mapping[str, str]
 
