@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,8 @@ def files_of_killed_processes(
     folder = tmp_path_factory.mktemp("killed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
+        # Workers of xdist that ran Spark are ended from outside, too.
+        patch.setattr(tempfile, "tempdir", str(folder))
         # Java knows no TMPDIR.
         patch.setenv("JDK_JAVA_OPTIONS", f"-Djava.io.tmpdir={folder}", prepend=" ")
         yield
