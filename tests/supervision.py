@@ -26,9 +26,8 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 # Servers and browsers need a moment to end after the one who stopped them.
 ENDING_SECONDS = 15.0
 TEARDOWN_SECONDS = 60.0
-# pytest keeps its newest folders for people to look into. And multiprocessing leaves
-# its own where a process that used it was killed, which many of these tests do.
-EXPECTED = ("pytest-of-*", "pymp-*")
+# pytest keeps the newest of these for who wants to look into them.
+EXPECTED = "pytest-of-*"
 
 
 class Interrupted(Exception):
@@ -146,7 +145,7 @@ def _command_of(pid: int) -> str:
 
 
 def _files_in(folder: Path) -> list[str]:
-    expected = {path for pattern in EXPECTED for path in folder.glob(pattern)}
+    expected = {*folder.glob(EXPECTED)}
     return [
         f"temporary file {path}" for path in folder.iterdir() if path not in expected
     ]

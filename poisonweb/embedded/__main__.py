@@ -54,6 +54,9 @@ def _run(env: Env, port: int) -> None:
     _check_room(env.var)
     _log_to(env.var / "log" / "supervisor.log")
     keeper = Supervisor(root=settings.ROOT, var=env.var)
+    temporary = plan.temporary(env.var)
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(mode=0o700)
     try:
         planned = plan.make(env, port=port, environ=os.environ)
         _start(keeper, planned, env.var)
@@ -62,6 +65,7 @@ def _run(env: Env, port: int) -> None:
     finally:
         discovery.withdraw(env.var)
         keeper.stop()
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _start(keeper: Supervisor, planned: Plan, var: Path) -> None:

@@ -33,6 +33,11 @@ class Plan:
     processes: tuple[Program, ...]
 
 
+def temporary(var: Path) -> Path:
+    """Name the folder of temporary files, which is emptied at each start and stop."""
+    return var / "tmp"
+
+
 def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
     """Plan our own servers for those that the environment leaves out, and the rest."""
     servers: list[Program] = []
@@ -51,6 +56,8 @@ def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
         **environ,
         **addresses.environment(),
         "POISONWEB_VAR": str(env.var),
+        # A worker that is told to quit removes no temporary files: we do, with these.
+        "TMPDIR": str(temporary(env.var)),
         "POISONWEB_DEMO": "1" if demo else "0",
         "PYTHONUNBUFFERED": "1",
     }

@@ -70,14 +70,22 @@ def pretend(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_one_command_runs_a_fresh_clone_and_leaves_nothing(tree: Path) -> None:
+def test_one_command_runs_a_fresh_clone_and_leaves_nothing(
+    tree: Path, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     here = Path(sys.base_prefix, "bin", f"python{THIS_PYTHON}")
     command = (MAKE, "run", f"PYTHON={here}")
 
-    with started(tree, *command, seconds=180) as product:
+    with started(
+        tree, *command, seconds=180, changes={"TMPDIR": str(temporary)}
+    ) as product:
         assert product.is_ready()
         end(product)
         assert processes_of(product.var) == set()
+        assert not (product.var / "tmp").exists()
+        assert [*temporary.iterdir()] == []
 
     with started(tree, *command, seconds=30, changes=OFFLINE) as product:
         assert product.is_ready()
