@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from shlex import quote, split
 
@@ -18,6 +20,7 @@ from tests.acceptance.product import (
     ODD_NAME,
     PYTHON,
     START,
+    Product,
     clone,
     copy_of_tree,
     end,
@@ -70,6 +73,15 @@ def pretend(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
+def kill_a_worker_with_temporary_files(product: Product) -> None:
+    """Kill Celery's worker, which removes its own only when it ends by itself."""
+    deadline = time.monotonic() + 60
+    while not any((product.var / "tmp").glob("pymp-*")):
+        assert time.monotonic() < deadline, "no worker has a temporary folder"
+        time.sleep(0.1)
+    os.kill(product.pid("worker"), signal.SIGKILL)
+
+
 def test_one_command_runs_a_fresh_clone_and_leaves_nothing(
     tree: Path, tmp_path: Path
 ) -> None:
@@ -82,6 +94,7 @@ def test_one_command_runs_a_fresh_clone_and_leaves_nothing(
         tree, *command, seconds=180, changes={"TMPDIR": str(temporary)}
     ) as product:
         assert product.is_ready()
+        kill_a_worker_with_temporary_files(product)
         end(product)
         assert processes_of(product.var) == set()
         assert not (product.var / "tmp").exists()
