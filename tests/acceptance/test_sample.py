@@ -36,6 +36,9 @@ from tests.acceptance.product import (
 
 pytestmark = pytest.mark.acceptance
 
+# In seconds: what is promised, and what a machine at work on other tests needs.
+SOON = 15 if "SOAK" in os.environ else 60
+
 SCOPES = ("poisons:read", "problems:read", "operations:read", "operations:write")
 MINUTE = 60.0
 # The past leaves some addresses to be decided, and nothing else.
@@ -229,7 +232,7 @@ def by_id(client: Client, q: str, *, but: Collection[int] = ()) -> Seen:
 def test_problems_appear_by_themselves_within_seconds(story: Story) -> None:
     titles = {(problem["topic"], problem["title"]) for problem in story.problems}
 
-    assert story.seconds_to_first_problem < 60
+    assert story.seconds_to_first_problem < SOON
     assert titles == {
         ("ContentTopic", "ValueError"),
         ("orders", "KeyError"),
