@@ -14,47 +14,60 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("shift.c")
 FOLDER = Path(sys.prefix) / "clock"
 LIBRARY, SETPRIV = FOLDER / "shift.so", FOLDER / "setpriv"
-# Our Postgres and Redis are started with an environment of their own, through the first
-# `setpriv` of the path: this one gives back what shifts the clock.
+PRELOAD = f"LD_PRELOAD={LIBRARY}"
+# Our Postgres and Redis are started through the first `setpriv` of the path, with an
+# environment of their own that keeps only the path. Its first folder, which does not
+# exist, is named by the shift, so that this `setpriv`, which others use meanwhile for
+# another time, can set the clock again.
 SCRIPT = """#!/bin/sh
-export {settings}
+shift_folder=${{PATH%%:*}}
+export CLOCK_SHIFT="${{shift_folder##*/}}" {preload}
 exec {setpriv} "$@"
 """
 
 
 def command(start: str, words: Sequence[str]) -> list[str]:
-    """Give the command that runs `words` from `start` on.
+    """Give the command that runs `words`, and for which it is `start` at this moment.
 
     Each process gets the distance to the real clock, so that all agree on the time.
     """
     moment = datetime.fromisoformat(start).replace(tzinfo=UTC)
-    distance = (moment - datetime.now(UTC)).total_seconds()
-    settings = {"LD_PRELOAD": str(LIBRARY), "CLOCK_SHIFT": f"{distance:.0f}"}
-    _prepare(_words(settings))
-    path = f"{FOLDER}:{os.environ['PATH']}"
-    return ["env", *_words({**settings, "PATH": path}), *words]
+    ours = int(os.environ.get("CLOCK_SHIFT", "0"))
+    distance = f"{(moment - datetime.now(UTC)).total_seconds() + ours:.0f}"
+    _prepare()
+    path = f"{FOLDER / distance}:{FOLDER}:{os.environ['PATH']}"
+    return ["env", PRELOAD, f"CLOCK_SHIFT={distance}", f"PATH={path}", *words]
 
 
-def _words(settings: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in settings.items()]
-
-
-def _prepare(settings: Sequence[str]) -> None:
+def _prepare() -> None:
     FOLDER.mkdir(exist_ok=True)
-    new = LIBRARY.with_suffix(".new")
-    subprocess.run(("cc", "-shared", "-fPIC", "-O2", "-o", new, SOURCE), check=True)
-    new.replace(LIBRARY)
     real = shutil.which("setpriv")
     assert real, "setpriv is missing: apt-get install util-linux"
-    SETPRIV.write_text(SCRIPT.format(settings=shlex.join(settings), setpriv=real))
-    SETPRIV.chmod(0o755)
+    with _replacing(LIBRARY) as new:
+        subprocess.run(("cc", "-shared", "-fPIC", "-O2", "-o", new, SOURCE), check=True)
+    with _replacing(SETPRIV) as new:
+        preload = shlex.quote(PRELOAD)
+        new.write_text(SCRIPT.format(preload=preload, setpriv=shlex.quote(real)))
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """Give a path to write to; the executable there replaces `target` in one step.
+
+    Others may prepare the same at this moment, or run it.
+    """
+    new = target.with_suffix(f".{os.getpid()}")
+    yield new
+    new.chmod(0o755)
+    new.replace(target)
 
 
 def main(words: Sequence[str]) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,9 +39,13 @@ print(json.dumps([time.time(), float(theirs), float(shells), waited]))
 """
 
 
-def run(*command: str) -> Any:
+def shifted(start: datetime, *command: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "tests.clock", f"{start:%Y-%m-%d %H:%M:%S}", *command)
+
+
+def run(*command: str, start: datetime = EVE) -> Any:
     done = subprocess.run(
-        (sys.executable, "-m", "tests.clock", str(EVE.replace(tzinfo=None)), *command),
+        shifted(start, *command),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -54,12 +60,38 @@ def test_every_process_lives_at_that_moment_and_waits_as_long_as_ever() -> None:
 
     *times, waited = run(sys.executable, "-c", ASK)
 
-    # The distance to the real clock is in whole seconds.
-    earliest, latest = EVE - SECOND, EVE + (datetime.now(UTC) - began) + SECOND
     assert len(times) == 3
+    assert_all_since(EVE, times, began)
+    assert 0.3 <= waited < 60
+
+
+def assert_all_since(start: datetime, times: Sequence[float], began: datetime) -> None:
+    # The distance to the real clock is in whole seconds.
+    earliest, latest = start - SECOND, start + (datetime.now(UTC) - began) + SECOND
     for time in times:
         assert earliest <= datetime.fromtimestamp(time, UTC) <= latest
-    assert 0.3 <= waited < 60
+
+
+def test_clocks_that_begin_at_once_keep_their_own_times() -> None:
+    starts = [EVE + year * timedelta(days=365) for year in range(4)]
+    began = datetime.now(UTC)
+
+    with ThreadPoolExecutor(len(starts)) as pool:
+        answers = pool.map(
+            lambda start: run(sys.executable, "-c", ASK, start=start), starts
+        )
+
+    for start, times in zip(starts, answers, strict=True):
+        assert_all_since(start, times[:3], began)
+
+
+def test_a_clock_begins_at_its_time_under_another_clock() -> None:
+    began = datetime.now(UTC)
+    now = (sys.executable, "-c", "import time; print([time.time()])")
+
+    times = run(*shifted(EVE, *now), start=EVE - timedelta(days=3650))
+
+    assert_all_since(EVE, times, began)
 
 
 def test_a_wait_until_a_time_of_day_ends_at_that_time() -> None:

@@ -159,3 +159,22 @@ def test_a_failure_says_the_line_that_repeats_it_alone(
 def test_each_test_has_a_limit_of_time(pytestconfig: pytest.Config) -> None:
     assert float(pytestconfig.getini("timeout")) > 0
     assert pytestconfig.getini("faulthandler_exit_on_timeout")
+
+
+def test_the_clock_is_set_when_each_part_begins() -> None:
+    start = "2030-12-31 23:57"
+
+    commands = parts.commands(["check", "quick", "slow"], number=7, start=start)
+
+    for name in ("quick", "slow"):
+        begin = [
+            sys.executable,
+            "-m",
+            "tests.clock",
+            start,
+            sys.executable,
+            "-m",
+            "pytest",
+        ]
+        assert commands[name][: len(begin)] == begin
+    assert commands["check"] == parts.check(7)
