@@ -55,8 +55,8 @@ class Family:
         yield f"# HELP {self.name} {self.help}"
         yield f"# TYPE {self.name} gauge"
         for labels, value in self.samples:
-            told = ",".join(f'{name}="{_escaped(labels[name])}"' for name in labels)
-            yield f"{self.name}{{{told}}} {value}"
+            pairs = ",".join(f'{name}="{_escaped(labels[name])}"' for name in labels)
+            yield f"{self.name}{{{pairs}}} {value}"
 
 
 class Metrics(View):

@@ -17,10 +17,10 @@ EVERY_TOPIC = "*"
 
 def matching(patterns: Iterable[str]) -> Q:
     """Select the rows of all topics that match one of these patterns now."""
-    wanted = tuple(patterns)
-    if EVERY_TOPIC in wanted:
+    patterns = tuple(patterns)
+    if EVERY_TOPIC in patterns:
         return Q()
-    topics = Topic.objects.matching(wanted)
+    topics = Topic.objects.matching(patterns)
     return Q(topic_id__in=list(topics.values_list("pk", flat=True)))
 
 

@@ -77,7 +77,7 @@ class Origin:
 
     @property
     def params(self) -> dict[str, str]:
-        """Give what the address of a problem says of its list: nothing by default."""
+        """Give the query of a problem's address that leads back to this list."""
         if self.is_overview:
             return {"from": "overview"}
         text = str(self.query)

@@ -70,8 +70,8 @@ class BrokerForm:
         )
 
     def _options(self, kind: str) -> dict[str, object]:
-        known = adapters.KINDS.get(kind)
-        example = known.broker_options if known else ""
+        adapter = adapters.KINDS.get(kind)
+        example = adapter.broker_options if adapter else ""
         return policies.options_from(self.options, example=example)
 
 
@@ -184,8 +184,8 @@ def written(options: Mapping[str, object]) -> str:
 
 
 def _example_of_options(topic: Topic) -> str:
-    known = adapters.KINDS.get(topic.broker.kind) if topic.broker else None
-    return known.topic_options if known else ""
+    adapter = adapters.KINDS.get(topic.broker.kind) if topic.broker else None
+    return adapter.topic_options if adapter else ""
 
 
 def _text(value: object) -> str:

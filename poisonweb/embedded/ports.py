@@ -14,7 +14,7 @@ CANDIDATES = range(20_000, 32_768)
 
 
 # The newest of these are enough: a server binds its port in seconds. They are file
-# descriptors, which nobody has to close at the end of the process.
+# descriptors, which the kernel closes when the process ends.
 RESERVED = 64
 _reserved: list[int] = []
 
@@ -23,7 +23,8 @@ def free_port() -> int:
     """Return a port of the loopback interface, and keep it from other callers.
 
     A socket stays bound to it without listening: the server can bind it still, because
-    servers and this socket allow that to each other, and nobody else who asks here can.
+    servers and this socket allow that to each other; another caller of this function
+    cannot.
     """
     # Tests seed the usual chance: two of them would be given the same ports.
     for port in random.SystemRandom().sample(CANDIDATES, k=100):

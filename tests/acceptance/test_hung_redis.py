@@ -19,6 +19,8 @@ pytestmark = pytest.mark.acceptance
 SCOPES = ("poisons:read", "operations:read", "operations:write", "problems:read")
 # More than the web has connections to Postgres.
 PEOPLE = 20
+# What is promised, where nothing else works beside it.
+TEN_SECONDS = 10.0 if os.environ.get("SOAK") else 30.0
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def test_confirming_does_not_wait_for_celery(product: Product, visitor: Client) 
         os.kill(product.pid("redis"), signal.SIGCONT)
 
     assert len(accepted) == PEOPLE
-    assert took < 30
+    assert took < TEN_SECONDS
     assert still_reads
     for operation in accepted:
         eventually(partial(is_done, visitor, operation), seconds=60)

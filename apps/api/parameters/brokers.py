@@ -74,5 +74,6 @@ def _url(value: object) -> str:
 def _options(value: object, *, kind: str = "") -> Mapping[str, object] | None:
     if value is None:
         return None
-    known = adapters.KINDS.get(kind)
-    return policies.read_options(value, example=known.broker_options if known else "")
+    adapter = adapters.KINDS.get(kind)
+    example = adapter.broker_options if adapter else ""
+    return policies.read_options(value, example=example)

@@ -21,8 +21,8 @@ class ProblemsSeen:
 
 def matching(query: Query, window: Window, principal: Principal) -> ProblemsSeen:
     """List the problems that have a poison which matches, last seen first."""
-    found = problems.matching(query, topics=principal.topics)
-    rows = found.recent_first().select_related("topic")
+    rows = problems.matching(query, topics=principal.topics)
+    rows = rows.recent_first().select_related("topic")
     if window.after and window.after.at:
         rows = rows.older_than(seen_at=window.after.at, pk=window.after.pk)
     with patience():

@@ -1,4 +1,4 @@
-"""Puts messages into queues, and tells of each what became of it."""
+"""Puts messages into queues, and gives the outcome of each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishes to queues by batches, and tells of each message what became of it."""
+"""Publishes to queues in batches, and gives the outcome of each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue that the first dead letter makes is no trouble as long as there is none."""
+"""Lanes get a state for a queue that its broker makes with the first dead letter."""
 
 from __future__ import annotations
 

@@ -77,8 +77,8 @@ def between(
     Another than a public header needs the right to read bodies, and its showing is put
     on record.
     """
-    asked = unless_slow(partial(reading.headers_of, messages))
-    headers: Headers = {} if isinstance(asked, TooSlow) else asked
+    loaded = unless_slow(partial(reading.headers_of, messages))
+    headers: Headers = {} if isinstance(loaded, TooSlow) else loaded
     column = _chosen(headers, header, principal) if header else _most_varied(headers)
     if column and not column.reason and not names.is_public(column.name.encode()):
         reading.reveal_header(
@@ -97,7 +97,7 @@ def between(
         ],
         column=column,
         header_names=_names(headers),
-        too_slow=isinstance(asked, TooSlow),
+        too_slow=isinstance(loaded, TooSlow),
     )
 
 
@@ -121,8 +121,8 @@ def _name(message: Poison, headers: Sequence[Header]) -> str:
 
 def _names(headers: Headers) -> list[str]:
     """List the headers that a person can choose by name; values are not looked at."""
-    found = {readable(name) for each in headers.values() for name, _ in each}
-    plain = [name for name in found if name.isprintable() and _is_short(name)]
+    names_sent = {readable(name) for each in headers.values() for name, _ in each}
+    plain = [name for name in names_sent if name.isprintable() and _is_short(name)]
     return sorted(plain, key=lambda name: (name.lower(), name))[:MOST_HEADERS]
 
 
@@ -157,12 +157,12 @@ def _chosen(headers: Headers, name: str, principal: Principal) -> HeaderColumn |
 
 
 def _column(headers: Headers, name: str) -> HeaderColumn:
-    wanted = name.lower()
+    lowered = name.lower()
     values = {
         pk: readable(value)[:LONGEST_VALUE]
         for pk, each in headers.items()
         for header, value in reversed(each)
-        if readable(header).lower() == wanted
+        if readable(header).lower() == lowered
     }
     return HeaderColumn(name=name, values=values)
 

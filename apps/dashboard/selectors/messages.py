@@ -117,7 +117,7 @@ def unrevealed(name: bytes, value: bytes) -> tuple[str, str]:
 
 
 def is_secret(header: str) -> bool:
-    """Tell whether a header's name says that nobody may read its value here."""
+    """Check whether a header's name says that its value is a secret."""
     return _SENSITIVE.search(header) is not None
 
 

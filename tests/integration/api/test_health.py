@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -25,6 +26,9 @@ from apps.triage.services import upkeep
 from tests.integration.api.caller import program
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+# What is promised, where nothing else works beside it.
+THREE_SECONDS = 3.0 if os.environ.get("SOAK") else 20.0
 
 
 @pytest.fixture
@@ -50,10 +54,10 @@ def closed_port() -> int:
 
 
 def ready() -> tuple[int, dict[str, Any]]:
-    """Ask /readyz; whatever it says, it waits for no server for ever."""
+    """Ask /readyz; whatever it says, it says it within three seconds."""
     began = time.monotonic()
     response = Client().get("/readyz")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < THREE_SECONDS
     assert "127.0.0.1" not in response.content.decode()
     assert response["Cache-Control"].startswith("max-age=0")
     told = json.loads(response.content)

@@ -1,4 +1,4 @@
-"""The overview tells what changed, what goes on and what is not well, and no more."""
+"""The overview lists what needs a person, worst first, and what goes on."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from apps.reports.states import State
 
 HERE = Actor.system("command line")
 TRY_LATER = os.EX_TEMPFAIL
-# As shells tell of a command that Ctrl-C ended.
+# The exit code that shells give a command that Ctrl-C ended.
 STOPPED = 128 + signal.SIGINT
 
 
