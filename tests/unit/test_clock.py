@@ -73,16 +73,16 @@ def assert_all_since(start: datetime, times: Sequence[float], began: datetime) -
 
 
 def test_clocks_that_begin_at_once_keep_their_own_times() -> None:
+    # As a server of ours is started: with an environment that keeps the path alone.
+    date = 'env -i PATH="$PATH" setpriv --no-new-privs date +[%s]'
     starts = [EVE + year * timedelta(days=365) for year in range(4)]
     began = datetime.now(UTC)
 
     with ThreadPoolExecutor(len(starts)) as pool:
-        answers = pool.map(
-            lambda start: run(sys.executable, "-c", ASK, start=start), starts
-        )
+        answers = pool.map(lambda start: run("sh", "-c", date, start=start), starts)
 
     for start, times in zip(starts, answers, strict=True):
-        assert_all_since(start, times[:3], began)
+        assert_all_since(start, times, began)
 
 
 def test_a_clock_begins_at_its_time_under_another_clock() -> None:

@@ -478,6 +478,8 @@ def test_who_holds_a_position_is_told_when_it_is_taken(
     other = server.follow(guard, topic="shipping")
     mine.until("ping")
     other.until("ping")
+    # A fence is only heard, where a skip is read as well: wait for who hears it.
+    wait_until(lambda: "poisonweb listener" in sessions(idle_after="LISTEN poisonweb"))
 
     for topic in ("orders", "shipping"):
         notices.notify_fence(topic=topic, client_name="b-1", sub_id="é", epoch=7)
@@ -530,14 +532,6 @@ def test_a_person_may_follow_too_and_a_stranger_may_not(
 def test_many_readers_keep_no_thread_and_two_sessions_in_all(
     server: Server, guard: Caller, now: datetime
 ) -> None:
-    def sessions() -> dict[str, int]:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT application_name, count(*) FROM pg_stat_activity"
-                " WHERE datname = current_database() GROUP BY 1"
-            )
-            return dict(cursor.fetchall())
-
     before = threading.active_count()
     readers = [server.follow(guard, topic="orders") for _ in range(40)]
     for reader in readers:
@@ -551,6 +545,18 @@ def test_many_readers_keep_no_thread_and_two_sessions_in_all(
     for reader in readers:
         reader.close()
     wait_until(lambda: sessions() == mine)
+
+
+def sessions(idle_after: str = "") -> dict[str, int]:
+    """Count the sessions by name, if asked those that wait after this statement."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT application_name, count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database()"
+            " AND (%(query)s = '' OR state = 'idle' AND query = %(query)s) GROUP BY 1",
+            {"query": idle_after},
+        )
+        return dict(cursor.fetchall())
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
