@@ -49,7 +49,10 @@ def command(start: str, words: Sequence[str]) -> list[str]:
 
 def _prepare() -> None:
     FOLDER.mkdir(exist_ok=True)
-    real = shutil.which("setpriv")
+    # Under another clock, ours is the first of the path.
+    folders = os.environ["PATH"].split(":")
+    path = ":".join(folder for folder in folders if Path(folder) != FOLDER)
+    real = shutil.which("setpriv", path=path)
     assert real, "setpriv is missing: apt-get install util-linux"
     with _replacing(LIBRARY) as new:
         subprocess.run(("cc", "-shared", "-fPIC", "-O2", "-o", new, SOURCE), check=True)

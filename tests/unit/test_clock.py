@@ -38,6 +38,9 @@ waited = time.monotonic() - began
 print(json.dumps([time.time(), float(theirs), float(shells), waited]))
 """
 
+# As a server of ours is started: with an environment that keeps the path alone.
+DATE = ("sh", "-c", 'env -i PATH="$PATH" setpriv --no-new-privs date +[%s]')
+
 
 def shifted(start: datetime, *command: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "tests.clock", f"{start:%Y-%m-%d %H:%M:%S}", *command)
@@ -73,13 +76,11 @@ def assert_all_since(start: datetime, times: Sequence[float], began: datetime) -
 
 
 def test_clocks_that_begin_at_once_keep_their_own_times() -> None:
-    # As a server of ours is started: with an environment that keeps the path alone.
-    date = 'env -i PATH="$PATH" setpriv --no-new-privs date +[%s]'
     starts = [EVE + year * timedelta(days=365) for year in range(4)]
     began = datetime.now(UTC)
 
     with ThreadPoolExecutor(len(starts)) as pool:
-        answers = pool.map(lambda start: run("sh", "-c", date, start=start), starts)
+        answers = pool.map(lambda start: run(*DATE, start=start), starts)
 
     for start, times in zip(starts, answers, strict=True):
         assert_all_since(start, times, began)
@@ -87,9 +88,8 @@ def test_clocks_that_begin_at_once_keep_their_own_times() -> None:
 
 def test_a_clock_begins_at_its_time_under_another_clock() -> None:
     began = datetime.now(UTC)
-    now = (sys.executable, "-c", "import time; print([time.time()])")
 
-    times = run(*shifted(EVE, *now), start=EVE - timedelta(days=3650))
+    times = run(*shifted(EVE, *DATE), start=EVE - timedelta(days=3650))
 
     assert_all_since(EVE, times, began)
 
