@@ -533,7 +533,7 @@ FORKS = """
 import os, sys
 from datetime import UTC, datetime
 from poisonguard.journal import Journal
-NOW = datetime(2026, 11, 20, tzinfo=UTC)
+NOW = datetime.now(UTC)  # what is older is forgotten
 journal = Journal(sys.argv[1])
 journal.open(name=sys.argv[2])
 journal.attempts.told_first(b"before", now=NOW)
