@@ -150,10 +150,12 @@ def started(
 
 def refused(tree: Path, *command: str, changes: Mapping[str, str] | None = None) -> str:
     """Start the product where it cannot start; give the one line that it says."""
+    # Another instance may serve at the usual port while we test.
+    changes = {"PORT": str(free_port()), **(changes or {})}
     done = subprocess.run(
         command,
         cwd=tree,
-        env=environment(**(changes or {})),
+        env=environment(**changes),
         capture_output=True,
         text=True,
         check=False,
