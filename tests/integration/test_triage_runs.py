@@ -125,7 +125,10 @@ def test_a_silent_message_keeps_its_earlier_send_when_a_second_one_was_not_made(
     ended = run(again, later, by=AnsweredMeanwhile)
     poison.refresh_from_db()
 
-    assert (ended, told(again)) == (Ended.LATER, {"waiting": 1})
+    ends = [(Ended.LATER, {"waiting": 1})]
+    if answer:  # the next window may be claimed after the answer, too
+        ends.append((Ended.DONE, {"skipped": 1}))
+    assert (ended, told(again)) in ends
     assert (poison.state, poison.redrives) == (state, 1)
     assert Redrive.objects.count() == 1
 
