@@ -123,7 +123,7 @@ def _migrations() -> frozenset[tuple[str, str]]:
 def _lanes(now: datetime) -> States:
     """Tell whether each topic's lane is alive, and what they say of brokers."""
     lanes, brokers = UP, dict[str, str]()
-    for lane in Lane.objects.select_related("topic__broker"):
+    for lane in Lane.objects.possible():
         is_alive, name = lane.is_heard(now), str(lane.topic.broker)
         told = UNKNOWN if not is_alive else AWAY if lane.state == "away" else UP
         lanes = lanes if is_alive else AWAY

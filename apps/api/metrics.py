@@ -116,7 +116,7 @@ def _lanes(principal: Principal, now: datetime) -> list[Family]:
         help="1 while a lane works or is paused, 0 when it, its broker or its queue"
         " is away.",
     )
-    lanes = Lane.objects.select_related("topic").order_by("topic__name")[:MOST_TOPICS]
+    lanes = Lane.objects.possible().order_by("topic__name")[:MOST_TOPICS]
     for lane in lanes:
         if not principal.sees(lane.topic.name):
             continue

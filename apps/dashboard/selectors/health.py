@@ -90,8 +90,8 @@ def night(*, now: datetime) -> Night:
 
 def look(principal: Principal, *, now: datetime) -> Work:
     """Ask how the lanes, the worker and the brokers are."""
-    known = Lane.objects.select_related("topic__broker")
-    lanes = list(known.order_by("topic__broker__name", "topic__name"))
+    possible = Lane.objects.possible()
+    lanes = list(possible.order_by("topic__broker__name", "topic__name"))
     mine = [lane for lane in lanes if principal.sees(lane.topic.name)]
     worker = _worker(now=now)
     brokers = [_broker(*each, now=now) for each in _by_broker(lanes)]

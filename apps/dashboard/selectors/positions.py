@@ -171,7 +171,7 @@ def find(principal: Principal, *, now: datetime) -> Positions:
     positions = _visible(principal).order_by(
         "topic__name", "consumer_group", "client_name", "sub_id"
     )
-    lanes = Lane.objects.select_related("topic").prefetch_related("topic__held")
+    lanes = Lane.objects.possible().prefetch_related("topic__held")
     return Positions(
         rows=_rows(_each_mark(positions), now=now),
         lanes=[

@@ -203,7 +203,12 @@ def test_the_number_of_queries_does_not_grow_with_topics(
 ) -> None:
     told(reader)
     for n in range(20):
-        topic = Topic.objects.create(name=f"t{n}", native_name=f"t{n}")
+        topic = Topic.objects.create(
+            name=f"t{n}",
+            native_name=f"t{n}",
+            broker=orders.broker,
+            dead_letter_queue=f"t{n}-poison",
+        )
         Lane.objects.create(topic=topic)
 
     with django_assert_max_num_queries(25):

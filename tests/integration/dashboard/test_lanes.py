@@ -512,3 +512,22 @@ def test_who_only_reads_sees_a_lane_and_changes_nothing(
 @pytest.mark.parametrize("path", ["mode?mode=capture", "policies", "samples"])
 def test_a_topic_that_is_not_there_is_a_404(admin: Client, path: str) -> None:
     get(admin, f"/topics/12345/{path}", 404)
+
+
+def test_a_topic_whose_queue_was_taken_away_raises_no_alarm(
+    admin: Client, lane: Lane, now: datetime
+) -> None:
+    Lane.objects.update(state="away", seen_at=now - 2 * LANE_LIVES)
+    everybody = Principal(actor=Actor.system("test"), scopes=frozenset())
+    alarmed = health.look(everybody, now=now)
+    form = told(lane.topic, dead_letter_queue="", reason="it is gone")
+
+    post(admin, f"/topics/{lane.pk}/policies", 302, **form)
+
+    quiet = health.look(everybody, now=now)
+    assert [each.what for each in alarmed.alarms] == ["Lanes"]
+    assert [each.what for each in quiet.alarms] == []
+    assert quiet.signs[0].state != "stopped"
+    assert "orders-poison" not in get(admin, "/positions")
+    ready = admin.get("/readyz").json()["dependencies"]
+    assert (ready["lanes"], ready["brokers"]) == ("up", {})
