@@ -39,6 +39,7 @@ from apps.triage.states import COUNTED, UNFINISHED, ItemState, Verb
 from apps.triage.states import State as Decided
 
 MOST_LISTED = 200
+MOST_UNDONE = 10
 MOST_COPIED = 50
 # A list counts the items of its operations up to so many in all; a page counts its own.
 MOST_ITEMS = 100_000
@@ -195,6 +196,7 @@ class OperationList:
 class Progress(Standing):
     silent: int
     undoable: int
+    undone_by: list[Operation]
     given_back_to: str
     exceptions: list[Item]
     worker_missing_for: timedelta | None
@@ -379,6 +381,7 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
         counts=items.counts(),
         silent=_silent(items, now=now).count(),
         undoable=_undoable(operation, items),
+        undone_by=list(visible.filter(undo_of=operation).order_by("pk")[:MOST_UNDONE]),
         given_back_to=operation.given_back_to,
         exceptions=_exceptions(items, principal),
         worker_missing_for=upkeep.worker_missing_for(now=now),

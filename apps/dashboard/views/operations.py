@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from django.http import HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.http import urlencode
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import (
     require_http_methods,
     require_POST,
@@ -38,6 +41,8 @@ def index(request: SignedIn) -> HttpResponse:
     return show(request, "operations/list.html", context, live="operations/_rows.html")
 
 
+# Shown again from a cache, a preview would look as if it could still be confirmed.
+@never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def preview(request: SignedIn) -> HttpResponse:
@@ -52,6 +57,7 @@ def preview(request: SignedIn) -> HttpResponse:
     return _preview(request, found)
 
 
+@never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def confirm(request: SignedIn) -> HttpResponse:
@@ -102,6 +108,13 @@ def undo(request: SignedIn, operation_id: int) -> HttpResponse:
     return redirect("operation", undoing.pk)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Before:
+    """The preview that another one stands for; `confirmed` is what it has become."""
+
+    confirmed: Operation | None
+
+
 def _look_again(
     request: SignedIn, found: PreviewDetail, form: DecisionForm
 ) -> HttpResponse:
@@ -130,7 +143,9 @@ def _changed(
         raise changed
     principal, now = request.user.principal, clock.now()
     fresh = operations.previewed(changed.fresh, principal, now=now)
-    return _preview(request, fresh, changed=str(changed), status=409)
+    confirmed = Operation.objects.confirmed().filter(pk=found.operation.pk).first()
+    before = Before(confirmed=confirmed)
+    return _preview(request, fresh, changed=str(changed), before=before, status=409)
 
 
 def _posted_route(request: SignedIn) -> Route:
@@ -145,14 +160,20 @@ def _preview(
     *,
     wrong: Invalid | None = None,
     changed: str = "",
+    before: Before | None = None,
     status: int = 200,
 ) -> HttpResponse:
+    """Show a preview; `changed` says what kept one from being confirmed.
+
+    `before` is set where that was another one than this.
+    """
     context = {
         "found": found,
         "operation": found.operation,
         "seen": found.seen,
         "wrong": wrong,
         "changed": changed,
+        "before": before,
         "reason": request.POST.get("reason", found.operation.reason),
         "route": _posted_route(request) if wrong else Route.of(found.operation),
         "back": asks.back(request),

@@ -19,10 +19,8 @@ from apps.triage.services import selection
 from apps.triage.services.selection import REASON_LIMIT, Ask, Route
 from apps.triage.states import CONFIRMED, State, Verb
 
-ROUTE_CHANGED = (
-    "Where the messages go, or their order, was changed after the preview. "
-    "This is what would happen now; confirm it if that is what you want."
-)
+MOST_REASONS = 5
+ROUTE_CHANGED = "Where the messages go, or their order, was changed after the preview."
 
 
 def confirm(
@@ -111,7 +109,7 @@ def _confirm(
     selection.skip_what_was_decided_since(operation, now=now)
     number = waiting.update(held=True)
     if number == 0:
-        return "Nothing is left to act on."
+        return _why_nothing_is_left(operation)
     Operation.objects.filter(pk=operation.pk).transition(
         to=State.QUEUED, reason=reason, confirmed_at=now
     )
@@ -127,9 +125,15 @@ def _confirm(
     return None
 
 
+def _why_nothing_is_left(operation: Operation) -> str:
+    reasons = selection.skipped_by_reason(operation)[:MOST_REASONS]
+    words = "; ".join(f"{number} skipped, {reason}" for reason, number in reasons)
+    return f"Nothing is left to act on{words and ': '}{words}."
+
+
 def _obstacle(operation: Operation, *, now: datetime) -> str | None:
     if operation.state in CONFIRMED:
-        return f"This token was used: it is operation {operation.pk}."
+        return f"This preview was confirmed before, as operation {operation.pk}."
     if operation.state != State.PREVIEW or operation.expires_at <= now:
         return "This preview has expired."
     if not operation.taken:

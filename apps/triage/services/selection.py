@@ -160,7 +160,7 @@ def see(*, operation: Operation) -> Seen:
     waiting = items.waiting()
     return Seen(
         will_act=waiting.count(),
-        skipped=_counted(items.exclude(reason=""), "reason"),
+        skipped=skipped_by_reason(operation),
         by_topic=_counted(waiting, "poison__topic__name"),
         by_consumer=_counted(waiting, "poison__consumer_group"),
         sample=tuple(
@@ -358,6 +358,11 @@ def _choice(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
         )
         return allowed.filter(pk__in=dropped.values("poison_id"))
     return allowed.filter(pk__in=ask.ids)
+
+
+def skipped_by_reason(operation: Operation) -> tuple[tuple[str, int], ...]:
+    """Count what the operation passes over, the most frequent reason first."""
+    return _counted(operation.items.exclude(reason=""), "reason")
 
 
 def _counted(items: ItemQuerySet, field: str) -> tuple[tuple[str, int], ...]:

@@ -254,7 +254,9 @@ def test_a_newer_preview_of_the_same_selection_leaves_the_older_one_good(
     late = confirm(caller, newer)
 
     assert accepted.status == 202
-    assert (late.status, late.detail) == (409, "Nothing is left to act on.")
+    why = f"2 skipped, operation {accepted.json['id']} has it"
+    assert late.status == 409
+    assert late.detail == f"Nothing is left to act on: {why}."
     reasons = [each["reason"] for each in late.json["preview"]["skipped"]]
     assert reasons == [f"operation {accepted.json['id']} has it"]
 

@@ -189,7 +189,11 @@ def test_a_drop_is_undone_from_its_own_page(anna: Client, now: datetime) -> None
     undone = anna.post(f"/operations/{operation.pk}/undo")
     run(Operation.objects.latest("pk"))
 
+    undo = Operation.objects.latest("pk")
+    after = anna.get(f"/operations/{operation.pk}").content.decode()
     assert "Undo: restore 2 messages" in page
+    assert "Undone by" not in page
+    assert f'Undone by</dt><dd><a href="/operations/{undo.pk}">' in after
     assert re.fullmatch(r"/operations/\d+", undone["Location"])
     assert Poison.objects.open().count() == 2
 
@@ -201,8 +205,12 @@ def test_one_look_is_one_decision(anna: Client, now: datetime) -> None:
     again = confirm(anna, operation)
     reloaded = anna.get(f"/operations/preview?token={operation.token}")
 
+    page = again.content.decode()
     assert again.status_code == 409
-    assert "This token was used" in again.content.decode()
+    assert (
+        f"confirmed before, as operation {operation.pk}. Nothing was done now" in page
+    )
+    assert f'<a href="/operations/{operation.pk}">See what operation' in page
     assert reloaded["Location"] == f"/operations/{operation.pk}"
 
 
@@ -305,3 +313,31 @@ def test_an_order_is_offered_where_it_is_kept(
     assert 'name="ordered"' not in unoffered.content.decode()
     assert "They go one after the other" in ordered.content.decode()
     assert Operation.objects.latest("pk").ordered
+
+
+def test_a_refused_preview_says_who_has_its_messages_and_that_another_one_follows(
+    anna: Client, now: datetime
+) -> None:
+    poisons(now, 2)
+    first, _ = look(anna, "drop", q="topic:orders", everything="1")
+    second, _ = look(anna, "drop", q="topic:orders", everything="1")
+    confirm(anna, first, reason="first tab")
+    poisons(now, 1)
+
+    late = confirm(anna, second, reason="second tab").content.decode()
+
+    assert f"2 skipped, operation {first.pk} has it. Nothing was done now" in late
+    assert "this is a new preview, of what matches by now" in late
+    assert "See what operation" not in late
+
+
+def test_a_browser_keeps_no_preview_that_was_confirmed(
+    anna: Client, now: datetime
+) -> None:
+    operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
+    shown = anna.get(f"/operations/preview?token={operation.token}")
+
+    refused = confirm(anna, operation, target_topic="nowhere")
+
+    for page in (shown, refused):
+        assert "no-store" in page["Cache-Control"]
