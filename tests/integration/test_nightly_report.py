@@ -12,11 +12,12 @@ from datetime import date, timedelta
 import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
+from django.db import OperationalError
 
 from apps.core import clock, lock
 from apps.reports import job
 from apps.reports.models import Run
-from apps.reports.services import requests, running
+from apps.reports.services import requests, running, turns
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -189,3 +190,31 @@ def test_run_whose_worker_died_is_made_here_and_is_in_the_way_no_longer(
     dead.refresh_from_db()
     assert (dead.state, dead.epoch) == ("failed", 2)
     assert Run.objects.get(asked_by="system:command line").state == "failed"
+
+
+def test_command_makes_all_days_up_to_the_newest_that_is_over_without_a_last_one(
+    day: date,
+) -> None:
+    with pytest.raises(CommandError, match=NO_JAVA_THERE):
+        call_command("nightly_report", "--from", str(day))
+
+    run = Run.objects.get()
+    newest = requests.newest_over(clock.now())
+    assert (run.first_day, run.last_day) == (day, newest)
+
+
+def test_command_says_how_a_day_is_written() -> None:
+    with pytest.raises(CommandError, match="'2026-13-01' is no day: write it as 2026-"):
+        call_command("nightly_report", "--day", "2026-13-01")
+
+
+def test_command_says_in_one_line_that_postgres_went_away(
+    day: date, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go_away(**_: object) -> None:
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(turns, "make", go_away)
+
+    with pytest.raises(CommandError, match="Postgres is away: the connection is lost"):
+        call_command("nightly_report", "--day", str(day))

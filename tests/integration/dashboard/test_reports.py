@@ -126,6 +126,17 @@ def test_a_day_without_a_report_is_a_gap_and_no_zero(anna: Client) -> None:
     assert "nothing happened" in page
 
 
+def test_days_without_a_report_are_not_said_to_be_without_failures(
+    anna: Client,
+) -> None:
+    publish(DAY, DAY - 2 * ONE_DAY)
+
+    page = get(anna, PAGE)
+
+    assert "On the days with a report no message was delivered and none failed" in page
+    assert "5 days have none." in page
+
+
 def test_where_nothing_was_delivered_there_is_no_rate(anna: Client) -> None:
     publish(DAY)
     rate(DAY, 0, 0)
@@ -210,7 +221,10 @@ def test_failures_that_nobody_counts_are_told_in_a_footnote(anna: Client) -> Non
     (orders,) = every().series
 
     assert orders.total.rate == pytest.approx(0.01)
-    assert "† Some of these failed" in get(anna, PAGE)
+    page = get(anna, PAGE)
+    assert "† Some of these failed" in page
+    # The numbers above the topics divide to another rate than is shown there.
+    assert "Failed</a></dt><dd>5†</dd>" in page
 
 
 def test_the_sample_is_marked_and_says_that_it_was_made_up(anna: Client) -> None:

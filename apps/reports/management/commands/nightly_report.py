@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from datetime import date
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import InterfaceError, OperationalError
 
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Invalid
 from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
-from apps.reports.services import turns
+from apps.reports.services import requests, turns
 from apps.reports.services.turns import Turn
 from apps.reports.states import State
 
@@ -34,8 +35,16 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         which = parser.add_mutually_exclusive_group(required=True)
         which.add_argument("--day", type=_day, metavar="D", help="as 2026-11-19")
-        which.add_argument("--from", type=_day, metavar="D", dest="first")
-        parser.add_argument("--to", type=_day, metavar="D", dest="last")
+        which.add_argument(
+            "--from", type=_day, metavar="D", dest="first", help="the first of several"
+        )
+        parser.add_argument(
+            "--to",
+            type=_day,
+            metavar="D",
+            dest="last",
+            help="the last; if not given, the newest that is over",
+        )
         parser.add_argument(
             "--no-wait",
             action="store_false",
@@ -45,13 +54,16 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         first = options["day"] or options["first"]
-        last = options["last"] or first
+        newest = max(first, requests.newest_over(clock.now()))
+        last = options["day"] or options["last"] or newest
         if options["day"] and options["last"]:
             raise CommandError("--to goes with --from; --day is one day")
         try:
             run = self._make(first, last, wait=options["wait"])
         except Invalid as refusal:
             raise CommandError(str(refusal)) from None
+        except (OperationalError, InterfaceError) as away:
+            raise CommandError(f"Postgres is away: {away}; try again later") from None
         except RunInTheWay as obstacle:
             later = f"{obstacle}; try again later, or without --no-wait"
             raise CommandError(later, returncode=TRY_LATER) from None
@@ -89,4 +101,7 @@ class Command(BaseCommand):
 
 
 def _day(text: str) -> date:
-    return date.fromisoformat(text)
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no day: write it as 2026-11-19") from None
