@@ -195,13 +195,13 @@ def _check_address(kind: str, kept: str, options: Mapping[str, object]) -> None:
     Where a client or a variable of the environment is missing, using it will tell.
     """
     try:
-        clear = secrets.revealed(kept)
-        if kept.startswith(secrets.SEALED):
-            hosts.check(clear, options, resolve=False)
-        settings = BrokerSettings(url=clear, options=options)
+        settings = BrokerSettings(url=secrets.revealed(kept), options=options)
+        # First, for it says best what is wrong with an address; it dials nobody.
         adapters.adapter(kind).broker_admin(settings).close()
     except Unavailable as later:
         log.info("an address of %s is not looked at: %s", kind, later)
+    if kept.startswith(secrets.SEALED):
+        hosts.check(secrets.revealed(kept), options, resolve=False)
 
 
 def _record(

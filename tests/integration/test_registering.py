@@ -89,6 +89,22 @@ def test_what_makes_no_broker_is_refused_by_its_field(
     assert Broker.objects.count() == 0
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://127.0.0.1:99999/0", "redis://127.0.0.1:abc/0", "127.0.0.1:6379"),
+        "redis://:se/cret@127.0.0.1/0",
+    ],
+)
+def test_an_address_is_refused_with_how_it_is_written(
+    operator: Principal, now: datetime, url: str
+) -> None:
+    with pytest.raises(Invalid, match=r"redis://.*percent-encode") as wrong:
+        add(url, operator, now)
+
+    assert wrong.value.field == "url"
+
+
 def test_a_name_is_taken_once(kept: Broker, operator: Principal, now: datetime) -> None:
     other = add("redis://localhost", operator, now, name="other")
 
