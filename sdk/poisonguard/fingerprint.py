@@ -160,31 +160,34 @@ def _clean(text: str) -> str:
 
 
 # Every quantifier is possessive, bounded or stopped by its neighbour, and words are
-# entered at their start only: no input makes this search longer than linear.
+# entered at their start only: no input makes this search longer than linear. Groups are
+# repeated in atomic groups, for Python before 3.11.5 loses matches of a possessive one
+# (https://github.com/python/cpython/issues/106052).
 _VALUE = re.compile(
     r"""
     (?P<url>[A-Za-z][A-Za-z0-9+.-]{1,15}://[^\s'"<>`]++)
-    |(?P<email>(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})++)
+    |(?P<email>(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?>(?:\.[A-Za-z0-9-]{1,63})+))
     |(?P<str>(?<![A-Za-z0-9])(?:'[^']*+'|"[^"]*+"|`[^`]*+`)(?![A-Za-z0-9]))
     |(?P<uuid>(?<![A-Za-z0-9])[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}
         (?![A-Za-z0-9]))
     |(?P<time>(?<![0-9])[0-9]{4}-[0-9]{2}-[0-9]{2}
-        (?:[T\x20][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]++)?+)?+
-        (?:Z|[+-][0-9]{2}:?[0-9]{2})?+)?+(?![0-9]))
-    |(?P<clock>(?<![0-9:])[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]++)?+(?![0-9:]))
+        (?>(?:[T\x20][0-9]{2}:[0-9]{2}(?>(?::[0-9]{2}(?>(?:[.,][0-9]++)?))?)
+        (?>(?:Z|[+-][0-9]{2}:?[0-9]{2})?))?)(?![0-9]))
+    |(?P<clock>(?<![0-9:])[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?>(?:[.,][0-9]++)?)
+        (?![0-9:]))
     |(?P<ip>(?<![0-9.])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![0-9.])
         |(?<![0-9A-Za-z:])(?:[0-9A-Fa-f]*+:){2,7}[0-9A-Fa-f]++(?![0-9A-Za-z:]))
-    |(?P<path>(?<![\w/.<])/[\w.@%+~-]++(?:/[\w.@%+~-]++)++/?
+    |(?P<path>(?<![\w/.<])/[\w.@%+~-]++(?>(?:/[\w.@%+~-]++)+)/?
         |(?<!\w)[A-Za-z]:\\[^\s'"]++)
     |(?P<hex>(?<![A-Za-z0-9])0[xX][0-9A-Fa-f]++)
-    |(?P<n>(?:(?<![A-Za-z0-9])[-+])?+(?<![A-Za-z0-9])
-        [0-9]++(?:[.,][0-9]++)*+(?:[eE][-+]?[0-9]++)?+(?![A-Za-z0-9]))
+    |(?P<n>(?>(?:(?<![A-Za-z0-9])[-+])?)(?<![A-Za-z0-9])
+        [0-9]++(?>(?:[.,][0-9]++)*)(?>(?:[eE][-+]?[0-9]++)?)(?![A-Za-z0-9]))
     |(?P<word>(?<![A-Za-z0-9])[A-Za-z]*+[0-9][A-Za-z0-9]*+)
     """,
     re.VERBOSE | re.ASCII,
 )
 _SAME = {"clock": "time", "hex": "n"}
-_LIST = re.compile(r"<n>(?:[,;]\ ?<n>)++")
+_LIST = re.compile(r"<n>(?>(?:[,;]\ ?<n>)+)")
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,79}", re.ASCII)
 _DIGITS = re.compile(r"[0-9]+")
 _HEX_WORD = re.compile(r"[0-9A-Fa-f]+")
@@ -222,7 +225,7 @@ _PYTHON_FRAME = re.compile(
     r'^[ |+]*+File "([^\n]{1,1000}?)", line [0-9]++, in ([^\n]{1,200})',
     re.MULTILINE,
 )
-_AT_FRAME = re.compile(r"^[ \t]++at (?:async |new )?+([^\n]{1,1000})", re.MULTILINE)
+_AT_FRAME = re.compile(r"^[ \t]++at (?>(?:async |new )?)([^\n]{1,1000})", re.MULTILINE)
 _BLOCK_END = re.compile(r"^[ \t]*+(?:Caused by|Suppressed):", re.MULTILINE)
 _LIBRARY = re.compile(
     r"(?:^|[/\\])(?:site-packages|dist-packages|poisonguard|node_modules)[/\\]"
@@ -276,7 +279,7 @@ def _innermost(found: Iterable[str]) -> list[str]:
 
 # --- bodies
 
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_STRING = re.compile(rb'"(?>(?:[^"\\]++|\\.)*)"?', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
 _ELEMENT = re.compile(rb"<([A-Za-z_][\w.:-]{0,79})")
 _MAGIC = (

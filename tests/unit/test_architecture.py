@@ -231,3 +231,20 @@ def test_no_exception_is_swallowed() -> None:
     ]
 
     assert silent == []
+
+
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Python before 3.11.5 then loses matches: an atomic group around it does not.
+
+    See https://github.com/python/cpython/issues/106052.
+    """
+    repeated = re.compile(r"\)(?:[*+?]|\{\d*,?\d*\})\+")
+
+    found = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for file in product_modules()
+        for number, line in enumerate(file.read_text().splitlines(), start=1)
+        if repeated.search(line)
+    ]
+
+    assert found == []
