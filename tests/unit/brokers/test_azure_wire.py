@@ -185,11 +185,11 @@ def test_a_service_that_hangs_is_not_waited_for_by_each_message(
     publisher.close()
 
     assert waited < 20
-    assert len(pretender.asked) <= 64
     kinds = Counter(outcome.kind for outcome in outcomes)
     assert set(kinds) == {OutcomeKind.UNKNOWN, OutcomeKind.UNSENT}
-    # What was asked for may have been done; nothing was asked for the others.
-    assert kinds[OutcomeKind.UNKNOWN] == len(pretender.asked)
+    # What was asked for may have been done; nothing was asked for the others. The
+    # service may not have read yet what lies in its sockets.
+    assert 0 < len(pretender.asked) <= kinds[OutcomeKind.UNKNOWN] <= 64
 
 
 def test_an_empty_queue_is_asked_ever_less_often(pretender: Pretender) -> None:
