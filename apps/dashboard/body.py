@@ -13,7 +13,9 @@ HEX_BYTES = 8_192
 DEEPEST = 100
 OPENING, CLOSING = ("{", "["), ("}", "]")
 SIGNS = (*CLOSING, ",", ":")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s"{}\[\],:]+|[{}\[\],:]')
+# A string without an end goes to the end of the text: to look for it again from each
+# quotation mark would take longer than linear.
+_TOKEN = re.compile(r'"(?>(?:[^"\\]++|\\.)*)"?|[^\s"{}\[\],:]+|[{}\[\],:]', re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from itertools import pairwise
 # Tracebacks come from any program, so more than this many lines are not looked at.
 MOST_LINES = 2000
 _FRAME = re.compile(
-    r'^\s*File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$'
+    r'^\s*File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<name>.+))?$'
 )
 _LIBRARY = re.compile(r"(?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen ")
 

@@ -44,7 +44,7 @@ WHY_LIMIT = 10_000
 
 PAUSE = 0.5  # seconds
 FLUSH = 5.0
-_BOOKMARK = re.compile(r"(\d+)\|(\d+)\|")
+_BOOKMARK = re.compile(r"(?<!\d)(\d{1,20})\|(\d{1,20})\|", re.ASCII)
 # What the client calls a subscription that was given no sub id; another one next time.
 _MADE_UP = re.compile(r"auto\d+")
 

@@ -42,7 +42,7 @@ _KNOWN = {name.lower(): name for name in (*SETTINGS, *OTHERS)}
 
 _ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
-_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_HOST = re.compile(rf"{_LABEL}(?>(?:\.{_LABEL})*)")
 # What an address holds as it is: nothing that could end or break a line of a request.
 _PRINTABLE = re.compile(r"[!-~]+")
 

@@ -26,13 +26,19 @@ LONGEST_TIMEOUT = 7 * 86_400.0
 SHORTEST_INTERVAL, USUAL_INTERVAL, LONGEST_INTERVAL = 0.1, 1.0, 3_600.0
 # What Azure lets a dequeue count be; who means more means never.
 LARGEST_COUNT = 2**31 - 1
+LONGEST_HOST_JSON = 65_536
 
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_NAME = re.compile(r"[a-z0-9]++(?>(?:-[a-z0-9]++)*)")
 _TIME_SPAN = re.compile(
     r"(?:(\d{1,3})\.)?(\d{1,2}):(\d{2}):(\d{2}(?:\.\d{1,7})?)", re.ASCII
 )
-_STRING = r'"(?:[^"\\]|\\.)*"'
-_COMMENT = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
+# A string that is not closed goes to the end of the text, as does such a comment: to
+# look for its end again from each sign in it would take longer than linear.
+_STRING = r'"(?>(?:[^"\\]++|\\.)*)"?'
+_COMMENT = re.compile(
+    rf"({_STRING})|//[^\n]*|/\*(?>(?:[^*]++|\*(?!/))*)(?:\*/|(?P<unclosed>\Z))",
+    re.DOTALL,
+)
 _LAST_COMMA = re.compile(rf"({_STRING})|,(?=\s*[}}\]])", re.DOTALL)
 
 
@@ -227,7 +233,10 @@ def _whole_seconds(seconds: float) -> int:
 
 
 def _json(text: str) -> dict[str, Any]:
-    bare = _LAST_COMMA.sub(r"\1", _COMMENT.sub(r"\1", text)).strip("\ufeff \t\r\n")
+    if len(text) > LONGEST_HOST_JSON:
+        raise Invalid("host.json", f"has at most {LONGEST_HOST_JSON} characters.")
+    bare = _LAST_COMMA.sub(r"\1", _COMMENT.sub(_uncommented, text))
+    bare = bare.strip("\ufeff \t\r\n")
     if bare.startswith('"'):
         bare = f"{{{bare}}}"
     try:
@@ -240,6 +249,11 @@ def _json(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Invalid("host.json", 'is an object: it begins with "{".')
     return found
+
+
+def _uncommented(match: re.Match[str]) -> str:
+    # What is left of a comment without an end is no JSON, and is refused as such.
+    return "/*" if match["unclosed"] is not None else match[1] or ""
 
 
 def _no_section(whole: Mapping[str, object]) -> str:

@@ -45,7 +45,9 @@ _MARKED = ("String", b"base64")
 
 # Beyond these XML 1.0 has no characters: SQS puts U+FFFD in the place of others.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_NAME = re.compile(r"(?!aws\.|amazon\.)[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE)
+_NAME = re.compile(
+    r"(?!aws\.|amazon\.)[a-z0-9_-]++(?>(?:\.[a-z0-9_-]++)*)", re.IGNORECASE
+)
 _TOKEN = re.compile(r"[!-~]{1,128}")
 
 # An attribute's type and its value.

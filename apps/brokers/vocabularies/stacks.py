@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 # Stacks are read to here: what wraps what is told long before.
 _LIMIT = 262_144
-_TYPE = r"(?:[A-Za-z_$][\w$]*\.)+[A-Za-z_$][\w$]*"
+_TYPE = r"(?>(?:[A-Za-z_$][\w$]*+\.)+)[A-Za-z_$][\w$]*+"
 _JAVA = re.compile(rf"(?:Caused by: )?({_TYPE})(?:: (.*))?")
 _NAME = re.compile(r"(?<![\w.$])[\w.$+`]+")
 

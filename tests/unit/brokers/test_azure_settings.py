@@ -154,7 +154,10 @@ def test_a_value_that_cannot_work_is_refused_by_name(
     [
         ("", "host.json", "cannot be read as JSON in line 1"),
         ('{\n"extensions": {\n"queues" 1}}', "host.json", "in line 3"),
-        ("[" * 100_000, "host.json", "cannot be read as JSON"),
+        ("[" * 60_000, "host.json", "cannot be read as JSON"),
+        ("[" * 70_000, "host.json", "has at most 65536 characters"),
+        ('{"extensions": {"queues": {}}} /* *', "host.json", "as JSON in line 1"),
+        ('{"extensions": {"queues": {}}} "', "host.json", "as JSON in line 1"),
         ("[]", "host.json", "is an object"),
         ('{"version": "2.0"}', "host.json.extensions", "is no section here"),
         ('{"extensions": {"http": {}}}', "host.json.extensions.queues", "no section"),

@@ -36,3 +36,9 @@ def test_a_frame_may_come_without_its_source() -> None:
     frames = app_frames('  File "a.py", line 1, in f\n  File "b.py", line 2')
 
     assert [(f.function, f.source) for f in frames] == [("<module>", ""), ("f", "")]
+
+
+def test_a_line_number_that_no_file_has_makes_no_frame() -> None:
+    digits = "9" * 5_000
+
+    assert app_frames(f'File "a.py", line {digits}, in f\n  boom()') == []
