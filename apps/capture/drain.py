@@ -24,13 +24,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from django.conf import settings
-from django.db import (
-    DatabaseError,
-    InterfaceError,
-    OperationalError,
-    connections,
-    transaction,
-)
+from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from apps.brokers import services as brokers
 from apps.brokers.holding import hold
@@ -42,7 +36,9 @@ from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
 from apps.capture.occurrence import digest_of_delivery, from_dead_letter
 from apps.capture.paces import BatchSize, Timer
 from apps.core.errors import Unavailable
+from apps.core.postgres import refuses_value
 from apps.core.text import storable
+from poisonguard.contract import HEADERS_LIMIT
 
 log = logging.getLogger(__name__)
 
@@ -148,11 +144,10 @@ class Drain:
         return done.result()
 
     def _take(self, letters: Sequence[DeadLetter]) -> None:
-        limit = settings.POISONWEB_BODY_LIMIT
-        small = [letter for letter in letters if len(letter.body) <= limit]
+        small = [letter for letter in letters if not _excess(letter)]
         for letter in letters:
-            if len(letter.body) > limit:
-                self._hold(letter, f"too large: the limit is {limit} bytes")
+            if excess := _excess(letter):
+                self._hold(letter, excess)
         known = deliveries.written(small, topic=self.topic, in_hand=self._in_hand)
         fresh = [letter for letter in small if letter.handle not in known]
         taken = [
@@ -185,9 +180,9 @@ class Drain:
                 for letter in letters
             ]
             self._keeping(partial(services.write, occurrences=occurrences, now=now))
-        except (OperationalError, InterfaceError):
-            raise  # Postgres is away; no letter is to blame
-        except (DatabaseError, ValueError) as refusal:
+        except (DatabaseError, InterfaceError, ValueError) as refusal:
+            if not refuses_value(refusal):
+                raise  # Postgres is away, or not as we need it; no letter is to blame
             if len(letters) == 1:
                 log.exception("a dead letter of %s is refused", self.topic.name)
                 self._hold(letters[0], f"cannot be stored: {refusal}")
@@ -282,6 +277,15 @@ class Drain:
             there = {_name(letter) for letter in self.reader.peek(limit=MOST_PEEKED)}
             if depth is not None and len(there) >= depth:
                 self._let_go(self._held - there)
+
+
+def _excess(letter: DeadLetter) -> str:
+    """Say what of a letter is more than is stored; "" where all of it is."""
+    if len(letter.body) > settings.POISONWEB_BODY_LIMIT:
+        return f"too large: the limit is {settings.POISONWEB_BODY_LIMIT} bytes"
+    if len(letter.headers) > HEADERS_LIMIT:
+        return f"it has {len(letter.headers)} headers: the limit is {HEADERS_LIMIT}"
+    return ""
 
 
 def _name(letter: DeadLetter) -> str:

@@ -14,7 +14,7 @@ from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core import ids
 from apps.core.text import one_line, storable
 from apps.poison import tokens
-from poisonguard.contract import Cause, FailureReport, Raised
+from poisonguard.contract import NAME_LIMIT, Cause, FailureReport, Raised
 from poisonguard.fingerprint import Fingerprint, fingerprint
 
 BELIEVED_BEFORE = timedelta(days=30)
@@ -140,7 +140,8 @@ def from_dead_letter(
         cause = Cause.MAX_DEQUEUE_COUNT.value
     origin = story.original_bookmark or f"{letter.queue}/{place}"
     bookmark = ids.raw(origin)
-    group = storable(story.consumer_group)
+    # Whole in the headers; a report over HTTP has no longer ones either.
+    group = storable(story.consumer_group, limit=NAME_LIMIT)
     digest = hashlib.sha256(letter.body).digest()
     failed_at, claimed = believed(story.failed_at or now, now=now)
     content_type = story.content_type or None
@@ -152,7 +153,7 @@ def from_dead_letter(
         identity=ids.identity(
             topic=topic.name, consumer_group=group, bookmark=bookmark
         ),
-        client_name=storable(story.client_name),
+        client_name=storable(story.client_name, limit=NAME_LIMIT),
         sub_id=None,
         host=None,
         handler_version=_optional(story.handler_version),
@@ -218,7 +219,7 @@ def _message_id(told: str | None) -> str | None:
 
 
 def _optional(text: str | None) -> str | None:
-    return None if text is None else storable(text, limit=255)
+    return None if text is None else storable(text, limit=NAME_LIMIT)
 
 
 def _verified(token: str | None, *, topic: Topic, digest: bytes) -> uuid.UUID | None:

@@ -54,6 +54,7 @@ NAME_LIMIT = 255
 # Room for a bookmark of 100 KB, and an end to what one report may claim.
 TEXT_LIMIT = 131_072
 REDRIVE_LIMIT = 200
+HEADERS_LIMIT = 10_000
 COUNT_LIMIT = 2**31 - 1
 SEQUENCE_LIMIT = 2**62
 HISTOGRAM_BUCKETS = 64
@@ -533,6 +534,8 @@ def _base64(value: bytes) -> str:
 def _headers(value: object, pointer: str) -> _Headers:
     if not isinstance(value, list):
         raise _wrong(pointer, "must be a list of [name, base64 value] pairs.")
+    if len(value) > HEADERS_LIMIT:
+        raise _wrong(pointer, f"has more than {HEADERS_LIMIT} headers.")
     return tuple(_header(pair, f"{pointer}/{n}") for n, pair in enumerate(value))
 
 

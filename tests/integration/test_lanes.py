@@ -8,9 +8,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, cast
 
+import psycopg
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import OperationalError, connection
+from django.db import Error, OperationalError, connection
+from django.db.utils import DatabaseErrorWrapper
 from pytest_django import Settings
 from redis import Redis
 
@@ -20,10 +22,12 @@ from apps.capture import lanes, services
 from apps.capture.drain import Drain
 from apps.capture.models import HeldDeadLetter, Lane
 from apps.core import clock, lock
+from apps.core.postgres import refuses_value
 from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.poison.services import Answered, begin, mark
 from apps.poison.states import Outcome
 from apps.poison.tokens import sign
+from poisonguard.contract import HEADERS_LIMIT
 from tests.full_disk import full_disk
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -146,6 +150,47 @@ def test_a_dead_letter_over_the_limit_is_held_at_the_broker_and_the_rest_goes_on
     drain(orders, now)
 
     assert (HeldDeadLetter.objects.count(), Poison.objects.count()) == (0, 2)
+
+
+def test_a_dead_letter_of_too_many_headers_is_held_and_the_rest_goes_on(
+    orders: Topic, stream: Redis, now: datetime
+) -> None:
+    flat = [b"a", b"b"] * (HEADERS_LIMIT + 1)
+    stream.execute_command("XADD", "orders-poison", "*", b"body", b"many", *flat)
+    dead_letter(stream, body=b"small")
+
+    captured = drain(orders, now)
+
+    held = HeldDeadLetter.objects.get()
+    assert (captured, stream.xlen("orders-poison")) == (1, 1)
+    assert held.reason == "it has 10001 headers: the limit is 10000"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_to_blame"),
+    [
+        (psycopg.errors.ProgramLimitExceeded, True),
+        (psycopg.errors.CharacterNotInRepertoire, True),
+        (psycopg.errors.CheckViolation, True),
+        (psycopg.errors.ConnectionFailure, False),
+        (psycopg.errors.DiskFull, False),
+        (psycopg.errors.TooManyConnections, False),
+        (psycopg.errors.AdminShutdown, False),
+        (psycopg.errors.DeadlockDetected, False),
+        (psycopg.errors.ReadOnlySqlTransaction, False),
+        (psycopg.errors.UndefinedTable, False),
+        (psycopg.OperationalError, False),
+        (psycopg.InterfaceError, False),
+        (psycopg.DataError, True),
+    ],
+)
+def test_a_letter_is_to_blame_only_for_what_it_holds(
+    error: type[psycopg.Error], *, is_to_blame: bool
+) -> None:
+    with pytest.raises(Error) as raised, DatabaseErrorWrapper(connection):
+        raise error
+
+    assert refuses_value(raised.value) == is_to_blame
 
 
 def test_a_letter_that_the_record_refuses_stands_alone_at_last(

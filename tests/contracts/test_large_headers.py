@@ -1,0 +1,78 @@
+"""No dead letter stops its lane: what its headers say is stored, however long."""
+
+from __future__ import annotations
+
+import os
+import random
+import string
+from contextlib import closing
+from datetime import datetime
+
+import pytest
+
+from apps.brokers.models import Topic
+from apps.brokers.ports import Outbound, OutcomeKind
+from apps.capture.models import HeldDeadLetter
+from apps.core import clock
+from apps.poison.models import Poison
+from poisonguard import contract
+from tests.contracts.stages import RealStage
+from tests.contracts.test_life import drain, registered
+from tests.unit.test_vocabularies import EVERY
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+SOAK = bool(os.environ.get("SOAK"))
+OURS = [name.encode() for name in contract.DEAD_LETTER_HEADERS]
+DOCUMENTED = list(dict.fromkeys([*OURS, *(name for name, _ in EVERY)]))
+# The largest value that a broker carries in one header, with room for the rest.
+LARGEST = {
+    "redis_streams": 1_000_000,
+    "sqs": 1_000_000,
+    "rabbitmq": 100_000,
+    "azure_queue": 30_000,
+}
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def topic(real_stage: RealStage, kind: str, now: datetime) -> Topic:
+    return registered(real_stage, kind, now)
+
+
+def letters(size: int) -> bytes:
+    """Give text that cannot be compressed, which an index row has no room for."""
+    chosen = random.choices(string.ascii_letters, k=size)
+    return "".join(chosen).encode()
+
+
+@pytest.mark.parametrize("is_largest", [False, True])
+def test_a_header_of_any_length_is_captured_and_holds_up_no_other_letter(
+    real_stage: RealStage, topic: Topic, kind: str, *, is_largest: bool
+) -> None:
+    size = LARGEST[kind] if is_largest else 3_000
+    names = DOCUMENTED if SOAK or not is_largest else OURS
+    with closing(real_stage.publisher()) as producer:
+        outcomes = producer.publish(
+            [
+                Outbound(
+                    topic=real_stage.queue,
+                    body=str(number).encode(),
+                    headers=((name, letters(size)),),
+                )
+                for number, name in enumerate(names)
+            ]
+        )
+    real_stage.put(real_stage.queue, b"good")
+    sent = [outcome for outcome in outcomes if outcome.kind is OutcomeKind.SENT]
+
+    drain(topic)
+
+    assert len(sent) > len(names) // 2 or kind == "azure_queue"
+    assert HeldDeadLetter.objects.count() == 0
+    assert Poison.objects.count() == len(sent) + 1
+    assert real_stage.contents(real_stage.queue) == []
