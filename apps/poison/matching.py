@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,8 +26,9 @@ RECENT = 1_000
 SAMPLE = 20
 # A longer body is not looked into, and none after so many bytes of them.
 MOST_OF_A_BODY = 1024 * 1024
-MOST_OF_ALL = 32 * 1024 * 1024
+MOST_OF_ALL = 4 * 1024 * 1024
 AT_ONCE = 50
+LONGEST_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +89,8 @@ class Matcher:
 class Preview:
     """What would have matched: `matched` of the `of` newest that were looked at.
 
-    `sample` holds the newest that matched. `unread` had too large a body for a rule to
-    be tried on it, and are in no other number.
+    `sample` holds the newest that matched. `unread` were too large for a rule to be
+    tried on them, or there was no time left, and are in no other number.
     """
 
     matched: int
@@ -201,16 +203,22 @@ class Message:
 def _messages(
     poisons: Sequence[Poison], tried: Sequence[rules.Rule]
 ) -> Iterator[Message]:
-    """Fetch what these rules look into, of the messages that are not too large."""
+    """Fetch what these rules look into, of the messages that are not too large.
+
+    Ends early where it takes too long: somebody waits for it.
+    """
+    until = time.monotonic() + LONGEST_SECONDS
     whole = any(isinstance(rule, rules.PointerRule) for rule in tried)
     chosen = list(_within_reason(poisons)) if whole else list(poisons)
     fields = ("poison_id", "headers", "content")[: 3 if whole else 2]
     for start in range(0, len(chosen), AT_ONCE):
         batch = chosen[start : start + AT_ONCE]
         wanted = [poison.pk for poison in batch]
-        found = Body.objects.filter(poison_id__in=wanted).values_list(*fields)
-        held = {row[0]: row[1:] for row in found}
+        found = Body.objects.with_usual_headers().filter(poison_id__in=wanted)
+        held = {row[0]: row[1:] for row in found.values_list(*fields)}
         for poison in batch:
+            if time.monotonic() > until:
+                return
             if poison.pk in held:
                 yield _message(poison, *held[poison.pk])
 

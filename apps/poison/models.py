@@ -19,7 +19,12 @@ from apps.brokers.models import Topic
 from apps.core.fields import CurrentTransaction, TransactionIdField
 from apps.core.ids import unraw
 from apps.core.text import storable
-from apps.poison.querysets import PoisonQuerySet, ProblemQuerySet, SkipQuerySet
+from apps.poison.querysets import (
+    BodyQuerySet,
+    PoisonQuerySet,
+    ProblemQuerySet,
+    SkipQuerySet,
+)
 from apps.poison.states import (
     GIVEN_BACK,
     IN_FLIGHT,
@@ -238,6 +243,8 @@ class Body(models.Model):
     content = models.BinaryField()
     headers = ArrayField(models.BinaryField(), default=list)
     content_type = models.TextField(null=True)
+
+    objects = BodyQuerySet.as_manager()
 
     class Meta:
         db_table = "poison_body"

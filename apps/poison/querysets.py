@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
 from django.db import models
-from django.db.models import Count, Exists, F, OuterRef, Q
+from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Q
 from django.db.models.expressions import RawSQL
 
 from apps.brokers import topic_ids
@@ -15,7 +15,10 @@ from apps.poison.query import Query
 from apps.poison.states import SHOWN, Shown, State
 
 if TYPE_CHECKING:
-    from apps.poison.models import Poison, Problem, Skip
+    from apps.poison.models import Body, Poison, Problem, Skip
+
+# In bytes, as they are stored.
+LARGEST_HEADERS = 64 * 1024
 
 
 class PoisonQuerySet(models.QuerySet["Poison"]):
@@ -61,6 +64,15 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         for problem, state, number in found:
             counts[problem][SHOWN[State(state)]] += number
         return counts
+
+
+class BodyQuerySet(models.QuerySet["Body"]):
+    def with_usual_headers(self) -> Self:
+        """Leave out those whose headers are too large to read those of many."""
+        size = Func(
+            F("headers"), function="pg_column_size", output_field=IntegerField()
+        )
+        return self.alias(headers_size=size).filter(headers_size__lte=LARGEST_HEADERS)
 
 
 class ProblemQuerySet(models.QuerySet["Problem"]):

@@ -22,20 +22,28 @@ SHOWN_BYTES = 64 * 1024
 CHUNK = 1024 * 1024
 # One guard may send a traceback of megabytes; twenty of them are no page.
 SHOWN_CHARACTERS = 16 * 1024
-# A list reads the headers of many messages: larger ones than these it leaves out.
-LARGEST_HEADERS = 64 * 1024
+# A message has a handful; of one that is hostile, a page shows the first.
+SHOWN_HEADERS = 200
 # A list that stays open and refreshes itself is one reading, not thousands.
 ONE_READING = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FirstHeaders:
+    """The headers of a message that a page has room for; `total` counts all."""
+
+    pairs: tuple[Header, ...]
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Revealed:
-    """The headers, and the start of a body: `content` is at most `limit` of `size`."""
+    """The start of a message: `content` is at most `limit` of `size`."""
 
     poison: Poison
     content: bytes
     size: int
-    headers: tuple[Header, ...]
+    headers: FirstHeaders
     content_type: str | None
 
     @property
@@ -88,20 +96,33 @@ def header_names(*, poison_id: int) -> list[bytes]:
 
 
 def headers(*, poison_id: int) -> tuple[Header, ...]:
-    """Read the headers of a message; show values only as `reveal` or as public."""
+    """Read all headers of a message; show values only as `reveal` or as public."""
     return _pairs(Body.objects.values_list("headers", flat=True).get(poison=poison_id))
+
+
+def first_headers(*, poison_id: int) -> FirstHeaders:
+    """Read those that a page shows; show values only as `reveal` or as public."""
+    first, parts = (
+        Body.objects.annotate(
+            first=F("headers")[: 2 * SHOWN_HEADERS],
+            parts=Func(
+                F("headers"), function="cardinality", output_field=IntegerField()
+            ),
+        )
+        .values_list("first", "parts")
+        .get(poison=poison_id)
+    )
+    return FirstHeaders(pairs=_pairs(first), total=parts // 2)
 
 
 def headers_of(poisons: Collection[Poison]) -> dict[int, tuple[Header, ...]]:
     """Read the headers of many messages, but for those of unusual size."""
     if not poisons:
         return {}
-    weight = Func(F("headers"), function="pg_column_size", output_field=IntegerField())
-    bodies = Body.objects.annotate(weight=weight).filter(
+    bodies = Body.objects.with_usual_headers().filter(
         poison__in=[poison.pk for poison in poisons],
         # No body lies in a partition older than its capture: those are not looked at.
         day__gte=min(poison.captured_at for poison in poisons).date(),
-        weight__lte=LARGEST_HEADERS,
     )
     return {pk: _pairs(flat) for pk, flat in bodies.values_list("poison_id", "headers")}
 
@@ -138,13 +159,15 @@ def reveal(
     """Show the start of a body and the headers; puts on record that it was shown."""
     poison = visible(poison_id=poison_id, principal=principal)
     principal.require(Scope.BODIES_READ)
-    body = Body.objects.filter(poison=poison).defer("content").get()
+    content_type = Body.objects.values_list("content_type", flat=True).get(
+        poison=poison
+    )
     revealed = Revealed(
         poison=poison,
         content=_slice(poison_id, start=0, length=limit),
         size=poison.size,
-        headers=_pairs(body.headers),
-        content_type=body.content_type,
+        headers=first_headers(poison_id=poison_id),
+        content_type=content_type,
     )
     _record(poison, principal, now=now, how="shown")
     return revealed

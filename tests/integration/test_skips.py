@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from datetime import datetime, timedelta
 
@@ -10,7 +11,7 @@ from django.db import IntegrityError, transaction
 
 from apps.audit.models import Entry
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
-from apps.poison import skip_counts, skip_list, skip_reading
+from apps.poison import matching, querysets, skip_counts, skip_list, skip_reading
 from apps.poison.matching import Matcher, preview, swallowed
 from apps.poison.models import Poison, Skip, SkipCount, SkipList
 from apps.poison.skip_counts import Applied
@@ -297,6 +298,42 @@ def test_a_preview_samples_the_newest_and_leaves_large_bodies_alone(
 
     assert (seen.matched, seen.of, seen.unread) == (25, 25, 1)
     assert seen.sample == tuple(sorted((p.pk for p in found), reverse=True))[:20]
+
+
+def test_a_preview_reads_no_more_than_a_few_megabytes_of_bodies(now: datetime) -> None:
+    match = rule(pointer="/n", equals=1)
+    poisons(now, 6, body=b'{"n": 1}' + b" " * (matching.MOST_OF_A_BODY - 8))
+
+    seen = preview(topic=topic_named(), consumer_group=None, matcher=match)
+
+    most = matching.MOST_OF_ALL // matching.MOST_OF_A_BODY
+    assert (seen.matched, seen.of, seen.unread) == (most, most, 6 - most)
+
+
+def test_a_preview_leaves_out_messages_with_unusually_large_headers(
+    now: datetime,
+) -> None:
+    match = rule(header="kind", equals="Y")
+    noise = [("noise", random.randbytes(querysets.LARGEST_HEADERS))]
+    poisons(now, 1, headers=[("Kind", b"Y"), *noise])
+    poisons(now, 1, headers=[("Kind", b"Y")])
+
+    seen = preview(topic=topic_named(), consumer_group=None, matcher=match)
+
+    assert (seen.matched, seen.of, seen.unread) == (1, 1, 1)
+
+
+def test_a_preview_says_how_many_messages_it_had_no_time_for(
+    now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisons(now, 3, body=b'{"n": 1}')
+    monkeypatch.setattr(matching, "LONGEST_SECONDS", 0.0)
+
+    seen = preview(
+        topic=topic_named(), consumer_group=None, matcher=rule(pointer="/n", equals=1)
+    )
+
+    assert (seen.matched, seen.of, seen.unread) == (0, 0, 3)
 
 
 def test_a_rule_that_matches_every_recent_message_needs_a_word_more(

@@ -103,7 +103,9 @@ class Redrive(Schema):
 
 class PoisonDetail(Poison):
     bookmark = Text()
-    header_names = serializers.ListField(child=Text())
+    header_names = serializers.ListField(
+        child=Text(), help_text="of the first 200, each at most 1,024 bytes"
+    )
     failures = Failure(many=True, help_text="the newest 50")
     redrives = Redrive(many=True, help_text="the newest 50")
     operations = OperationRow(many=True, help_text="that held it; the newest 50")

@@ -17,6 +17,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 
 MOST_FAILURES = 50
+LONGEST_NAME = 1024
 MOST_REDRIVES = 50
 MOST_ENTRIES = 50
 
@@ -50,12 +51,12 @@ def matching(query: Query, window: Window, principal: Principal) -> Page[Poison]
 def one(poison_id: int, principal: Principal) -> PoisonSeen:
     """Find a poison and its story; raises Absent where it is not seen."""
     poison = reading.visible(poison_id=poison_id, principal=principal)
-    names = reading.header_names(poison_id=poison_id)
+    headers = reading.first_headers(poison_id=poison_id)
     redrives = Redrive.objects.filter(poison=poison).select_related("topic", "item")
     decisions = _operations(poison, principal)
     return PoisonSeen(
         poison=poison,
-        header_names=[readable(name) for name in names],
+        header_names=[readable(name[:LONGEST_NAME]) for name, _ in headers.pairs],
         failures=reading.failures(
             Failure.objects.filter(poison=poison), limit=MOST_FAILURES
         ),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Self
 
 from django.db.models import Q
 
@@ -21,13 +23,14 @@ from apps.poison import origins, reading
 from apps.poison.headers import is_public
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query, Term
-from apps.poison.reading import FailureSeen, Revealed
+from apps.poison.reading import FailureSeen, FirstHeaders, Revealed
 from apps.poison.states import Shown
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item
 
 MOST_SHOWN = 20
 MASKED = "••••••"
+SHOWN_BYTES_OF_HEADER = 1024
 _SENSITIVE = re.compile(
     r"auth|cookie|token|secret|passw|credential|api.?key", re.IGNORECASE
 )
@@ -46,12 +49,27 @@ class MessageList:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HeaderRows:
+    """Names and values as a page shows them; `more` headers have no row."""
+
+    rows: Sequence[tuple[str, str]]
+    more: int
+
+    @classmethod
+    def of(cls, headers: FirstHeaders, show: Callable[[bytes, bytes], str]) -> Self:
+        return cls(
+            rows=[(_start(name), show(name, value)) for name, value in headers.pairs],
+            more=headers.total - len(headers.pairs),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MessageDetail:
     message: Poison
     failures: list[FailureSeen]
     redrives: list[Redrive]
     entries: list[Entry]
-    headers: list[tuple[str, str]]
+    headers: HeaderRows
     skips: list[SkipRow]
     beside: Beside
     given_back_to: str = ""
@@ -89,13 +107,14 @@ def last_failed_at(principal: Principal) -> datetime | None:
 def one(message_id: int, principal: Principal, *, now: datetime) -> MessageDetail:
     """Show a message without its contents; raises Absent where it is not seen."""
     message = reading.visible(poison_id=message_id, principal=principal)
-    headers = [unrevealed(*pair) for pair in reading.headers(poison_id=message_id)]
+    first = reading.first_headers(poison_id=message_id)
+    headers = HeaderRows.of(first, unrevealed_value)
     return _detail(message, principal, headers, now=now)
 
 
 def opened(revealed: Revealed, principal: Principal, *, now: datetime) -> MessageDetail:
     """Show a message with the contents that were revealed."""
-    headers = [legible(name, value) for name, value in revealed.headers]
+    headers = HeaderRows.of(revealed.headers, revealed_value)
     return _detail(
         revealed.poison,
         principal,
@@ -107,13 +126,23 @@ def opened(revealed: Revealed, principal: Principal, *, now: datetime) -> Messag
 
 
 def legible(name: bytes, value: bytes) -> tuple[str, str]:
-    shown = readable(name)
-    return shown, MASKED if is_secret(shown) else readable(value)
+    return _start(name), revealed_value(name, value)
 
 
-def unrevealed(name: bytes, value: bytes) -> tuple[str, str]:
-    """Show a header to a person who has not revealed the message."""
-    return readable(name), readable(value) if is_public(name) else MASKED
+def revealed_value(name: bytes, value: bytes) -> str:
+    return MASKED if is_secret(readable(name)) else _start(value)
+
+
+def unrevealed_value(name: bytes, value: bytes) -> str:
+    """Give the value of a header for a person who has not revealed the message."""
+    return _start(value) if is_public(name) else MASKED
+
+
+def _start(text: bytes) -> str:
+    """Show the start of a name or a value, and how much there is of a longer one."""
+    if len(text) <= SHOWN_BYTES_OF_HEADER:
+        return readable(text)
+    return f"{readable(text[:SHOWN_BYTES_OF_HEADER])}… ({len(text):,} bytes)"
 
 
 def is_secret(header: str) -> bool:
@@ -124,7 +153,7 @@ def is_secret(header: str) -> bool:
 def _detail(
     message: Poison,
     principal: Principal,
-    headers: list[tuple[str, str]],
+    headers: HeaderRows,
     *,
     now: datetime,
     body: BodyView | None = None,

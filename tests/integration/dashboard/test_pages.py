@@ -253,6 +253,26 @@ def test_header_values_come_with_the_body_and_secrets_never(
     assert "hunter2" not in after
 
 
+def test_a_page_shows_the_first_headers_and_the_start_of_long_ones(
+    anna: Client, now: datetime
+) -> None:
+    long = [("n" * 5_000, b"short"), ("long", b"v" * 1_024 + b"w" * 1_000)]
+    headers = [*long, *((f"h{number:03}", b"x") for number in range(300))]
+    (poison,) = poisons(now, 1, headers=headers)
+
+    before = get(anna, f"/messages/{poison.pk}")
+    after = anna.post(f"/messages/{poison.pk}/reveal").content.decode()
+
+    for page in (before, after):
+        assert "And 102 more headers, which a requeue sends as well." in page
+        assert "(5,000 bytes)" in page
+        assert "h197" in page
+        assert "h198" not in page
+        assert len(page) < 200_000
+    assert "(2,024 bytes)" in after
+    assert "vw" not in after
+
+
 def test_showing_a_body_is_put_on_record(anna: Client, now: datetime) -> None:
     (poison,) = poisons(now, 1)
 
