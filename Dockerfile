@@ -50,5 +50,4 @@ COPY --from=packages /opt/venv /opt/venv
 EXPOSE 8000
 HEALTHCHECK --interval=15s --timeout=5s --start-period=30s \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/healthz', timeout=4)"]
-CMD ["uvicorn", "poisonweb.asgi:application", "--host", "0.0.0.0", "--port", "8000", \
-    "--lifespan", "off", "--no-access-log", "--timeout-graceful-shutdown", "2"]
+CMD ["python", "-m", "poisonweb.web", "--host", "0.0.0.0", "--port", "8000"]

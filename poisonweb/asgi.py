@@ -8,12 +8,14 @@ import warnings
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "poisonweb.settings")
 
 import django
+from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import InterfaceError, OperationalError, close_old_connections
 
 from apps.core import celery_limits
 from poisonweb.celery import app
 from poisonweb.handler import OneHop
-from poisonweb.limits import in_turn, limited
+from poisonweb.limits import MIB, Scope, in_turn, limited
 
 # WhiteNoise streams our few small files from plain iterators; no reader waits for that.
 warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronous")
@@ -37,9 +39,22 @@ app.conf.update(
 )
 
 django.setup(set_prefix=False)
+from apps.team import senders  # noqa: E402 - has models, so it comes after the set-up
+
+
+def _is_known(scope: Scope) -> bool:
+    try:
+        return senders.is_known(dict(scope["headers"]))
+    except (OperationalError, InterfaceError):
+        raise ConnectionError("Postgres is away") from None
+    finally:
+        close_old_connections()
+
+
 # A little more than the API takes, so that its own answer names the limit. Thousands of
 # consumers come back together: in turns, within the connections that there are.
 application = limited(
     in_turn(OneHop(), below="/api/v1/skips", most=8),
-    most=settings.POISONWEB_REQUEST_LIMIT + 1024 * 1024,
+    most_of_api=settings.POISONWEB_REQUEST_LIMIT + MIB,
+    recognise=sync_to_async(_is_known, thread_sensitive=False),
 )

@@ -1,13 +1,16 @@
-"""What a request may weigh before anybody says who sends it, and when it has its turn.
+"""What a request may weigh, and when it has its turn.
 
 Django spools a request to disk, whole, before a view can refuse it: a stranger could
-fill the disk. So its bytes are counted on the way in.
+fill the disk. So its bytes are counted on the way in, and most of them are taken only
+from who is known.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -16,38 +19,104 @@ Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
+# Says whether the sender of a request is known; raises ConnectionError where nobody can
+# say so at the moment.
+Recognise = Callable[[Scope], Awaitable[bool]]
+
+KIB, MIB = 1024, 1024 * 1024
+# A sign-in needs some hundred bytes; a form, with all that a page can select, 20,000.
+MOST_OF_A_STRANGER, MOST_OF_A_FORM = 64 * KIB, MIB
+API = "/api/v1/"
 
 
-class TooHeavy(Exception):
-    """The request has more bytes than are taken from anybody."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal(Exception):
+    """Why a request is not taken, as its sender is told."""
+
+    status: HTTPStatus
+    detail: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-def limited(application: Application, *, most: int) -> Application:
-    """Answer 413 to a request of more than `most` bytes, and read no more of it."""
+def limited(
+    application: Application, *, most_of_api: int, recognise: Recognise
+) -> Application:
+    """Refuse a request as soon as it has more bytes than it may, and read no more.
+
+    Anybody may send 64 KiB. Beyond, the sender has to be known, and may send a form of
+    1 MiB or `most_of_api` bytes to the API.
+    """
 
     async def counting(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await application(scope, receive, send)
             return
-        if _declared(scope) > most:
-            await _refuse(send, most)
-            return
-        weighed = 0
+        weight = _Weight(scope, most_of_api=most_of_api, recognise=recognise)
 
         async def weigh() -> Message:
-            nonlocal weighed
             message = await receive()
-            weighed += len(message.get("body", b""))
-            if weighed > most:
-                raise TooHeavy
+            await weight.add(len(message.get("body", b"")))
             return message
 
         try:
+            _check_length(scope)
+            await weight.expect(_declared(scope))
             await application(scope, weigh, send)
-        except TooHeavy:
-            await _refuse(send, most)
+        except Refusal as refusal:
+            await _refuse(send, refusal)
 
     return counting
+
+
+class _Weight:
+    """The bytes of one request; asks once who sends it, and only if it must."""
+
+    def __init__(self, scope: Scope, *, most_of_api: int, recognise: Recognise) -> None:
+        self._scope = scope
+        self._is_of_api = scope["path"].startswith(API)
+        self._most = most_of_api if self._is_of_api else MOST_OF_A_FORM
+        self._recognise = recognise
+        self._is_known = False
+        self._bytes = 0
+
+    async def add(self, size: int) -> None:
+        self._bytes += size
+        await self.expect(self._bytes)
+
+    async def expect(self, size: int) -> None:
+        """Raise Refusal for a request of so many bytes."""
+        if size > self._most:
+            raise self._too_large()
+        if size > MOST_OF_A_STRANGER and not self._is_known:
+            await self._ask()
+
+    async def _ask(self) -> None:
+        try:
+            self._is_known = await self._recognise(self._scope)
+        except ConnectionError:
+            raise Refusal(
+                status=HTTPStatus.SERVICE_UNAVAILABLE,
+                detail="Nobody can say at the moment who sends this: try again.",
+                headers=((b"retry-after", b"5"),),
+            ) from None
+        if not self._is_known:
+            raise Refusal(
+                status=HTTPStatus.UNAUTHORIZED,
+                detail=f"A request of more than {MOST_OF_A_STRANGER} bytes needs a key"
+                " that may be used, or a person who is signed in.",
+                headers=((b"www-authenticate", b"Bearer"),),
+            )
+
+    def _too_large(self) -> Refusal:
+        remedy = (
+            "send fewer members at once, or raise POISONWEB_REQUEST_LIMIT"
+            if self._is_of_api
+            else "use the API for more"
+        )
+        return Refusal(
+            status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            detail=f"A request here has at most {self._most} bytes: {remedy}.",
+        )
 
 
 def in_turn(application: Application, *, below: str, most: int) -> Application:
@@ -90,22 +159,39 @@ def in_turn(application: Application, *, below: str, most: int) -> Application:
     return taking_turns
 
 
+def _check_length(scope: Scope) -> None:
+    """Refuse a request whose end is told in two ways (RFC 9112, section 6.1).
+
+    A proxy that goes by the other one would take what follows for another request.
+    """
+    names = {name for name, _ in scope["headers"]}
+    if names >= {b"content-length", b"transfer-encoding"}:
+        raise Refusal(
+            status=HTTPStatus.BAD_REQUEST,
+            detail="Send Content-Length or Transfer-Encoding, not both.",
+        )
+
+
 def _declared(scope: Scope) -> int:
     value = dict(scope["headers"]).get(b"content-length", b"0")
     return int(value) if value.isdigit() else 0
 
 
-async def _refuse(send: Send, most: int) -> None:
-    body = (
-        f'{{"type": "about:blank", "title": "Request Entity Too Large", "status": 413,'
-        f' "detail": "A request has at most {most} bytes: send fewer failures at once,'
-        f' or raise POISONWEB_REQUEST_LIMIT."}}'
-    ).encode()
+async def _refuse(send: Send, refusal: Refusal) -> None:
+    problem = {
+        "type": "about:blank",
+        "title": refusal.status.phrase,
+        "status": refusal.status,
+        "detail": refusal.detail,
+    }
+    body = json.dumps(problem).encode()
     headers = [
         (b"content-type", b"application/problem+json"),
         (b"content-length", b"%d" % len(body)),
+        # The rest of the request is not read.
         (b"connection", b"close"),
+        *refusal.headers,
     ]
     start = {"type": "http.response.start", "headers": headers}
-    await send({**start, "status": HTTPStatus.REQUEST_ENTITY_TOO_LARGE.value})
+    await send({**start, "status": refusal.status.value})
     await send({"type": "http.response.body", "body": body})

@@ -11,6 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from poisonweb import env as environment
 from poisonweb.embedded import discovery
 from poisonweb.embedded.secrets import secret
+from poisonweb.limits import MOST_OF_A_FORM
 
 try:
     ENV = environment.load(os.environ)
@@ -113,6 +114,7 @@ DATABASES = {"default": _database(ENV.database_url or "")}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_USER_MODEL = "team.User"
+AUTHENTICATION_BACKENDS = ["apps.team.backends.PasswordBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
@@ -181,8 +183,8 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
 }
 
-# The parser bounds what it inflates itself; Django must not cut a batch off before it.
-DATA_UPLOAD_MAX_MEMORY_SIZE = ENV.request_limit
+# Of forms alone: the API's parser reads its stream itself, to its own limit.
+DATA_UPLOAD_MAX_MEMORY_SIZE = MOST_OF_A_FORM
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000
 
 CELERY_BROKER_URL = ENV.celery_broker_url

@@ -152,12 +152,7 @@ def _guarded(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _web(port: int) -> tuple[str, ...]:
-    return _python(
-        *("-m", "uvicorn", "poisonweb.asgi:application", "--lifespan", "off"),
-        *("--host", LOOPBACK, "--port", str(port), "--no-access-log"),
-        # Without it an open stream keeps the server from ending.
-        *("--timeout-graceful-shutdown", "2"),
-    )
+    return _python("-m", "poisonweb.web", "--host", LOOPBACK, "--port", str(port))
 
 
 def _worker(level: str, queue: str, *, size: int) -> tuple[str, ...]:

@@ -217,7 +217,7 @@ def test_neither_a_kill_nor_a_stop_leaves_a_process_even_while_spark_works(
 
     with started(place, *START, seconds=60, changes=quiet) as product:
         assert old & processes_of(product.var) == set()
-        assert len([pid for pid in processes_of(product.var) if is_uvicorn(pid)]) == 1
+        assert len([pid for pid in processes_of(product.var) if is_web(pid)]) == 1
         assert READY.fullmatch(product.ready_line)
 
         eventually(lambda: bool(sparks(product.var)), seconds=60)
@@ -231,8 +231,8 @@ def sparks(var: Path) -> list[int]:
     return [pid for pid in processes_of(var) if b"SparkSubmit" in command(pid)]
 
 
-def is_uvicorn(pid: int) -> bool:
-    return b"uvicorn" in command(pid)
+def is_web(pid: int) -> bool:
+    return b"poisonweb.web" in command(pid)
 
 
 def command(pid: int) -> bytes:

@@ -85,8 +85,7 @@ def visitor(environment: dict[str, str]) -> Iterator[Browser]:
     port = free_port()
     web = subprocess.Popen(
         [
-            *(sys.executable, "-m", "uvicorn", "poisonweb.asgi:application"),
-            *("--port", str(port), "--lifespan", "off", "--log-level", "error"),
+            *(sys.executable, "-m", "poisonweb.web", "--port", str(port)),
         ],
         cwd=ROOT,
         env=environment,

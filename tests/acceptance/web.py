@@ -59,12 +59,8 @@ class Web:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = ("uvicorn", "poisonweb.asgi:application", "--lifespan", "off")
         self.process = subprocess.Popen(
-            (
-                *(sys.executable, "-m", *command, "--port", str(self.port)),
-                *("--log-level", "error", "--timeout-graceful-shutdown", "1"),
-            ),
+            (sys.executable, "-m", "poisonweb.web", "--port", str(self.port)),
             cwd=ROOT,
             env={**os.environ, "DATABASE_URL": url_of_this_database()},
         )

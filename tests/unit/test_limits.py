@@ -1,14 +1,19 @@
-"""What a stranger may send: so many bytes, and not one more."""
+"""What a request may weigh: so many bytes of its kind, and of a stranger fewer."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Sequence
 
 import pytest
 
+from poisonweb.limits import MOST_OF_A_FORM as FORM
+from poisonweb.limits import MOST_OF_A_STRANGER as STRANGER
 from poisonweb.limits import Message, Receive, Scope, Send, limited
 
-LIMIT = 10
+API = 4 * FORM
+PIECE = 16 * 1024
 
 
 async def reading(_: Scope, receive: Receive, send: Send) -> None:
@@ -22,38 +27,132 @@ async def reading(_: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"%d" % total})
 
 
-def answer(*chunks: bytes, declared: bytes | None = None) -> tuple[int, int]:
-    """Send the chunks; give the status, and how many of them were read."""
-    sent: list[Message] = []
-    left = list(chunks)
+class Sender:
+    """Sends a request in pieces; `asked` counts how often it was asked who it is."""
 
-    async def receive() -> Message:
-        body = left.pop(0)
-        return {"type": "http.request", "body": body, "more_body": bool(left)}
+    def __init__(self, size: int, *, known: bool | None = True) -> None:
+        self.size = size
+        self.known = known
+        self.left = size
+        self.asked = 0
+        self.answer: list[Message] = []
 
-    async def send(message: Message) -> None:
-        sent.append(message)
+    async def receive(self) -> Message:
+        size = min(PIECE, self.left)
+        self.left -= size
+        return {"type": "http.request", "body": b"x" * size, "more_body": self.left > 0}
 
-    headers = [] if declared is None else [(b"content-length", declared)]
-    scope = {"type": "http", "headers": headers}
-    asyncio.run(limited(reading, most=LIMIT)(scope, receive, send))
-    return sent[0]["status"], len(chunks) - len(left)
+    async def send(self, message: Message) -> None:
+        self.answer.append(message)
+
+    async def recognise(self, _: Scope) -> bool:
+        self.asked += 1
+        if self.known is None:
+            raise ConnectionError
+        return self.known
+
+    def status(self, path: str, *, headers: Sequence[tuple[bytes, bytes]] = ()) -> int:
+        scope = {"type": "http", "path": path, "headers": list(headers)}
+        application = limited(reading, most_of_api=API, recognise=self.recognise)
+        asyncio.run(application(scope, self.receive, self.send))
+        status: int = self.answer[0]["status"]
+        return status
+
+    @property
+    def sent(self) -> int:
+        return self.size - self.left
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return dict(self.answer[0]["headers"])
 
 
 @pytest.mark.parametrize(
-    ("chunks", "declared", "expected"),
+    ("path", "size", "known", "status"),
     [
-        ((b"x" * 10,), b"10", (200, 1)),
-        ((b"x" * 11,), b"11", (413, 0)),  # refused by its own word, unread
-        ((b"x" * 6, b"x" * 5, b"x"), None, (413, 2)),  # and read no further
-        ((b"x" * 6, b"x" * 5, b"x"), b"1", (413, 2)),  # whatever it claims
-        ((b"x",), b"many", (200, 1)),
+        ("/sign-in", STRANGER, False, 200),
+        ("/sign-in", STRANGER + 1, False, 401),
+        ("/sign-in", STRANGER + 1, True, 200),
+        ("/skips/new", FORM, True, 200),
+        ("/skips/new", FORM + 1, True, 413),
+        ("/api/v1/failures", STRANGER + 1, False, 401),
+        ("/api/v1/failures", FORM + 1, True, 200),
+        ("/api/v1/failures", API, True, 200),
+        ("/api/v1/failures", API + 1, True, 413),
+        ("/api/v1/failures", STRANGER + 1, None, 503),
     ],
 )
-def test_a_request_over_the_limit_is_refused(
-    chunks: tuple[bytes, ...], declared: bytes | None, expected: tuple[int, int]
+def test_a_request_is_refused_by_its_size_and_its_sender(
+    path: str, size: int, known: bool | None, status: int
 ) -> None:
-    assert answer(*chunks, declared=declared) == expected
+    in_pieces, declared = Sender(size, known=known), Sender(size, known=known)
+    length = (b"content-length", b"%d" % size)
+
+    assert in_pieces.status(path) == status
+    assert declared.status(path, headers=[length]) == status
+
+
+def test_no_more_is_read_than_shows_that_it_is_too_much() -> None:
+    stranger, person = Sender(API, known=False), Sender(API)
+
+    stranger.status("/sign-in")
+    person.status("/skips/new")
+
+    assert stranger.sent <= STRANGER + PIECE
+    assert person.sent <= FORM + PIECE
+    assert stranger.headers[b"connection"] == b"close"
+
+
+def test_a_request_that_says_how_long_it_is_is_refused_unread() -> None:
+    sender = Sender(API + 1)
+
+    sender.status("/api/v1/failures", headers=[(b"content-length", b"%d" % (API + 1))])
+
+    assert sender.sent == 0
+
+
+def test_who_sends_is_asked_once_and_only_of_a_large_request() -> None:
+    small, large = Sender(STRANGER), Sender(API)
+
+    small.status("/api/v1/failures")
+    large.status("/api/v1/failures")
+
+    assert (small.asked, large.asked) == (0, 1)
+
+
+def test_a_claim_of_few_bytes_changes_nothing() -> None:
+    sender = Sender(STRANGER + 1, known=False)
+
+    assert sender.status("/sign-in", headers=[(b"content-length", b"1")]) == 401
+
+
+@pytest.mark.parametrize(
+    ("size", "known", "name", "words"),
+    [
+        (API + 1, True, b"content-type", "raise POISONWEB_REQUEST_LIMIT"),
+        (STRANGER + 1, False, b"www-authenticate", "needs a key"),
+        (STRANGER + 1, None, b"retry-after", "try again"),
+    ],
+)
+def test_a_refusal_says_what_to_do(
+    size: int, known: bool | None, name: bytes, words: str
+) -> None:
+    sender = Sender(size, known=known)
+
+    sender.status("/api/v1/failures")
+
+    problem = json.loads(sender.answer[1]["body"])
+    assert name in sender.headers
+    assert words in problem["detail"]
+    assert problem["status"] == sender.answer[0]["status"]
+
+
+def test_a_request_with_two_lengths_is_refused() -> None:
+    both = [(b"content-length", b"5"), (b"transfer-encoding", b"chunked")]
+    sender = Sender(5)
+
+    assert sender.status("/api/v1/failures", headers=both) == 400
+    assert sender.sent == 0
 
 
 def test_what_is_no_request_passes() -> None:
@@ -62,12 +161,9 @@ def test_what_is_no_request_passes() -> None:
     async def application(scope: Scope, _: Receive, __: Send) -> None:
         seen.append(scope["type"])
 
-    async def nothing() -> Message:
-        return {}
-
-    async def send(_: Message) -> None:
-        seen.append("sent")
-
-    asyncio.run(limited(application, most=LIMIT)({"type": "lifespan"}, nothing, send))
+    sender = Sender(0)
+    bounded = limited(application, most_of_api=API, recognise=sender.recognise)
+    asyncio.run(bounded({"type": "lifespan"}, sender.receive, sender.send))
 
     assert seen == ["lifespan"]
+    assert sender.answer == []

@@ -1,0 +1,38 @@
+"""Who sends a request, before any of it is read: its headers are all there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from django.conf import settings
+from django.contrib.auth import get_user
+from django.contrib.sessions.backends.db import SessionStore
+from django.http import HttpRequest, parse_cookie
+
+from apps.core import clock
+from apps.team.services import recognise
+
+SCHEME = "bearer"
+
+
+def is_known(headers: Mapping[bytes, bytes]) -> bool:
+    """Check for a key that may be used, or the session of a person who is signed in.
+
+    `headers` have lower-case names. What the sender may do is asked later, by the view.
+    """
+    scheme, _, secret = _text(headers, b"authorization").partition(" ")
+    if scheme.lower() == SCHEME:
+        return recognise(secret=secret.strip(), now=clock.now()) is not None
+    cookies = parse_cookie(_text(headers, b"cookie"))
+    session = cookies.get(settings.SESSION_COOKIE_NAME, "")
+    return bool(session) and _is_of_a_person(session)
+
+
+def _is_of_a_person(session: str) -> bool:
+    request = HttpRequest()
+    request.session = SessionStore(session)
+    return get_user(request).is_authenticated
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")
