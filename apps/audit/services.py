@@ -29,6 +29,12 @@ class Action(StrEnum):
     KEY_CREATED = "api_key.created"
     KEY_REVOKED = "api_key.revoked"
     USER_CREATED = "user.created"
+    USER_ALTERED = "user.altered"
+    SESSIONS_ENDED = "user.sessions_ended"
+    USER_SIGNED_IN = "user.signed_in"
+    USER_SIGNED_OUT = "user.signed_out"
+    SIGN_IN_FAILED = "user.sign_in_failed"
+    SIGN_INS_SUSPICIOUS = "user.sign_ins_suspicious"
     PASSWORD_SET = "user.password_set"  # noqa: S105 - the name of an action
     TOPIC_REGISTERED = "topic.registered"
     TOPIC_ALTERED = "topic.altered"

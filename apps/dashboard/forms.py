@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Self
 
 from django import forms
+from django.contrib.auth.forms import AuthenticationForm
 from django.http import QueryDict
 
 from apps.audit.services import Action
@@ -13,6 +15,7 @@ from apps.dashboard.paging import MAX_ID
 from apps.dashboard.selectors.skips import SkipsWanted
 from apps.dashboard.selectors.topics import TopicsWanted
 from apps.dashboard.selectors.trail import Wanted
+from apps.team.errors import TooManySignIns
 from apps.triage.services.selection import REASON_LIMIT, Route
 from apps.triage.states import ASKED
 from poisonguard.contract import NAME_LIMIT
@@ -34,6 +37,19 @@ def require_valid(form: forms.Form) -> None:
     if not form.is_valid():
         field, problems = next(iter(form.errors.items()))
         raise Invalid(field, str(problems[0]).rstrip("."))
+
+
+class SignInForm(AuthenticationForm):
+    """Name and password; `delay` is set where the next attempt has to wait."""
+
+    delay: timedelta | None = None
+
+    def clean(self) -> dict[str, Any]:
+        try:
+            return super().clean()
+        except TooManySignIns as refusal:
+            self.delay = refusal.delay
+            raise forms.ValidationError(str(refusal)) from None
 
 
 class SelectionForm(forms.Form):

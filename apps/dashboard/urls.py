@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.views import LoginView, LogoutView
+from django.contrib.auth.views import LogoutView
 from django.urls import path
 
 from apps.dashboard.views import (
@@ -22,14 +22,10 @@ from apps.dashboard.views import (
 )
 from apps.dashboard.views import help as manual
 
-SIGN_IN = LoginView.as_view(
-    template_name="registration/sign_in.html", redirect_authenticated_user=True
-)
-
 urlpatterns = [
     path("", overview.index, name="home"),
     path("first-steps/dismiss", overview.put_away, name="first-steps-dismiss"),
-    path("sign-in", SIGN_IN, name="sign-in"),
+    path("sign-in", account.SignIn.as_view(), name="sign-in"),
     path("sign-out", LogoutView.as_view(), name="sign-out"),
     path("preferences", account.preferences, name="preferences"),
     path("problems", problems.index, name="problems"),

@@ -6,6 +6,7 @@ from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
+from django.utils.crypto import salted_hmac
 
 from apps.core.actor import Actor
 from apps.team.rights import GRANTS, Principal, Role, Scope
@@ -16,6 +17,7 @@ class User(AbstractUser):
 
     role = models.CharField(max_length=10, default=Role.VIEWER.value)
     reads_bodies = models.BooleanField(default=False)
+    sessions_ended_at = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "team_user"
@@ -25,6 +27,14 @@ class User(AbstractUser):
                 condition=Q(role__in=[role.value for role in Role]),
             ),
         ]
+
+    def get_session_auth_hash(self) -> str:
+        """Give what each session has to match: it changes when sessions are ended."""
+        usual = super().get_session_auth_hash()
+        if self.sessions_ended_at is None:
+            return usual
+        ended = self.sessions_ended_at.isoformat()
+        return salted_hmac("team.sessions", usual + ended).hexdigest()
 
     @property
     def principal(self) -> Principal:
@@ -68,6 +78,37 @@ class ApiKey(models.Model):
             topics=tuple(self.topics),
             source="api",
         )
+
+
+class SignInFailures(models.Model):
+    """How often a password was wrong of late, by who sent it and for which account."""
+
+    class CountedBy(models.TextChoices):
+        ADDRESS = "address"
+        ACCOUNT_AT_ADDRESS = "account_at_address"
+        ACCOUNT = "account"
+
+    counted_by = models.CharField(max_length=20)
+    digest = models.BinaryField(help_text="SHA-256 of the address, the account or both")
+    number = models.PositiveIntegerField()
+    last_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        db_table = "team_sign_in_failures"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["counted_by", "digest"], name="team_sign_in_failures_once"
+            ),
+            models.CheckConstraint(
+                name="team_sign_in_failures_counted_by_is_known",
+                condition=Q(
+                    counted_by__in=["address", "account_at_address", "account"]
+                ),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.number} by {self.counted_by}"
 
 
 class IdempotencyKey(models.Model):

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
-from apps.core.errors import Invalid
+from apps.core.errors import Invalid, Refused
 from apps.team.models import ApiKey, User
 from apps.team.rights import ALL_TOPICS, Role, Scope
 
@@ -146,6 +146,66 @@ def set_password(*, user: User, password: str, actor: Actor, now: datetime) -> N
         actor=actor,
         now=now,
     )
+
+
+@transaction.atomic
+def alter_user(
+    *,
+    username: str,
+    role: Role | None = None,
+    reads_bodies: bool | None = None,
+    is_active: bool | None = None,
+    actor: Actor,
+    now: datetime,
+) -> User:
+    """Change what is given; who is disabled is signed out at once.
+
+    Raises Invalid for a name that nobody has, and Refused where no admin would be left.
+    """
+    user = _locked(username)
+    wanted = {"role": role, "reads_bodies": reads_bodies, "is_active": is_active}
+    before = {name: getattr(user, name) for name in wanted}
+    after = {name: before[name] if v is None else v for name, v in wanted.items()}
+    if after == before:
+        return user
+    for name, value in after.items():
+        setattr(user, name, str(value) if name == "role" else value)
+    user.save(update_fields=list(after))
+    active_admins = User.objects.filter(role=Role.ADMIN, is_active=True)
+    if before["role"] == Role.ADMIN and not active_admins.exists():
+        raise Refused(f"{username} is the last admin: make another one first.")
+    audit.record(
+        action=Action.USER_ALTERED,
+        subject=f"user:{username}",
+        actor=actor,
+        now=now,
+        detail={"before": before, "after": after},
+    )
+    return user
+
+
+@transaction.atomic
+def end_sessions(*, username: str, actor: Actor, now: datetime) -> None:
+    """Sign a person out everywhere; raises Invalid for a name that nobody has."""
+    user = _locked(username)
+    user.sessions_ended_at = now
+    user.save(update_fields=["sessions_ended_at"])
+    audit.record(
+        action=Action.SESSIONS_ENDED,
+        subject=f"user:{username}",
+        actor=actor,
+        now=now,
+    )
+
+
+def _locked(username: str) -> User:
+    # All admins, so that two changes at once do not leave none.
+    admins = User.objects.select_for_update().filter(role=Role.ADMIN).order_by("pk")
+    list(admins.values_list("pk"))
+    user = User.objects.select_for_update().filter(username=username).first()
+    if user is None:
+        raise Invalid("username", f"nobody is called {username}")
+    return user
 
 
 def _digest(secret: str) -> bytes:

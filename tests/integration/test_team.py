@@ -7,8 +7,10 @@ from datetime import datetime, timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import Client
 
 from apps.audit.models import Entry
+from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Invalid
 from apps.team import services
@@ -125,3 +127,153 @@ def test_people_are_added_with_a_role(
     vera = User.objects.get(username="vera")
     assert vera.check_password("correct horse")
     assert (vera.role, vera.reads_bodies) == ("viewer", False)
+
+
+def person(now: datetime, name: str = "anna", role: Role = Role.VIEWER) -> User:
+    return services.create_user(
+        username=name,
+        password="correct horse",
+        role=role,
+        reads_bodies=False,
+        actor=ANNA,
+        now=now,
+    )
+
+
+def change(*words: str) -> None:
+    call_command("change_user", *words, stdout=io.StringIO())
+
+
+def test_a_person_is_given_another_role_and_the_right_to_read_bodies(
+    now: datetime,
+) -> None:
+    person(now)
+
+    change("anna", "--role", "operator", "--reads-bodies")
+    change("anna", "--role", "operator")
+
+    user = User.objects.get()
+    [entry] = Entry.objects.filter(action="user.altered")
+    assert (user.role, user.reads_bodies) == ("operator", True)
+    assert entry.subject == "user:anna"
+    assert entry.detail == {
+        "before": {"role": "viewer", "reads_bodies": False, "is_active": True},
+        "after": {"role": "operator", "reads_bodies": True, "is_active": True},
+    }
+
+
+def test_who_is_disabled_is_signed_out_at_once_and_may_not_come_back(
+    now: datetime,
+) -> None:
+    person(now, "ada", Role.ADMIN)
+    person(now)
+    client = Client()
+    form = {"username": "anna", "password": "correct horse"}
+    client.post("/sign-in", form)
+    before = client.get("/help").status_code
+
+    change("anna", "--disable")
+    after, again = client.get("/help").status_code, client.post("/sign-in", form)
+    change("anna", "--enable")
+
+    assert (before, after, again.status_code) == (200, 302, 200)
+    assert client.post("/sign-in", form).status_code == 302
+
+
+@pytest.mark.parametrize("words", [("--disable",), ("--role", "viewer")])
+def test_the_last_admin_stays_one(now: datetime, words: tuple[str, ...]) -> None:
+    person(now, "ada", Role.ADMIN)
+    person(now)
+
+    with pytest.raises(CommandError, match="ada is the last admin: make another one"):
+        change("ada", *words)
+
+    assert User.objects.get(username="ada").is_active
+    change("anna", "--role", "admin")
+    change("ada", *words)
+
+
+def test_ended_sessions_are_those_of_before(now: datetime) -> None:
+    person(now)
+    clients = [Client() for _ in range(3)]
+    form = {"username": "anna", "password": "correct horse"}
+    for client in clients[:2]:
+        client.post("/sign-in", form)
+
+    change("anna", "--end-sessions")
+    clients[2].post("/sign-in", form)
+
+    statuses = [client.get("/help").status_code for client in clients]
+    assert statuses == [302, 302, 200]
+    assert Entry.objects.filter(action="user.sessions_ended").count() == 1
+
+
+def test_a_new_password_ends_sessions_and_is_checked(
+    now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person(now)
+    client = Client()
+    client.post("/sign-in", {"username": "anna", "password": "correct horse"})
+    answers = iter(["short", "another horse"])
+    monkeypatch.setattr(
+        "apps.team.management.commands.change_user.ask_for_password",
+        lambda: next(answers),
+    )
+
+    with pytest.raises(CommandError, match="too short"):
+        change("anna", "--password")
+    kept = client.get("/help").status_code
+    change("anna", "--password")
+
+    assert (kept, client.get("/help").status_code) == (200, 302)
+    assert User.objects.get().check_password("another horse")
+
+
+def test_a_person_who_is_not_there_is_not_changed() -> None:
+    with pytest.raises(CommandError, match="nobody is called anna"):
+        change("anna", "--disable")
+
+
+def test_a_key_is_revoked_by_command_once(now: datetime) -> None:
+    made = make(now)
+
+    call_command("revoke_api_key", "ci", stdout=io.StringIO())
+
+    assert services.recognise(secret=made.secret, now=now) is None
+    with pytest.raises(CommandError, match="no key ci that could be ended"):
+        call_command("revoke_api_key", "ci")
+
+
+@pytest.mark.parametrize(
+    ("text", "expires"),
+    [("90d", timedelta(days=90)), ("2999-01-31", timedelta(days=300_000))],
+)
+def test_a_key_may_expire(text: str, expires: timedelta) -> None:
+    words = ("--scope", "poisons:read", "--expires", text)
+    call_command("create_api_key", "ci", *words, stdout=io.StringIO())
+
+    at = ApiKey.objects.get().expires_at
+    assert at is not None
+    left = at - clock.now()
+    assert abs(left - expires) < timedelta(days=60_000 if "-" in text else 1)
+
+
+def test_a_day_that_is_none_is_refused() -> None:
+    words = ("--scope", "poisons:read", "--expires", "soon")
+
+    with pytest.raises(CommandError, match="'soon' is no day: write 2027-01-31 or 90d"):
+        call_command("create_api_key", "ci", *words)
+
+
+def test_keys_are_listed_with_what_they_may_do(now: datetime) -> None:
+    make(now, topics=["orders.*"])
+    make(now, name="old", expires_at=now - timedelta(days=1))
+    make(now, name="gone")
+    services.revoke_api_key(name="gone", actor=ANNA, now=now)
+    out = io.StringIO()
+
+    call_command("list_api_keys", stdout=out)
+
+    rows = [line.split("\t") for line in out.getvalue().splitlines()]
+    assert rows[1] == ["ci", "usable", "poisons:read", "orders.*", "-", "-"]
+    assert [row[:2] for row in rows[2:]] == [["gone", "revoked"], ["old", "expired"]]

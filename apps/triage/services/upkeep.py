@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from apps.core import lock
+from apps.team import sign_in
 from apps.team.models import IdempotencyKey
 from apps.triage.models import Operation, WorkerBeat
 
@@ -58,4 +59,5 @@ def prune(*, now: datetime) -> Pruned:
     stale.delete()
     old = IdempotencyKey.objects.filter(created_at__lt=now - IDEMPOTENCY_KEYS_LIVE)
     keys, _ = old.delete()
+    sign_in.prune(now=now)
     return Pruned(previews=previews, idempotency_keys=keys)

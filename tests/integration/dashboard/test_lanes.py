@@ -321,6 +321,7 @@ def test_a_lane_is_paused_and_resumed(admin: Client, lane: Lane) -> None:
     assert nothing.status_code == 302
     assert list(Entry.objects.order_by("seq").values_list("action", flat=True)) == [
         "user.created",
+        "user.signed_in",
         "lane.paused",
         "lane.resumed",
     ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from argparse import ArgumentTypeError
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -13,6 +16,19 @@ from apps.team import services
 from apps.team.rights import ALL_TOPICS
 
 
+def moment(text: str) -> datetime:
+    """Read a day of UTC, at whose end a key ends, or a number of days from now."""
+    days = re.fullmatch("([0-9]{1,4})d", text)
+    if days:
+        return clock.now() + timedelta(days=int(days[1]))
+    try:
+        return datetime.combine(date.fromisoformat(text), time.max, UTC)
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is no day: write 2027-01-31 or 90d"
+        ) from None
+
+
 class Command(BaseCommand):
     help = "Make an API key and print it; it cannot be shown again."
 
@@ -22,6 +38,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--topic", action="append", help="a name, or a pattern with *; default: all"
         )
+        parser.add_argument(
+            "--expires", type=moment, metavar="WHEN", help="as 2027-01-31 or 90d"
+        )
 
     def handle(self, *_: Any, **options: Any) -> None:
         try:
@@ -29,6 +48,7 @@ class Command(BaseCommand):
                 name=options["name"],
                 scopes=options["scope"],
                 topics=options["topic"] or ALL_TOPICS,
+                expires_at=options["expires"],
                 actor=Actor.system("command line"),
                 now=clock.now(),
             )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from typing import Any
 
 from django.contrib.auth.password_validation import validate_password
@@ -14,6 +12,7 @@ from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import PoisonwebError
 from apps.team import services
+from apps.team.management.passwords import ask_for_password
 from apps.team.rights import Role
 
 
@@ -27,7 +26,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         try:
-            password = _password()
+            password = ask_for_password()
             validate_password(password)
             services.create_user(
                 username=options["username"],
@@ -40,9 +39,3 @@ class Command(BaseCommand):
         except (PoisonwebError, ValidationError) as refusal:
             raise CommandError(str(refusal)) from refusal
         self.stdout.write(f"{options['username']} may sign in")
-
-
-def _password() -> str:
-    if os.isatty(0):
-        return getpass.getpass("Password: ")
-    return input()

@@ -1,0 +1,39 @@
+"""`manage.py list_api_keys`: what each key may do, and when it was used last."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from apps.core import clock
+from apps.team.models import ApiKey
+
+
+class Command(BaseCommand):
+    help = "List the API keys, one a line, separated by tabs; secrets are not kept."
+
+    def handle(self, *_: Any, **__: Any) -> None:
+        now = clock.now()
+        self.stdout.write("name\tstate\tscopes\ttopics\texpires\tlast used")
+        for key in ApiKey.objects.order_by("name"):
+            fields = (
+                key.name,
+                _state(key, now),
+                " ".join(key.scopes),
+                " ".join(key.topics),
+                _text(key.expires_at),
+                _text(key.last_used_at),
+            )
+            self.stdout.write("\t".join(fields))
+
+
+def _state(key: ApiKey, now: datetime) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    return "expired" if key.expires_at and key.expires_at <= now else "usable"
+
+
+def _text(moment: datetime | None) -> str:
+    return "-" if moment is None else moment.isoformat(timespec="seconds")

@@ -1,0 +1,12 @@
+"""A password for a command: asked for at a terminal, else read from standard input."""
+
+from __future__ import annotations
+
+import getpass
+import os
+
+
+def ask_for_password() -> str:
+    if os.isatty(0):
+        return getpass.getpass("Password: ")
+    return input()

@@ -1,0 +1,181 @@
+"""Wrong passwords: counted in Postgres, answered ever later, and put on record.
+
+An address, and an account at an address, wait longer after each wrong password (OWASP
+ASVS 5.0, 6.3.1). An account as such never waits: anybody could lock its owner out. So
+guesses from many addresses are not stopped here, but noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Any, Self
+
+from django.contrib.auth.signals import user_logged_in, user_logged_out
+from django.db import connection, transaction
+from django.dispatch import receiver
+from django.http import HttpRequest
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.core.text import storable
+from apps.team.errors import TooManySignIns
+from apps.team.models import SignInFailures, User
+
+log = logging.getLogger(__name__)
+
+CountedBy = SignInFailures.CountedBy
+# Wrong passwords that cost nothing: people mistype, and many may share an address.
+FREE = {CountedBy.ACCOUNT_AT_ADDRESS: 5, CountedBy.ADDRESS: 30}
+LONGEST_DELAY = timedelta(minutes=15)
+# So long after the last one, they are counted anew.
+FORGOTTEN_AFTER = timedelta(hours=1)
+# At each of these numbers for one account somebody is told.
+SUSPICIOUS = frozenset({20, 100, 1_000, 10_000, 100_000})
+STRANGER = Actor.system("sign-in")
+UNKNOWN = "?"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """Who tries to sign in as whom; the account need not exist."""
+
+    address: str
+    account: str
+
+    @classmethod
+    def of(cls, request: HttpRequest | None, *, account: str) -> Self:
+        return cls(address=address_of(request), account=account)
+
+    @property
+    def digests(self) -> Mapping[CountedBy, bytes]:
+        address, account = self.address.encode(), storable(self.account).encode()
+        return {
+            CountedBy.ADDRESS: hashlib.sha256(address).digest(),
+            CountedBy.ACCOUNT: hashlib.sha256(account).digest(),
+            CountedBy.ACCOUNT_AT_ADDRESS: hashlib.sha256(
+                address + b"\0" + account
+            ).digest(),
+        }
+
+
+def address_of(request: HttpRequest | None) -> str:
+    """Give the address of the sender, as the server or a proxy that it trusts says."""
+    return "" if request is None else str(request.META.get("REMOTE_ADDR", ""))[:100]
+
+
+def check(attempt: Attempt, *, now: datetime) -> None:
+    """Raise TooManySignIns where the next attempt has to wait."""
+    digests = attempt.digests
+    rows = SignInFailures.objects.filter(digest__in=digests.values())
+    delays = [
+        row.last_at + _delay(CountedBy(row.counted_by), row.number) - now
+        for row in rows
+        if digests[CountedBy(row.counted_by)] == bytes(row.digest)
+        and now - row.last_at < FORGOTTEN_AFTER
+    ]
+    longest = max(delays, default=timedelta())
+    if longest > timedelta():
+        log.warning("a sign-in from %s has to wait: %s", attempt.address, longest)
+        raise TooManySignIns(
+            delay=longest,
+            message="Too many wrong passwords: try again in"
+            f" {ceil(longest.total_seconds())} s.",
+        )
+
+
+def _delay(counted_by: CountedBy, number: int) -> timedelta:
+    if counted_by not in FREE or number < FREE[counted_by]:
+        return timedelta()
+    doubled = min(number - FREE[counted_by], 20)
+    return min(timedelta(seconds=2**doubled), LONGEST_DELAY)
+
+
+_COUNT = """
+INSERT INTO team_sign_in_failures AS known (counted_by, digest, number, last_at)
+VALUES (%(counted_by)s, %(digest)s, 1, %(now)s)
+ON CONFLICT (counted_by, digest) DO UPDATE SET
+    number = CASE WHEN known.last_at < %(forgotten)s THEN 1 ELSE known.number + 1 END,
+    last_at = %(now)s
+RETURNING number
+"""
+
+
+@transaction.atomic
+def note_failure(attempt: Attempt, *, account: User | None, now: datetime) -> None:
+    """Count a wrong password, and put it on record.
+
+    The name of an account that does not exist is left out: it may be a password.
+    """
+    numbers = {
+        counted_by: _count(counted_by, digest, now=now)
+        for counted_by, digest in sorted(attempt.digests.items())
+    }
+    name = UNKNOWN if account is None else account.username
+    log.warning("a sign-in as %s from %s failed", name, attempt.address)
+    guesses = numbers[CountedBy.ACCOUNT]
+    is_suspicious = account is not None and guesses in SUSPICIOUS
+    if is_suspicious:
+        log.error("%d wrong passwords for %s within the hour", guesses, name)
+    audit.record(
+        action=Action.SIGN_INS_SUSPICIOUS if is_suspicious else Action.SIGN_IN_FAILED,
+        subject=f"user:{name}",
+        actor=STRANGER,
+        now=now,
+        detail={"address": attempt.address, "failures": guesses},
+    )
+
+
+def _count(counted_by: CountedBy, digest: bytes, *, now: datetime) -> int:
+    values: dict[str, Any] = {
+        "counted_by": counted_by.value,
+        "digest": digest,
+        "now": now,
+        "forgotten": now - FORGOTTEN_AFTER,
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(_COUNT, values)
+        (number,) = cursor.fetchone()
+    return int(number)
+
+
+def forget(attempt: Attempt) -> None:
+    """Count anew for an account at an address whose password was right."""
+    digest = attempt.digests[CountedBy.ACCOUNT_AT_ADDRESS]
+    SignInFailures.objects.filter(digest=digest).delete()
+
+
+def prune(*, now: datetime) -> int:
+    """Delete what is too old to count; gives the number of rows."""
+    old = SignInFailures.objects.filter(last_at__lt=now - FORGOTTEN_AFTER)
+    number, _ = old.delete()
+    return number
+
+
+@receiver(user_logged_in)
+def _record_sign_in(request: HttpRequest, user: User, **_: object) -> None:
+    _record(Action.USER_SIGNED_IN, request, user)
+
+
+@receiver(user_logged_out)
+def _record_sign_out(request: HttpRequest, user: User | None, **_: object) -> None:
+    if user is not None:
+        _record(Action.USER_SIGNED_OUT, request, user)
+
+
+@transaction.atomic
+def _record(action: Action, request: HttpRequest, user: User) -> None:
+    audit.record(
+        action=action,
+        subject=f"user:{user.username}",
+        actor=user.principal.actor,
+        source="ui",
+        now=clock.now(),
+        detail={"address": address_of(request)},
+    )

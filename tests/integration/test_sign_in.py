@@ -1,0 +1,238 @@
+"""Guessing passwords gets slow, is put on record, and locks no one else out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+
+import pytest
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.db import connection
+from django.test import Client, override_settings
+
+from apps.audit.models import Entry
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.team import backends, sign_in
+from apps.team.errors import TooManySignIns
+from apps.team.models import SignInFailures, User
+from apps.team.rights import Role
+from apps.team.services import create_user
+from apps.team.sign_in import Attempt
+from tests.passwords import ONE_ROUND
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+RIGHT, WRONG = "correct horse", "battery staple"
+HERE, ELSEWHERE = "192.0.2.1", "192.0.2.2"
+
+
+@pytest.fixture(autouse=True)
+def quick_passwords() -> Iterator[None]:
+    with override_settings(PASSWORD_HASHERS=ONE_ROUND):
+        yield
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+@pytest.fixture
+def anna(now: datetime) -> User:
+    return create_user(
+        username="anna",
+        password=RIGHT,
+        role=Role.VIEWER,
+        reads_bodies=False,
+        actor=Actor.system("test"),
+        now=now,
+    )
+
+
+def attempt(password: str, *, account: str = "anna", address: str = HERE) -> int:
+    """Send the form of the sign-in; give the status: 302 where it was right."""
+    form = {"username": account, "password": password}
+    return Client(REMOTE_ADDR=address).post("/sign-in", form).status_code
+
+
+def entries(action: str) -> list[Entry]:
+    return list(Entry.objects.filter(action=action).order_by("seq"))
+
+
+def test_a_sign_in_and_a_sign_out_are_on_record(anna: User) -> None:
+    client = Client(REMOTE_ADDR=HERE)
+
+    client.post("/sign-in", {"username": "anna", "password": RIGHT})
+    client.post("/sign-out")
+
+    [came], [went] = entries("user.signed_in"), entries("user.signed_out")
+    assert (came.actor, went.actor) == ("user:anna", "user:anna")
+    assert came.detail == went.detail == {"address": HERE}
+
+
+def test_a_wrong_password_is_on_record_without_the_name_of_no_account(
+    anna: User,
+) -> None:
+    statuses = [attempt(WRONG), attempt(WRONG, account=RIGHT)]
+
+    known, unknown = entries("user.sign_in_failed")
+    assert statuses == [200, 200]
+    assert (known.subject, unknown.subject) == ("user:anna", "user:?")
+    assert known.detail == {"address": HERE, "failures": 1}
+    assert RIGHT not in unknown.record
+
+
+def test_after_some_wrong_passwords_the_right_one_has_to_wait_too(anna: User) -> None:
+    wrong = [attempt(WRONG) for _ in range(5)]
+
+    waits = Client(REMOTE_ADDR=HERE).post(
+        "/sign-in", {"username": "anna", "password": RIGHT}
+    )
+
+    assert wrong == [200] * 5
+    assert waits.status_code == 429
+    assert int(waits["Retry-After"]) >= 1
+    assert "Too many wrong passwords: try again in 1 s." in waits.content.decode()
+
+
+def test_guesses_at_one_address_lock_nobody_out_at_another(anna: User) -> None:
+    for _ in range(10):
+        attempt(WRONG)
+
+    assert attempt(RIGHT) == 429
+    assert attempt(RIGHT, address=ELSEWHERE) == 302
+
+
+def test_an_address_that_tries_many_accounts_has_to_wait(anna: User) -> None:
+    statuses = [attempt(WRONG, account=f"person{n}") for n in range(40)]
+
+    assert statuses[:30] == [200] * 30
+    assert 429 in statuses[30:]
+    assert attempt(RIGHT) == 429
+
+
+def after(number: int, now: datetime) -> Attempt:
+    """Give an attempt after so many wrong passwords."""
+    tried = Attempt(address=HERE, account="anna")
+    digest = tried.digests[SignInFailures.CountedBy.ACCOUNT_AT_ADDRESS]
+    SignInFailures.objects.create(
+        counted_by="account_at_address", digest=digest, number=number, last_at=now
+    )
+    return tried
+
+
+def test_the_first_wrong_passwords_cost_no_time(now: datetime) -> None:
+    sign_in.check(after(4, now), now=now)
+
+
+@pytest.mark.parametrize(
+    ("number", "delay"), [(5, 1), (6, 2), (10, 32), (15, 900), (5_000, 900)]
+)
+def test_each_wrong_password_doubles_the_delay_up_to_a_quarter_of_an_hour(
+    now: datetime, number: int, delay: int
+) -> None:
+    tried = after(number, now)
+
+    with pytest.raises(TooManySignIns) as waits:
+        sign_in.check(tried, now=now)
+
+    assert waits.value.delay == timedelta(seconds=delay)
+    sign_in.check(tried, now=now + timedelta(seconds=delay))
+
+
+def test_a_right_password_and_an_hour_make_wrong_ones_forgotten(
+    anna: User, now: datetime
+) -> None:
+    for _ in range(4):
+        attempt(WRONG)
+    attempt(RIGHT)
+    again = [attempt(WRONG) for _ in range(4)]
+    SignInFailures.objects.update(last_at=now - timedelta(hours=2))
+    later = [attempt(WRONG) for _ in range(4)]
+
+    assert again + later == [200] * 8
+    assert attempt(RIGHT) == 302
+
+
+def test_guesses_from_many_addresses_are_noticed(
+    anna: User, caplog: pytest.LogCaptureFixture
+) -> None:
+    for n in range(20):
+        attempt(WRONG, address=f"198.51.100.{n}")
+
+    [alert] = entries("user.sign_ins_suspicious")
+    assert (alert.subject, alert.detail["failures"]) == ("user:anna", 20)
+    assert "20 wrong passwords for anna within the hour" in caplog.text
+    assert attempt(RIGHT) == 302
+
+
+def test_what_is_old_is_deleted(anna: User, now: datetime) -> None:
+    attempt(WRONG)
+    kept = sign_in.prune(now=now)
+
+    pruned = sign_in.prune(now=now + timedelta(hours=2))
+
+    assert (kept, pruned) == (0, 3)
+
+
+class CountingHasher(PBKDF2PasswordHasher):
+    """Counts how many hash at once, and the sessions of Postgres in those threads."""
+
+    algorithm = "counting"
+    iterations = 1
+    now = most = sessions = 0
+    counting = threading.Lock()
+    enough = threading.Barrier(2, timeout=5)
+
+    def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
+        cls = type(self)
+        with cls.counting:
+            cls.now += 1
+            cls.most = max(cls.most, cls.now)
+            cls.sessions += connection.connection is not None
+        threading.Event().wait(0.05)
+        encoded = super().encode(password, salt, iterations)
+        with cls.counting:
+            cls.now -= 1
+        return encoded
+
+
+def test_few_passwords_are_hashed_at_once_and_without_a_session(anna: User) -> None:
+    hasher = f"{__name__}.CountingHasher"
+    with override_settings(PASSWORD_HASHERS=[hasher, *ONE_ROUND]):
+        with ThreadPoolExecutor(12) as strangers:
+            tried = [
+                strangers.submit(_attempt_and_close, f"203.0.113.{n}")
+                for n in range(12)
+            ]
+        statuses = [each.result() for each in tried]
+
+    assert statuses == [200] * 12
+    assert CountingHasher.most == backends.AT_ONCE
+    assert CountingHasher.sessions == 0
+
+
+def _attempt_and_close(address: str) -> int:
+    try:
+        return attempt(WRONG, account="nobody", address=address)
+    finally:
+        connection.close()
+
+
+def test_who_waits_too_long_for_a_turn_is_told_to_try_again(
+    anna: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "LONGEST_WAIT_SECONDS", 0.05)
+    for _ in range(backends.AT_ONCE):
+        backends._turns.acquire()
+    try:
+        busy = attempt(RIGHT)
+    finally:
+        for _ in range(backends.AT_ONCE):
+            backends._turns.release()
+
+    assert busy == 429
+    assert attempt(RIGHT) == 302
