@@ -16,7 +16,7 @@ from tests.sdk import small_consumer
 from tests.sdk.small_consumer import Plan
 
 SDK = Path(small_consumer.__file__).parents[2] / "sdk"
-TIMEOUT = 60
+TIMEOUT = 300.0  # each step waits for the disk, which others use, too
 NAME = "orders/billing/billing-1"
 # Of one that has loaded everything a start costs milliseconds.
 FORKS = forks.of(small_consumer.__name__)
