@@ -56,12 +56,14 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "poisonweb.headers.SecurityHeadersMiddleware",
     "apps.core.requests.RequestIdMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "apps.team.middleware.IdleSessionMiddleware",
     "apps.team.middleware.SignInRequiredMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -139,11 +141,14 @@ STORAGES = {
     "staticfiles": {"BACKEND": "poisonweb.static_files.Collected"},
 }
 
-SESSION_COOKIE_NAME = "pw_session"
+# A browser takes a cookie of such a name over TLS alone, and for no other host.
+_PREFIX = "__Host-" if ENV.secure else ""
+SESSION_COOKIE_NAME = f"{_PREFIX}pw_session"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = ENV.secure
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
-CSRF_COOKIE_NAME = "pw_csrf"
+CSRF_COOKIE_NAME = f"{_PREFIX}pw_csrf"
+SECURE_HSTS_SECONDS = 365 * 24 * 3600 if ENV.secure else 0
 SECURE_SSL_REDIRECT = False
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if ENV.secure else None
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ENV.allowed_hosts if ENV.secure]

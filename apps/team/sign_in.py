@@ -40,6 +40,8 @@ FORGOTTEN_AFTER = timedelta(hours=1)
 SUSPICIOUS = frozenset({20, 100, 1_000, 10_000, 100_000})
 STRANGER = Actor.system("sign-in")
 UNKNOWN = "?"
+# Where a session keeps when its person did something last.
+AT_WORK = "at_work"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,6 +162,7 @@ def prune(*, now: datetime) -> int:
 
 @receiver(user_logged_in)
 def _record_sign_in(request: HttpRequest, user: User, **_: object) -> None:
+    request.session[AT_WORK] = clock.now().isoformat()
     _record(Action.USER_SIGNED_IN, request, user)
 
 
