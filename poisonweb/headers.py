@@ -12,12 +12,12 @@ Handler = Callable[[HttpRequest], HttpResponse]
 POLICY = ", ".join(
     f"{feature}=()"
     for feature in (
-        *("accelerometer", "autoplay", "bluetooth", "camera", "display-capture"),
+        *("accelerometer", "autoplay", "camera", "display-capture"),
         *("encrypted-media", "fullscreen", "geolocation", "gyroscope", "hid"),
         *("idle-detection", "local-fonts", "magnetometer", "microphone", "midi"),
         *("payment", "picture-in-picture", "publickey-credentials-create"),
         *("publickey-credentials-get", "screen-wake-lock", "serial", "usb"),
-        *("web-share", "xr-spatial-tracking"),
+        "xr-spatial-tracking",
     )
 )
 
