@@ -1,7 +1,7 @@
-"""Append to the chain of decisions, and check that nobody has touched it.
+"""Append to the chain of decisions.
 
 The chain is that of RFC 9162's ancestors: each hash covers the text before it, so an
-edit, a cut or a swap shows from its place to the end.
+edit, a cut or a swap shows from its place to the end (`apps.audit.verification`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from apps.core.actor import Actor
+from apps.core.errors import Refused
 from apps.core.text import storable
 
 
@@ -51,14 +51,8 @@ class Action(StrEnum):
     POSITION_MOVED = "position.moved"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What a walk along the chain found; `first_bad` is the first seq that lies."""
-
-    entries: int
-    ok: bool
-    first_bad: int | None
-    head: str
+class HeadMissing(Refused):
+    """audit_head has no row: nothing can be decided until it is there again."""
 
 
 @transaction.atomic
@@ -79,7 +73,10 @@ def record(
     """
     with connection.cursor() as cursor:
         cursor.execute(_ADVANCE)
-        seq, before = cursor.fetchone()
+        head = cursor.fetchone()
+        if head is None:
+            raise HeadMissing
+        seq, before = head
         text = _canonical(
             {
                 "seq": seq,
@@ -104,43 +101,6 @@ WITH appended AS (
     INSERT INTO audit_entry (seq, record, hash) VALUES (%(seq)s, %(record)s, %(hash)s)
 )
 UPDATE audit_head SET hash = %(hash)s
-"""
-
-
-def verify() -> Verdict:
-    """Recompute the whole chain in the database; name the first seq that lies."""
-    with connection.cursor() as cursor:
-        cursor.execute(_VERIFY)
-        entries, first_bad, head_seq, last_seq, head = cursor.fetchone()
-    if first_bad is None and last_seq != head_seq:
-        first_bad = min(last_seq, head_seq) + 1
-    return Verdict(
-        entries=entries,
-        ok=first_bad is None,
-        first_bad=first_bad,
-        head=bytes(head).hex(),
-    )
-
-
-_VERIFY = """
-WITH walked AS (
-    SELECT seq, hash, record,
-           lag(hash, 1, sha256('poisonweb')) OVER along AS before,
-           row_number() OVER along AS place
-    FROM audit_entry WINDOW along AS (ORDER BY seq)
-), judged AS (
-    SELECT seq, place,
-           hash = sha256(before || convert_to(record, 'UTF8'))
-           AND seq = place AND (record::jsonb ->> 'seq')::bigint = seq AS holds
-    FROM walked
-)
-SELECT (SELECT count(*) FROM judged),
-       coalesce((SELECT min(place) FROM judged WHERE holds IS NOT TRUE),
-                (SELECT place FROM walked JOIN audit_head ON audit_head.seq = place
-                 WHERE walked.hash <> audit_head.hash)),
-       (SELECT seq FROM audit_head),
-       (SELECT coalesce(max(place), 0) FROM judged),
-       (SELECT hash FROM audit_head)
 """
 
 

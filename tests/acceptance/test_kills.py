@@ -24,7 +24,7 @@ import pytest
 from django.db import connection, connections
 from redis import Redis
 
-from apps.audit import services as audit
+from apps.audit import verification
 from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.brokers.models import Topic
@@ -297,4 +297,4 @@ def expect_a_true_trail(operations: list[Operation]) -> None:
             Action.OPERATION_CONFIRMED,
             Action.OPERATION_FINISHED,
         ]
-    assert audit.verify().ok
+    assert verification.verify().ok

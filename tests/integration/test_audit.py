@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connection, transaction
 
 from apps.audit import services as audit
+from apps.audit import verification
 from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.core.actor import Actor
@@ -135,7 +136,7 @@ def test_a_lie_is_found_and_its_place_is_named(now: datetime, lie: str) -> None:
     tell, place = LIES[lie]
 
     tell()
-    verdict = audit.verify()
+    verdict = verification.verify()
 
     assert (verdict.ok, verdict.first_bad) == (False, place)
 
@@ -149,7 +150,7 @@ def test_two_entries_that_changed_places_are_found(now: datetime) -> None:
         "UPDATE audit_entry SET seq = 5 WHERE seq = -4"
     )
 
-    assert audit.verify().first_bad == 4
+    assert verification.verify().first_bad == 4
 
 
 def test_the_command_says_ok_or_fails(
@@ -161,5 +162,182 @@ def test_the_command_says_ok_or_fails(
     as_owner("DELETE FROM audit_entry WHERE seq = 2")
 
     assert said.startswith("ok: 3 entries")
-    with pytest.raises(CommandError, match="entry 2"):
+    with pytest.raises(CommandError, match="Entry 2 does not"):
         call_command("verify_audit")
+
+
+def unguarded(*statements: str) -> Callable[[], None]:
+    return lambda: as_owner(";".join(statements))
+
+
+DROP_ACTOR = "ALTER TABLE audit_entry ALTER COLUMN actor DROP EXPRESSION"
+DROP_FOUR = (
+    "ALTER TABLE audit_entry ALTER COLUMN detail DROP EXPRESSION,"
+    " ALTER COLUMN reason DROP EXPRESSION, ALTER COLUMN action DROP EXPRESSION,"
+    " ALTER COLUMN at DROP EXPRESSION"
+)
+OTHER_EXPRESSION = (
+    "ALTER TABLE audit_entry DROP COLUMN actor CASCADE, ADD COLUMN actor text"
+    " GENERATED ALWAYS AS (CASE WHEN seq > 10 THEN 'user:boris'"
+    " ELSE record::jsonb ->> 'actor' END) STORED"
+)
+FALSE_HASH = (
+    "CREATE SCHEMA evil",
+    "CREATE FUNCTION evil.sha256(bytea) RETURNS bytea LANGUAGE sql AS $$ SELECT"
+    " (SELECT hash FROM public.audit_entry ORDER BY seq LIMIT 1) $$",
+)
+
+# Each by what the owner of the tables does, the entry that is named, and what is said.
+DISGUISES: dict[str, tuple[Callable[[], None], int | None, str]] = {
+    "another actor in the column": (
+        unguarded(
+            DROP_ACTOR, "UPDATE audit_entry SET actor = 'user:boris' WHERE seq = 4"
+        ),
+        4,
+        "Entry 4 shows in its columns what its record does not say. "
+        "The column actor is not generated from the record.",
+    ),
+    "another reason, action, time and detail in the columns": (
+        unguarded(
+            DROP_FOUR,
+            "UPDATE audit_entry SET reason = 'fixed', action = 'user.created',"
+            " at = at - interval '1 day', detail = '{\"n\": 7}' WHERE seq = 6",
+        ),
+        6,
+        "Entry 6 shows in its columns",
+    ),
+    "one column empty": (
+        unguarded(DROP_FOUR, "UPDATE audit_entry SET reason = DEFAULT WHERE seq = 5"),
+        5,
+        "Entry 5 shows in its columns",
+    ),
+    "a column that is ready to be changed": (
+        unguarded(DROP_ACTOR),
+        None,
+        "The column actor is not generated from the record.",
+    ),
+    "an expression that lies about entries to come": (
+        unguarded(OTHER_EXPRESSION),
+        None,
+        "The column actor is not generated from the record.",
+    ),
+    "a column of another type": (
+        unguarded(
+            DROP_ACTOR,
+            "ALTER TABLE audit_entry ALTER actor TYPE bytea USING actor::bytea",
+        ),
+        None,
+        "The column actor of public.audit_entry is not of the type text.",
+    ),
+    "a column gone": (
+        unguarded("ALTER TABLE audit_entry DROP COLUMN source"),
+        None,
+        "public.audit_entry has no column source.",
+    ),
+    "a record that is no JSON": (
+        unguarded(
+            DROP_ACTOR,
+            DROP_FOUR,
+            "ALTER TABLE audit_entry ALTER COLUMN subject DROP EXPRESSION,"
+            " ALTER COLUMN source DROP EXPRESSION",
+            "UPDATE audit_entry SET record = 'not JSON' WHERE seq = 7",
+        ),
+        7,
+        "Entry 7 has a record that cannot be read.",
+    ),
+    "no head": (
+        unguarded("DELETE FROM audit_head"),
+        None,
+        "audit_head has no rows instead of one",
+    ),
+    "two heads": (
+        unguarded(
+            "ALTER TABLE audit_head DROP CONSTRAINT audit_head_is_one_row",
+            "INSERT INTO audit_head (id, seq, hash) SELECT 2, seq, hash"
+            " FROM audit_head",
+        ),
+        None,
+        "audit_head has 2 rows instead of one",
+    ),
+    "no table of heads": (
+        unguarded("DROP TABLE audit_head"),
+        None,
+        "There is no table audit_head.",
+    ),
+    "a view earlier in search_path": (
+        unguarded(
+            "CREATE SCHEMA evil",
+            "CREATE VIEW evil.audit_entry AS SELECT * FROM public.audit_entry"
+            " WHERE seq <> 4",
+            "SET LOCAL search_path = evil, public",
+        ),
+        4,
+        "evil.audit_entry hides public.audit_entry: it comes earlier in search_path. "
+        "evil.audit_entry is not a table.",
+    ),
+    "a view that shows the same, earlier in search_path": (
+        unguarded(
+            "CREATE TEMPORARY VIEW audit_entry AS SELECT * FROM public.audit_entry"
+        ),
+        None,
+        "audit_entry is not a table.",
+    ),
+    "a hash of the owner's own, and an entry changed": (
+        unguarded(
+            *FALSE_HASH,
+            "UPDATE audit_entry SET record = replace(record, 'anna', 'boris')"
+            " WHERE seq = 4",
+            "SET LOCAL search_path = evil, pg_catalog, public",
+        ),
+        4,
+        "Entry 4 does not follow from the one before it.",
+    ),
+    "row security": (
+        unguarded("ALTER TABLE audit_entry ENABLE ROW LEVEL SECURITY"),
+        None,
+        "public.audit_entry has row security",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", DISGUISES)
+def test_a_disguise_by_the_owner_is_a_verdict(now: datetime, lie: str) -> None:
+    decide(now, 10)
+    disguise, place, sentence = DISGUISES[lie]
+
+    disguise()
+    as_it_was = "ALTER TABLE public.audit_entry ENABLE TRIGGER USER"
+    with connection.cursor() as cursor:
+        cursor.execute(as_it_was)
+    verdict = verification.verify()
+
+    assert (verdict.ok, verdict.first_bad) == (False, place)
+    assert sentence in " ".join(verdict.troubles)
+
+
+def test_a_guard_that_is_off_is_a_verdict(now: datetime) -> None:
+    decide(now, 2)
+
+    as_owner("SELECT 1")
+
+    assert verification.verify().troubles == (
+        "The trigger that refuses changes of entries is off or was removed.",
+    )
+
+
+def test_the_search_path_is_the_callers_again_after_a_walk(now: datetime) -> None:
+    decide(now, 2)
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL search_path = public, pg_catalog")
+
+        verification.verify()
+
+        cursor.execute("SHOW search_path")
+        assert cursor.fetchone() == ("public, pg_catalog",)
+
+
+def test_a_decision_is_refused_while_the_head_is_missing(now: datetime) -> None:
+    as_owner("DELETE FROM audit_head")
+
+    with pytest.raises(audit.HeadMissing, match="audit_head has no row"):
+        decide(now)

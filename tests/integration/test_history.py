@@ -22,8 +22,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from pytest_django import DjangoDbBlocker
 
-from apps.audit import services as audit
-from apps.audit.services import Verdict
+from apps.audit import verification
+from apps.audit.verification import Verdict
 from apps.brokers import services as brokers
 from apps.core import clock, lock
 from apps.core.actor import Actor
@@ -114,7 +114,7 @@ def tell(var: Path) -> Story:
         unfinished=count("SELECT count(*) FROM triage_item WHERE held"),
         decided_by=set(rows("SELECT actor, source FROM triage_operation")),
         requested=list(Run.objects.values_list("first_day", "last_day")),
-        verdict=audit.verify(),
+        verdict=verification.verify(),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from apps.audit import services as audit
+from apps.audit import verification
 from apps.audit.models import Entry
 from apps.bookmarks import services as bookmarks
 from apps.bookmarks.models import BookmarkPosition, Mark, Move
@@ -151,7 +151,7 @@ def test_a_move_stands_in_the_trail_with_what_was_and_what_is(
     assert entry.detail["before"] == {"": "100"}
     assert entry.detail["after"] == {"": "10"}
     assert entry.detail["epoch"] == done.epoch
-    assert audit.verify().ok
+    assert verification.verify().ok
 
 
 def test_a_move_that_cannot_be_put_on_record_is_not_made(

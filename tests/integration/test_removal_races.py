@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 import pytest
 from pytest_django import Settings
 
-from apps.audit import services as audit
+from apps.audit import verification
 from apps.brokers import registering
 from apps.brokers import services as brokers
 from apps.brokers.errors import Removed
@@ -305,4 +305,4 @@ def test_observing_adopting_and_removing_never_wait_in_a_ring(
         assert not Broker.objects.exists()
         assert not Lane.objects.exists()
 
-    assert audit.verify().ok
+    assert verification.verify().ok

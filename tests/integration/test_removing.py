@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 from django.db import connection
 
-from apps.audit import services as audit
+from apps.audit import verification
 from apps.audit.models import Entry
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.brokers import registering
@@ -97,7 +97,7 @@ def test_a_broker_goes_with_its_topics_and_what_lanes_saw_of_them(
         ["mail", "orders"],
         "the wrong one",
     )
-    assert audit.verify().ok
+    assert verification.verify().ok
     assert len(broker.contents("orders-dead")) == 1
     with pytest.raises(Absent):
         registering.one(broker_id=known.pk)
@@ -167,7 +167,7 @@ def test_any_record_keeps_its_topic_and_the_broker_and_all_it_carries(
 ) -> None:
     seen_by_a_lane(broker, mail, now)
     leave(now)
-    before = audit.verify().head
+    before = verification.verify().head
 
     with pytest.raises(OnRecord) as refusal:
         remove(operator, now)
@@ -179,7 +179,7 @@ def test_any_record_keeps_its_topic_and_the_broker_and_all_it_carries(
     assert "mail" not in str(refusal.value)
     assert Topic.objects.filter(broker__name="queues").count() == 2
     assert (Lane.objects.count(), Sample.objects.count()) == (2, 1)
-    assert audit.verify().head == before
+    assert verification.verify().head == before
 
 
 def test_only_so_many_topics_are_named(

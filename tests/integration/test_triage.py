@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from redis import Redis
 
-from apps.audit import services as audit
+from apps.audit import verification
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
@@ -282,7 +282,7 @@ def test_confirm_and_end_are_on_the_trail_with_reason_and_counts(
     )
     assert last.action == "operation.finished"
     assert last.detail["counts"] == {"sent": 2}
-    assert audit.verify().ok
+    assert verification.verify().ok
 
 
 def test_a_viewer_may_not_preview(orders: Topic, now: datetime) -> None:

@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 from redis import Redis
 
-from apps.audit import services as audit
+from apps.audit import verification
 from apps.brokers.models import Topic
 from apps.brokers.ports import Outcome
 from apps.brokers.services import Addressed, RoutingPublisher
@@ -71,7 +71,7 @@ def test_overlapping_operations_started_together_send_each_message_once(
     assert (len(tokens), max(tokens.values())) == (wanted, 1)
     assert Redrive.objects.count() == wanted
     assert not Operation.objects.exclude(state__in=[State.DONE, State.PREVIEW]).exists()
-    assert audit.verify().ok
+    assert verification.verify().ok
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -27,3 +27,6 @@ class Verdict(Schema):
     ok = serializers.BooleanField()
     first_bad = Number(allow_null=True)
     head = Text()
+    troubles = serializers.ListField(
+        child=Text(), help_text="What is wrong, a sentence each; empty when ok"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from apps.api.shapes.base import Shape
 from apps.audit.models import Entry
-from apps.audit.services import Verdict
+from apps.audit.verification import Verdict
 
 
 def entry(row: Entry) -> Shape:
@@ -27,4 +27,5 @@ def verdict(told: Verdict) -> Shape:
         "ok": told.ok,
         "first_bad": told.first_bad,
         "head": told.head,
+        "troubles": list(told.troubles),
     }

@@ -15,7 +15,7 @@ from apps.api.schemas import trail as schemas
 from apps.api.selectors import trail
 from apps.api.shapes import trail as shapes
 from apps.api.views.base import View, listed
-from apps.audit import services as audit
+from apps.audit import verification
 from apps.team.rights import Scope
 
 
@@ -48,4 +48,4 @@ class Verify(View):
     def get(self, _: Request) -> Response:
         """`first_bad` is the first that lies; keep `head` elsewhere, to compare."""
         trail.allow(self.principal)
-        return Response(shapes.verdict(audit.verify()))
+        return Response(shapes.verdict(verification.verify()))

@@ -6,7 +6,7 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
-from apps.audit import services as audit
+from apps.audit import verification
 from apps.audit.services import Action
 from apps.dashboard import curl
 from apps.dashboard.doors import SignedIn, needs
@@ -27,7 +27,7 @@ def index(request: SignedIn) -> HttpResponse:
         "wanted": wanted,
         "actions": list(Action),
         "page": trail.find(wanted, cursor),
-        "verdict": audit.verify() if request.method == "POST" else None,
+        "verdict": verification.verify() if request.method == "POST" else None,
         "curl": curl.get(request, "/api/v1/audit", **wanted.as_query),
     }
     return render(request, "audit/list.html", context, status=form.status)

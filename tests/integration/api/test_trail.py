@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 from apps.audit import services as audit
+from apps.audit import verification
 from apps.audit.services import Action
 from apps.core.actor import Actor
 from apps.team.rights import Role, Scope
@@ -108,7 +109,8 @@ def test_the_chain_is_verified(caller: Caller) -> None:
         "entries": 2,
         "ok": True,
         "first_bad": None,
-        "head": audit.verify().head,
+        "head": verification.verify().head,
+        "troubles": [],
     }
 
 
@@ -129,6 +131,7 @@ def test_a_lie_in_the_chain_is_found(caller: Caller) -> None:
     told = caller.get("audit/verify").json
 
     assert (told["ok"], told["first_bad"]) == (False, made)
+    assert told["troubles"] == [f"Entry {made} does not follow from the one before it."]
 
 
 def test_a_key_for_some_topics_does_not_see_the_trail() -> None:

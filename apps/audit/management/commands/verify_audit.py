@@ -6,16 +6,14 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from apps.audit import services
+from apps.audit import verification
 
 
 class Command(BaseCommand):
     help = "Recompute the audit chain; exit 1 and name the first bad entry if it lies."
 
     def handle(self, *_: Any, **__: Any) -> None:
-        verdict = services.verify()
+        verdict = verification.verify()
         if not verdict.ok:
-            raise CommandError(
-                f"the audit chain is broken at entry {verdict.first_bad}"
-            )
+            raise CommandError(" ".join(verdict.troubles))
         self.stdout.write(f"ok: {verdict.entries} entries, head {verdict.head}")

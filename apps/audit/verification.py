@@ -1,0 +1,323 @@
+"""Check the chain of decisions against everything that its table's owner could change.
+
+What is read here is what pages read: the same relations, and each column of them.
+Functions are looked up where Postgres keeps its own, whatever search_path says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from django.db import DataError, connection, transaction
+
+MAX_SEQ: Final = 2**63 - 1
+ENTRIES: Final = "audit_entry"
+HEAD: Final = "audit_head"
+# The columns that are read below, by their types.
+SHAPES: Final = {
+    ENTRIES: {
+        "seq": "bigint",
+        "record": "text",
+        "hash": "bytea",
+        "at": "timestamp with time zone",
+        "actor": "text",
+        "action": "text",
+        "subject": "text",
+        "reason": "text",
+        "source": "text",
+        "detail": "jsonb",
+    },
+    HEAD: {"seq": "bigint", "hash": "bytea"},
+}
+# As Postgres 15 to 18 print the expressions of our migration.
+GENERATED: Final = {
+    "at": "to_timestamp(((((((record)::jsonb ->> 'at_us'::text))::bigint)::numeric"
+    " / '1000000'::numeric))::double precision)",
+    "actor": "((record)::jsonb ->> 'actor'::text)",
+    "action": "((record)::jsonb ->> 'action'::text)",
+    "subject": "((record)::jsonb ->> 'subject'::text)",
+    "reason": "((record)::jsonb ->> 'reason'::text)",
+    "source": "((record)::jsonb ->> 'source'::text)",
+    "detail": "((record)::jsonb -> 'detail'::text)",
+}
+GUARD: Final = "audit_entry_append_only"
+# Of pg_class.relkind: neither a view nor foreign.
+TABLE: Final = "r"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What a walk along the chain showed; `first_bad` is the first seq that lies.
+
+    A trouble without a `first_bad` is one of the table itself, not of one entry.
+    """
+
+    entries: int
+    first_bad: int | None
+    head: str
+    troubles: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.troubles
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Relation:
+    """A relation that goes by the name of one of ours, in the order of the path."""
+
+    schema: str
+    name: str
+    oid: int
+    kind: str
+    row_security: bool
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Walk:
+    """The chain from its first entry on, in one snapshot."""
+
+    entries: int
+    broken: int | None
+    disguised: int | None
+    last: tuple[int, bytes] | None
+    heads: Sequence[tuple[int, bytes]]
+
+    @property
+    def head(self) -> str:
+        return self.heads[0][1].hex() if self.heads else ""
+
+
+def verify() -> Verdict:
+    """Recompute the whole chain in the database; never raises for what is in it."""
+    with transaction.atomic(), _search_path() as schemas:
+        relations = _relations(schemas)
+        absent = [f"There is no table {name}." for name in SHAPES.keys() - relations]
+        if absent:
+            return _not_walked(absent)
+        entries, head = relations[ENTRIES][0], relations[HEAD][0]
+        disguises = [*_disguises(relations)]
+        other_shape = [*_other_shape(entries), *_other_shape(head)]
+        if other_shape:
+            return _not_walked([*disguises, *other_shape])
+        return _walked(entries, head, [*disguises, *_changes_of(entries)])
+
+
+def _not_walked(troubles: Iterable[str]) -> Verdict:
+    return Verdict(entries=0, first_bad=None, head="", troubles=tuple(troubles))
+
+
+def _walked(entries: _Relation, head: _Relation, structure: list[str]) -> Verdict:
+    unreadable = None
+    try:
+        walk = _walk(entries, head)
+    except DataError:
+        unreadable = _first_unreadable(entries, head)
+        walk = _walk(entries, head, upto=unreadable - 1)
+    first_bad, how = _first_bad(walk, unreadable)
+    said = [] if first_bad is None else [f"Entry {first_bad} {how}."]
+    return Verdict(
+        entries=walk.entries,
+        first_bad=first_bad,
+        head=walk.head,
+        troubles=(*said, *_of_the_head(walk), *structure),
+    )
+
+
+@contextmanager
+def _search_path() -> Iterator[list[str]]:
+    """Look up names in pg_catalog alone; give the schemas that are read otherwise."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_catalog.current_schemas(true),"
+            " pg_catalog.current_setting('search_path')"
+        )
+        schemas, before = cursor.fetchone()
+        cursor.execute("SET LOCAL search_path = pg_catalog, pg_temp")
+        yield schemas
+        # The transaction may be the caller's, which goes on with its own names.
+        cursor.execute("SELECT set_config('search_path', %s, true)", [before])
+
+
+_RELATIONS = """
+SELECT nspname, relname, pg_class.oid, relkind::text, relrowsecurity
+FROM unnest(%s::text[]) WITH ORDINALITY AS path (schema, place)
+JOIN pg_namespace ON nspname = schema
+JOIN pg_class ON relnamespace = pg_namespace.oid
+WHERE relname = ANY (%s) ORDER BY place
+"""
+
+
+def _relations(schemas: list[str]) -> dict[str, list[_Relation]]:
+    """Find all that pages could read in place of our tables, what they read first."""
+    by_name: dict[str, list[_Relation]] = {}
+    with connection.cursor() as cursor:
+        cursor.execute(_RELATIONS, [schemas, [ENTRIES, HEAD]])
+        for schema, name, oid, kind, row_security in cursor.fetchall():
+            relation = _Relation(
+                schema=schema, name=name, oid=oid, kind=kind, row_security=row_security
+            )
+            by_name.setdefault(name, []).append(relation)
+    return by_name
+
+
+def _disguises(by_name: dict[str, list[_Relation]]) -> Iterator[str]:
+    for first, *others in by_name.values():
+        if others:
+            hidden = ", ".join(str(each) for each in others)
+            yield f"{first} hides {hidden}: it comes earlier in search_path."
+        if first.kind != TABLE:
+            yield f"{first} is not a table."
+        if first.row_security:
+            yield f"{first} has row security, which can hide entries."
+
+
+_COLUMNS = """
+SELECT attname, format_type(atttypid, atttypmod), attgenerated::text,
+       pg_get_expr(adbin, adrelid)
+FROM pg_attribute
+LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+"""
+
+
+def _columns(relation: _Relation) -> dict[str, tuple[str, ...]]:
+    """Give the type of each column, whether it is generated, and of what."""
+    with connection.cursor() as cursor:
+        cursor.execute(_COLUMNS, [relation.oid])
+        return {name: tuple(rest) for name, *rest in cursor.fetchall()}
+
+
+def _other_shape(relation: _Relation) -> Iterator[str]:
+    columns = _columns(relation)
+    for name, kind in SHAPES[relation.name].items():
+        if name not in columns:
+            yield f"{relation} has no column {name}."
+        elif columns[name][0] != kind:
+            yield f"The column {name} of {relation} is not of the type {kind}."
+
+
+_GUARDED = """
+SELECT EXISTS (
+    SELECT FROM pg_trigger
+    WHERE tgrelid = %s AND tgname = %s AND tgenabled IN ('O', 'A')
+)
+"""
+
+
+def _changes_of(entries: _Relation) -> Iterator[str]:
+    """Say where the table is no longer what our migrations made."""
+    if entries.kind != TABLE:
+        return
+    columns = _columns(entries)
+    for name, expression in GENERATED.items():
+        if columns[name][1:] != ("s", expression):
+            yield f"The column {name} is not generated from the record."
+    with connection.cursor() as cursor:
+        cursor.execute(_GUARDED, [entries.oid, GUARD])
+        if not cursor.fetchone()[0]:
+            yield "The trigger that refuses changes of entries is off or was removed."
+
+
+def _first_bad(walk: _Walk, unreadable: int | None) -> tuple[int | None, str]:
+    """Name the first entry that lies, and how that shows."""
+    lies = [
+        (walk.broken, "does not follow from the one before it"),
+        (walk.disguised, "shows in its columns what its record does not say"),
+        (unreadable, "has a record that cannot be read"),
+        (None, "") if unreadable else _of_the_end(walk),
+    ]
+    places = [(seq, how) for seq, how in lies if seq is not None]
+    return min(places, key=lambda place: place[0], default=(None, ""))
+
+
+def _of_the_end(walk: _Walk) -> tuple[int | None, str]:
+    if len(walk.heads) != 1:
+        return None, ""
+    head_seq, head_hash = walk.heads[0]
+    last_seq, last_hash = walk.last or (0, None)
+    if last_seq < head_seq:
+        return last_seq + 1, f"is missing: the head of the chain is entry {head_seq}"
+    if last_seq > head_seq:
+        return head_seq + 1, f"was added: the head of the chain is entry {head_seq}"
+    if last_hash is not None and last_hash != head_hash:
+        return last_seq, "is not the one that the head of the chain names"
+    return None, ""
+
+
+def _of_the_head(walk: _Walk) -> Iterator[str]:
+    if len(walk.heads) != 1:
+        number = len(walk.heads) or "no"
+        yield f"{HEAD} has {number} rows instead of one: where the chain ends is lost."
+
+
+# A record is parsed once for all of its columns: OFFSET 0 keeps that apart.
+_WALK = """
+WITH walked AS (
+    SELECT *, lag(hash, 1, sha256('poisonweb')) OVER along AS before,
+           row_number() OVER along AS place
+    FROM {entries} WHERE seq <= %s WINDOW along AS (ORDER BY seq)
+), judged AS (
+    SELECT seq, place, hash = sha256(before || convert_to(record, 'UTF8'))
+           AND seq = place AND (doc ->> 'seq')::bigint = seq AS follows,
+           at = to_timestamp((doc ->> 'at_us')::bigint / 1e6)
+           AND actor IS NOT DISTINCT FROM doc ->> 'actor'
+           AND action IS NOT DISTINCT FROM doc ->> 'action'
+           AND subject IS NOT DISTINCT FROM doc ->> 'subject'
+           AND reason IS NOT DISTINCT FROM doc ->> 'reason'
+           AND source IS NOT DISTINCT FROM doc ->> 'source'
+           AND detail IS NOT DISTINCT FROM doc -> 'detail' AS agrees
+    FROM walked CROSS JOIN LATERAL (SELECT record::jsonb AS doc OFFSET 0) parsed
+)
+SELECT count(*), min(place) FILTER (WHERE follows IS NOT TRUE),
+       min(place) FILTER (WHERE agrees IS NOT TRUE),
+       (SELECT ARRAY[seq::text, encode(hash, 'hex')] FROM {entries}
+        ORDER BY seq DESC LIMIT 1),
+       (SELECT array_agg(ARRAY[seq::text, encode(hash, 'hex')]) FROM {head})
+FROM judged
+"""
+
+
+def _walk(entries: _Relation, head: _Relation, *, upto: int = MAX_SEQ) -> _Walk:
+    """Walk the chain up to an entry; raises DataError for a record that is no JSON."""
+    quoted = connection.ops.quote_name
+    names = {
+        name: f"{quoted(relation.schema)}.{quoted(relation.name)}"
+        for name, relation in (("entries", entries), ("head", head))
+    }
+    # A savepoint: the transaction goes on where a record cannot be read.
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(_WALK.format(**names), [upto])
+        number, broken, disguised, last, heads = cursor.fetchone()
+    return _Walk(
+        entries=number,
+        broken=broken,
+        disguised=disguised,
+        last=_end(last) if last else None,
+        heads=[_end(each) for each in heads or ()],
+    )
+
+
+def _end(pair: Sequence[str]) -> tuple[int, bytes]:
+    seq, digest = pair
+    return int(seq), bytes.fromhex(digest)
+
+
+def _first_unreadable(entries: _Relation, head: _Relation) -> int:
+    """Name the first entry whose record Postgres cannot read, by halving the chain."""
+    low, high = 0, MAX_SEQ
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _walk(entries, head, upto=middle)
+        except DataError:
+            high = middle
+        else:
+            low = middle
+    return high
