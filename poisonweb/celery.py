@@ -38,6 +38,7 @@ app.conf.update(
     beat_schedule={
         "rescue": _every(RESCUE_SECONDS, "apps.triage.tasks.rescue"),
         "prune": _every(60.0, "apps.triage.tasks.prune"),
+        "audit-checkpoint": _every(60.0, "apps.audit.tasks.checkpoint"),
         "partitions": _every(3600.0, "apps.capture.tasks.partitions"),
         "guards": _every(600.0, "apps.capture.tasks.forget_guards"),
         # Consumers look at the time themselves: this is for the list, and the page.

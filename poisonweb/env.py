@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 MIB = 1024 * 1024
 LAST_HOUR = 23
@@ -16,6 +17,7 @@ KNOWN = frozenset(
     for name in (
         "ADMIN_PASSWORD",
         "ALLOWED_HOSTS",
+        "AUDIT_CHECKPOINT_URL",
         "BODY_LIMIT",
         "BROKER_HOSTS",
         "DEMO",
@@ -56,6 +58,7 @@ class Env:
     log_level: str
     lake: str
     report_hour: int
+    audit_checkpoint_url: str | None
 
 
 def load(environ: Mapping[str, str]) -> Env:
@@ -81,6 +84,7 @@ def load(environ: Mapping[str, str]) -> Env:
         log_level=_level(environ.get("POISONWEB_LOG_LEVEL") or "INFO"),
         lake=environ.get("POISONWEB_LAKE") or str(var / "lake"),
         report_hour=_hour(environ.get("POISONWEB_REPORT_HOUR") or "1"),
+        audit_checkpoint_url=_web_address(environ, "POISONWEB_AUDIT_CHECKPOINT_URL"),
     )
 
 
@@ -113,6 +117,24 @@ def _environment(value: str) -> str:
     if not (value.isascii() and value.replace("-", "").isalnum() and len(value) <= 20):
         raise BadEnvironment(
             f"POISONWEB_ENVIRONMENT is {value!r}: use up to 20 letters, digits, dashes."
+        )
+    return value
+
+
+def _web_address(environ: Mapping[str, str], name: str) -> str | None:
+    """Read an http or https address; it may hold a secret, so it is never quoted."""
+    value = environ.get(name)
+    if not value:
+        return None
+    try:
+        address = urlsplit(value)
+        usable = address.scheme in {"http", "https"} and bool(address.hostname)
+        usable = usable and address.port != 0 and value.isascii()
+    except ValueError:
+        usable = False
+    if not (usable and value.isprintable() and " " not in value):
+        raise BadEnvironment(
+            f"{name} is not an address: use one such as https://example.com/checkpoints."
         )
     return value
 

@@ -204,6 +204,7 @@ POISONWEB_DEMO = ENV.demo
 POISONWEB_REDIS_URL = ENV.redis_url
 POISONWEB_LAKE = ENV.lake
 POISONWEB_REPORT_HOUR = ENV.report_hour
+POISONWEB_AUDIT_CHECKPOINT_URL = ENV.audit_checkpoint_url
 
 LOGGING = {
     "version": 1,

@@ -84,3 +84,27 @@ class Head(models.Model):
 
     def __str__(self) -> str:
         return f"head {self.seq}"
+
+
+class LastCheckpoint(models.Model):
+    """The newest checkpoint, for the page; those that prove something are elsewhere."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    at = models.DateTimeField()
+    seq = models.BigIntegerField()
+    hash = models.BinaryField()
+    contradicts = models.BigIntegerField(null=True)
+    signature = models.TextField()
+    # What of it could not be written or sent.
+    trouble = models.TextField(default="")
+
+    class Meta:
+        db_table = "audit_last_checkpoint"
+        constraints = [
+            models.CheckConstraint(
+                name="audit_last_checkpoint_is_one_row", condition=Q(id=1)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"checkpoint of entry {self.seq}"

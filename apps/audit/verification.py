@@ -6,6 +6,7 @@ Functions are looked up where Postgres keeps its own, whatever search_path says.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Final
 
 from django.db import DataError, connection, transaction
 
+# The hash that the first entry follows.
+START: Final = hashlib.sha256(b"poisonweb").digest()
 MAX_SEQ: Final = 2**63 - 1
 ENTRIES: Final = "audit_entry"
 HEAD: Final = "audit_head"
@@ -107,6 +110,28 @@ def verify() -> Verdict:
         if other_shape:
             return _not_walked([*disguises, *other_shape])
         return _walked(entries, head, [*disguises, *_changes_of(entries)])
+
+
+def hashes_of(seqs: Sequence[int]) -> dict[int, bytes]:
+    """Give the hashes of these entries, those that are not there left out."""
+    return dict(_hashes("seq = ANY (%s)", [*seqs]))
+
+
+def has_hash(digest: bytes) -> bool:
+    """Tell whether the chain has this hash anywhere, its very start included."""
+    return digest == START or bool(_hashes("hash = %s", digest))
+
+
+def _hashes(condition: str, value: bytes | list[int]) -> list[tuple[int, bytes]]:
+    with transaction.atomic(), _search_path() as schemas:
+        entries = _relations(schemas).get(ENTRIES)
+        if not entries or [*_other_shape(entries[0])]:
+            return []
+        table = _quoted(entries[0])
+        statement = f"SELECT seq, hash FROM {table} WHERE {condition}"  # noqa: S608 - ours
+        with connection.cursor() as cursor:
+            cursor.execute(statement, [value])
+            return [(seq, bytes(digest)) for seq, digest in cursor.fetchall()]
 
 
 def _not_walked(troubles: Iterable[str]) -> Verdict:
@@ -286,14 +311,10 @@ FROM judged
 
 def _walk(entries: _Relation, head: _Relation, *, upto: int = MAX_SEQ) -> _Walk:
     """Walk the chain up to an entry; raises DataError for a record that is no JSON."""
-    quoted = connection.ops.quote_name
-    names = {
-        name: f"{quoted(relation.schema)}.{quoted(relation.name)}"
-        for name, relation in (("entries", entries), ("head", head))
-    }
+    statement = _WALK.format(entries=_quoted(entries), head=_quoted(head))
     # A savepoint: the transaction goes on where a record cannot be read.
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(_WALK.format(**names), [upto])
+        cursor.execute(statement, [upto])
         number, broken, disguised, last, heads = cursor.fetchone()
     return _Walk(
         entries=number,
@@ -302,6 +323,11 @@ def _walk(entries: _Relation, head: _Relation, *, upto: int = MAX_SEQ) -> _Walk:
         last=_end(last) if last else None,
         heads=[_end(each) for each in heads or ()],
     )
+
+
+def _quoted(relation: _Relation) -> str:
+    quote = connection.ops.quote_name
+    return f"{quote(relation.schema)}.{quote(relation.name)}"
 
 
 def _end(pair: Sequence[str]) -> tuple[int, bytes]:

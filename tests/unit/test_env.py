@@ -26,6 +26,11 @@ def test_nothing_given_is_the_embedded_mode_on_defaults() -> None:
         ("POISONWEB_BODY_LIMIT", str(2**40), "number of bytes"),
         ("POISONWEB_ENVIRONMENT", "a_b", "letters, digits, dashes"),
         ("POISONWEB_LOG_LEVEL", "LOUD", "use one of"),
+        ("POISONWEB_AUDIT_CHECKPOINT_URL", "ftp://example.com/", "is not an address"),
+        ("POISONWEB_AUDIT_CHECKPOINT_URL", "https://", "is not an address"),
+        ("POISONWEB_AUDIT_CHECKPOINT_URL", "https://a b/", "is not an address"),
+        ("POISONWEB_AUDIT_CHECKPOINT_URL", "https://a:x/", "is not an address"),
+        ("POISONWEB_AUDIT_CHECKPOINT_URL", "https://[/", "is not an address"),
     ],
 )
 def test_what_cannot_be_used_stops_the_start(name: str, value: str, said: str) -> None:

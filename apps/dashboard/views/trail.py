@@ -8,11 +8,12 @@ from django.views.decorators.http import require_http_methods
 
 from apps.audit import verification
 from apps.audit.services import Action
+from apps.core import clock
 from apps.dashboard import curl
 from apps.dashboard.doors import SignedIn, needs
 from apps.dashboard.forms import TrailForm
 from apps.dashboard.paging import Cursor
-from apps.dashboard.selectors import trail
+from apps.dashboard.selectors import checkpoint, trail
 from apps.team.rights import Scope
 
 
@@ -26,6 +27,7 @@ def index(request: SignedIn) -> HttpResponse:
         "form": form,
         "wanted": wanted,
         "actions": list(Action),
+        "checkpoint": checkpoint.status(now=clock.now()),
         "page": trail.find(wanted, cursor),
         "verdict": verification.verify() if request.method == "POST" else None,
         "curl": curl.get(request, "/api/v1/audit", **wanted.as_query),

@@ -2,18 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from apps.audit import verification
+from apps.audit import checkpoints, proof, verification
+from apps.audit.checkpoints import Checkpoint
+from apps.audit.proof import Proof
 
 
 class Command(BaseCommand):
-    help = "Recompute the audit chain; exit 1 and name the first bad entry if it lies."
+    help = (
+        "Recompute the audit chain, compare it with checkpoints; exit 1 and name the "
+        "first bad entry if it lies. Against the owner of the tables, only what a "
+        "checkpoint covers is proven."
+    )
 
-    def handle(self, *_: Any, **__: Any) -> None:
-        verdict = verification.verify()
-        if not verdict.ok:
-            raise CommandError(" ".join(verdict.troubles))
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--since",
+            nargs="+",
+            type=Path,
+            default=[],
+            metavar="FILE",
+            help="files or folders of checkpoints, or logs that hold their lines",
+        )
+        parser.add_argument(
+            "--head",
+            metavar="HEX",
+            help="a hash that this command printed: the chain must still have it",
+        )
+
+    def handle(
+        self, *_: Any, since: Sequence[Path], head: str | None, **__: Any
+    ) -> None:
+        found = proof.prove(_read(since))
+        troubles = [*found.troubles]
+        if since and not found.number:
+            troubles.append("There is no signed checkpoint in what --since names.")
+        if head is not None:
+            troubles += _of_head(head)
+        if troubles:
+            raise CommandError(" ".join(troubles))
+        verdict = found.verdict
         self.stdout.write(f"ok: {verdict.entries} entries, head {verdict.head}")
+        if since:
+            self.stdout.write(_coverage(found))
+
+
+def _read(paths: Sequence[Path]) -> Iterator[Checkpoint]:
+    for path in paths:
+        files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        for file in files:
+            try:
+                yield from checkpoints.read(file)
+            except OSError as error:
+                raise CommandError(f"--since {file}: {error.strerror}.") from error
+
+
+def _of_head(text: str) -> Iterator[str]:
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        raise CommandError("--head: give the hash as 64 digits of 0-9, a-f.") from None
+    if not verification.has_hash(digest):
+        yield (
+            "No entry has the hash that --head names: the chain was cut before that "
+            "entry or hashed again."
+        )
+
+
+def _coverage(found: Proof) -> str:
+    covered = found.holds.seq if found.holds else 0
+    newer = found.verdict.entries - covered
+    rest = f"; {newer} newer ones are covered by none" if newer else ""
+    number = f"{found.number} checkpoint{'' if found.number == 1 else 's'}"
+    return f"{number} hold: the entries up to {covered} are proven{rest}"

@@ -1,0 +1,113 @@
+"""Take a checkpoint: into the log, a file, a place outside, and a row for the page."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from django.conf import settings
+
+from apps.audit import checkpoints, outside, verification
+from apps.audit.checkpoints import Checkpoint
+from apps.audit.models import Head, LastCheckpoint
+from apps.core.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+# A chain that did not grow is covered already: this only shows that we are still here.
+QUIET = timedelta(hours=1)
+
+
+def folder() -> Path:
+    return Path(settings.POISONWEB_VAR) / "audit"
+
+
+def take(*, now: datetime) -> Checkpoint | None:
+    """Sign the head of the chain, if it moved since the last time or an hour passed.
+
+    What fails is logged, shown on the page and tried again the next minute.
+    """
+    head = Head.objects.first()
+    if head is None:
+        log.error("no checkpoint: audit_head has no row; run verify_audit")
+        return None
+    earlier = _newest_in_files()
+    checkpoint = Checkpoint(
+        at=now.replace(microsecond=0),
+        seq=head.seq,
+        hash=bytes(head.hash),
+        contradicts=_contradicted(earlier),
+    ).signed()
+    if not _is_due(checkpoint, earlier):
+        return None
+    log.info("audit checkpoint %s", checkpoint.line)
+    troubles = [
+        trouble for trouble in (_write(checkpoint), _send(checkpoint)) if trouble
+    ]
+    _show(checkpoint, trouble="; ".join(troubles))
+    return checkpoint
+
+
+def _newest_in_files() -> Checkpoint | None:
+    try:
+        return checkpoints.newest(folder())
+    except OSError:
+        log.exception("the checkpoint files cannot be read")
+        return None
+
+
+def _contradicted(earlier: Checkpoint | None) -> int | None:
+    """Name the checkpoint that the chain does not agree with any more.
+
+    The next ones go on naming it until the file is put aside: else the alarm would last
+    a minute, for they are taken of the chain as it is now.
+    """
+    if earlier is None or earlier.contradicts is not None:
+        return earlier.contradicts if earlier else None
+    if earlier.agrees(verification.hashes_of([earlier.seq])):
+        return None
+    log.error("the trail contradicts %s; run verify_audit --since", earlier)
+    return earlier.seq
+
+
+def _is_due(checkpoint: Checkpoint, earlier: Checkpoint | None) -> bool:
+    if earlier is None or LastCheckpoint.objects.exclude(trouble="").exists():
+        return True
+    same = (checkpoint.seq, checkpoint.hash) == (earlier.seq, earlier.hash)
+    return not same or checkpoint.at - earlier.at >= QUIET
+
+
+def _write(checkpoint: Checkpoint) -> str:
+    try:
+        checkpoints.append(folder(), checkpoint)
+    except OSError as error:
+        log.exception("the checkpoint could not be written to a file")
+        return f"the checkpoint file could not be written ({error.strerror})"
+    return ""
+
+
+def _send(checkpoint: Checkpoint) -> str:
+    url = settings.POISONWEB_AUDIT_CHECKPOINT_URL
+    if not url:
+        return ""
+    try:
+        outside.post(checkpoint, url=url)
+    except Unavailable as error:
+        log.error("%s", error)  # noqa: TRY400 - the traceback would quote the address
+        return str(error)
+    return ""
+
+
+def _show(checkpoint: Checkpoint, *, trouble: str) -> None:
+    LastCheckpoint.objects.update_or_create(
+        id=1,
+        defaults={
+            "at": checkpoint.at,
+            "seq": checkpoint.seq,
+            "hash": checkpoint.hash,
+            "contradicts": checkpoint.contradicts,
+            "signature": checkpoint.signature,
+            "trouble": trouble,
+        },
+    )

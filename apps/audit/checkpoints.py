@@ -1,0 +1,150 @@
+"""Signed statements of how the chain stood, kept where its tables' owner has no hand.
+
+A checkpoint at entry N covers the entries 1 to N: none of them can be changed, removed
+or added to afterwards without another hash at N. A file is kept for each month of UTC,
+and none is ever changed or removed here: at a checkpoint a minute that is 10 MB a month
+at most, so nothing has to be thrown away to bound it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from django.utils.crypto import salted_hmac
+
+from apps.audit.verification import START
+
+SALT = "poisonweb.audit.checkpoint"
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+BEGIN = '{"at":'
+# None of ours is longer than 400; what a log puts around one is not much more.
+LONGEST_LINE = 20_000
+TAIL = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """The chain's head at a time. `contradicts` is a checkpoint it disagreed with."""
+
+    at: datetime
+    seq: int
+    hash: bytes
+    contradicts: int | None = None
+    signature: str = field(default="", compare=False)
+
+    def signed(self) -> Self:
+        return type(self)(
+            at=self.at,
+            seq=self.seq,
+            hash=self.hash,
+            contradicts=self.contradicts,
+            signature=self._expected(),
+        )
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether it was signed with the SECRET_KEY of this installation."""
+        expected = self._expected().encode()
+        return hmac.compare_digest(self.signature.encode("utf-8", "replace"), expected)
+
+    @property
+    def line(self) -> str:
+        return _json({**self._members(), "signature": self.signature})
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Read a line of a checkpoint file, or of a log; None where it holds none."""
+        try:
+            members, _ = json.JSONDecoder().raw_decode(text[text.index(BEGIN) :])
+            at = datetime.strptime(members["at"], TIME).replace(tzinfo=UTC)
+            contradicts = members.get("contradicts")
+            return cls(
+                at=at,
+                seq=int(members["seq"]),
+                hash=bytes.fromhex(members["hash"]),
+                contradicts=None if contradicts is None else int(contradicts),
+                signature=str(members["signature"]),
+            )
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
+
+    def agrees(self, hashes: Mapping[int, bytes]) -> bool:
+        """Tell whether the chain still has this hash, given the hashes of entries."""
+        return self.hash == (START if self.seq == 0 else hashes.get(self.seq))
+
+    def __str__(self) -> str:
+        return f"the checkpoint of entry {self.seq} ({self.at:%Y-%m-%d %H:%M:%S} UTC)"
+
+    def _expected(self) -> str:
+        text = _json(self._members())
+        return salted_hmac(SALT, text, algorithm="sha256").hexdigest()
+
+    def _members(self) -> dict[str, object]:
+        members: dict[str, object] = {
+            "at": self.at.strftime(TIME),
+            "seq": self.seq,
+            "hash": self.hash.hex(),
+        }
+        if self.contradicts is not None:
+            members["contradicts"] = self.contradicts
+        return members
+
+
+def append(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write it to the file of its month, and return once it is on the disk."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"checkpoints-{checkpoint.at:%Y-%m}.jsonl"
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        # A line that was cut off when the disk was full must not spoil this one.
+        begin = "" if _ends_a_line(file) else "\n"
+        os.write(file, f"{begin}{checkpoint.line}\n".encode("ascii"))
+        os.fsync(file)
+    finally:
+        os.close(file)
+    _sync(folder)
+
+
+def newest(folder: Path) -> Checkpoint | None:
+    """Give the last checkpoint that was written and is signed by us."""
+    files = sorted(folder.glob("checkpoints-*.jsonl"))
+    if not files:
+        return None
+    with files[-1].open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        lines = file.read(TAIL).decode("ascii", "replace").splitlines()
+    read = (Checkpoint.parse(line) for line in reversed(lines))
+    return next((each for each in read if each and each.is_signed), None)
+
+
+def read(path: Path) -> Iterator[Checkpoint]:
+    """Give all that a file holds, signed or not; what else is in it is passed over."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        while line := file.readline(LONGEST_LINE):
+            if checkpoint := Checkpoint.parse(line):
+                yield checkpoint
+
+
+def _ends_a_line(file: int) -> bool:
+    size = os.fstat(file).st_size
+    return size == 0 or os.pread(file, 1, size - 1) == b"\n"
+
+
+def _sync(folder: Path) -> None:
+    """Have the name of a new file on the disk, too."""
+    directory = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _json(members: dict[str, object]) -> str:
+    return json.dumps(members, separators=(",", ":"))

@@ -1,0 +1,143 @@
+"""Hold the chain against checkpoints that were kept where its owner has no hand.
+
+What no checkpoint covers cannot be proven: an entry that the owner of the tables adds
+at the end, before the next checkpoint is taken, looks like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from apps.audit import verification
+from apps.audit.checkpoints import Checkpoint
+from apps.audit.verification import Verdict
+
+AT_ONCE: Final = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proof:
+    """The walk along the chain, and what the checkpoints say of it.
+
+    `holds` is the last checkpoint before the first lie (the newest, without a lie), and
+    `fails` the first one that the chain contradicts.
+    """
+
+    verdict: Verdict
+    number: int
+    holds: Checkpoint | None
+    fails: Checkpoint | None
+    first_bad: int | None
+    troubles: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.troubles
+
+
+def prove(checkpoints: Iterable[Checkpoint]) -> Proof:
+    """Recompute the chain and compare it with each signed checkpoint."""
+    signed, unsigned = _by_signature(checkpoints)
+    verdict = verification.verify()
+    fails = _first_that_fails(signed)
+    first_bad = _first_bad(verdict, fails)
+    holds = _last_that_holds(signed, first_bad, fails)
+    troubles = [
+        *verdict.troubles,
+        *_contradiction(verdict, holds, fails),
+        *_nearest(first_bad, holds, fails),
+        *_without_signature(unsigned),
+    ]
+    return Proof(
+        verdict=verdict,
+        number=len(signed),
+        holds=holds,
+        fails=fails,
+        first_bad=first_bad,
+        troubles=tuple(troubles),
+    )
+
+
+def _by_signature(checkpoints: Iterable[Checkpoint]) -> tuple[list[Checkpoint], int]:
+    """Sort those that are ours, each once; count the others."""
+    ours: dict[tuple[int, bytes], Checkpoint] = {}
+    unsigned = 0
+    for checkpoint in checkpoints:
+        if checkpoint.is_signed:
+            ours.setdefault((checkpoint.seq, checkpoint.hash), checkpoint)
+        else:
+            unsigned += 1
+    return sorted(ours.values(), key=lambda each: (each.seq, each.at)), unsigned
+
+
+def _compared(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, bool]]:
+    for start in range(0, len(checkpoints), AT_ONCE):
+        some = checkpoints[start : start + AT_ONCE]
+        hashes = verification.hashes_of([each.seq for each in some])
+        for checkpoint in some:
+            yield checkpoint, checkpoint.agrees(hashes)
+
+
+def _first_that_fails(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
+    return next((each for each, agrees in _compared(checkpoints) if not agrees), None)
+
+
+def _first_bad(verdict: Verdict, fails: Checkpoint | None) -> int | None:
+    """Name the first entry that lies, where one can be told from those around it."""
+    cut = verdict.entries + 1 if fails and _is_cut(verdict, fails) else None
+    places = [place for place in (verdict.first_bad, cut) if place is not None]
+    return min(places, default=None)
+
+
+def _is_cut(verdict: Verdict, fails: Checkpoint) -> bool:
+    return verdict.first_bad is None and fails.seq > verdict.entries
+
+
+def _last_that_holds(
+    checkpoints: Sequence[Checkpoint], first_bad: int | None, fails: Checkpoint | None
+) -> Checkpoint | None:
+    ends = [first_bad, fails.seq if fails else None]
+    end = min((each for each in ends if each is not None), default=None)
+    before = [each for each in checkpoints if end is None or each.seq < end]
+    return before[-1] if before else None
+
+
+def _contradiction(
+    verdict: Verdict, holds: Checkpoint | None, fails: Checkpoint | None
+) -> Iterator[str]:
+    if fails is None:
+        return
+    if _is_cut(verdict, fails):
+        yield (
+            f"The chain ends at entry {verdict.entries}, and {fails} was taken of it: "
+            "what followed was cut off."
+        )
+        return
+    after = f"after {holds}" if holds else "before any checkpoint that holds"
+    yield (
+        f"The chain contradicts {fails}: an entry up to that one and {after} was "
+        "changed, removed or added, and what follows it was hashed again."
+    )
+
+
+def _nearest(
+    first_bad: int | None, holds: Checkpoint | None, fails: Checkpoint | None
+) -> Iterator[str]:
+    """Say what is proven of the entries before a broken link."""
+    if first_bad is None or fails is not None:
+        return
+    if holds is None:
+        yield "No checkpoint covers the entries before it."
+    else:
+        yield f"The last entries before it that are proven are those up to {holds}."
+
+
+def _without_signature(number: int) -> Iterator[str]:
+    if number:
+        yield (
+            f"{number} of the checkpoints are not signed with this SECRET_KEY: they "
+            "were forged or changed, or taken with an earlier key. To use those of an "
+            "earlier key, give it as POISONWEB_SECRET_KEY."
+        )

@@ -1,0 +1,13 @@
+"""Celery's door of the trail."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from apps.audit import checkpointing
+from apps.core import clock
+
+
+@shared_task
+def checkpoint() -> None:
+    checkpointing.take(now=clock.now())

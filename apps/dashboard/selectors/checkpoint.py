@@ -1,0 +1,48 @@
+"""The newest checkpoint of the trail, and whether it covers what was decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from apps.audit.checkpoints import Checkpoint
+from apps.audit.models import Head, LastCheckpoint
+
+# One is taken each minute in which something was decided.
+LATE = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointStatus:
+    last: Checkpoint | None
+    uncovered: int
+    trouble: str
+    now: datetime
+
+    @property
+    def is_late(self) -> bool:
+        """Whether decisions wait for a checkpoint longer than they should."""
+        if self.last is None:
+            return False
+        return self.uncovered > 0 and self.now - self.last.at > LATE
+
+
+def status(*, now: datetime) -> CheckpointStatus:
+    row = LastCheckpoint.objects.first()
+    head = Head.objects.values_list("seq", flat=True).first() or 0
+    return CheckpointStatus(
+        last=_checkpoint(row) if row else None,
+        uncovered=max(0, head - (row.seq if row else 0)),
+        trouble=row.trouble if row else "",
+        now=now,
+    )
+
+
+def _checkpoint(row: LastCheckpoint) -> Checkpoint:
+    return Checkpoint(
+        at=row.at,
+        seq=row.seq,
+        hash=bytes(row.hash),
+        contradicts=row.contradicts,
+        signature=row.signature,
+    )
