@@ -7,6 +7,8 @@ from django.db.models import Q
 
 from apps.brokers.querysets import TopicQuerySet
 
+ONE_READER = "brokers_topic_dead_letter_queue_once"
+
 
 class Broker(models.Model):
     """One message broker; `url` is as `secrets` keeps it, never in the clear."""
@@ -35,6 +37,11 @@ class Topic(models.Model):
     )
     native_name = models.TextField()
     dead_letter_queue = models.TextField(default="")
+    shares_queue = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="an older topic reads the same dead-letter queue",
+    )
     max_dequeue_count = models.PositiveIntegerField(default=5)
     visibility_timeout = models.FloatField(default=60.0, help_text="seconds")
     replays = models.BooleanField(
@@ -58,6 +65,11 @@ class Topic(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["broker", "native_name"], name="brokers_topic_native_name_once"
+            ),
+            models.UniqueConstraint(
+                fields=["broker", "dead_letter_queue"],
+                name=ONE_READER,
+                condition=~Q(dead_letter_queue="") & Q(shares_queue=False),
             ),
             models.CheckConstraint(
                 name="brokers_topic_max_dequeue_count_is_positive",

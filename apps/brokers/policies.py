@@ -19,8 +19,10 @@ from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.holding import hold
 from apps.brokers.models import Topic
 from apps.brokers.ports import LIMITS
+from apps.brokers.queue_readers import one_reader
+from apps.brokers.services import convention_of_topic
 from apps.brokers.spans import seconds_of
-from apps.core.errors import Absent, Invalid, Unavailable
+from apps.core.errors import Absent, Forbidden, Invalid, Unavailable
 from apps.core.text import storable
 from apps.team.rights import Principal, Scope
 
@@ -94,11 +96,20 @@ def set_policies(
     if OF_THE_BROKER & changes.keys():
         _check_told_once(policies)
         _check_with_broker(topic, policies)
+    values = {name: after for name, (_, after) in changes.items()}
+    queue = values.get("dead_letter_queue")
+    if queue is not None:
+        require_queue(principal, topic, str(queue))
+        values["shares_queue"] = False
     with transaction.atomic():
         hold(topics=[topic.pk])
-        Topic.objects.filter(pk=topic.pk).update(
-            **{name: after for name, (_, after) in changes.items()}
-        )
+        with one_reader(
+            broker=topic.broker,
+            queue=str(queue or ""),
+            topic=topic.name,
+            principal=principal,
+        ):
+            Topic.objects.filter(pk=topic.pk).update(**values)
         audit.record(
             action=Action.TOPIC_ALTERED,
             subject=f"topic:{topic.name}",
@@ -109,6 +120,19 @@ def set_policies(
             detail=changes,
         )
     return Topic.objects.select_related("broker").get(pk=topic.pk)
+
+
+def require_queue(principal: Principal, topic: Topic, queue: str) -> None:
+    """Raise Forbidden where a key of some topics names a queue outside its patterns.
+
+    The queue that its kind's convention gives a topic is the topic's own.
+    """
+    if queue in {"", convention_of_topic(topic).queue} or principal.sees(queue):
+        return
+    raise Forbidden(
+        f"This key is not for the queue {queue}: it may name queues that match its "
+        "topics."
+    )
 
 
 def options_from(text: str, *, example: str = "") -> dict[str, object]:

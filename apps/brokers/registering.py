@@ -17,6 +17,7 @@ from apps.brokers.adapters.adapter import BrokerSettings
 from apps.brokers.holding import hold_broker
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
+from apps.brokers.queue_readers import reader_of_queue
 from apps.brokers.services import convention_of, register_topic
 from apps.core.errors import Absent, Forbidden, Invalid, Refused, Unavailable
 from apps.core.text import storable
@@ -121,7 +122,8 @@ def adopt_topics(
     """Register topics that a broker was found to have; what is known stays as it is.
 
     One without a dead-letter queue gets that of its kind's convention, made or not.
-    A name that another broker's topic has already is told apart by this broker's.
+    One whose queue another topic reads is registered without: it can have no lane. A
+    name that another broker's topic has already is told apart by this broker's.
     """
     principal.require(Scope.BROKERS_WRITE)
     return [_adopted(broker, each, principal, now=now) for each in found]
@@ -134,18 +136,22 @@ def _adopted(
         raise Refused("A topic whose name is no text cannot be kept here.")
     known = broker.topics.filter(native_name=found.name).first()
     name = known.name if known else _free_name(broker, found.name)
-    if not principal.sees(name):
+    sees_it = principal.sees(name) and (known or principal.sees(found.name))
+    if not sees_it:
         raise Forbidden(f"The topic {name} is none of yours.")
     if known and known.dead_letter_queue:
         return known
     convention = convention_of(kind=broker.kind, topic=found.name)
+    queue = found.dead_letter_queue or convention.queue
+    is_taken = reader_of_queue(broker=broker, queue=queue, besides=name) is not None
     return register_topic(
         name=name,
         broker=broker,
-        dead_letter_queue=found.dead_letter_queue or convention.queue,
+        dead_letter_queue="" if is_taken else queue,
         policy={},
         native_name=found.name,
         actor=principal.actor,
+        principal=principal,
         now=now,
     )
 

@@ -29,6 +29,7 @@ from apps.brokers.ports import (
     Publisher,
     TopicAdmin,
 )
+from apps.brokers.queue_readers import one_reader
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused, Unavailable
 from apps.team.rights import Principal
@@ -102,13 +103,15 @@ def register_topic(
     policy: Mapping[str, float],
     native_name: str | None = None,
     actor: Actor,
+    principal: Principal | None = None,
     now: datetime,
 ) -> Topic:
     """Say which broker carries a topic and where its dead letters are; idempotent.
 
     `policy` may hold max_dequeue_count and visibility_timeout (seconds). `native_name`
     is the broker's own, where that is another. A queue of None is that of the kind's
-    convention; raises Invalid where that leaves no name for it.
+    convention; raises Invalid where that leaves no name for it, and where another
+    topic reads the queue.
     """
     if dead_letter_queue is None:
         convention = convention_of(kind=broker.kind, topic=native_name or name)
@@ -117,13 +120,16 @@ def register_topic(
     if native_name is not None:
         values["native_name"] = native_name
     hold_broker(broker)
-    topic, created = Topic.objects.get_or_create(
-        name=name, defaults={"native_name": name, **values}
-    )
-    same = all(getattr(topic, field) == value for field, value in values.items())
-    if same and not created:
-        return topic
-    Topic.objects.filter(pk=topic.pk).update(**values)
+    known = Topic.objects.filter(name=name).first()
+    if known and all(getattr(known, field) == here for field, here in values.items()):
+        return known
+    with one_reader(
+        broker=broker, queue=dead_letter_queue, topic=name, principal=principal
+    ):
+        topic, _ = Topic.objects.get_or_create(
+            name=name, defaults={"native_name": name, **values}
+        )
+        Topic.objects.filter(pk=topic.pk).update(**values, shares_queue=False)
     audit.record(
         action=Action.TOPIC_REGISTERED,
         subject=f"topic:{name}",
@@ -140,12 +146,17 @@ def name_queue_by_convention(
 ) -> Topic:
     """Give a topic without a dead-letter queue that of its kind's convention.
 
-    Raises Invalid where the convention leaves no name for it; where its kind has none,
-    or somebody named a queue meanwhile, the topic is given back as it is.
+    Raises Invalid where the convention leaves no name for it, or another topic reads
+    it; where its kind has none, or a queue was named meanwhile, the topic is given
+    back as it is.
     """
     queue = convention_of_topic(topic).require()
     unnamed = Topic.objects.filter(pk=topic.pk, dead_letter_queue="")
-    if queue and unnamed.update(dead_letter_queue=queue):
+    with one_reader(
+        broker=topic.broker, queue=queue, topic=topic.name, principal=principal
+    ):
+        named = unnamed.update(dead_letter_queue=queue) if queue else 0
+    if named:
         audit.record(
             action=Action.TOPIC_ALTERED,
             subject=f"topic:{topic.name}",

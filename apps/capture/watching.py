@@ -14,6 +14,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers.holding import hold
 from apps.brokers.models import Topic
+from apps.brokers.policies import require_queue
 from apps.brokers.services import name_queue_by_convention
 from apps.capture.models import Lane, Mode
 from apps.core.errors import Absent, Invalid, Refused
@@ -47,6 +48,8 @@ def set_mode(
         lane, made = Lane.objects.select_for_update().get_or_create(topic=topic)
         if not made and (lane.mode, lane.tee_queue) == (mode.value, tee_queue):
             return lane
+        if lane.tee_queue != tee_queue:
+            require_queue(principal, topic, tee_queue)
         lane.mode, lane.tee_queue = mode.value, tee_queue
         lane.save(update_fields=["mode", "tee_queue"])
         detail = {"mode": mode.value, "tee_queue": tee_queue}

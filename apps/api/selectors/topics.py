@@ -52,8 +52,9 @@ def register(change: TopicChange, principal: Principal, *, now: datetime) -> Top
     or none. Raises Refused where another broker carries it.
     """
     principal.require(Scope.BROKERS_WRITE)
-    if not principal.sees(change.name):
-        raise Forbidden(f"This key is not for the topic {change.name}.")
+    for name in (change.name, change.native_name or change.name):
+        if not principal.sees(name):
+            raise Forbidden(f"This key is not for the topic {name}.")
     broker = _broker_named(change.broker or "")
     _refuse_taken(change, broker)
     is_named = "dead_letter_queue" in change.policies
@@ -64,6 +65,7 @@ def register(change: TopicChange, principal: Principal, *, now: datetime) -> Top
         policy={},
         native_name=change.native_name or change.name,
         actor=principal.actor,
+        principal=principal,
         now=now,
     )
     return alter(change, principal, now=now)

@@ -15,6 +15,7 @@ from apps.bookmarks.models import Mark
 from apps.brokers import policies
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
+from apps.brokers.queue_readers import reader_of_queue
 from apps.brokers.services import Convention, convention_of_topic
 from apps.capture.models import LANE_LIVES, HeldDeadLetter, Lane, LaneState, Sample
 from apps.core.errors import Absent
@@ -158,6 +159,7 @@ class TopicDetail:
     held: list[HeldDeadLetter]
     held_number: int
     samples: int
+    other_reader: Topic | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,6 +238,7 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
         held=list(held.order_by("-seen_at")[:MOST_HELD]),
         held_number=held.count(),
         samples=Sample.objects.filter(topic=topic).count(),
+        other_reader=_other_reader(topic),
     )
 
 
@@ -248,6 +251,14 @@ def visible(topic_id: int, principal: Principal) -> Topic:
 
 def _visible(principal: Principal) -> TopicQuerySet:
     return Topic.objects.matching(principal.topics).select_related("broker", "lane")
+
+
+def _other_reader(topic: Topic) -> Topic | None:
+    if topic.broker is None or not topic.shares_queue:
+        return None
+    return reader_of_queue(
+        broker=topic.broker, queue=topic.dead_letter_queue, besides=topic.name
+    )
 
 
 def _counted(topic: Topic, word: Shown) -> Count | TooSlow:

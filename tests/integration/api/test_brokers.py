@@ -49,7 +49,9 @@ def patch(caller: Caller, path: str, body: object) -> Told:
 
 
 def registered(caller: Caller, **changes: object) -> Told:
-    asked = {"name": "orders", "broker": "ours", "dead_letter_queue": "orders-poison"}
+    # Of a name of its own, which another test may make too long or no name at all.
+    queue = f"{changes.get('name', 'orders')!s:.99}-poison".replace("\0", "")
+    asked = {"name": "orders", "broker": "ours", "dead_letter_queue": queue}
     return caller.post("topics", {**asked, **changes})
 
 
@@ -575,3 +577,23 @@ def test_an_order_is_asked_for_as_true_or_false(now: datetime) -> None:
     assert ordered.status in {200, 409, 422}
     assert (wrong.status, wrong.pointers) == (422, ["/ordered"])
     assert (drop.status, drop.pointers) == (422, ["/ordered"])
+
+
+def test_a_key_names_only_queues_of_its_patterns(admin: Caller, ours: int) -> None:
+    registered(admin, name="mine.a", dead_letter_queue="mine.a-dead")
+    mine = program(topics=["mine.*"])
+    topic: Member = {"name": "mine.a"}
+
+    answers = [
+        registered(mine, name="mine.b", native_name="victim"),
+        registered(mine, name="mine.b", dead_letter_queue="victim-dead"),
+        registered(mine, name="mine.b", dead_letter_queue="mine.a-dead"),
+        patch(mine, "topics", {**topic, "dead_letter_queue": "victim-dead"}),
+        patch(mine, "topics", {**topic, "mode": "tee", "tee_queue": "victim"}),
+        patch(mine, "topics", {**topic, "mode": "tee", "tee_queue": "mine.c"}),
+    ]
+
+    assert [answer.status for answer in answers] == [403, 403, 422, 403, 403, 200]
+    assert answers[2].pointers == ["/dead_letter_queue"]
+    assert "the topic mine.a reads mine.a-dead" in answers[2].detail
+    assert Topic.objects.get().dead_letter_queue == "mine.a-dead"

@@ -439,7 +439,7 @@ def test_a_list_says_how_a_brokers_lanes_are(
             name=f"t{number}",
             native_name=f"t{number}",
             broker=ours,
-            dead_letter_queue="q",
+            dead_letter_queue=f"q{number}",
         )
         Lane.objects.create(topic=topic, state=state, seen_at=now)
 

@@ -532,3 +532,37 @@ def test_a_topic_whose_queue_was_taken_away_raises_no_alarm(
     assert "orders-poison" not in get(admin, "/positions")
     ready = admin.get("/readyz").json()["dependencies"]
     assert (ready["lanes"], ready["brokers"]) == ("up", {})
+
+
+def test_the_page_refuses_a_queue_that_another_topic_reads(
+    admin: Client, topic: Topic
+) -> None:
+    other = Topic.objects.create(name="bills", native_name="bills", broker=topic.broker)
+
+    page = post(
+        admin,
+        f"/topics/{other.pk}/policies",
+        422,
+        **told(other, dead_letter_queue="orders-poison"),
+    )
+
+    assert "topic orders reads orders-poison already" in words(page)
+    assert Topic.objects.get(name="bills").dead_letter_queue == ""
+
+
+def test_the_page_of_a_topic_names_the_other_reader_of_its_queue(
+    admin: Client, topic: Topic
+) -> None:
+    other = Topic.objects.create(
+        name="bills",
+        native_name="bills",
+        broker=topic.broker,
+        dead_letter_queue="orders-poison",
+        shares_queue=True,
+    )
+
+    warned = words(get(admin, f"/topics/{other.pk}"))
+    fine = words(get(admin, f"/topics/{topic.pk}"))
+
+    assert "The topic orders reads the dead-letter queue orders-poison, too" in warned
+    assert "reads the dead-letter queue" not in fine

@@ -1,0 +1,253 @@
+"""A dead-letter queue belongs to one topic, and a key names no queue but its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime
+from threading import Barrier
+
+import pytest
+from django.core.management import call_command
+from django.db import IntegrityError, connection
+
+from apps.audit.models import Entry
+from apps.brokers import queue_readers, registering
+from apps.brokers.models import Broker, Topic
+from apps.brokers.policies import Policies, set_policies
+from apps.brokers.ports import FoundTopic
+from apps.brokers.services import register_topic
+from apps.capture import watching
+from apps.capture.models import Lane, Mode
+from apps.core.errors import Forbidden, Invalid
+from apps.team.rights import Principal
+from tests.queues import Queues, adapted
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker.objects.create(
+        name="ours", kind="redis_streams", url="redis://127.0.0.1:9"
+    )
+
+
+@pytest.fixture
+def mine(operator: Principal) -> Principal:
+    return replace(operator, topics=("mine.*",))
+
+
+def topic_of(broker: Broker, name: str, queue: str = "") -> Topic:
+    return Topic.objects.create(
+        name=name, native_name=name, broker=broker, dead_letter_queue=queue
+    )
+
+
+def name_queue(topic: Topic, queue: str, principal: Principal, now: datetime) -> Topic:
+    policies = Policies.of(topic).changed({"dead_letter_queue": queue})
+    return set_policies(topic=topic, policies=policies, principal=principal, now=now)
+
+
+def test_a_second_topic_of_a_queue_is_refused_and_the_first_is_named(
+    broker: Broker, operator: Principal, now: datetime
+) -> None:
+    topic_of(broker, "orders", "failed")
+    bills = topic_of(broker, "bills", "bills-dead")
+
+    with pytest.raises(Invalid, match="the topic orders reads failed") as wrong:
+        name_queue(bills, "failed", operator, now)
+
+    assert wrong.value.field == "dead_letter_queue"
+    assert Topic.objects.get(name="bills").dead_letter_queue == "bills-dead"
+    assert not Entry.objects.exists()
+
+
+def test_the_same_queue_name_on_another_broker_is_another_queue(
+    broker: Broker, operator: Principal, now: datetime
+) -> None:
+    other = Broker.objects.create(name="b", kind="redis_streams", url="redis://h")
+    topic_of(other, "orders", "failed")
+
+    name_queue(topic_of(broker, "bills"), "failed", operator, now)
+
+    assert Topic.objects.get(name="bills").dead_letter_queue == "failed"
+
+
+def test_a_key_is_not_told_the_name_of_a_topic_that_it_does_not_see(
+    broker: Broker, mine: Principal, now: datetime
+) -> None:
+    topic_of(broker, "secret-project", "mine.dead")
+
+    with pytest.raises(Invalid, match="another topic reads mine.dead"):
+        name_queue(topic_of(broker, "mine.a"), "mine.dead", mine, now)
+
+
+def test_a_queue_is_refused_that_was_written_between_look_and_write(
+    broker: Broker,
+    operator: Principal,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic_of(broker, "orders", "failed")
+    bills = topic_of(broker, "bills")
+    looks = iter([None])
+    look = queue_readers.reader_of_queue
+    monkeypatch.setattr(
+        queue_readers, "reader_of_queue", lambda **about: next(looks, look(**about))
+    )
+
+    with pytest.raises(Invalid, match="the topic orders reads failed"):
+        name_queue(bills, "failed", operator, now)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_of_two_topics_gets_a_queue_that_both_are_given_at_once(
+    broker: Broker, operator: Principal, now: datetime
+) -> None:
+    names = ("orders", "bills")
+    topics = [topic_of(broker, name) for name in names]
+    start = Barrier(2)
+
+    def give(topic: Topic) -> str:
+        start.wait()
+        try:
+            return name_queue(topic, "failed", operator, now).name
+        except Invalid:
+            return ""
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        given = sorted(pool.map(give, topics))
+
+    assert given[0] == ""
+    assert given[1] in names
+    assert Topic.objects.filter(dead_letter_queue="failed").count() == 1
+
+
+def test_a_topic_found_with_a_queue_of_another_is_registered_without_one(
+    broker: Broker, operator: Principal, now: datetime
+) -> None:
+    found = [
+        FoundTopic(name=name, depth=1, dead_letter_queue="shared", dead_letters=1)
+        for name in ("orders", "bills")
+    ]
+
+    topics = registering.adopt_topics(
+        broker=broker, found=found, principal=operator, now=now
+    )
+    observed = watching.observe_all(topics=topics, principal=operator, now=now)
+
+    assert [topic.dead_letter_queue for topic in topics] == ["shared", ""]
+    assert observed == 1
+
+
+def test_a_queue_of_the_convention_that_another_topic_reads_is_refused(
+    operator: Principal, now: datetime
+) -> None:
+    with adapted(Queues(convention="-dead")):
+        broker = Broker.objects.create(name="q", kind="queues", url="queues://here")
+        topic_of(broker, "orders", "mail-dead")
+        mail = topic_of(broker, "mail")
+
+        with pytest.raises(Invalid, match="the topic orders reads mail-dead"):
+            watching.set_mode(
+                topic=mail, mode=Mode.OBSERVE, principal=operator, now=now
+            )
+        with pytest.raises(Invalid, match="the topic orders reads mail-dead"):
+            register_topic(
+                name="mail",
+                broker=broker,
+                dead_letter_queue=None,
+                policy={},
+                actor=operator.actor,
+                now=now,
+            )
+
+    assert not Lane.objects.exists()
+
+
+def test_a_key_names_no_dead_letter_queue_outside_its_patterns(
+    broker: Broker, mine: Principal, now: datetime
+) -> None:
+    topic = topic_of(broker, "mine.a", "mine.a-dead")
+
+    with pytest.raises(Forbidden, match="not for the queue other-dead"):
+        name_queue(topic, "other-dead", mine, now)
+    name_queue(topic, "mine.b-dead", mine, now)
+
+    assert Topic.objects.get().dead_letter_queue == "mine.b-dead"
+
+
+def test_a_key_may_leave_a_queue_that_somebody_else_named(
+    broker: Broker, mine: Principal, now: datetime
+) -> None:
+    topic = topic_of(broker, "mine.a", "other-dead")
+    policies = Policies.of(topic).changed(
+        {"dead_letter_queue": "other-dead", "owner": "us"}
+    )
+
+    set_policies(topic=topic, policies=policies, principal=mine, now=now)
+
+    assert Topic.objects.get().owner == "us"
+
+
+def test_a_key_sends_no_copies_to_a_queue_outside_its_patterns(
+    broker: Broker, mine: Principal, now: datetime
+) -> None:
+    topic = topic_of(broker, "mine.a", "mine.a-dead")
+
+    with pytest.raises(Forbidden, match="not for the queue other.b"):
+        watching.set_mode(
+            topic=topic, mode=Mode.TEE, tee_queue="other.b", principal=mine, now=now
+        )
+    watching.set_mode(
+        topic=topic, mode=Mode.TEE, tee_queue="mine.copies", principal=mine, now=now
+    )
+
+    assert Lane.objects.get().tee_queue == "mine.copies"
+
+
+@pytest.fixture
+def shared_before(broker: Broker) -> Iterator[list[Topic]]:
+    """Give three topics that shared a queue under the release before."""
+    call_command("migrate", "brokers", "0004", verbosity=0)
+    insert = """
+        INSERT INTO brokers_topic (name, native_name, dead_letter_queue,
+            max_dequeue_count, visibility_timeout, broker_id)
+        VALUES (%s, %s, %s, 5, 60, %s)
+    """
+    with connection.cursor() as cursor:
+        for name, queue in (("a", "q"), ("b", "q"), ("c", ""), ("d", ""), ("e", "q")):
+            cursor.execute(insert, [name, name, queue, broker.pk])
+    call_command("migrate", verbosity=0)
+    yield list(Topic.objects.order_by("name"))
+    Topic.objects.all().delete()
+    Broker.objects.all().delete()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_topics_that_shared_a_queue_before_go_on_and_are_marked(
+    shared_before: list[Topic], operator: Principal, now: datetime
+) -> None:
+    marks = [(topic.name, topic.shares_queue) for topic in shared_before]
+    policies = Policies.of(shared_before[1])
+    set_policies(
+        topic=shared_before[1],
+        policies=replace(policies, owner="us"),
+        principal=operator,
+        now=now,
+    )
+    name_queue(Topic.objects.get(name="b"), "own", operator, now)
+
+    freed = Topic.objects.get(name="b")
+    assert marks == [
+        *(("a", False), ("b", True), ("c", False), ("d", False), ("e", True))
+    ]
+    assert (freed.owner, freed.shares_queue) == ("us", False)
+    with pytest.raises(Invalid, match="the topic a reads q"):
+        name_queue(freed, "q", operator, now)
+    with pytest.raises(IntegrityError):
+        Topic.objects.filter(name="b").update(dead_letter_queue="q")
