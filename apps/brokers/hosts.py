@@ -1,8 +1,9 @@
 """Where an address that people enter may lead (SSRF): a guard in front of every broker.
 
-Never to a link-local address, nor to one where a cloud tells a machine its secrets;
-and where `POISONWEB_BROKER_HOSTS` names hosts, to no others. An address that stands in
-the environment (`env:NAME`) was given by who runs the server, and is not asked.
+Never to a link-local address, nor to one where a cloud tells a machine its secrets.
+Where `POISONWEB_BROKER_HOSTS` names hosts, to no others. The address itself may stand
+in the environment (`env:NAME`): it was given by who runs the server, and only its
+options are checked. A broker's allow-list names what it used before these rules.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ class Place:
             host = f"sqs.{host}.amazonaws.com"
         return cls(_plain(host), port or USUAL_PORTS.get(parts.scheme))
 
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
     def is_named_by(self, pattern: str) -> bool:
         """Tell whether `host` or `host:port` stands for it; `*` is any text."""
         host, colon, port = pattern.rpartition(":")
@@ -66,30 +71,96 @@ class Place:
         return named and port in {"*", str(self.port)}
 
 
-def places(url: str, options: Mapping[str, object]) -> list[Place]:
-    """List every place that an address with its options leads to."""
-    named = [str(value) for value in options.values() if "://" in str(value)]
-    found = [*_of_address(url), *map(Place.of, named)]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """All that one broker's address and options lead to.
+
+    `is_trusted` tells that the address stands in the environment. `keeps_to_address`
+    tells that options may name another host only with the operator's word: where a
+    password goes with them, or whoever enters an option did not enter the address.
+    """
+
+    of_address: tuple[Place, ...]
+    of_options: Mapping[str, Place]
+    is_trusted: bool = False
+    keeps_to_address: bool = False
+    allowed: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(
+        cls,
+        url: str,
+        options: Mapping[str, object],
+        *,
+        is_trusted: bool = False,
+        keeps_to_address: bool = False,
+        allowed: Iterable[str] = (),
+    ) -> Self:
+        """Read an address in the clear; raises Invalid where it names no place."""
+        return cls(
+            of_address=tuple(places(url)),
+            of_options=places_of_options(options),
+            is_trusted=is_trusted,
+            keeps_to_address=is_trusted or keeps_to_address,
+            allowed=frozenset(allowed),
+        )
+
+    @property
+    def places(self) -> list[Place]:
+        return [*self.of_address, *self.of_options.values()]
+
+    def check(self, *, resolve: bool) -> None:
+        """Raise Invalid where an address or an option must not lead.
+
+        To `resolve` asks for the address behind each name, so never in a transaction.
+        What has none leads nowhere: its client will say so.
+        """
+        for place in () if self.is_trusted else self.of_address:
+            self._check(place, "url", resolve=resolve)
+        known = {place.host for place in self.of_address}
+        for option, place in self.of_options.items():
+            if place.host in known and self.is_trusted:
+                continue
+            if place.host not in known and self.keeps_to_address:
+                self._require_word(place, option)
+            self._check(place, "options", resolve=resolve)
+
+    def _check(self, place: Place, field: str, *, resolve: bool) -> None:
+        if settings.POISONWEB_BROKER_HOSTS and not self._has_word(place):
+            raise Invalid(field, _not_allowed(place))
+        if any(map(is_forbidden, _addresses(place.host, resolve=resolve))):
+            raise Invalid(field, f"{place.host} leads to where no broker is.")
+
+    def _require_word(self, place: Place, option: str) -> None:
+        if not self._has_word(place):
+            raise Invalid(
+                "options",
+                f"{option} names {place.host}, which is another host than that of the "
+                "address: name that host in POISONWEB_BROKER_HOSTS, or leave the "
+                "option out.",
+            )
+
+    def _has_word(self, place: Place) -> bool:
+        named: Iterable[str] = settings.POISONWEB_BROKER_HOSTS
+        return str(place) in self.allowed or any(map(place.is_named_by, named))
+
+
+def places(url: str) -> list[Place]:
+    """List every place that an address leads to; raises Invalid where it names none."""
+    found = list(_of_address(url))
     if not found:
         raise _unreadable()
     return found
 
 
-def check(url: str, options: Mapping[str, object], *, resolve: bool) -> None:
-    """Raise Invalid where an address must not lead.
-
-    To `resolve` asks for the address behind each name, so never in a transaction. What
-    has none leads nowhere: its client will say so.
-    """
-    for place in places(url, options):
-        if not _is_allowed(place):
-            raise Invalid("url", _not_allowed(place.host))
-        if any(map(is_forbidden, _addresses(place.host, resolve=resolve))):
-            raise Invalid("url", f"{place.host} leads to where no broker is.")
+def places_of_options(options: Mapping[str, object]) -> dict[str, Place]:
+    """Give the place of each option that is an address, by the option's name."""
+    urls = {name: str(value) for name, value in options.items() if "://" in str(value)}
+    return {name: Place.of(url) for name, url in urls.items()}
 
 
 def is_forbidden(address: IPAddress) -> bool:
-    """Tell whether nobody may be led there, however the address is written."""
+    """Tell whether no broker may lead there, however the address is written."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if address in NAT64:
@@ -102,11 +173,6 @@ def is_forbidden(address: IPAddress) -> bool:
         or address.is_unspecified
         or address in METADATA
     )
-
-
-def _is_allowed(place: Place) -> bool:
-    allowed: Iterable[str] = settings.POISONWEB_BROKER_HOSTS
-    return not allowed or any(place.is_named_by(pattern) for pattern in allowed)
 
 
 def _addresses(host: str, *, resolve: bool) -> set[IPAddress]:
@@ -162,8 +228,8 @@ def _unreadable() -> Invalid:
     return Invalid("url", "it names no host that can be read, in plain ASCII.")
 
 
-def _not_allowed(host: str) -> str:
+def _not_allowed(place: Place) -> str:
     return (
-        f"{host} is not among the hosts of POISONWEB_BROKER_HOSTS: add it there, "
-        "or put the address into the environment and enter env:NAME."
+        f"{place.host} is not among the hosts of POISONWEB_BROKER_HOSTS: add it there, "
+        "or put the address into the environment and enter env:BROKER_NAME."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
@@ -19,6 +20,14 @@ class Broker(models.Model):
     options = models.JSONField(default=dict)
     is_sample = models.BooleanField(
         default=False, db_default=False, help_text="what it carries is made up"
+    )
+    # Its allow-list: hosts, and variables as env:NAME, of before the address rules.
+    allowed_unconfirmed = ArrayField(models.TextField(), default=list, db_default=[])
+    allowed_confirmed = ArrayField(models.TextField(), default=list, db_default=[])
+    predates_address_rules = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="its allow-list is still to be written",
     )
 
     class Meta:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from typing import Any
 
@@ -12,13 +12,15 @@ from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import adapters, hosts, secrets
+from apps.brokers import adapters, allow_list, secrets
 from apps.brokers.adapters.adapter import BrokerSettings
+from apps.brokers.allow_list import require_all_topics
 from apps.brokers.holding import hold_broker
+from apps.brokers.hosts import places_of_options
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
 from apps.brokers.queue_readers import reader_of_queue
-from apps.brokers.services import convention_of, register_topic
+from apps.brokers.services import convention_of, register_topic, target_of
 from apps.core.errors import Absent, Forbidden, Invalid, Refused, Unavailable
 from apps.core.text import storable
 from apps.team.rights import Principal, Scope
@@ -27,7 +29,6 @@ log = logging.getLogger(__name__)
 
 NAME_LIMIT = 100
 URL_LIMIT = 4_000
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 
 
 def add(
@@ -49,7 +50,8 @@ def add(
         raise Invalid("kind", remedy)
     _check_name(name)
     kept = _kept(url)
-    _check_address(kind, kept, options)
+    secrets.check_variable(kept)
+    _check_address(Broker(kind=kind, url=kept, options=options))
     with transaction.atomic():
         broker, made = Broker.objects.get_or_create(
             name=name,
@@ -74,6 +76,10 @@ def alter(
 ) -> Broker:
     """Change what is given, and leave the rest; its kind stays what it is."""
     require_all_topics(principal)
+    if broker.predates_address_rules:
+        # Before anything of it changes: the list tells what it used until now.
+        allow_list.write(actor=principal.actor, now=now)
+        broker = one(broker_id=broker.pk)
     values: dict[str, Any] = {}
     if name is not None and name != broker.name:
         _check_name(name)
@@ -83,8 +89,7 @@ def alter(
     if url is not None:
         values["url"] = _kept(url)
     if {"url", "options"} & values.keys():
-        changed = {"url": broker.url, "options": broker.options, **values}
-        _check_address(broker.kind, changed["url"], changed["options"])
+        _check_change(broker, values)
     return _altered(broker, values, principal, now=now) if values else broker
 
 
@@ -167,13 +172,6 @@ def _free_name(broker: Broker, name: str) -> str:
     return f"{name}@{broker.name}" if taken.exists() else name
 
 
-def require_all_topics(principal: Principal) -> None:
-    """Raise Forbidden for a key of some topics: a broker carries those of others."""
-    principal.require(Scope.BROKERS_WRITE)
-    if not principal.sees_every_topic:
-        raise Forbidden("Brokers carry topics that this key does not see.")
-
-
 def _check_name(name: str) -> None:
     if (
         not 0 < len(name) <= NAME_LIMIT
@@ -187,27 +185,57 @@ def _kept(url: str) -> str:
     """Give what is stored of an address that somebody entered."""
     if len(url) > URL_LIMIT or not url.isprintable():
         raise Invalid("url", f"give at most {URL_LIMIT} characters that can be seen.")
-    name = url.removeprefix(secrets.FROM_ENVIRONMENT)
-    if name != url and not VARIABLE.fullmatch(name):
-        raise Invalid("url", "name a variable of the environment behind env:")
     if url.startswith(secrets.SEALED):
         raise Invalid("url", "give the address itself; it is sealed here.")
     return secrets.sealed(url.strip())
 
 
-def _check_address(kind: str, kept: str, options: Mapping[str, object]) -> None:
+def _check_change(broker: Broker, values: Mapping[str, Any]) -> None:
+    """Raise Invalid where a changed address or option cannot work, or may not lead."""
+    changed = copy(broker)
+    for name, value in values.items():
+        setattr(changed, name, value)
+    if "url" in values:
+        secrets.check_variable(
+            changed.url, is_sample=broker.is_sample, allowed=allow_list.of(broker)
+        )
+    elif broker.url.startswith(secrets.SEALED):
+        _require_address_again(broker, changed)
+    _check_address(changed)
+
+
+def _require_address_again(broker: Broker, changed: Broker) -> None:
+    """Refuse an option that leads what is sealed to another host than it knew."""
+    try:
+        known = {place.host for place in target_of(broker).places}
+    except Unavailable:
+        return  # sealed under another key: nothing can be sent anywhere
+    for option, place in places_of_options(changed.options).items():
+        if place.host not in known:
+            raise Invalid(
+                "url",
+                f"{option} names another host, {place.host}: enter the address again, "
+                "with its password, so that it is sent there on purpose.",
+            )
+
+
+def _check_address(broker: Broker) -> None:
     """Raise Invalid for what can never work, as far as that can be told by now.
 
     Where a client or a variable of the environment is missing, using it will tell.
     """
     try:
-        settings = BrokerSettings(url=secrets.revealed(kept), options=options)
-        # First, for it says best what is wrong with an address; it dials nobody.
-        adapters.adapter(kind).broker_admin(settings).close()
+        settings = BrokerSettings(
+            url=secrets.revealed(broker.url), options=broker.options
+        )
+        # First, for it says best what is wrong with an address; it dials nothing.
+        adapters.adapter(broker.kind).broker_admin(settings).close()
     except Unavailable as later:
-        log.info("an address of %s is not looked at: %s", kind, later)
-    if kept.startswith(secrets.SEALED):
-        hosts.check(secrets.revealed(kept), options, resolve=False)
+        log.info("an address of %s is not looked at: %s", broker.kind, later)
+    try:
+        target_of(broker).check(resolve=False)
+    except Unavailable as later:
+        log.info("where %s leads is not known yet: %s", broker.kind, later)
 
 
 def _record(

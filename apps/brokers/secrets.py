@@ -10,6 +10,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
+from collections.abc import Container
 
 from cryptography.fernet import Fernet, InvalidToken
 from django.conf import settings
@@ -18,6 +20,13 @@ from apps.core.errors import Invalid, Unavailable
 
 FROM_ENVIRONMENT = "env:"
 SEALED = "sealed:"
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
+VARIABLE_PREFIX = "BROKER_"
+# The one of our own settings that is a message broker's address: the sample's.
+SAMPLE_VARIABLE = "POISONWEB_REDIS_URL"
+_OWN_PREFIX = "POISONWEB_"
+_OWN_VARIABLES = frozenset({"DATABASE_URL", "CELERY_BROKER_URL"})
 
 
 def sealed(url: str) -> str:
@@ -47,6 +56,33 @@ def revealed(url: str) -> str:
             "The broker's address was sealed under another POISONWEB_SECRET_KEY: "
             "enter it again, or start with the key of then."
         ) from broken
+
+
+def check_variable(
+    url: str, *, is_sample: bool = False, allowed: Container[str] = ()
+) -> None:
+    """Raise Invalid where env:NAME names a variable that no broker may read."""
+    if not url.startswith(FROM_ENVIRONMENT):
+        return
+    name = url.removeprefix(FROM_ENVIRONMENT)
+    if not VARIABLE.fullmatch(name):
+        raise Invalid("url", "name a variable of the environment behind env:")
+    if name.startswith(VARIABLE_PREFIX) or url in allowed:
+        return
+    if is_sample and name == SAMPLE_VARIABLE:
+        return
+    example = f"{VARIABLE_PREFIX}ORDERS"
+    raise Invalid(
+        "url",
+        f"{name} does not begin with {VARIABLE_PREFIX}: start the server with the "
+        f"address in a variable such as {example}, and enter env:{example}.",
+    )
+
+
+def is_own_setting(name: str) -> bool:
+    """Tell a variable that is a setting of ours and no message broker's address."""
+    is_ours = name.startswith(_OWN_PREFIX) and name != SAMPLE_VARIABLE
+    return is_ours or name in _OWN_VARIABLES
 
 
 def described(url: str) -> str:

@@ -12,9 +12,10 @@ from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import adapters, hosts, polling, secrets, vocabularies
+from apps.brokers import adapters, allow_list, polling, secrets, vocabularies
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.holding import hold_broker
+from apps.brokers.hosts import Target
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import (
     BrokerAdmin,
@@ -264,10 +265,23 @@ def settings_of(broker: Broker) -> BrokerSettings:
 
     That is looked at each time: what a name leads to may have changed.
     """
-    url = secrets.revealed(broker.url)
-    if broker.url.startswith(secrets.SEALED):
-        hosts.check(url, broker.options, resolve=True)
-    return BrokerSettings(url=url, options=broker.options)
+    secrets.check_variable(
+        broker.url, is_sample=broker.is_sample, allowed=allow_list.of(broker)
+    )
+    target = target_of(broker)
+    target.check(resolve=True)
+    return BrokerSettings(url=secrets.revealed(broker.url), options=broker.options)
+
+
+def target_of(broker: Broker) -> Target:
+    """Tell where a broker leads; raises Unavailable where its address cannot be had."""
+    return Target.read(
+        secrets.revealed(broker.url),
+        broker.options,
+        is_trusted=broker.url.startswith(secrets.FROM_ENVIRONMENT),
+        keeps_to_address=adapters.known(broker.kind).sends_password_by_options,
+        allowed=allow_list.of(broker),
+    )
 
 
 def _broker_of(topic: Topic) -> Broker:

@@ -21,7 +21,7 @@ from django.db.models.fields.reverse_related import ForeignObjectRel
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.bookmarks.models import BookmarkPosition
-from apps.brokers import registering
+from apps.brokers import allow_list
 from apps.brokers.models import Broker, Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Sample
@@ -112,7 +112,7 @@ def remove_broker(
 
     With `agreed`, the topics that somebody saw go, raises Otherwise where others would.
     """
-    registering.require_all_topics(principal)
+    allow_list.require_all_topics(principal)
     locked = Broker.objects.select_for_update().filter(pk=broker.pk).first()
     if locked is None:
         raise Absent(f"There is no broker {broker.pk} here.")

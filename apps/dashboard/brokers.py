@@ -11,6 +11,7 @@ from typing import Self
 from django.http import QueryDict
 
 from apps.brokers import adapters, policies, registering, secrets
+from apps.brokers.allow_list import Choice
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies
 from apps.brokers.services import convention_of_topic
@@ -20,6 +21,7 @@ from apps.core.errors import Invalid, PoisonwebError
 from apps.team.rights import Principal
 
 REASON_LIMIT = 1_000
+LONGEST_NUMBER = 18
 # Of the policies, those that are filled in as they are, whatever the kind of broker.
 PLAIN = ("dead_letter_queue", "retention_days", "owner", "runbook")
 
@@ -73,6 +75,19 @@ class BrokerForm:
         adapter = adapters.KINDS.get(kind)
         example = adapter.broker_options if adapter else ""
         return policies.options_from(self.options, example=example)
+
+
+def chosen_allowances(sent: QueryDict) -> list[Choice]:
+    """Read which entries of allow-lists are ticked; raises Invalid for none."""
+    parted = [value.partition(" ") for value in sent.getlist("entries")]
+    found = [
+        (int(number), entry)
+        for number, _, entry in parted
+        if number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER
+    ]
+    if not found or len(found) != len(parted):
+        raise Invalid("entries", "tick at least one entry of the allow-list.")
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

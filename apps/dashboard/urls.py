@@ -40,6 +40,7 @@ urlpatterns = [
     path("skips/<int:skip_id>/remove", skips.remove, name="skip-remove"),
     path("brokers", brokers.index, name="brokers"),
     path("brokers/new", brokers.new, name="broker-new"),
+    path("brokers/allowed", brokers.allowances, name="broker-allowances"),
     path("brokers/<int:broker_id>", brokers.detail, name="broker"),
     path("brokers/<int:broker_id>/edit", brokers.edit, name="broker-edit"),
     path("brokers/<int:broker_id>/test", brokers.test, name="broker-test"),

@@ -404,14 +404,14 @@ def test_no_password_is_ever_told(
 def test_an_address_may_come_from_the_environment(
     redis_stage: RedisStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ORDERS_REDIS", redis_stage.url)
+    monkeypatch.setenv("BROKER_ORDERS_REDIS", redis_stage.url)
     there, nowhere = (
         Broker(kind="redis_streams", url=url)
-        for url in ("env:ORDERS_REDIS", "env:NOBODY_SET_THIS")
+        for url in ("env:BROKER_ORDERS_REDIS", "env:BROKER_NOT_SET")
     )
 
     assert brokers.broker_admin_of(there).ping().startswith("Redis ")
-    with pytest.raises(Unavailable, match="NOBODY_SET_THIS"):
+    with pytest.raises(Unavailable, match="BROKER_NOT_SET"):
         brokers.broker_admin_of(nowhere)
 
 

@@ -255,7 +255,7 @@ def test_a_topic_without_a_broker_has_no_dead_letter_queue(
 def test_an_address_that_is_not_there_yet_stops_nobody(
     topic: Topic, operator: Principal, now: datetime
 ) -> None:
-    Broker.objects.update(url="env:NOT_THERE_YET")
+    Broker.objects.update(url="env:BROKER_NOT_THERE_YET")
     topic = Topic.objects.select_related("broker").get()
 
     policies = Policies.of(topic).changed({"max_dequeue_count": 9})

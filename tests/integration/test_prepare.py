@@ -93,6 +93,20 @@ def test_the_sample_has_a_broker_its_topics_and_a_key(var: Path) -> None:
     assert list(topics) == [(name, f"{name}-poison") for name in TOPICS]
 
 
+def test_the_allow_lists_of_brokers_of_before_are_written() -> None:
+    Broker.objects.create(
+        name="old",
+        kind="redis_streams",
+        url="env:CORP_REDIS",
+        predates_address_rules=True,
+    )
+
+    prepare()
+
+    lists = dict(Broker.objects.values_list("name", "allowed_unconfirmed"))
+    assert lists == {"old": ["env:CORP_REDIS"], "sample": []}
+
+
 def test_a_lost_key_is_made_again_and_the_old_one_ends(var: Path) -> None:
     prepare()
     lost = (var / "sample-api-key").read_text()

@@ -224,14 +224,14 @@ def test_a_broker_that_says_nothing_is_waited_for_only_so_long(
 def test_a_variable_that_is_not_there_is_told(
     operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch, redis_url: str
 ) -> None:
-    broker = add("env:OUR_BROKER", operator, now)
+    broker = add("env:BROKER_OURS", operator, now)
 
     before = reaching.reach(broker=broker)
-    monkeypatch.setenv("OUR_BROKER", redis_url)
+    monkeypatch.setenv("BROKER_OURS", redis_url)
     after = reaching.reach(broker=broker)
 
-    assert broker.url == "env:OUR_BROKER"
-    assert (before.ok, "OUR_BROKER" in before.told) == (False, True)
+    assert broker.url == "env:BROKER_OURS"
+    assert (before.ok, "BROKER_OURS" in before.told) == (False, True)
     assert after.ok
 
 

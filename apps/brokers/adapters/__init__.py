@@ -25,6 +25,8 @@ class Kind:
     `client` is the Python module it needs. `url`, `broker_options` and `topic_options`
     are examples of an address and of options in JSON; "" where a kind has no options.
     `host_json` names the module that reads what can be pasted of a `host.json`.
+    `sends_password_by_options` tells that the password goes, in the clear over http,
+    to a place that an option names.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Kind:
     broker_options: str = ""
     topic_options: str = ""
     host_json: str = ""
+    sends_password_by_options: bool = False
 
 
 KINDS = {
@@ -53,6 +56,7 @@ KINDS = {
             client="pika",
             url="amqp://user:password@host:5672/vhost",
             broker_options='{"management_url": "https://host:15671"}',
+            sends_password_by_options=True,
         ),
         Kind(
             name="azure_queue",

@@ -8,14 +8,14 @@ from django.urls import reverse
 from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_safe
 
-from apps.brokers import adapters, reaching, registering
+from apps.brokers import adapters, allow_list, reaching, registering
 from apps.brokers.models import Broker
 from apps.brokers.reaching import Reached
 from apps.capture import watching
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
 from apps.dashboard import curl
-from apps.dashboard.brokers import BrokerForm, field_of
+from apps.dashboard.brokers import BrokerForm, chosen_allowances, field_of
 from apps.dashboard.doors import SignedIn, needs, show
 from apps.dashboard.selectors import brokers
 from apps.dashboard.views import errors
@@ -31,9 +31,24 @@ def index(request: SignedIn) -> HttpResponse:
     context = {
         "rows": brokers.find(principal, now=clock.now()),
         "may_write": principal.may(Scope.BROKERS_WRITE),
+        "allowances": allow_list.entries(principal),
         "curl": curl.get(request, API),
     }
     return show(request, "brokers/list.html", context, live="brokers/_rows.html")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def allowances(request: SignedIn) -> HttpResponse:
+    """Confirm entries of allow-lists, or strike them out."""
+    if request.method == "POST":
+        act = allow_list.strike if "strike" in request.POST else allow_list.confirm
+        act(
+            chosen=chosen_allowances(request.POST),
+            principal=request.user.principal,
+            now=clock.now(),
+        )
+    return redirect("brokers")
 
 
 @require_safe

@@ -19,6 +19,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError, connection
 from django.db.migrations.loader import MigrationLoader
 
+from apps.brokers import allow_list
 from apps.brokers import services as brokers
 from apps.capture import partitions, watching
 from apps.capture.models import Lane, Mode
@@ -53,6 +54,7 @@ class Command(BaseCommand):
                 partitions.make(today=clock.now().date())
                 _collect_static(settings.STATIC_ROOT)
                 _make_admin(settings.POISONWEB_VAR / "admin-password")
+                allow_list.write(actor=SET_UP, now=clock.now())
                 if settings.POISONWEB_DEMO and settings.POISONWEB_REDIS_URL:
                     _make_sample(settings.POISONWEB_VAR / "sample-api-key")
         except OperationalError as trouble:

@@ -119,7 +119,7 @@ def test_what_is_left_out_of_a_change_stays(admin: Caller, ours: int) -> None:
     path, before = f"brokers/{ours}", Broker.objects.get().url
 
     named = patch(admin, path, {"name": "renamed"})
-    moved = patch(admin, path, {"url": "env:ELSEWHERE", "options": {}})
+    moved = patch(admin, path, {"url": "env:BROKER_ELSEWHERE", "options": {}})
     refused = [
         patch(admin, path, {"kind": "sqs"}),
         patch(admin, path, {"url": ""}),
@@ -127,7 +127,7 @@ def test_what_is_left_out_of_a_change_stays(admin: Caller, ours: int) -> None:
     ]
 
     assert (named.status, named.json["name"]) == (200, "renamed")
-    assert moved.json["address"] == "env:ELSEWHERE"
+    assert moved.json["address"] == "env:BROKER_ELSEWHERE"
     assert Broker.objects.get().url != before
     assert [told.pointers for told in refused] == [["/kind"], ["/url"], ["/name"]]
 
@@ -210,7 +210,7 @@ def test_a_client_that_is_missing_leaves_out_what_it_can(
 ) -> None:
     absent = Kind(name="sqs", title="Absent", client="apps", url="")
     monkeypatch.setitem(KINDS, "sqs_absent", absent)
-    Broker.objects.create(name="a", kind="sqs_absent", url="env:NOWHERE")
+    Broker.objects.create(name="a", kind="sqs_absent", url="env:BROKER_NOWHERE")
     number = Broker.objects.get().pk
 
     told = admin.post(f"brokers/{number}/test", {}).json
@@ -319,7 +319,7 @@ def test_a_topic_is_registered_with_its_policies_and_its_lane(
 @pytest.fixture
 def functions() -> Broker:
     """Give a broker whose kind names the dead-letter queue of every topic."""
-    url = "env:NOWHERE"
+    url = "env:BROKER_NOWHERE"
     return Broker.objects.create(name="functions", kind="azure_queue", url=url)
 
 

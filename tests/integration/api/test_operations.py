@@ -74,7 +74,9 @@ def test_a_preview_shows_what_would_be_done_and_does_nothing(
 def test_a_preview_names_the_headers_that_are_left_out(
     caller: Caller, now: datetime
 ) -> None:
-    rabbit = Broker.objects.create(name="rabbit", kind="rabbitmq", url="env:NOWHERE")
+    rabbit = Broker.objects.create(
+        name="rabbit", kind="rabbitmq", url="env:BROKER_NOWHERE"
+    )
     poisons(now, 2, headers=[("CC", b'["audit"]'), ("tenant", b"a")])
     Topic.objects.filter(name="orders").update(broker=rabbit)
 
@@ -90,7 +92,9 @@ def test_a_preview_names_what_failed_in_another_queue(
 ) -> None:
     poisons(now, 2, headers=[("NServiceBus.FailedQ", b"Sales.Billing")])
     poisons(now, 1, headers=[("NServiceBus.FailedQ", b"orders@host")])
-    broker = Broker.objects.create(name="r", kind="redis_streams", url="env:NOWHERE")
+    broker = Broker.objects.create(
+        name="r", kind="redis_streams", url="env:BROKER_NOWHERE"
+    )
     Topic.objects.create(name="aside", native_name="aside", broker=broker)
 
     redrive, drop_ = (preview(caller, verb=verb).json for verb in ("redrive", "drop"))

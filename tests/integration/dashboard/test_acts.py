@@ -123,7 +123,9 @@ def test_a_look_says_who_failed_in_another_queue_than_it_is_sent_to(
 def test_a_look_says_which_headers_are_left_out_and_of_how_many(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
-    rabbit = Broker.objects.create(name="rabbit", kind="rabbitmq", url="env:NOWHERE")
+    rabbit = Broker.objects.create(
+        name="rabbit", kind="rabbitmq", url="env:BROKER_NOWHERE"
+    )
     Topic.objects.filter(pk=orders.pk).update(broker=rabbit)
     bearing = poisons(now, 2, headers=[("CC", b'["audit"]'), ("tenant", b"a")])
     without = poisons(now, 1)

@@ -100,7 +100,7 @@ def test_a_broker_is_added_and_its_secret_is_on_no_page(
 def test_what_each_kind_can_do_is_a_table(
     admin: Client, now: datetime, kind: str
 ) -> None:
-    broker = Broker.objects.create(name=kind, kind=kind, url="env:NOWHERE")
+    broker = Broker.objects.create(name=kind, kind=kind, url="env:BROKER_NOWHERE")
 
     page = words(get(admin, f"/brokers/{broker.pk}"))
 
@@ -109,8 +109,10 @@ def test_what_each_kind_can_do_is_a_table(
 
 
 def test_which_headers_are_never_sent_is_in_the_table(admin: Client) -> None:
-    rabbit = Broker.objects.create(name="r", kind="rabbitmq", url="env:NOWHERE")
-    stream = Broker.objects.create(name="s", kind="redis_streams", url="env:NOWHERE")
+    rabbit = Broker.objects.create(name="r", kind="rabbitmq", url="env:BROKER_NOWHERE")
+    stream = Broker.objects.create(
+        name="s", kind="redis_streams", url="env:BROKER_NOWHERE"
+    )
 
     some, none = (words(get(admin, f"/brokers/{b.pk}")) for b in (rabbit, stream))
 
@@ -160,7 +162,7 @@ def test_a_broker_of_a_kind_without_its_client_is_not_added(
 def test_a_broker_whose_client_is_gone_says_so_once_and_offers_nothing_that_needs_it(
     admin: Client, absent: Kind
 ) -> None:
-    broker = Broker.objects.create(name="a", kind="absent", url="env:NOWHERE")
+    broker = Broker.objects.create(name="a", kind="absent", url="env:BROKER_NOWHERE")
 
     pages = [
         get(admin, f"/brokers/{broker.pk}?added=1"),
@@ -188,8 +190,8 @@ def test_a_broker_whose_client_is_gone_says_so_once_and_offers_nothing_that_need
 def test_options_that_are_no_json_are_answered_with_an_example_of_that_kind(
     admin: Client, kind: str, option: str
 ) -> None:
-    broker = Broker.objects.create(name=kind, kind=kind, url="env:NOWHERE")
-    slip = {"name": "x", "url": "env:NOWHERE", "options": "{"}
+    broker = Broker.objects.create(name=kind, kind=kind, url="env:BROKER_NOWHERE")
+    slip = {"name": "x", "url": "env:BROKER_NOWHERE", "options": "{"}
 
     added = words(post(admin, "/brokers/new", 422, kind=kind, **slip))
     altered = words(post(admin, f"/brokers/{broker.pk}/edit", 422, **slip))
@@ -227,14 +229,14 @@ def test_a_form_that_makes_no_broker_says_why_beside_the_field(
 
 
 def test_a_variable_of_the_environment_is_no_secret(admin: Client) -> None:
-    told = filled("env:OUR_BROKER", name="")
+    told = filled("env:BROKER_OURS", name="")
 
     page = post(admin, "/brokers/new", 422, **told)
     post(admin, "/brokers/new", 302, **{**told, "name": "ours"})
 
-    assert 'value="env:OUR_BROKER"' in page
+    assert 'value="env:BROKER_OURS"' in page
     assert "enter it once more" not in page
-    assert "env:OUR_BROKER" in get(admin, "/brokers")
+    assert "env:BROKER_OURS" in get(admin, "/brokers")
 
 
 def test_a_change_without_an_address_keeps_it(admin: Client, ours: Broker) -> None:
@@ -516,3 +518,42 @@ def test_the_worst_lane_is_how_a_broker_is(now: datetime, ours: Broker) -> None:
     )
 
     assert (row.state, list(row.lanes)) == ("silent", ["silent", "paused", "running"])
+
+
+def test_admins_confirm_and_strike_what_brokers_of_before_use(
+    admin: Client, viewer: Client, ours: Broker
+) -> None:
+    entries = ["10.0.0.5:6379", "env:CORP_MQ", "<b>:1"]
+    Broker.objects.filter(pk=ours.pk).update(allowed_unconfirmed=entries)
+    ticked = [f"{ours.pk} {entry}" for entry in entries]
+
+    shown = get(admin, "/brokers")
+    confirmed = admin.post("/brokers/allowed", {"entries": ticked[:2], "confirm": 1})
+    struck = admin.post("/brokers/allowed", {"entries": ticked[1:], "strike": 1})
+
+    broker = Broker.objects.get(pk=ours.pk)
+    assert words(shown).count("to confirm") == 3
+    assert "<b>:1" not in shown
+    assert (confirmed.status_code, struck.status_code) == (302, 302)
+    assert broker.allowed_confirmed == ["10.0.0.5:6379"]
+    assert broker.allowed_unconfirmed == []
+    assert "confirmed" in words(get(admin, "/brokers"))
+    assert "10.0.0.5" not in get(viewer, "/brokers")
+
+
+@pytest.mark.parametrize("ticked", [[], ["x"], ["7"], [f"{'9' * 30} a"]])
+def test_a_decision_on_no_entry_says_what_to_do(
+    admin: Client, ours: Broker, ticked: list[str]
+) -> None:
+    answer = admin.post("/brokers/allowed", {"entries": ticked})
+
+    assert answer.status_code in {404, 422}
+    assert admin.get("/brokers/allowed").status_code == 302
+
+
+def test_only_admins_decide_on_allow_lists(viewer: Client, ours: Broker) -> None:
+    ticked = {"entries": [f"{ours.pk} env:A"], "strike": 1}
+    Broker.objects.filter(pk=ours.pk).update(allowed_unconfirmed=["env:A"])
+
+    assert viewer.post("/brokers/allowed", ticked).status_code == 403
+    assert Broker.objects.get(pk=ours.pk).allowed_unconfirmed == ["env:A"]

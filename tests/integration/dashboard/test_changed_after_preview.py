@@ -91,7 +91,9 @@ def move(admin: Client, now: datetime) -> PageForm:
 
 @pytest.fixture
 def broker_removal(admin: Client) -> PageForm:
-    broker = Broker.objects.create(name="ours", kind="redis_streams", url="env:OURS")
+    broker = Broker.objects.create(
+        name="ours", kind="redis_streams", url="env:BROKER_OURS"
+    )
     return form_on(admin.get(f"/brokers/{broker.pk}/remove"), button="Remove ours")
 
 
@@ -197,7 +199,9 @@ def test_a_target_that_is_gone_is_named_beside_the_field_and_the_reason_survives
 def test_an_order_that_the_chosen_topic_does_not_keep_is_refused_beside_the_field(
     admin: Client, requeue: PageForm, parking: Topic
 ) -> None:
-    queue = Broker.objects.create(name="sqs", kind="azure_queue", url="env:NOWHERE")
+    queue = Broker.objects.create(
+        name="sqs", kind="azure_queue", url="env:BROKER_NOWHERE"
+    )
     Topic.objects.filter(pk=parking.pk).update(broker=queue)
 
     refused = requeue.press(

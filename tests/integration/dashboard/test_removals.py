@@ -30,7 +30,9 @@ def admin(sign_in: SignIn) -> Client:
 
 @pytest.fixture
 def ours() -> Broker:
-    return Broker.objects.create(name="ours", kind="redis_streams", url="env:OURS")
+    return Broker.objects.create(
+        name="ours", kind="redis_streams", url="env:BROKER_OURS"
+    )
 
 
 def observed(broker: Broker, *names: str) -> list[Topic]:
@@ -150,7 +152,7 @@ def test_nothing_goes_that_was_not_looked_at(
     change: str,
 ) -> None:
     observed(ours, "orders")
-    other = Broker.objects.create(name="b", kind="redis_streams", url="env:B")
+    other = Broker.objects.create(name="b", kind="redis_streams", url="env:BROKER_B")
     path = f"/brokers/{ours.pk}/remove"
     token = token_on(get(admin, path))
     asks = admin
@@ -173,7 +175,7 @@ def test_nothing_goes_that_was_not_looked_at(
 
 
 def test_a_look_at_one_broker_is_none_at_another(admin: Client, ours: Broker) -> None:
-    other = Broker.objects.create(name="b", kind="redis_streams", url="env:B")
+    other = Broker.objects.create(name="b", kind="redis_streams", url="env:BROKER_B")
     token = token_on(get(admin, f"/brokers/{other.pk}/remove"))
 
     post(admin, f"/brokers/{ours.pk}/remove", 409, token=token)
@@ -249,7 +251,9 @@ def test_a_reason_that_is_too_long_is_told_beside_it(
 
 
 def test_hostile_names_are_shown_as_they_are(admin: Client) -> None:
-    broker = Broker.objects.create(name=HOSTILE, kind="redis_streams", url="env:X")
+    broker = Broker.objects.create(
+        name=HOSTILE, kind="redis_streams", url="env:BROKER_X"
+    )
     (topic,) = observed(broker, HOSTILE)
 
     pages = [

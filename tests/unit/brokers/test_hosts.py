@@ -8,7 +8,7 @@ import pytest
 from django.test import override_settings
 
 from apps.brokers import hosts
-from apps.brokers.hosts import Place
+from apps.brokers.hosts import Place, Target
 from apps.core.errors import Invalid
 
 PROXY = "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://proxy:99"
@@ -19,7 +19,7 @@ SQS = "sqs://key:secret@eu-central-1"
 def told(url: str, **options: object) -> str:
     """Give what is said against an address; "" for one that may be entered."""
     try:
-        hosts.check(url, options, resolve=False)
+        Target.read(url, options).check(resolve=False)
     except Invalid as wrong:
         return str(wrong)
     return ""
@@ -27,7 +27,7 @@ def told(url: str, **options: object) -> str:
 
 def refused(url: str, **options: object) -> bool:
     said = told(url, **options)
-    assert said == "" or said.startswith("url: ")
+    assert said == "" or said.startswith(("url: ", "options: "))
     assert "secret" not in said
     return bool(said)
 
@@ -55,7 +55,7 @@ def refused(url: str, **options: object) -> bool:
 def test_every_place_is_found_that_an_address_leads_to(
     url: str, found: list[Place]
 ) -> None:
-    assert hosts.places(url, {}) == found
+    assert hosts.places(url) == found
 
 
 def test_an_option_that_is_an_address_leads_somewhere_too() -> None:
@@ -139,8 +139,64 @@ def test_only_hosts_of_the_setting_may_be_entered(url: str, *, wrong: bool) -> N
 
 
 def test_a_name_is_judged_by_what_it_leads_to() -> None:
-    hosts.check("redis://localhost", {}, resolve=True)
-    hosts.check("redis://nowhere.invalid", {}, resolve=True)
+    Target.read("redis://localhost", {}).check(resolve=True)
+    Target.read("redis://nowhere.invalid", {}).check(resolve=True)
 
     assert not hosts.is_forbidden(ip_address("127.0.0.1"))
     assert hosts.is_forbidden(ip_address("fe80::1"))
+
+
+def said_of_options(url: str, **changes: object) -> str:
+    options = {"management_url": changes.pop("management_url", "http://other:15672")}
+    try:
+        Target.read(url, options, **changes).check(resolve=False)  # type: ignore[arg-type] # of several kinds
+    except Invalid as wrong:
+        return str(wrong)
+    return ""
+
+
+RABBIT = "amqp://u:secret@mq:5672/v"
+
+
+def test_a_password_goes_to_no_other_host_than_that_of_the_address() -> None:
+    said = said_of_options(RABBIT, keeps_to_address=True)
+
+    assert said.startswith("options: management_url names other, which is another host")
+    assert "POISONWEB_BROKER_HOSTS" in said
+    assert not said_of_options(
+        RABBIT, keeps_to_address=True, management_url="http://MQ.:9"
+    )
+    assert not said_of_options(RABBIT)
+
+
+@pytest.mark.parametrize("named", [("mq", "other:15672"), ("*",)])
+def test_the_setting_may_name_another_host_for_an_option(
+    named: tuple[str, ...],
+) -> None:
+    with override_settings(POISONWEB_BROKER_HOSTS=named):
+        assert not said_of_options(RABBIT, keeps_to_address=True)
+    with override_settings(POISONWEB_BROKER_HOSTS=("mq", "other:1")):
+        assert said_of_options(RABBIT, keeps_to_address=True)
+
+
+def test_an_allow_list_may_name_another_host_for_an_option() -> None:
+    allowed = {"allowed": {"other:15672"}, "keeps_to_address": True}
+
+    assert not said_of_options(RABBIT, **allowed)
+    assert said_of_options(RABBIT, **allowed, management_url="http://other:1")
+
+
+@pytest.mark.parametrize(
+    "management_url", ["http://other:15672", "http://169.254.169.254"]
+)
+def test_options_are_checked_although_the_address_is_in_the_environment(
+    management_url: str,
+) -> None:
+    assert said_of_options(RABBIT, is_trusted=True, management_url=management_url)
+    assert not said_of_options(
+        RABBIT, is_trusted=True, management_url="http://mq:15672"
+    )
+    with override_settings(POISONWEB_BROKER_HOSTS=("elsewhere",)):
+        assert not said_of_options(
+            RABBIT, is_trusted=True, management_url="http://mq:15672"
+        )

@@ -1,0 +1,178 @@
+"""What a broker may go on using although a new one might not: its allow-list.
+
+An upgrade writes the hosts and the variable of each broker that it finds, so that they
+go on; an admin confirms each entry, or strikes it out. An entry is `host:port`, or
+`env:NAME`. It holds for its own broker only, and never for a setting of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, Func, Q, Value
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.brokers import secrets
+from apps.brokers.hosts import Place, places, places_of_options
+from apps.brokers.models import Broker
+from apps.core.actor import Actor
+from apps.core.errors import Absent, Forbidden, Invalid, Unavailable
+from apps.team.rights import Principal, Scope
+
+# The number of a broker, and an entry of its list.
+Choice = tuple[int, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allowance:
+    """One entry of a broker's allow-list."""
+
+    broker: Broker
+    entry: str
+    is_confirmed: bool
+
+    @property
+    def is_variable(self) -> bool:
+        return self.entry.startswith(secrets.FROM_ENVIRONMENT)
+
+
+def of(broker: Broker) -> frozenset[str]:
+    """Give all entries in force, also those that the upgrade has not written yet."""
+    written = {*broker.allowed_confirmed, *broker.allowed_unconfirmed}
+    unwritten = _entries_of(broker) if broker.predates_address_rules else ()
+    return frozenset({*written, *unwritten})
+
+
+def entries(principal: Principal) -> list[Allowance]:
+    """List the entries of all brokers, those to confirm first; [] for who may not."""
+    if not (principal.may(Scope.BROKERS_WRITE) and principal.sees_every_topic):
+        return []
+    found = [
+        Allowance(broker=broker, entry=entry, is_confirmed=is_confirmed)
+        for broker in Broker.objects.order_by("name")
+        for is_confirmed, listed in (
+            (False, broker.allowed_unconfirmed),
+            (True, broker.allowed_confirmed),
+        )
+        for entry in sorted(listed)
+    ]
+    return sorted(found, key=lambda allowance: allowance.is_confirmed)
+
+
+def write(*, actor: Actor, now: datetime) -> int:
+    """Write the lists of the brokers that predate the rules; give their number."""
+    brokers = Broker.objects.filter(predates_address_rules=True).order_by("pk")
+    return sum(_write(broker, actor=actor, now=now) for broker in brokers)
+
+
+@transaction.atomic
+def confirm(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> None:
+    """Keep these entries for good; raises Absent where one is not waiting for that."""
+    require_all_topics(principal)
+    for broker_id, entry in chosen:
+        waiting = Broker.objects.filter(
+            pk=broker_id, allowed_unconfirmed__contains=[entry]
+        )
+        changed = waiting.update(
+            allowed_unconfirmed=_without("allowed_unconfirmed", entry),
+            allowed_confirmed=_with("allowed_confirmed", entry),
+        )
+        if not changed:
+            raise Absent(f"{entry} is not waiting to be confirmed.")
+        _record(Action.ALLOWANCE_CONFIRMED, broker_id, entry, principal, now=now)
+
+
+@transaction.atomic
+def strike(*, chosen: Iterable[Choice], principal: Principal, now: datetime) -> None:
+    """Take these entries away: their brokers then meet the rules for new ones.
+
+    Raises Absent where one does not stand in the list.
+    """
+    require_all_topics(principal)
+    for broker_id, entry in chosen:
+        listed = Broker.objects.filter(
+            Q(allowed_unconfirmed__contains=[entry])
+            | Q(allowed_confirmed__contains=[entry]),
+            pk=broker_id,
+        )
+        struck = listed.update(
+            allowed_unconfirmed=_without("allowed_unconfirmed", entry),
+            allowed_confirmed=_without("allowed_confirmed", entry),
+        )
+        if not struck:
+            raise Absent(f"{entry} does not stand in the allow-list.")
+        _record(Action.ALLOWANCE_STRUCK, broker_id, entry, principal, now=now)
+
+
+@transaction.atomic
+def _write(broker: Broker, *, actor: Actor, now: datetime) -> int:
+    found = sorted(_entries_of(broker))
+    unwritten = Broker.objects.filter(pk=broker.pk, predates_address_rules=True)
+    written = unwritten.update(predates_address_rules=False, allowed_unconfirmed=found)
+    if written and found:
+        audit.record(
+            action=Action.ALLOWANCE_WRITTEN,
+            subject=f"broker:{broker.name}",
+            actor=actor,
+            now=now,
+            detail={"entries": found},
+        )
+    return written
+
+
+def _entries_of(broker: Broker) -> set[str]:
+    """Name what a broker uses and a new one might not."""
+    try:
+        used = list(places_of_options(broker.options).values())
+        if broker.url.startswith(secrets.FROM_ENVIRONMENT):
+            return {*map(str, used), *_variable_of(broker)}
+        used += places(secrets.revealed(broker.url))
+    except (Invalid, Unavailable):
+        return set()  # it leads nowhere, so nothing that works would stop
+    return {str(place) for place in used if _was_allowed(place)}
+
+
+def _variable_of(broker: Broker) -> set[str]:
+    name = broker.url.removeprefix(secrets.FROM_ENVIRONMENT)
+    is_usual = name.startswith(secrets.VARIABLE_PREFIX) or broker.is_sample
+    return set() if is_usual or secrets.is_own_setting(name) else {broker.url}
+
+
+def _was_allowed(place: Place) -> bool:
+    """Tell whether the setting, which was asked before the upgrade, let it through."""
+    named = settings.POISONWEB_BROKER_HOSTS
+    return not named or any(map(place.is_named_by, named))
+
+
+def require_all_topics(principal: Principal) -> None:
+    """Raise Forbidden for a key of some topics: a broker carries those of others."""
+    principal.require(Scope.BROKERS_WRITE)
+    if not principal.sees_every_topic:
+        raise Forbidden("Brokers carry topics that this key does not see.")
+
+
+def _without(column: str, entry: str) -> Func:
+    return Func(F(column), Value(entry), function="array_remove")
+
+
+def _with(column: str, entry: str) -> Func:
+    return Func(F(column), Value(entry), function="array_append")
+
+
+def _record(
+    action: Action, broker_id: int, entry: str, principal: Principal, *, now: datetime
+) -> None:
+    name = Broker.objects.values_list("name", flat=True).get(pk=broker_id)
+    audit.record(
+        action=action,
+        subject=f"broker:{name}",
+        actor=principal.actor,
+        source=principal.source,
+        now=now,
+        detail={"entry": entry},
+    )
