@@ -25,6 +25,7 @@ def _every(seconds: float, task: str) -> dict[str, object]:
 
 app = Celery("poisonweb")
 app.config_from_object("django.conf:settings", namespace="CELERY")
+app.Task.Request = "poisonweb.task_checks:CheckedRequest"
 app.conf.update(
     task_ignore_result=True,
     task_serializer="json",
@@ -33,6 +34,7 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     worker_cancel_long_running_tasks_on_connection_loss=False,
     task_default_queue="poisonweb",
+    worker_consumer="poisonweb.task_checks:CheckingConsumer",
     # Only the worker of this queue needs Spark and Java beside it.
     task_routes={"apps.reports.tasks.*": {"queue": "reports"}},
     beat_schedule={

@@ -193,6 +193,9 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = MOST_OF_A_FORM
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000
 
 CELERY_BROKER_URL = ENV.celery_broker_url
+if CELERY_BROKER_URL and CELERY_BROKER_URL.startswith(("redis://", "rediss://")):
+    # Celery's own ends the worker at an entry that is no message.
+    CELERY_BROKER_TRANSPORT = "poisonweb.celery_redis:TolerantTransport"
 
 POISONWEB_ENVIRONMENT = ENV.environment
 POISONWEB_VAR = ENV.var

@@ -31,7 +31,8 @@ def _start() -> None:
     )
     broker = _running.enter_context(redis.temporary(folder / "redis"))
     os.environ["CELERY_BROKER_URL"] = broker
-    os.environ["POISONWEB_REDIS_URL"] = broker
+    # Beside Celery's database, and those of the workers of xdist.
+    os.environ["POISONWEB_REDIS_URL"] = broker.removesuffix("/0") + "/15"
 
 
 if "DATABASE_URL" not in os.environ:

@@ -128,7 +128,7 @@ class Target:
     def _check(self, place: Place, field: str, *, resolve: bool) -> None:
         if settings.POISONWEB_BROKER_HOSTS and not self._has_word(place):
             raise Invalid(field, _not_allowed(place))
-        if any(map(is_forbidden, _addresses(place.host, resolve=resolve))):
+        if any(map(is_forbidden, addresses_of(place.host, resolve=resolve))):
             raise Invalid(field, f"{place.host} leads to where no broker is.")
 
     def _require_word(self, place: Place, option: str) -> None:
@@ -175,7 +175,8 @@ def is_forbidden(address: IPAddress) -> bool:
     )
 
 
-def _addresses(host: str, *, resolve: bool) -> set[IPAddress]:
+def addresses_of(host: str, *, resolve: bool) -> set[IPAddress]:
+    """Give the addresses of a host; of a name only if they may be asked for."""
     # The resolver reads 0xA9FEA9FE and 2852039166 as addresses, too.
     flags = 0 if resolve else socket.AI_NUMERICHOST
     try:

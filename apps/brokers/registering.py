@@ -12,7 +12,7 @@ from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import adapters, allow_list, secrets
+from apps.brokers import adapters, allow_list, celery_broker, secrets
 from apps.brokers.adapters.adapter import BrokerSettings
 from apps.brokers.allow_list import require_all_topics
 from apps.brokers.holding import hold_broker
@@ -233,6 +233,7 @@ def _check_address(broker: Broker) -> None:
     except Unavailable as later:
         log.info("an address of %s is not looked at: %s", broker.kind, later)
     try:
+        celery_broker.refuse(secrets.revealed(broker.url), resolve=False)
         target_of(broker).check(resolve=False)
     except Unavailable as later:
         log.info("where %s leads is not known yet: %s", broker.kind, later)

@@ -12,7 +12,14 @@ from django.db import transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import adapters, allow_list, polling, secrets, vocabularies
+from apps.brokers import (
+    adapters,
+    allow_list,
+    celery_broker,
+    polling,
+    secrets,
+    vocabularies,
+)
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.holding import hold_broker
 from apps.brokers.hosts import Target
@@ -268,9 +275,10 @@ def settings_of(broker: Broker) -> BrokerSettings:
     secrets.check_variable(
         broker.url, is_sample=broker.is_sample, allowed=allow_list.of(broker)
     )
-    target = target_of(broker)
-    target.check(resolve=True)
-    return BrokerSettings(url=secrets.revealed(broker.url), options=broker.options)
+    url = secrets.revealed(broker.url)
+    celery_broker.refuse(url, resolve=True)
+    target_of(broker).check(resolve=True)
+    return BrokerSettings(url=url, options=broker.options)
 
 
 def target_of(broker: Broker) -> Target:

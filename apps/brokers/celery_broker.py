@@ -1,0 +1,83 @@
+"""Celery's own broker is no message broker of people's.
+
+A stream under the name of Celery's queue stops our worker, and what is requeued there
+would be taken for a task. Another database or virtual host of the same server is fine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+from django.conf import settings
+
+from apps.brokers.hosts import Place, addresses_of
+from apps.core.errors import Invalid
+
+FAMILIES = {"redis": "redis", "rediss": "redis", "amqp": "amqp", "amqps": "amqp"}
+LOOPBACK_NAME = "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A database of a Redis, by its number, or a virtual host of a RabbitMQ."""
+
+    place: Place
+    family: str
+    name: str
+
+    @classmethod
+    def of(cls, url: str) -> Self | None:
+        """Read an address; None for one of another family, or that cannot be read."""
+        try:
+            parts = urlsplit(url)
+            family = FAMILIES.get(parts.scheme)
+            if family is None:
+                return None
+            return cls(Place.of(url), family, _name(family, unquote(parts.path)))
+        except (ValueError, Invalid):
+            return None
+
+
+def refuse(url: str, *, resolve: bool) -> None:
+    """Raise Invalid for the address of Celery's own broker, however it is written.
+
+    To `resolve` asks for the addresses behind names, so never in a transaction.
+    """
+    asked = Store.of(url)
+    if asked is None:
+        return
+    for own in (settings.CELERY_BROKER_URL or "").split(";"):
+        ours = Store.of(own)
+        if ours is not None and _are_one(asked, ours, resolve=resolve):
+            another = "database" if ours.family == "redis" else "virtual host"
+            raise Invalid(
+                "url",
+                f"Poisonweb keeps its own tasks there: choose another {another}.",
+            )
+
+
+def _name(family: str, path: str) -> str:
+    if family == "redis":
+        return str(int(path.strip("/") or 0))
+    return path[1:] or "/"
+
+
+def _are_one(one: Store, other: Store, *, resolve: bool) -> bool:
+    beside = (one.family, one.name, one.place.port)
+    if beside != (other.family, other.name, other.place.port):
+        return False
+    here, there = one.place.host, other.place.host
+    if here == there:
+        return True
+    reached = [_addresses(host, resolve=resolve) for host in (here, there)]
+    return bool(reached[0] & reached[1])
+
+
+def _addresses(host: str, *, resolve: bool) -> set[str]:
+    """Give the addresses of a host; all of loopback are one."""
+    # This name is not asked for: it is loopback everywhere.
+    host = "127.0.0.1" if host == LOOPBACK_NAME else host
+    found = addresses_of(host, resolve=resolve)
+    return {LOOPBACK_NAME if each.is_loopback else str(each) for each in found}
