@@ -14,6 +14,9 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS = 60.0
+# The last one: whole as well, with an offer to go on in another protocol (h2c, say),
+# which uvicorn does not take up.
+WHOLE = frozenset({h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.MIGHT_SWITCH_PROTOCOL})
 TOO_LATE = (
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 )
@@ -38,7 +41,7 @@ class BoundedH11(H11Protocol):
 
     def handle_events(self) -> None:
         super().handle_events()
-        if self.conn.their_state in {h11.DONE, h11.MUST_CLOSE, h11.CLOSED}:
+        if self.conn.their_state in WHOLE:
             self._stop_waiting()
 
     def on_response_complete(self) -> None:
@@ -59,5 +62,5 @@ class BoundedH11(H11Protocol):
             return
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             self.transport.write(TOO_LATE)
-        # Whoever reads the request hears that its sender has gone.
+        # The application, which waits for the rest, is told of a disconnect.
         self.transport.close()
