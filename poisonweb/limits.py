@@ -19,8 +19,8 @@ Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
-# Says whether the sender of a request is known; raises ConnectionError where nobody can
-# say so at the moment.
+# Checks whether the sender of a request is known; raises ConnectionError while the
+# database, which knows the senders, is away.
 Recognise = Callable[[Scope], Awaitable[bool]]
 
 KIB, MIB = 1024, 1024 * 1024

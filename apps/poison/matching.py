@@ -214,13 +214,13 @@ def _messages(
     for start in range(0, len(chosen), AT_ONCE):
         batch = chosen[start : start + AT_ONCE]
         wanted = [poison.pk for poison in batch]
-        found = Body.objects.with_usual_headers().filter(poison_id__in=wanted)
-        held = {row[0]: row[1:] for row in found.values_list(*fields)}
+        bodies = Body.objects.with_usual_headers().filter(poison_id__in=wanted)
+        parts = {row[0]: row[1:] for row in bodies.values_list(*fields)}
         for poison in batch:
             if time.monotonic() > until:
                 return
-            if poison.pk in held:
-                yield _message(poison, *held[poison.pk])
+            if poison.pk in parts:
+                yield _message(poison, *parts[poison.pk])
 
 
 def _message(

@@ -1,4 +1,4 @@
-"""What goes wrong when somebody shows who they are."""
+"""Errors of a sign-in."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class SignInRequiredMiddleware(LoginRequiredMiddleware):
 
 
 def IdleSessionMiddleware(respond: Handler) -> Handler:  # noqa: N802 - named as Django does
-    """End a session in which nobody has done anything for half a day."""
+    """End a session whose person has not opened a page for twelve hours."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         signed_in = request.user  # still unread: it is read where it matters

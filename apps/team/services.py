@@ -160,7 +160,7 @@ def alter_user(
 ) -> User:
     """Change what is given; who is disabled is signed out at once.
 
-    Raises Invalid for a name that nobody has, and Refused where no admin would be left.
+    Raises Invalid for an unknown name, and Refused where no admin would be left.
     """
     user = _locked(username)
     wanted = {"role": role, "reads_bodies": reads_bodies, "is_active": is_active}
@@ -186,7 +186,7 @@ def alter_user(
 
 @transaction.atomic
 def end_sessions(*, username: str, actor: Actor, now: datetime) -> None:
-    """Sign a person out everywhere; raises Invalid for a name that nobody has."""
+    """Sign a person out everywhere; raises Invalid for an unknown name."""
     user = _locked(username)
     user.sessions_ended_at = now
     user.save(update_fields=["sessions_ended_at"])

@@ -34,9 +34,9 @@ CountedBy = SignInFailures.CountedBy
 # Wrong passwords that cost nothing: people mistype, and many may share an address.
 FREE = {CountedBy.ACCOUNT_AT_ADDRESS: 5, CountedBy.ADDRESS: 30}
 LONGEST_DELAY = timedelta(minutes=15)
-# So long after the last one, they are counted anew.
+# This long after the last wrong password the count starts again at one.
 FORGOTTEN_AFTER = timedelta(hours=1)
-# At each of these numbers for one account somebody is told.
+# At these numbers for one account the log and the trail have an alert.
 SUSPICIOUS = frozenset({20, 100, 1_000, 10_000, 100_000})
 STRANGER = Actor.system("sign-in")
 UNKNOWN = "?"
@@ -148,7 +148,7 @@ def _count(counted_by: CountedBy, digest: bytes, *, now: datetime) -> int:
 
 
 def forget(attempt: Attempt) -> None:
-    """Count anew for an account at an address whose password was right."""
+    """Reset the count of an account at an address after a right password."""
     digest = attempt.digests[CountedBy.ACCOUNT_AT_ADDRESS]
     SignInFailures.objects.filter(digest=digest).delete()
 
