@@ -11,12 +11,13 @@ import asyncio
 from typing import Any
 
 import h11
+from h11._state import MIGHT_SWITCH_PROTOCOL
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SECONDS = 60.0
 # The last one: whole as well, with an offer to go on in another protocol (h2c, say),
 # which uvicorn does not take up.
-WHOLE = frozenset({h11.DONE, h11.MUST_CLOSE, h11.CLOSED, h11.MIGHT_SWITCH_PROTOCOL})
+WHOLE = frozenset({h11.DONE, h11.MUST_CLOSE, h11.CLOSED, MIGHT_SWITCH_PROTOCOL})
 TOO_LATE = (
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 )
