@@ -112,7 +112,7 @@ lock: dev
 		../../../$(COMPILE) --universal --python-version 3.11 $$name.in -o $$name.txt; \
 	done
 	cd poisonweb/embedded/requirements && \
-		../../../$(COMPILE) --no-deps --python-version 3.12 redis.in -o redis.txt
+		../../../$(COMPILE) --no-deps --universal --python-version 3.11 redis.in -o redis.txt
 	cd spark && ../$(COMPILE) --universal --python-version 3.11 requirements.in -o requirements.txt
 	cd apps/brokers/requirements && for name in rabbitmq sqs; do \
 		../../../$(COMPILE) --universal --python-version 3.11 $$name.in -o $$name.txt; \

@@ -15,7 +15,18 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 from apps.core import celery_limits
 from poisonweb.celery import app
 from poisonweb.handler import OneHop
-from poisonweb.limits import MIB, Scope, in_turn, limited
+from poisonweb.limits import (
+    MIB,
+    Application,
+    Scope,
+    in_turn,
+    is_form,
+    is_of_skips,
+    is_question_to_broker,
+    is_sign_in,
+    is_sign_in_elsewhere,
+    limited,
+)
 
 # WhiteNoise streams our few small files from plain iterators; no reader waits for that.
 warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronous")
@@ -51,10 +62,22 @@ def _is_known(scope: Scope) -> bool:
         close_old_connections()
 
 
-# A little more than the API takes, so that its own answer names the limit. Thousands of
-# consumers come back together: in turns, within the connections that there are.
+# In turns, within the connections that there are: none of these crowds keeps consumers
+# from reporting, nor another one of them from its turns.
+_in_turns: Application = OneHop()
+_TURNS = (
+    (is_of_skips, 8),
+    (is_sign_in, 3),
+    (is_sign_in_elsewhere, 4),
+    (is_question_to_broker, 8),
+    (is_form, 4),
+)
+for _kind, _most in _TURNS:
+    _in_turns = in_turn(_in_turns, of=_kind, most=_most)
+
+# A little more than the API takes, so that its own answer names the limit.
 application = limited(
-    in_turn(OneHop(), below="/api/v1/skips", most=8),
+    _in_turns,
     most_of_api=settings.POISONWEB_REQUEST_LIMIT + MIB,
     recognise=sync_to_async(_is_known, thread_sensitive=False),
 )

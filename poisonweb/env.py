@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+
+from apps.team.rights import Role
 
 MIB = 1024 * 1024
 LAST_HOUR = 23
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 ROOT = Path(__file__).resolve().parent.parent
 
 KNOWN = frozenset(
@@ -17,6 +20,8 @@ KNOWN = frozenset(
     for name in (
         "ADMIN_PASSWORD",
         "ALLOWED_HOSTS",
+        "APPLICATION_PASSWORD",
+        "APPLICATION_ROLE",
         "AUDIT_CHECKPOINT_URL",
         "BODY_LIMIT",
         "BROKER_HOSTS",
@@ -25,9 +30,17 @@ KNOWN = frozenset(
         "JDBC_JAR",
         "LAKE",
         "LOG_LEVEL",
+        "LOOPBACK_BROKERS",
+        "OIDC_CLIENT_ID",
+        "OIDC_CLIENT_SECRET",
+        "OIDC_GROUPS",
+        "OIDC_GROUPS_CLAIM",
+        "OIDC_ISSUER",
+        "OIDC_NAME",
         "REDIS_URL",
         "REPORT_HOUR",
         "REQUEST_LIMIT",
+        "SECOND_FACTOR",
         "SECRET_KEY",
         "SECURE",
         "VAR",
@@ -38,6 +51,23 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 class BadEnvironment(Exception):
     """A setting in the environment is unknown or unusable."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Oidc:
+    """The OpenID provider that people may sign in with, and what its groups may do."""
+
+    issuer: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    roles: Mapping[str, str]
+    groups_claim: str
+    name: str
+
+    @property
+    def origin(self) -> str:
+        address = urlsplit(self.issuer)
+        return f"{address.scheme}://{address.netloc}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,12 +83,17 @@ class Env:
     body_limit: int
     request_limit: int
     broker_hosts: tuple[str, ...]
+    loopback_brokers: bool
     admin_password: str | None
     demo: bool
     log_level: str
     lake: str
     report_hour: int
     audit_checkpoint_url: str | None
+    second_factor: tuple[str, ...]
+    oidc: Oidc | None
+    application_role: str | None
+    application_password: str | None
 
 
 def load(environ: Mapping[str, str]) -> Env:
@@ -79,12 +114,17 @@ def load(environ: Mapping[str, str]) -> Env:
         body_limit=_size(environ, "POISONWEB_BODY_LIMIT", default=512 * MIB),
         request_limit=_size(environ, "POISONWEB_REQUEST_LIMIT", default=96 * MIB),
         broker_hosts=_words(environ.get("POISONWEB_BROKER_HOSTS", "")),
+        loopback_brokers=_flag(environ, "POISONWEB_LOOPBACK_BROKERS", default=False),
         admin_password=environ.get("POISONWEB_ADMIN_PASSWORD") or None,
         demo=_flag(environ, "POISONWEB_DEMO", default=True),
         log_level=_level(environ.get("POISONWEB_LOG_LEVEL") or "INFO"),
         lake=environ.get("POISONWEB_LAKE") or str(var / "lake"),
         report_hour=_hour(environ.get("POISONWEB_REPORT_HOUR") or "1"),
         audit_checkpoint_url=_web_address(environ, "POISONWEB_AUDIT_CHECKPOINT_URL"),
+        second_factor=_roles(environ.get("POISONWEB_SECOND_FACTOR", "")),
+        oidc=_oidc(environ),
+        application_role=environ.get("POISONWEB_APPLICATION_ROLE") or None,
+        application_password=environ.get("POISONWEB_APPLICATION_PASSWORD") or None,
     )
 
 
@@ -126,17 +166,87 @@ def _web_address(environ: Mapping[str, str], name: str) -> str | None:
     value = environ.get(name)
     if not value:
         return None
+    if _address(value) is None:
+        raise BadEnvironment(
+            f"{name} is not an address: use one such as https://example.com/checkpoints."
+        )
+    return value
+
+
+def _address(value: str) -> SplitResult | None:
+    """Take an http or https address apart; None for what is not one."""
     try:
         address = urlsplit(value)
         usable = address.scheme in {"http", "https"} and bool(address.hostname)
         usable = usable and address.port != 0 and value.isascii()
     except ValueError:
-        usable = False
-    if not (usable and value.isprintable() and " " not in value):
+        return None
+    return address if usable and value.isprintable() and " " not in value else None
+
+
+def _roles(value: str) -> tuple[str, ...]:
+    roles = _words(value)
+    if not set(roles) <= set(Role):
         raise BadEnvironment(
-            f"{name} is not an address: use one such as https://example.com/checkpoints."
+            f"POISONWEB_SECOND_FACTOR is {value!r}: use roles, with commas:"
+            f" {', '.join(Role)}."
+        )
+    return roles
+
+
+# What a sign-in by the provider cannot be without, and what has a default.
+_OF_OIDC = ("ISSUER", "CLIENT_ID", "CLIENT_SECRET", "GROUPS")
+_MORE_OF_OIDC = ("GROUPS_CLAIM", "NAME")
+# An account is kept with its issuer.
+LONGEST_ISSUER = 200
+
+
+def _oidc(environ: Mapping[str, str]) -> Oidc | None:
+    asked = (*_OF_OIDC, *_MORE_OF_OIDC)
+    given = {name: environ.get(f"POISONWEB_OIDC_{name}") or "" for name in asked}
+    if not any(given.values()):
+        return None
+    missing = [f"POISONWEB_OIDC_{name}" for name in _OF_OIDC if not given[name]]
+    if missing:
+        raise BadEnvironment(
+            f"{', '.join(missing)} is missing: give all of POISONWEB_OIDC_ISSUER,"
+            " _CLIENT_ID, _CLIENT_SECRET and _GROUPS, or none of POISONWEB_OIDC_*."
+        )
+    issuer = _issuer(given["ISSUER"])
+    return Oidc(
+        issuer=issuer,
+        client_id=given["CLIENT_ID"],
+        client_secret=given["CLIENT_SECRET"],
+        roles=dict(_group(word) for word in _words(given["GROUPS"])),
+        groups_claim=given["GROUPS_CLAIM"] or "groups",
+        name=given["NAME"] or str(urlsplit(issuer).hostname),
+    )
+
+
+def _issuer(value: str) -> str:
+    address = _address(value)
+    is_safe = address is not None and (
+        address.scheme == "https" or address.hostname in LOOPBACK
+    )
+    is_plain = address is not None and not (
+        address.query or address.fragment or "@" in address.netloc
+    )
+    if not (is_safe and is_plain and len(value) <= LONGEST_ISSUER):
+        raise BadEnvironment(
+            f"POISONWEB_OIDC_ISSUER is {value!r}: use the https address that the"
+            " provider calls its issuer, as in https://login.example.com/realms/work."
         )
     return value
+
+
+def _group(word: str) -> tuple[str, str]:
+    group, _, role = word.rpartition("=")
+    if not group or role not in set(Role):
+        raise BadEnvironment(
+            f"POISONWEB_OIDC_GROUPS has {word!r}: use group=role with commas, such as"
+            f" leads=admin,ops=operator; roles are {', '.join(Role)}."
+        )
+    return group, role
 
 
 def _words(value: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -27,6 +28,7 @@ KIB, MIB = 1024, 1024 * 1024
 # A sign-in needs some hundred bytes; a form, with all that a page can select, 20,000.
 MOST_OF_A_STRANGER, MOST_OF_A_FORM = 64 * KIB, MIB
 API = "/api/v1/"
+_ASKS_BROKER = re.compile(r"/brokers/\d+/(?:test|discover|observe)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,17 +121,55 @@ class _Weight:
         )
 
 
-def in_turn(application: Application, *, below: str, most: int) -> Application:
-    """Work on no more than `most` requests below a path at once; the others wait.
+def is_of_skips(scope: Scope) -> bool:
+    """Pick what thousands of consumers ask for when they come back together."""
+    path: str = scope["path"]
+    return path.startswith(f"{API}skips")
 
-    Consumers that all come back together would all wait for a connection, in vain, and
-    come again. A request has its turn from when it is read to when its answer begins:
-    neither one that is sent slowly nor a stream keeps others from theirs.
+
+def is_sign_in(scope: Scope) -> bool:
+    """Pick guesses of passwords, which wait for each other until they are checked."""
+    path: str = scope["path"]
+    is_of_sign_in = path.startswith("/sign-in") and not is_sign_in_elsewhere(scope)
+    return scope["method"] == "POST" and is_of_sign_in
+
+
+def is_sign_in_elsewhere(scope: Scope) -> bool:
+    """Pick the way to the OpenID provider, which waits for it where it is away.
+
+    Then people sign in by password: these must not wait behind it.
+    """
+    return bool(scope["method"] == "POST" and scope["path"] == "/sign-in/provider")
+
+
+def is_question_to_broker(scope: Scope) -> bool:
+    """Pick the forms that wait for a broker, half a minute where it is away."""
+    path: str = scope["path"]
+    return scope["method"] == "POST" and bool(_ASKS_BROKER.fullmatch(path))
+
+
+def is_form(scope: Scope) -> bool:
+    """Pick all other forms: strangers may send them, too, and each has to be read."""
+    path: str = scope["path"]
+    is_of_page = scope["method"] == "POST" and not path.startswith(API)
+    others = (is_sign_in, is_sign_in_elsewhere, is_question_to_broker)
+    return is_of_page and not any(is_of_kind(scope) for is_of_kind in others)
+
+
+def in_turn(
+    application: Application, *, of: Callable[[Scope], bool], most: int
+) -> Application:
+    """Work on no more than `most` requests of a kind at once; the others wait.
+
+    All at once they would wait for a connection to Postgres, in vain, and come again;
+    and the more threads have work, the longer each other request waits for its share.
+    A request has its turn from when it is read to when its answer begins: neither one
+    that is sent slowly nor a stream keeps others from theirs.
     """
     turns = asyncio.Semaphore(most)
 
     async def taking_turns(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(below):
+        if scope["type"] != "http" or not of(scope):
             await application(scope, receive, send)
             return
         has_turn = False

@@ -51,6 +51,11 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.postgres",
     "django.contrib.staticfiles",
+    # What keeps second factors, and who is who at the OpenID provider; `account` only
+    # because they cannot be without.
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
 ]
 
 MIDDLEWARE = [
@@ -63,6 +68,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "apps.team.middleware.IdleSessionMiddleware",
     "apps.team.middleware.SignInRequiredMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
@@ -116,11 +122,25 @@ DATABASES = {"default": _database(ENV.database_url or "")}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_USER_MODEL = "team.User"
-AUTHENTICATION_BACKENDS = ["apps.team.backends.PasswordBackend"]
+AUTHENTICATION_BACKENDS = [
+    "apps.team.backends.PasswordBackend",
+    # Without it, who came through a provider that is left out now is signed out.
+    *(["apps.team.backends.ProviderBackend"] if ENV.oidc else []),
+]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {
+        "NAME": "django.contrib.auth.password_validation"
+        ".UserAttributeSimilarityValidator",
+        "OPTIONS": {"user_attributes": ["username"]},
+    },
+    {"NAME": "apps.team.password_rules.NotOfThisProduct"},
 ]
+MFA_ADAPTER = "apps.team.second_factor_adapter.SealingAdapter"
+MFA_TOTP_ISSUER = f"Poisonweb {ENV.environment}"
+ACCOUNT_EMAIL_VERIFICATION = "none"
+SOCIALACCOUNT_ADAPTER = "apps.team.openid.ProviderAdapter"
 LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "sign-in"
@@ -149,7 +169,12 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = ENV.secure
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_NAME = f"{_PREFIX}pw_csrf"
 SECURE_HSTS_SECONDS = 365 * 24 * 3600 if ENV.secure else 0
-SECURE_SSL_REDIRECT = False
+SECURE_SSL_REDIRECT = ENV.secure
+# Programs and probes may call web beside the proxy, and a program that follows a
+# redirect would only send its key in the clear twice: they get their answer.
+SECURE_REDIRECT_EXEMPT = [r"^api/", r"^metrics$", r"^healthz$", r"^readyz$"]
+# Who runs us may have hosts below ours that speak no TLS: that is not ours to decide.
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if ENV.secure else None
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ENV.allowed_hosts if ENV.secure]
 SECURE_REFERRER_POLICY = "same-origin"
@@ -160,7 +185,7 @@ CONTENT_SECURITY_POLICY = {
         "default-src": ["'none'"],
         "script-src": ["'self'"],
         "style-src": ["'self'"],
-        "img-src": ["'self'", "data:"],
+        "img-src": ["'self'"],
         "font-src": ["'self'"],
         "connect-src": ["'self'"],
         "form-action": ["'self'"],
@@ -202,17 +227,26 @@ POISONWEB_VAR = ENV.var
 POISONWEB_BODY_LIMIT = ENV.body_limit
 POISONWEB_REQUEST_LIMIT = ENV.request_limit
 POISONWEB_BROKER_HOSTS = ENV.broker_hosts
+POISONWEB_LOOPBACK_BROKERS = ENV.loopback_brokers
 POISONWEB_ADMIN_PASSWORD = ENV.admin_password
+POISONWEB_APPLICATION_ROLE = ENV.application_role
+POISONWEB_APPLICATION_PASSWORD = ENV.application_password
 POISONWEB_DEMO = ENV.demo
 POISONWEB_REDIS_URL = ENV.redis_url
 POISONWEB_LAKE = ENV.lake
 POISONWEB_REPORT_HOUR = ENV.report_hour
+POISONWEB_OIDC = ENV.oidc
+POISONWEB_SECOND_FACTOR = ENV.second_factor
 POISONWEB_AUDIT_CHECKPOINT_URL = ENV.audit_checkpoint_url
 
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"()": "apps.core.logs.Line"}},
+    "filters": {
+        "bare": {"()": "apps.core.logs.WithoutTraceback"},
+        "few": {"()": "apps.core.logs.Sparing", "lines": 10, "seconds": 60.0},
+    },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": ENV.log_level},
     "loggers": {
@@ -224,5 +258,9 @@ LOGGING = {
         "celery.worker.strategy": {"level": "WARNING"},
         "django.server": {"handlers": [], "propagate": True},
         "django.request": {"level": "ERROR"},
+        # Strangers make these, as many as they like: names of hosts, forms by scripts.
+        "django.security": {"filters": ["bare", "few"]},
+        "django.security.DisallowedHost": {"filters": ["bare", "few"]},
+        "django.security.csrf": {"filters": ["bare", "few"]},
     },
 }

@@ -24,6 +24,7 @@ from apps.brokers.models import Topic
 from apps.capture.models import Lane, Mode
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
+from tests import resolver
 from tests.acceptance.product import ODD_NAME, START, Product, clone, started
 from tests.servers import FOLDER
 from tests.template import migrated
@@ -34,6 +35,8 @@ settings.load_profile("patient")
 
 # A shell's background job is deaf to Ctrl-C, and so would be all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+resolver.install()
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

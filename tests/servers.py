@@ -26,6 +26,7 @@ def _start() -> None:
     os.environ[FOLDER] = str(folder)
     os.environ["POISONWEB_VAR"] = str(folder / "var")
     os.environ["POISONWEB_SECRET_KEY"] = "for tests only"
+    os.environ["POISONWEB_LOOPBACK_BROKERS"] = "1"
     os.environ["DATABASE_URL"] = _running.enter_context(
         postgres.temporary(folder / "postgres")
     )

@@ -6,13 +6,17 @@ falls back to a session.
 
 from __future__ import annotations
 
+from typing import cast
+
 from django.contrib.auth.models import AnonymousUser
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
 from apps.core import clock
+from apps.team import refused_keys, second_factor_session, sign_in
 from apps.team import services as team
+from apps.team.credentials import Credential
 from apps.team.models import User
 from apps.team.rights import Principal
 
@@ -24,8 +28,11 @@ class ApiKeyAuthentication(BaseAuthentication):
         scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != SCHEME.lower():
             return None
-        key = team.recognise(secret=secret.strip(), now=clock.now())
+        secret, now = secret.strip(), clock.now()
+        key = team.recognise(secret=secret, now=now)
         if key is None:
+            sender = sign_in.address_of(request)
+            refused_keys.note_refusal(secret=secret, address=sender, now=now)
             raise AuthenticationFailed("This key is unknown, expired or revoked.")
         return AnonymousUser(), key.principal
 
@@ -41,4 +48,13 @@ class SignedInAuthentication(SessionAuthentication):
         if found is None:
             return None
         user: User = found[0]
+        if second_factor_session.is_missing(request._request):  # noqa: SLF001 - Django's own
+            raise PermissionDenied("Add a second factor on the pages first.")
         return user, user.principal
+
+
+def credential_of(request: Request) -> Credential:
+    """Name what let the caller in, to ask later whether it still would."""
+    if isinstance(request.user, User):
+        return Credential.of_session(request.session.session_key or "")
+    return Credential.of_key(cast(Principal, request.auth).actor)

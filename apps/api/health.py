@@ -1,13 +1,15 @@
-"""`/healthz` and `/readyz`: open to all, so neither tells an address or an error.
+"""`/healthz` and `/readyz`: open to all, so neither tells a name or an error.
 
 Only Postgres matters to being ready: it carries every decision. A Celery broker that is
 away makes work late, not lost, since `rescue` finds it; so that is shown and no more.
+The same holds where its sessions run short: who has one goes on.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache, partial
@@ -25,7 +27,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from apps.capture.models import Lane
-from apps.core import celery_limits, clock
+from apps.core import celery_limits, clock, session_usage
 from apps.triage.services import upkeep
 
 log = logging.getLogger(__name__)
@@ -34,13 +36,14 @@ PATIENCE_SECONDS = 2.0
 # A dependency that hangs keeps the thread that asked it; more would only pile up.
 MOST_HANGING = 16
 
-UP, UNKNOWN, BEHIND, AWAY = "up", "unknown", "behind", "away"
+UP, UNKNOWN, BEHIND, AWAY, SHORT = "up", "unknown", "behind", "away", "short"
 WORSE = (UP, UNKNOWN, AWAY)
 NEEDED = ("postgres", "migrations")
 
 States = Mapping[str, object]
 NO_POSTGRES: States = {
     "postgres": AWAY,
+    "sessions": {"state": UNKNOWN},
     "migrations": UNKNOWN,
     "lanes": UNKNOWN,
     "brokers": {},
@@ -106,8 +109,10 @@ def _postgres(now: datetime) -> States:
     """Tell of Postgres and of what is read in it, on a connection of this thread."""
     try:
         if _migrations() - MigrationRecorder(connection).applied_migrations().keys():
-            return {**NO_POSTGRES, "postgres": UP, "migrations": BEHIND}
-        return {"postgres": UP, "migrations": UP, **_lanes(now), **_worker(now)}
+            behind = {"postgres": UP, "migrations": BEHIND}
+            return {**NO_POSTGRES, **behind, **_sessions()}
+        here = {"postgres": UP, "migrations": UP}
+        return {**here, **_sessions(), **_lanes(now), **_worker(now)}
     except (OperationalError, InterfaceError) as away:
         log.warning("Postgres is away: %s", away)
         return NO_POSTGRES
@@ -120,15 +125,24 @@ def _migrations() -> frozenset[tuple[str, str]]:
     return frozenset(MigrationLoader(None).disk_migrations or ())
 
 
+def _sessions() -> States:
+    """Tell how many sessions are in use, and what to do before none is left."""
+    usage = session_usage.usage()
+    told = {"used": usage.used, "most": usage.most}
+    if usage.is_short:
+        return {"sessions": {"state": SHORT, **told, "remedy": usage.remedy}}
+    return {"sessions": {"state": UP, **told}}
+
+
 def _lanes(now: datetime) -> States:
-    """Tell whether each topic's lane is alive, and what they say of brokers."""
-    lanes, brokers = UP, dict[str, str]()
+    """Say whether each topic's lane is alive; count the brokers by their state."""
+    lanes, brokers = UP, dict[int | None, str]()
     for lane in Lane.objects.possible():
-        is_alive, name = lane.is_heard(now), str(lane.topic.broker)
-        told = UNKNOWN if not is_alive else AWAY if lane.state == "away" else UP
+        is_alive, broker = lane.is_heard(now), lane.topic.broker_id
+        state = UNKNOWN if not is_alive else AWAY if lane.state == "away" else UP
         lanes = lanes if is_alive else AWAY
-        brokers[name] = max(told, brokers.get(name, UP), key=WORSE.index)
-    return {"lanes": lanes, "brokers": brokers}
+        brokers[broker] = max(state, brokers.get(broker, UP), key=WORSE.index)
+    return {"lanes": lanes, "brokers": dict(Counter(brokers.values()))}
 
 
 def _worker(now: datetime) -> States:

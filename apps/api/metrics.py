@@ -28,6 +28,10 @@ from apps.triage.states import UNFINISHED
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PATIENCE_MS = 1_000
+# A carriage return in an old name would end its line for some who read it.
+_INVISIBLE = {
+    ord(c): f"\\\\x{ord(c):02x}" for c in map(chr, range(0xA0)) if not c.isprintable()
+}
 # Each topic is a series in somebody's memory: the first so many by name have theirs.
 MOST_TOPICS = 1_000
 # Where a count of open poisons ends. Nobody acts differently beyond.
@@ -149,4 +153,5 @@ def _short(name: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    quoted = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return quoted.translate(_INVISIBLE)

@@ -20,6 +20,7 @@ from apps.api.parameters.reports import By
 from apps.api.schemas import brokers, operations, skips, topics
 from apps.api.schemas.errors import Problem, StaleProblem
 from apps.api.views.base import View
+from apps.audit.filters import PARAMETERS
 from apps.team.rights import Scope
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -51,13 +52,7 @@ PAGING = (
         "limit", int, description=f"1 to {MOST_LIMIT}; {DEFAULT_LIMIT} if left out"
     ),
 )
-TRAIL = (
-    _text("actor", "user:anna, key:ci"),
-    _text("action", "operation.confirmed"),
-    _text("subject", "operation:12"),
-    _text("from", "a UTC day or a time; included"),
-    _text("to", "a UTC day or a time; included"),
-)
+TRAIL = tuple(_text(name, takes) for name, takes in PARAMETERS.items())
 RATES = (
     _text("topic", "the name of one; all that the key sees if left out"),
     _text("from", "the first UTC day, 27 days before the last if left out"),

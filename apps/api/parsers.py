@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import re
 from collections.abc import Mapping
+from threading import Lock
 from typing import Any
 
 from django.conf import settings
@@ -21,6 +23,9 @@ MOST_DIGITS = 100
 # Values of all kinds in one request, names of members not counted. The largest batch of
 # failures has some hundred thousand; each costs time in which no other thread works.
 MOST_VALUES = 1_000_000
+# From here on, to read a body takes longer than to wait for one's turn.
+LARGE = 64 * 1024
+_large_bodies = Lock()
 _BEGIN_A_VALUE = b"[{,"
 _NO_SIGNS = bytes(set(range(256)) - set(_BEGIN_A_VALUE + b'"'))
 _STRING = re.compile(rb'"[^"]*+"?')
@@ -44,22 +49,52 @@ class BoundedJSONParser(BaseParser):
             limit=settings.POISONWEB_REQUEST_LIMIT,
         )
         meta[DIGEST] = hashlib.sha256(raw).digest()
-        _check_values(raw)
-        text = _text(raw)
-        raw.clear()  # a body of 90 MB need not be here three times
-        return _value(text)
+        try:
+            return _read(raw) if len(raw) < LARGE else _read_large(raw)
+        finally:
+            # A refusal, which leads to it, may be kept for a while.
+            raw.clear()
+
+
+def _read_large(raw: bytearray) -> object:
+    """Read one such body at a time, and look for garbage only before it.
+
+    No two threads read JSON at once anyway: several that try only keep the others of
+    the process waiting. And the collector would go through all that is being made, and
+    through the rest of the process, again and again.
+    """
+    with _large_bodies:
+        # A request and its view lead to each other, so what the last one brought along
+        # is still there.
+        gc.collect(1)
+        gc.disable()
+        try:
+            return _read(raw)
+        finally:
+            gc.enable()
+
+
+def _read(raw: bytearray) -> object:
+    _check_values(raw)
+    text = _text(raw)
+    raw.clear()  # a body of 90 MB need not be here three times
+    return _value(text)
 
 
 def _check_values(raw: bytearray) -> None:
     """Raise TooLarge for JSON of too many values, before any of them is made."""
+    if _has_too_many_values(raw):
+        raise TooLarge(f"The body has more than {MOST_VALUES} values: send fewer.")
+
+
+def _has_too_many_values(raw: bytearray) -> bool:
     if _beginnings(raw) <= MOST_VALUES:
-        return
+        return False
     # They may stand in strings, of which there are no more than values and names.
     unescaped = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     signs = unescaped.translate(None, _NO_SIGNS)
     too_many_strings = signs.count(b'"') > 4 * MOST_VALUES
-    if too_many_strings or _beginnings(_STRING.sub(b"", signs)) > MOST_VALUES:
-        raise TooLarge(f"The body has more than {MOST_VALUES} values: send fewer.")
+    return too_many_strings or _beginnings(_STRING.sub(b"", signs)) > MOST_VALUES
 
 
 def _beginnings(json_text: bytes | bytearray) -> int:

@@ -59,8 +59,12 @@ class Entry(models.Model):
     class Meta:
         db_table = "audit_entry"
         indexes = [
-            models.Index(fields=["-at"], name="audit_entry_at"),
+            # With the number, which the filter by time reads and nothing else.
+            models.Index(fields=["at", "seq"], name="audit_entry_at_seq"),
             models.Index(fields=["actor", "-seq"], name="audit_entry_actor"),
+            models.Index(
+                fields=["actor", "action", "-seq"], name="audit_entry_actor_action"
+            ),
             models.Index(fields=["subject", "-seq"], name="audit_entry_subject"),
             models.Index(fields=["action", "-seq"], name="audit_entry_action"),
         ]

@@ -28,6 +28,7 @@ class Action(StrEnum):
     BODY_REVEALED = "body.revealed"
     KEY_CREATED = "api_key.created"
     KEY_REVOKED = "api_key.revoked"
+    KEY_REFUSED = "api_key.refused"
     USER_CREATED = "user.created"
     USER_ALTERED = "user.altered"
     SESSIONS_ENDED = "user.sessions_ended"
@@ -35,6 +36,10 @@ class Action(StrEnum):
     USER_SIGNED_OUT = "user.signed_out"
     SIGN_IN_FAILED = "user.sign_in_failed"
     SIGN_INS_SUSPICIOUS = "user.sign_ins_suspicious"
+    SECOND_FACTOR_ADDED = "user.second_factor_added"
+    SECOND_FACTOR_REMOVED = "user.second_factor_removed"
+    RECOVERY_CODES_MADE = "user.recovery_codes_made"
+    RECOVERY_CODE_USED = "user.recovery_code_used"
     PASSWORD_SET = "user.password_set"  # noqa: S105 - the name of an action
     TOPIC_REGISTERED = "topic.registered"
     TOPIC_ALTERED = "topic.altered"

@@ -1,18 +1,23 @@
 """Where an address that people enter may lead (SSRF): a guard in front of every broker.
 
-Never to a link-local address, nor to one where a cloud tells a machine its secrets.
+Never to a link-local address, nor to one where a cloud tells a machine its secrets;
+into a private network or to this machine only with a word from who runs the server.
 Where `POISONWEB_BROKER_HOSTS` names hosts, to no others. The address itself may stand
 in the environment (`env:NAME`): it was given by who runs the server, and only its
 options are checked. A broker's allow-list names what it used before these rules.
+
+What is checked is what is dialled (`Target.dial`): a name that leads elsewhere the next
+time it is resolved (DNS rebinding) is checked that time, too.
 """
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Self
+from typing import Protocol, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.conf import settings
@@ -24,19 +29,36 @@ IPAddress = IPv4Address | IPv6Address
 
 USUAL_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671}
 USUAL_PORTS |= {"http": 80, "https": 443, "sqs": 443}
-# Beside what is link-local: where clouds answer for any machine of theirs.
-METADATA = frozenset(
+# Where no broker is: link-local, reserved, multicast, and where clouds answer for any
+# machine of theirs.
+FORBIDDEN = tuple(
     map(
-        ip_address,
+        ip_network,
         (
-            *("100.100.100.200", "168.63.129.16", "192.0.0.192"),
-            *("fd00:ec2::254", "fd20:ce::254"),
+            *("0.0.0.0/8", "169.254.0.0/16", "192.0.0.0/24", "224.0.0.0/3"),
+            *("100.100.100.200/32", "168.63.129.16/32"),
+            *("::/128", "fe80::/10", "fec0::/10", "ff00::/8"),
+            *("fd00:ec2::/32", "fd20:ce::254/128"),
+            # Tunnels and translations whose other end cannot be told (RFC 4380, 8215).
+            *("2001::/32", "64:ff9b:1::/48"),
         ),
     )
 )
-# IPv6 addresses whose last four bytes are an IPv4 one.
-NAT64 = ip_network("64:ff9b::/96")
+PRIVATE = tuple(
+    map(
+        ip_network,
+        (
+            *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"),
+            "fc00::/7",
+        ),
+    )
+)
+# IPv6 addresses whose last four bytes are an IPv4 one (RFC 6052, 4291).
+ENDING_IN_IPV4 = (ip_network("64:ff9b::/96"), ip_network("::/96"))
+NO_ADDRESS = IPv6Address(0)
+THIS_MACHINE = IPv6Address(1)
 AZURE_SUFFIX = "core.windows.net"
+LONGEST_CONNECT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,24 @@ class Place:
         return named and port in {"*", str(self.port)}
 
 
+class Dial(Protocol):
+    """Connects to a host and a port; raises OSError, `NotAllowed` among others."""
+
+    def __call__(
+        self, host: str, port: int, *, seconds: float | None
+    ) -> socket.socket: ...
+
+
+class NotAllowed(PermissionError):
+    """A name led to an address to which none of our clients may connect."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(errno.EACCES, why)
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """All that one broker's address and options lead to.
@@ -80,8 +120,8 @@ class Target:
     password goes with them, or whoever enters an option did not enter the address.
     """
 
-    of_address: tuple[Place, ...]
-    of_options: Mapping[str, Place]
+    of_address: tuple[Place, ...] = ()
+    of_options: Mapping[str, Place] = field(default_factory=dict)
     is_trusted: bool = False
     keeps_to_address: bool = False
     allowed: frozenset[str] = frozenset()
@@ -125,11 +165,54 @@ class Target:
                 self._require_word(place, option)
             self._check(place, "options", resolve=resolve)
 
+    def dial(self, host: str, port: int, *, seconds: float | None) -> socket.socket:
+        """Connect to the first address of a host that may be dialled and answers.
+
+        The name is resolved once, and what it gives is checked before it is dialled.
+        Raises OSError as `socket.create_connection` does, `NotAllowed` among others.
+        """
+        place = Place(host.lower().rstrip("."), port)
+        trouble: OSError = NotAllowed(f"{host} leads nowhere.")
+        for family, kind, protocol, _, where in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
+            if why := self._reason_against(place, _address_in(where)):
+                trouble = NotAllowed(why)
+                continue
+            try:
+                return _connected(family, kind, protocol, where, seconds=seconds)
+            except OSError as error:
+                trouble = error
+        raise trouble
+
     def _check(self, place: Place, field: str, *, resolve: bool) -> None:
         if settings.POISONWEB_BROKER_HOSTS and not self._has_word(place):
             raise Invalid(field, _not_allowed(place))
-        if any(map(is_forbidden, addresses_of(place.host, resolve=resolve))):
-            raise Invalid(field, f"{place.host} leads to where no broker is.")
+        for address in addresses_of(place.host, resolve=resolve):
+            if why := self._reason_against(place, address):
+                raise Invalid(field, why)
+
+    def _reason_against(self, place: Place, address: IPAddress) -> str:
+        """Say why an address may not be dialled; "" where it may."""
+        address = innermost(address)
+        if self.is_trusted and place.host in {known.host for known in self.of_address}:
+            return ""
+        if is_forbidden(address):
+            return f"{place.host} leads to where no broker is."
+        if self._has_word(place):
+            return ""
+        if address.is_loopback and not settings.POISONWEB_LOOPBACK_BROKERS:
+            return (
+                f"{place.host} leads to this machine itself: name it in "
+                "POISONWEB_BROKER_HOSTS, or set POISONWEB_LOOPBACK_BROKERS=1."
+            )
+        if any(address in network for network in PRIVATE):
+            return (
+                f"{place.host} leads into a private network: name it in "
+                "POISONWEB_BROKER_HOSTS, or put the address into the environment and "
+                "enter env:BROKER_NAME."
+            )
+        return ""
 
     def _require_word(self, place: Place, option: str) -> None:
         if not self._has_word(place):
@@ -143,6 +226,10 @@ class Target:
     def _has_word(self, place: Place) -> bool:
         named: Iterable[str] = settings.POISONWEB_BROKER_HOSTS
         return str(place) in self.allowed or any(map(place.is_named_by, named))
+
+
+# For an address that nobody vouches for.
+usual_dial: Dial = Target().dial
 
 
 def places(url: str) -> list[Place]:
@@ -159,20 +246,18 @@ def places_of_options(options: Mapping[str, object]) -> dict[str, Place]:
     return {name: Place.of(url) for name, url in urls.items()}
 
 
+def innermost(address: IPAddress) -> IPAddress:
+    """Give the IPv4 address that an IPv6 one stands for, or else the address itself."""
+    if isinstance(address, IPv4Address) or address in {NO_ADDRESS, THIS_MACHINE}:
+        return address
+    if any(address in network for network in ENDING_IN_IPV4):
+        return IPv4Address(address.packed[-4:])
+    return address.ipv4_mapped or address.sixtofour or address
+
+
 def is_forbidden(address: IPAddress) -> bool:
     """Tell whether no broker may lead there, however the address is written."""
-    if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if address in NAT64:
-            inner = IPv4Address(address.packed[-4:])
-        if inner is not None:
-            return is_forbidden(inner)
-    return (
-        address.is_link_local
-        or address.is_multicast
-        or address.is_unspecified
-        or address in METADATA
-    )
+    return any(innermost(address) in network for network in FORBIDDEN)
 
 
 def addresses_of(host: str, *, resolve: bool) -> set[IPAddress]:
@@ -183,7 +268,32 @@ def addresses_of(host: str, *, resolve: bool) -> set[IPAddress]:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=flags)
     except (OSError, UnicodeError):
         return set()
-    return {ip_address(str(where[0]).partition("%")[0]) for *_, where in found}
+    return {_address_in(where) for *_, where in found}
+
+
+def _address_in(where: tuple[str | int, ...] | tuple[int, bytes]) -> IPAddress:
+    """Read the address of what a socket connects to, without its zone."""
+    return ip_address(str(where[0]).partition("%")[0])
+
+
+def _connected(
+    family: int,
+    kind: int,
+    protocol: int,
+    where: tuple[str | int, ...] | tuple[int, bytes],
+    *,
+    seconds: float | None,
+) -> socket.socket:
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.settimeout(LONGEST_CONNECT_SECONDS if seconds is None else seconds)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        made.connect(where)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _of_address(url: str) -> Iterator[Place]:

@@ -22,7 +22,7 @@ from apps.brokers.ports import FoundTopic
 from apps.brokers.queue_readers import reader_of_queue
 from apps.brokers.services import convention_of, register_topic, target_of
 from apps.core.errors import Absent, Forbidden, Invalid, Refused, Unavailable
-from apps.core.text import storable
+from apps.core.text import is_name, storable
 from apps.team.rights import Principal, Scope
 
 log = logging.getLogger(__name__)
@@ -173,11 +173,7 @@ def _free_name(broker: Broker, name: str) -> str:
 
 
 def _check_name(name: str) -> None:
-    if (
-        not 0 < len(name) <= NAME_LIMIT
-        or not name.isprintable()
-        or name != name.strip()
-    ):
+    if not is_name(name, limit=NAME_LIMIT):
         raise Invalid("name", f"give up to {NAME_LIMIT} characters that can be seen.")
 
 

@@ -2,24 +2,21 @@
 
 It is kept in one of two ways: `env:NAME` names the variable that holds it, so that the
 database never does; anything else is sealed with a key derived from the installation's
-own (Fernet: AES-128-CBC and HMAC-SHA-256).
+own (`apps.core.sealing`).
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 import re
 from collections.abc import Container
 
-from cryptography.fernet import Fernet, InvalidToken
-from django.conf import settings
-
+from apps.core import sealing
 from apps.core.errors import Invalid, Unavailable
 
 FROM_ENVIRONMENT = "env:"
 SEALED = "sealed:"
+_PURPOSE = "brokers"
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 VARIABLE_PREFIX = "BROKER_"
@@ -35,7 +32,7 @@ def sealed(url: str) -> str:
         return url
     if "\0" in url or not url.strip():
         raise Invalid("url", "give the broker's address, or env:NAME.")
-    return SEALED + _box().encrypt(url.encode()).decode()
+    return SEALED + sealing.seal(url, purpose=_PURPOSE)
 
 
 def revealed(url: str) -> str:
@@ -50,8 +47,8 @@ def revealed(url: str) -> str:
     if not url.startswith(SEALED):
         return url
     try:
-        return _box().decrypt(url.removeprefix(SEALED).encode()).decode()
-    except InvalidToken as broken:
+        return sealing.unseal(url.removeprefix(SEALED), purpose=_PURPOSE)
+    except sealing.OtherKey as broken:
         raise Unavailable(
             "The broker's address was sealed under another POISONWEB_SECRET_KEY: "
             "enter it again, or start with the key of then."
@@ -88,8 +85,3 @@ def is_own_setting(name: str) -> bool:
 def described(url: str) -> str:
     """Say in a word where an address is kept, and nothing of what it is."""
     return url if url.startswith(FROM_ENVIRONMENT) else "kept, sealed"
-
-
-def _box() -> Fernet:
-    key = hashlib.sha256(b"poisonweb brokers\0" + settings.SECRET_KEY.encode()).digest()
-    return Fernet(base64.urlsafe_b64encode(key))

@@ -277,8 +277,9 @@ def settings_of(broker: Broker) -> BrokerSettings:
     )
     url = secrets.revealed(broker.url)
     celery_broker.refuse(url, resolve=True)
-    target_of(broker).check(resolve=True)
-    return BrokerSettings(url=url, options=broker.options)
+    target = target_of(broker)
+    target.check(resolve=True)
+    return BrokerSettings(url=url, options=broker.options, target=target)
 
 
 def target_of(broker: Broker) -> Target:

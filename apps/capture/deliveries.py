@@ -27,10 +27,12 @@ from apps.brokers.models import Topic
 from apps.brokers.ports import DeadLetter
 from apps.capture.models import Delivery
 from apps.capture.occurrence import digest_of_delivery
+from apps.core.sessions import borrow
 
 IN_DOUBT = timedelta(hours=1)
 
 
+@borrow()
 def await_commits(*, topic: Topic) -> None:
     """Wait until what others have begun to write of a topic is there, or will not be.
 
@@ -40,6 +42,7 @@ def await_commits(*, topic: Topic) -> None:
         Topic.objects.select_for_update().filter(pk=topic.pk).first()
 
 
+@borrow()
 def written(
     letters: Sequence[DeadLetter], *, topic: Topic, in_hand: Collection[uuid.UUID]
 ) -> dict[str, uuid.UUID]:
@@ -65,12 +68,14 @@ def written(
     }
 
 
+@borrow()
 def acknowledged(reports: Collection[uuid.UUID]) -> None:
     """Forget letters that their broker was told to remove."""
     if reports:
         Delivery.objects.filter(pk__in=reports).delete()
 
 
+@borrow()
 def forget(*, topic: Topic, in_hand: Collection[uuid.UUID], now: datetime) -> None:
     """Forget those whose letters cannot come back any more, the queue being empty."""
     old = Delivery.objects.filter(topic=topic).before(now - IN_DOUBT)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as waited
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Self, TypeVar
 
@@ -33,10 +33,11 @@ from apps.brokers.services import Addressed, RoutingPublisher
 from apps.capture import deliveries, services
 from apps.capture.house import Clock, House, note_captured
 from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
-from apps.capture.occurrence import digest_of_delivery, from_dead_letter
+from apps.capture.occurrence import Occurrence, digest_of_delivery, from_dead_letter
 from apps.capture.paces import BatchSize, Timer
 from apps.core.errors import Unavailable
 from apps.core.postgres import refuses_value
+from apps.core.sessions import borrow
 from apps.core.text import storable
 from poisonguard.contract import HEADERS_LIMIT
 
@@ -84,7 +85,8 @@ class Drain:
         self._tidied_at: float | None = None
         deliveries.await_commits(topic=self.topic)
         # They are ours to take now; what observing showed of them is past.
-        Sample.objects.filter(topic=self.topic).delete()
+        with borrow():
+            Sample.objects.filter(topic=self.topic).delete()
 
     def __enter__(self) -> Self:
         return self
@@ -179,7 +181,7 @@ class Drain:
                 )
                 for letter in letters
             ]
-            self._keeping(partial(services.write, occurrences=occurrences, now=now))
+            self._keeping(partial(_write, occurrences, now=now))
         except (DatabaseError, InterfaceError, ValueError) as refusal:
             if not refuses_value(refusal):
                 raise  # Postgres is away, or not as we need it; no letter is to blame
@@ -240,6 +242,7 @@ class Drain:
         note_captured(lane=self.lane, number=len(taken))
         self.house.rate.add(len(taken))
 
+    @borrow()
     def _hold(self, letter: DeadLetter, reason: str) -> None:
         self._held.add(_name(letter))
         why = storable(reason, limit=500)
@@ -250,12 +253,14 @@ class Drain:
                 topic=self.topic, bookmark=_name(letter), defaults=told
             )
 
+    @borrow()
     def _let_go(self, names: set[str]) -> None:
         self._held -= names
         for name in names & self._uncopied.keys():
             del self._uncopied[name]
         HeldDeadLetter.objects.filter(topic=self.topic, bookmark__in=names).delete()
 
+    @borrow()
     def _tidy(self) -> None:
         """Strike off what has left the queue: all of it has been read by now."""
         at = self._tidied_at
@@ -277,6 +282,11 @@ class Drain:
             there = {_name(letter) for letter in self.reader.peek(limit=MOST_PEEKED)}
             if depth is not None and len(there) >= depth:
                 self._let_go(self._held - there)
+
+
+@borrow()
+def _write(occurrences: Sequence[Occurrence], *, now: datetime) -> None:
+    services.write(occurrences=occurrences, now=now)
 
 
 def _excess(letter: DeadLetter) -> str:

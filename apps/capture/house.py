@@ -21,6 +21,7 @@ from apps.brokers.ports import DeadLetter, Delivered
 from apps.capture.models import Counter, Lane, LaneState, Sample
 from apps.capture.paces import Polling, Rate, Timer
 from apps.core.ids import digest_of
+from apps.core.sessions import borrow
 from apps.core.text import storable
 
 LOOK_EVERY = 2.0
@@ -77,7 +78,7 @@ class House:
         self._looked_at = self.timer()
         now = self.clock()
         consumers = self.admin.consumers()
-        with transaction.atomic():
+        with borrow(), transaction.atomic():
             hold(topics=[self.topic.pk])
             bookmarks.observe(topic=self.topic, consumers=consumers, now=now)
         depth = self._depth()
@@ -121,6 +122,7 @@ class House:
                 count_deliveries(lane=self.lane, told=told, now=now)
 
 
+@borrow()
 def note(*, lane: Lane, state: LaneState, now: datetime, **values: Any) -> None:
     """Say how a lane is."""
     if "detail" in values:
@@ -128,10 +130,12 @@ def note(*, lane: Lane, state: LaneState, now: datetime, **values: Any) -> None:
     Lane.objects.filter(pk=lane.pk).update(state=state.value, seen_at=now, **values)
 
 
+@borrow()
 def note_captured(*, lane: Lane, number: int) -> None:
     Lane.objects.filter(pk=lane.pk).update(captured=F("captured") + number)
 
 
+@borrow()
 @transaction.atomic
 def count_deliveries(*, lane: Lane, told: Delivered, now: datetime) -> None:
     """Count what a broker delivered since it was last asked, in the minute of that.
@@ -230,6 +234,7 @@ class Watch:
         _keep_samples(self.house.lane, letters[:SAMPLES], now=self.clock())
 
 
+@borrow()
 @transaction.atomic
 def _keep_samples(lane: Lane, letters: Sequence[DeadLetter], *, now: datetime) -> None:
     hold(topics=[lane.pk])

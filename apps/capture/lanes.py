@@ -1,7 +1,11 @@
 """Lanes: one for each row whose topic has a dead-letter queue, under a lock of its own.
 
-Every second a lane reads its row, its topic and its broker again: another mode, a
-pause or other settings hold within two seconds, and nothing has to be started anew.
+All locks of a process are on one session of Postgres. A lane asks before each step
+whether it lives: when it ended, all lanes stop, and begin with taking their locks anew.
+
+Every second the rows of all lanes are read again, with their topics and brokers:
+another mode, a pause or other settings hold within two seconds, and nothing has to be
+started anew.
 Whatever goes wrong leaves dead letters in their queue, and the lane comes back for
 them with a longer breath.
 """
@@ -12,8 +16,10 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
+import psycopg
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 from django.forms import model_to_dict
 
@@ -22,20 +28,28 @@ from apps.capture import partitions as by_day
 from apps.capture.drain import Drain
 from apps.capture.house import LOOK_EVERY, Clock, Watch, note
 from apps.capture.models import Lane, LaneState, Mode
-from apps.core import lock
 from apps.core.errors import Invalid, Refused, Unavailable
-from apps.core.lock import Lock
+from apps.core.lock import Lock, Locks
+from apps.core.sessions import borrow
 from apps.core.text import storable
 
 log = logging.getLogger(__name__)
 
-LOOK_FOR_LANES_EVERY = 1.0
-READ_ROW_EVERY = 1.0
+READ_ROWS_EVERY = 1.0
+LOOK_AT_ROW_EVERY = 1.0
 LOCK_EVERY = 1.0
+# For so long the lanes believe that their locks are held, after Postgres said so.
+TRUST_LOCKS = 0.5
+END_WITHIN = 10.0
 BACK_OFF_BASE = 0.5
 BACK_OFF_CAP = 15.0
+# Who waits for Postgres has waited for a session already.
+BACK_OFF_CAP_OF_POSTGRES = 5.0
 
-AWAY = (Unavailable, Refused, Invalid, OperationalError, InterfaceError)
+POSTGRES_AWAY = (OperationalError, InterfaceError, psycopg.OperationalError)
+AWAY = (Unavailable, Refused, Invalid)
+
+RowOf = Callable[[int], Lane | None]
 
 
 class Work(Protocol):
@@ -73,8 +87,18 @@ class Still:
 class Worker:
     """One lane, until told to stop or until its row is gone."""
 
-    def __init__(self, *, topic_id: int, stop: threading.Event, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        topic_id: int,
+        row_of: RowOf,
+        locks: Locks,
+        stop: threading.Event,
+        clock: Clock,
+    ) -> None:
         self.topic_id = topic_id
+        self.row_of = row_of
+        self.locks = locks
         self.stop = stop
         self.clock = clock
         self._troubles = 0
@@ -83,7 +107,7 @@ class Worker:
         while not self.stop.is_set():
             breath = 0.0
             try:
-                lane = self._row()
+                lane = self.row_of(self.topic_id)
                 if lane is None:
                     return
                 breath = self._hold_and_work(lane)
@@ -93,6 +117,9 @@ class Worker:
             except QueueMissing as missing:
                 self._say(LaneState.MISSING, missing, depth=None, oldest_at=None)
                 breath = self._back_off()
+            except POSTGRES_AWAY as trouble:
+                self._say(LaneState.AWAY, trouble)
+                breath = self._back_off(cap=BACK_OFF_CAP_OF_POSTGRES)
             except AWAY as trouble:
                 self._say(LaneState.AWAY, trouble)
                 breath = self._back_off()
@@ -100,11 +127,8 @@ class Worker:
                 connection.close()
             self.stop.wait(breath)
 
-    def _row(self) -> Lane | None:
-        return Lane.objects.possible().filter(pk=self.topic_id).first()
-
     def _hold_and_work(self, lane: Lane) -> float:
-        with lock.attempt(f"lane:{lane.pk}") as held:
+        with self.locks.attempt(f"lane:{lane.pk}") as held:
             if held is None:
                 return LOCK_EVERY
             work = _work(lane, self.clock)
@@ -116,19 +140,20 @@ class Worker:
 
     def _work(self, work: Work, lane: Lane, held: Lock) -> None:
         """Go on as long as the row tells the same, and the lock is ours."""
-        told, read_at = _told(lane), time.monotonic()
-        while not self.stop.is_set():
-            due = work.once()
-            self._troubles = 0
-            self.stop.wait(min(due, READ_ROW_EVERY))
-            if time.monotonic() - read_at >= READ_ROW_EVERY:
-                read_at = time.monotonic()
-                now = self._row()
-                if now is None or _told(now) != told or held.lost():
-                    return
+        told, due_at = _told(lane), time.monotonic()
+        while not (self.stop.is_set() or held.lost()):
+            if time.monotonic() >= due_at:
+                due_at = work.once() + time.monotonic()
+                self._troubles = 0
+            left = max(0.0, due_at - time.monotonic())
+            self.stop.wait(min(left, LOOK_AT_ROW_EVERY))
+            now = self.row_of(self.topic_id)
+            if now is None or (now is not lane and _told(now) != told):
+                return
+            lane = now
 
-    def _back_off(self) -> float:
-        highest = min(BACK_OFF_CAP, BACK_OFF_BASE * 2 ** min(self._troubles, 10))
+    def _back_off(self, *, cap: float = BACK_OFF_CAP) -> float:
+        highest = min(cap, BACK_OFF_BASE * 2 ** min(self._troubles, 10))
         return BACK_OFF_BASE + random.uniform(0, highest)  # noqa: S311
 
     def _say(self, state: LaneState, trouble: Exception, **values: Any) -> None:
@@ -165,26 +190,61 @@ def _told(lane: Lane) -> tuple[object, ...]:
     return (*ours, model_to_dict(topic), broker and model_to_dict(broker))
 
 
+class Rows:
+    """The rows of all lanes as they last were, read for all of them at once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Lane] = {}
+
+    def of(self, topic_id: int) -> Lane | None:
+        return self._rows.get(topic_id)
+
+    @borrow()
+    def read(self) -> Collection[int]:
+        """Read them again; give the topics that have one."""
+        self._rows = {lane.pk: lane for lane in Lane.objects.possible()}
+        return self._rows.keys()
+
+
 def serve(*, stop: threading.Event, clock: Clock) -> None:
     """Keep a thread for each lane, new ones too, until told to stop."""
-    by_day.make(today=clock().date())
+    with borrow():
+        by_day.make(today=clock().date())
     lanes: dict[int, threading.Thread] = {}
+    rows, locks = Rows(), Locks("lane locks", trust=TRUST_LOCKS)
     while not stop.is_set():
         try:
-            for topic_id in Lane.objects.possible().values_list("pk", flat=True):
+            for topic_id in rows.read():
                 if topic_id not in lanes or not lanes[topic_id].is_alive():
-                    lanes[topic_id] = _start(topic_id, stop, clock)
+                    worker = Worker(
+                        topic_id=topic_id,
+                        row_of=rows.of,
+                        locks=locks,
+                        stop=stop,
+                        clock=clock,
+                    )
+                    lanes[topic_id] = _start(worker)
         except (OperationalError, InterfaceError) as trouble:
             log.warning("the lanes cannot be read: %s", trouble)
             connection.close()
-        stop.wait(LOOK_FOR_LANES_EVERY)
+        stop.wait(READ_ROWS_EVERY)
     connection.close()
-    for lane in lanes.values():
-        lane.join(timeout=10)
+    # A lane that does not end keeps its lock: it goes with the process.
+    if _have_ended(lanes.values()):
+        locks.close()
 
 
-def _start(topic_id: int, stop: threading.Event, clock: Clock) -> threading.Thread:
-    lane = Worker(topic_id=topic_id, stop=stop, clock=clock)
-    thread = threading.Thread(target=lane.run, name=f"lane-{topic_id}", daemon=True)
+def _start(worker: Worker) -> threading.Thread:
+    thread = threading.Thread(
+        target=worker.run, name=f"lane-{worker.topic_id}", daemon=True
+    )
     thread.start()
     return thread
+
+
+def _have_ended(lanes: Collection[threading.Thread]) -> bool:
+    """Wait for the lanes to end, for so long in all: a broker may not answer."""
+    until = time.monotonic() + END_WITHIN
+    for lane in lanes:
+        lane.join(timeout=max(0.0, until - time.monotonic()))
+    return not any(lane.is_alive() for lane in lanes)

@@ -50,9 +50,11 @@ def set_mode(
             return lane
         if lane.tee_queue != tee_queue:
             require_queue(principal, topic, tee_queue)
+        before = {} if made else {"mode": lane.mode, "tee_queue": lane.tee_queue}
+        after = {"mode": mode.value, "tee_queue": tee_queue}
         lane.mode, lane.tee_queue = mode.value, tee_queue
         lane.save(update_fields=["mode", "tee_queue"])
-        detail = {"mode": mode.value, "tee_queue": tee_queue}
+        detail = {**after, "before": before, "after": after}
         _record(
             Action.LANE_SET, f"lane:{topic.name}", detail, principal, reason, now=now
         )

@@ -22,5 +22,9 @@ class Actor:
     def system(cls, part: str) -> Self:
         return cls(f"system:{part}")
 
+    @property
+    def is_person(self) -> bool:
+        return self.name.startswith("user:")
+
     def __str__(self) -> str:
         return self.name

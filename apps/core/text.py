@@ -17,5 +17,14 @@ def readable(value: bytes) -> str:
     return storable(bytes(value).decode("utf-8", "replace"))
 
 
+def is_name(text: str, *, limit: int) -> bool:
+    """Check that people can see and tell apart what they would call by this name.
+
+    Nothing in it is invisible, turns the text around or ends a line, and it neither
+    begins nor ends with a blank.
+    """
+    return 0 < len(text) <= limit and text.isprintable() and text == text.strip()
+
+
 def one_line(text: str, *, limit: int = 300) -> str:
     return " ".join(storable(text[: limit * 4]).split())[:limit]

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django_htmx.middleware import HtmxDetails
 
-from apps.core.errors import PoisonwebError
+from apps.core.errors import Forbidden, PoisonwebError
 from apps.dashboard.views import errors
 from apps.team.models import User
 from apps.team.rights import Scope
@@ -30,19 +30,38 @@ def needs(scope: Scope) -> Callable[[View[P]], View[P]]:
     """Let in who has the right; turn what the view raises into a page that says it."""
 
     def decorate(view: View[P]) -> View[P]:
-        @wraps(view)
-        def guarded(
-            request: SignedIn, /, *args: P.args, **kwargs: P.kwargs
-        ) -> HttpResponseBase:
-            try:
-                request.user.principal.require(scope)
-                return view(request, *args, **kwargs)
-            except PoisonwebError as error:
-                return errors.told(request, error)
-
-        return guarded
+        return _guarded(view, lambda user: user.principal.require(scope))
 
     return decorate
+
+
+def for_admins(view: View[P]) -> View[P]:
+    """Let in admins; no scope opens these pages, so no key does."""
+    return _guarded(view, _require_admin)
+
+
+def for_everyone(view: View[P]) -> View[P]:
+    """Let in whoever is signed in."""
+    return _guarded(view, lambda _: None)
+
+
+def _require_admin(user: User) -> None:
+    if not user.is_admin:
+        raise Forbidden("People and keys are managed by admins.")
+
+
+def _guarded(view: View[P], check: Callable[[User], None]) -> View[P]:
+    @wraps(view)
+    def guarded(
+        request: SignedIn, /, *args: P.args, **kwargs: P.kwargs
+    ) -> HttpResponseBase:
+        try:
+            check(request.user)
+            return view(request, *args, **kwargs)
+        except PoisonwebError as error:
+            return errors.told(request, error)
+
+    return guarded
 
 
 def show(

@@ -7,18 +7,24 @@ from typing import Any, Self
 
 from django import forms
 from django.contrib.auth.forms import AuthenticationForm
-from django.http import QueryDict
+from django.http import HttpRequest, QueryDict
 
-from apps.audit.services import Action
+from apps.core import clock
 from apps.core.errors import Invalid
 from apps.dashboard.paging import MAX_ID
 from apps.dashboard.selectors.skips import SkipsWanted
 from apps.dashboard.selectors.topics import TopicsWanted
-from apps.dashboard.selectors.trail import Wanted
+from apps.team import second_factor, second_factor_session
 from apps.team.errors import TooManySignIns
+from apps.team.models import User
+from apps.team.sign_in import Attempt
 from apps.triage.services.selection import REASON_LIMIT, Route
 from apps.triage.states import ASKED
 from poisonguard.contract import NAME_LIMIT
+
+# A recovery code, with all the blanks that somebody may type.
+CODE_LIMIT = 40
+PASSWORD_LIMIT = 4096
 
 
 class Ids(forms.TypedMultipleChoiceField):
@@ -50,6 +56,53 @@ class SignInForm(AuthenticationForm):
         except TooManySignIns as refusal:
             self.delay = refusal.delay
             raise forms.ValidationError(str(refusal)) from None
+
+
+class CodeForm(forms.Form):
+    """A code of the second factor; `delay` is set where the next one has to wait."""
+
+    code = forms.CharField(max_length=CODE_LIMIT)
+    delay: timedelta | None = None
+
+    def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._request = request
+        self._user = second_factor_session.asked(request, now=clock.now())
+
+    def clean_code(self) -> str:
+        code: str = self.cleaned_data["code"]
+        if self._user is None:
+            raise forms.ValidationError("That took too long: sign in again.")
+        try:
+            attempt = Attempt.of_code(self._request, account=self._user.username)
+            is_right = second_factor.prove(
+                user=self._user, code=code, attempt=attempt, now=clock.now()
+            )
+        except TooManySignIns as refusal:
+            self.delay = refusal.delay
+            raise forms.ValidationError(str(refusal)) from None
+        if not is_right:
+            raise forms.ValidationError(
+                "That code is not right, or was used before: wait for the next one."
+            )
+        return code
+
+    def get_user(self) -> User | None:
+        return self._user
+
+
+class ProofForm(forms.Form):
+    """What a change of the second factor asks for."""
+
+    password = forms.CharField(strip=False, max_length=PASSWORD_LIMIT)
+    code = forms.CharField(max_length=CODE_LIMIT)
+
+    @classmethod
+    def read(cls, sent: QueryDict) -> Self:
+        """Parse it; raises Invalid for the first field that is wrong."""
+        form = cls(sent)
+        require_valid(form)
+        return form
 
 
 class SelectionForm(forms.Form):
@@ -113,31 +166,3 @@ class SkipsForm(forms.Form):
             return SkipsWanted()
         told = self.cleaned_data
         return SkipsWanted(topic=told["topic"], ended=told["everything"])
-
-
-class TrailForm(forms.Form):
-    """The names are the API's; `from` is a word of Python's own."""
-
-    actor = forms.CharField(required=False)
-    action = forms.ChoiceField(
-        choices=[("", "Any"), *((action.value, action.value) for action in Action)],
-        required=False,
-    )
-    subject = forms.CharField(required=False)
-
-    def __init__(self, sent: QueryDict) -> None:
-        super().__init__(sent)
-        self.fields["from"] = forms.DateField(required=False)
-        self.fields["to"] = forms.DateField(required=False)
-
-    @property
-    def status(self) -> int:
-        return 200 if self.is_valid() else 422
-
-    @property
-    def wanted(self) -> Wanted:
-        """Give the filter; one that makes no sense filters nothing."""
-        if not self.is_valid():
-            return Wanted()
-        sent = dict(self.cleaned_data)
-        return Wanted(since=sent.pop("from"), until=sent.pop("to"), **sent)

@@ -17,6 +17,7 @@ PAGE_SIZE = 50
 MOST_COUNTED = 10_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_ID = 2**63 - 1
+MOST_DIGITS = len(str(MAX_ID))
 
 Row = TypeVar("Row", bound=models.Model)
 
@@ -70,6 +71,58 @@ def page(rows: models.QuerySet[Row], *, field: str, cursor: Cursor | None) -> Pa
         rows=shown,
         newer=_cursor(shown[0], field, newer=True) if shown and has_newer else None,
         older=_cursor(shown[-1], field, newer=False) if shown and has_older else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberCursor:
+    """Where a page begins of rows that their numbers order."""
+
+    newer: bool
+    pk: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Read a cursor of ours; raises Invalid for any other text."""
+        if not text:
+            return None
+        direction, _, number = text.partition(".")
+        usable = number.isascii() and number.isdigit() and len(number) < MOST_DIGITS
+        if direction not in {"newer", "older"} or not usable:
+            raise Invalid("cursor", "this page has no such place")
+        return cls(newer=direction == "newer", pk=int(number))
+
+    def __str__(self) -> str:
+        return f"{'newer' if self.newer else 'older'}.{self.pk}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberedPage(Generic[Row]):
+    """Rows, the highest number first, and the cursors of the pages beside this one."""
+
+    rows: Sequence[Row]
+    newer: NumberCursor | None
+    older: NumberCursor | None
+
+
+def page_by_number(
+    rows: models.QuerySet[Row], cursor: NumberCursor | None
+) -> NumberedPage[Row]:
+    """Cut a page out of rows, the highest number first."""
+    backwards = cursor is not None and cursor.newer
+    if cursor is not None:
+        rows = rows.filter(**{f"pk__{'gt' if cursor.newer else 'lt'}": cursor.pk})
+    read = list(rows.order_by("pk" if backwards else "-pk")[: PAGE_SIZE + 1])
+    more = len(read) > PAGE_SIZE
+    shown = read[:PAGE_SIZE][:: -1 if backwards else 1]
+    has_newer = more if backwards else cursor is not None
+    has_older = True if backwards else more
+    return NumberedPage(
+        rows=shown,
+        newer=NumberCursor(newer=True, pk=shown[0].pk) if shown and has_newer else None,
+        older=NumberCursor(newer=False, pk=shown[-1].pk)
+        if shown and has_older
+        else None,
     )
 
 

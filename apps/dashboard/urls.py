@@ -8,25 +8,50 @@ from django.urls import path
 from apps.dashboard.views import (
     account,
     brokers,
+    keys,
     lanes,
     messages,
     operations,
     overview,
+    own_account,
+    people,
     positions,
     problems,
+    provider,
     removals,
     reports,
+    second_factor,
     skips,
     topics,
     trail,
 )
 from apps.dashboard.views import help as manual
 
+# What a form is asked for by; Django's own would take PUT for POST.
+FORM = ["get", "head", "post"]
+
 urlpatterns = [
     path("", overview.index, name="home"),
     path("first-steps/dismiss", overview.put_away, name="first-steps-dismiss"),
-    path("sign-in", account.SignIn.as_view(), name="sign-in"),
-    path("sign-out", LogoutView.as_view(), name="sign-out"),
+    path("sign-in", account.SignIn.as_view(http_method_names=FORM), name="sign-in"),
+    path(
+        "sign-in/code",
+        account.SignInCode.as_view(http_method_names=FORM),
+        name="sign-in-code",
+    ),
+    path("sign-in/provider", provider.begin, name="sign-in-provider"),
+    path(
+        "sign-in/provider/callback", provider.callback, name="sign-in-provider-callback"
+    ),
+    path("second-factor", second_factor.index, name="second-factor"),
+    path("second-factor/qr.svg", second_factor.qr_code, name="second-factor-qr"),
+    path(
+        "second-factor/recovery-codes",
+        second_factor.recovery_codes,
+        name="second-factor-codes",
+    ),
+    path("second-factor/remove", second_factor.remove, name="second-factor-remove"),
+    path("sign-out", LogoutView.as_view(http_method_names=["post"]), name="sign-out"),
     path("preferences", account.preferences, name="preferences"),
     path("problems", problems.index, name="problems"),
     path("problems/<int:problem_id>", problems.detail, name="problem"),
@@ -46,6 +71,7 @@ urlpatterns = [
     path("brokers/<int:broker_id>/test", brokers.test, name="broker-test"),
     path("brokers/<int:broker_id>/remove", removals.broker, name="broker-remove"),
     path("brokers/<int:broker_id>/discover", brokers.discover, name="broker-discover"),
+    path("brokers/<int:broker_id>/observe", brokers.observe, name="broker-observe"),
     path("topics", topics.index, name="topics"),
     path("topics/<int:topic_id>", topics.detail, name="topic"),
     path("topics/<int:topic_id>/mode", lanes.mode, name="topic-mode"),
@@ -66,5 +92,20 @@ urlpatterns = [
     path("reports/runs", reports.runs, name="report-runs"),
     path("reports/run", reports.run, name="report-run"),
     path("audit", trail.index, name="audit"),
+    path("people", people.index, name="people"),
+    path("people/new", people.new, name="person-new"),
+    path("people/<int:user_id>", people.detail, name="person"),
+    path("people/<int:user_id>/rights", people.rights, name="person-rights"),
+    path("people/<int:user_id>/active", people.active, name="person-active"),
+    path("people/<int:user_id>/password", people.password, name="person-password"),
+    path("people/<int:user_id>/sessions", people.end_sessions, name="person-sessions"),
+    path("keys", keys.index, name="keys"),
+    path("keys/new", keys.new, name="key-new"),
+    path("keys/<int:key_id>/revoke", keys.revoke, name="key-revoke"),
+    path("account", own_account.index, name="account"),
+    path("account/password", own_account.password, name="account-password"),
+    path("account/sessions", own_account.end_sessions, name="account-sessions"),
+    path("audit.csv", trail.download_csv, name="audit-csv"),
+    path("audit.ndjson", trail.download_ndjson, name="audit-ndjson"),
     path("help", manual.index, name="help"),
 ]

@@ -16,7 +16,7 @@ from django.db import connection
 from django.http import HttpRequest
 
 from apps.core import clock
-from apps.team import sign_in
+from apps.team import second_factor, sign_in
 from apps.team.errors import TooManySignIns
 from apps.team.models import User
 from apps.team.sign_in import Attempt
@@ -38,7 +38,7 @@ class PasswordBackend(ModelBackend):
     ) -> User | None:
         if username is None or password is None:
             return None
-        attempt = Attempt.of(request, account=username)
+        attempt = Attempt.of_password(request, account=username)
         sign_in.check(attempt, now=clock.now())
         user = User.objects.filter(username=username).first()
         with _turn():
@@ -46,10 +46,19 @@ class PasswordBackend(ModelBackend):
             sign_in.check(attempt, now=clock.now())
             is_right = _is_right(user, password)
         if user and is_right and self.user_can_authenticate(user):
-            sign_in.forget(attempt)
+            # Else a right password would buy more guesses of the code.
+            if not second_factor.is_set(user):
+                sign_in.forget(attempt)
             return user
         sign_in.note_failure(attempt, account=user, now=clock.now())
         return None
+
+
+class ProviderBackend(ModelBackend):
+    """Keeps who came through the OpenID provider signed in; checks no password."""
+
+    def authenticate(self, *_: Any, **__: Any) -> None:
+        """Let nobody in: `single_sign_on` does."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Who is not signed in, or has been away for long, is sent to the sign-in."""
+"""Which sessions come in: none that is over, or that lacks a second factor."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from django.contrib.auth import logout
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
 from django.utils.functional import SimpleLazyObject
 
 from apps.core import clock
+from apps.team import second_factor_session, sessions
 from apps.team.models import User
-from apps.team.sign_in import AT_WORK
 
 Handler = Callable[[HttpRequest], HttpResponse]
 
-# An open page asks for news by itself: that is not a person at work.
-IDLE = timedelta(hours=12)
 NOTED_EVERY = timedelta(minutes=5)
+# All there is for a person who has to set up a second factor first.
+WITHOUT_SECOND_FACTOR = frozenset(
+    {"second-factor", "second-factor-qr", "sign-out", "preferences"}
+)
 
 
 class SignInRequiredMiddleware(LoginRequiredMiddleware):
@@ -36,11 +39,20 @@ class SignInRequiredMiddleware(LoginRequiredMiddleware):
     ) -> HttpResponseBase | None:
         if not getattr(view_func, "login_required", True):
             return None
-        return super().process_view(request, view_func, view_args, view_kwargs)
+        refusal = super().process_view(request, view_func, view_args, view_kwargs)
+        if refusal is None and _has_to_add_a_factor(request):
+            return redirect("second-factor")
+        return refusal
+
+
+def _has_to_add_a_factor(request: HttpRequest) -> bool:
+    wanted = request.resolver_match
+    is_open = wanted is not None and wanted.url_name in WITHOUT_SECOND_FACTOR
+    return not is_open and second_factor_session.is_missing(request)
 
 
 def IdleSessionMiddleware(respond: Handler) -> Handler:  # noqa: N802 - named as Django does
-    """End a session whose person has not opened a page for twelve hours."""
+    """End a session of which `apps.team.sessions` says that it is over."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         signed_in = request.user  # still unread: it is read where it matters
@@ -57,12 +69,11 @@ def _if_at_work(
     if not signed_in.is_authenticated:
         return signed_in
     now = clock.now()
-    noted = request.session.get(AT_WORK)
-    idle = now - datetime.fromisoformat(noted) if noted else timedelta()
-    if idle > IDLE:
+    if sessions.is_over(request.session, now=now):
         request.user = signed_in  # which the sign-out asks for
         logout(request)
         return AnonymousUser()
-    if not noted or (idle > NOTED_EVERY and "HX-Request" not in request.headers):
-        request.session[AT_WORK] = now.isoformat()
+    idle = now - datetime.fromisoformat(request.session[sessions.AT_WORK])
+    if idle > NOTED_EVERY and "HX-Request" not in request.headers:
+        request.session[sessions.AT_WORK] = now.isoformat()
     return signed_in

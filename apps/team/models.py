@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -37,6 +39,10 @@ class User(AbstractUser):
         return salted_hmac("team.sessions", usual + ended).hexdigest()
 
     @property
+    def is_admin(self) -> bool:
+        return self.role == Role.ADMIN
+
+    @property
     def principal(self) -> Principal:
         scopes = GRANTS[Role(self.role)]
         if self.reads_bodies:
@@ -57,6 +63,7 @@ class ApiKey(models.Model):
     expires_at = models.DateTimeField(null=True)
     revoked_at = models.DateTimeField(null=True)
     last_used_at = models.DateTimeField(null=True)
+    refused_at = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "team_api_key"
@@ -69,6 +76,12 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def state(self, now: datetime) -> str:
+        """Say whether it may be used: `usable`, `revoked` or `expired`."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at and self.expires_at <= now else "usable"
 
     @property
     def principal(self) -> Principal:
@@ -87,6 +100,7 @@ class SignInFailures(models.Model):
         ADDRESS = "address"
         ACCOUNT_AT_ADDRESS = "account_at_address"
         ACCOUNT = "account"
+        CODES_OF_ACCOUNT = "codes_of_account"
 
     counted_by = models.CharField(max_length=20)
     digest = models.BinaryField(help_text="SHA-256 of the address, the account or both")
@@ -102,7 +116,10 @@ class SignInFailures(models.Model):
             models.CheckConstraint(
                 name="team_sign_in_failures_counted_by_is_known",
                 condition=Q(
-                    counted_by__in=["address", "account_at_address", "account"]
+                    counted_by__in=[
+                        *("address", "account_at_address", "account"),
+                        "codes_of_account",
+                    ]
                 ),
             ),
         ]

@@ -82,3 +82,12 @@ class Principal:
     @property
     def sees_every_topic(self) -> bool:
         return "*" in self.topics
+
+    def require_trail(self) -> None:
+        """Raise Forbidden unless this principal may read the trail, which is one.
+
+        It spans all topics, and entries cannot be left out of it unseen.
+        """
+        self.require(Scope.AUDIT_READ)
+        if not self.sees_every_topic:
+            raise Forbidden("The trail spans all topics; this key is for some of them.")

@@ -10,6 +10,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.http import HttpRequest, parse_cookie
 
 from apps.core import clock
+from apps.team import sessions
 from apps.team.services import recognise
 
 SCHEME = "bearer"
@@ -31,7 +32,8 @@ def is_known(headers: Mapping[bytes, bytes]) -> bool:
 def _is_of_a_person(session: str) -> bool:
     request = HttpRequest()
     request.session = SessionStore(session)
-    return get_user(request).is_authenticated
+    is_over = sessions.is_over(request.session, now=clock.now())
+    return not is_over and get_user(request).is_authenticated
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
+from apps.core.text import is_name
 from apps.team.models import ApiKey, User
 from apps.team.rights import ALL_TOPICS, Role, Scope
 
 LAST_USE_IS_EXACT_TO = timedelta(minutes=1)
 PREFIX_LENGTH = 8
 NAME_LIMIT = 100
+USERNAME_LIMIT = 150
+PATTERN_LIMIT = 255
+MOST_PATTERNS = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,30 +48,39 @@ def create_api_key(
     actor: Actor,
     now: datetime,
 ) -> NewKey:
-    """Make a key; raises Invalid for a taken name or a scope that does not exist."""
+    """Make a key; raises Invalid for a taken name, or a scope or topic that is none."""
     unknown = sorted(set(scopes) - set(Scope))
     if unknown or not scopes:
         raise Invalid("scope", f"use some of {', '.join(Scope)}")
-    if not 0 < len(name) <= NAME_LIMIT or ApiKey.objects.filter(name=name).exists():
-        raise Invalid("name", f"give up to {NAME_LIMIT} characters, not another key's")
+    is_taken = ApiKey.objects.filter(name=name).exists()
+    if is_taken or not is_name(name, limit=NAME_LIMIT):
+        remedy = f"give up to {NAME_LIMIT} characters that can be seen, not another"
+        raise Invalid("name", f"{remedy} key's")
+    if not 0 < len(topics) <= MOST_PATTERNS or not all(map(_is_pattern, topics)):
+        remedy = f"give 1 to {MOST_PATTERNS} names or patterns of topics, each of up to"
+        raise Invalid("topics", f"{remedy} {PATTERN_LIMIT} characters that can be seen")
     secret = f"pw_{settings.POISONWEB_ENVIRONMENT}_{secrets.token_urlsafe(32)}"
     start = len(f"pw_{settings.POISONWEB_ENVIRONMENT}_") + PREFIX_LENGTH
     key = ApiKey.objects.create(
         name=name,
         prefix=secret[:start],
-        digest=_digest(secret),
+        digest=digest_of(secret),
         scopes=sorted(set(scopes)),
         topics=list(topics),
         created_at=now,
         created_by=str(actor),
         expires_at=expires_at,
     )
-    audit.record(
+    _record(
         action=Action.KEY_CREATED,
         subject=f"api_key:{name}",
         actor=actor,
         now=now,
-        detail={"scopes": key.scopes, "topics": key.topics},
+        detail={
+            "scopes": key.scopes,
+            "topics": key.topics,
+            "expires_at": expires_at and expires_at.isoformat(timespec="seconds"),
+        },
     )
     return NewKey(key=key, secret=secret)
 
@@ -75,10 +91,12 @@ def revoke_api_key(*, name: str, actor: Actor, now: datetime) -> bool:
     revoked = ApiKey.objects.filter(name=name, revoked_at=None).update(revoked_at=now)
     if not revoked:
         return False
-    audit.record(
-        action=Action.KEY_REVOKED, subject=f"api_key:{name}", actor=actor, now=now
-    )
+    _record(action=Action.KEY_REVOKED, subject=f"api_key:{name}", actor=actor, now=now)
     return True
+
+
+def _is_pattern(text: str) -> bool:
+    return is_name(text, limit=PATTERN_LIMIT)
 
 
 # Asked with each request. As a query of objects it would take longer than the rest of
@@ -94,7 +112,7 @@ WHERE digest = %(digest)s AND revoked_at IS NULL
 def recognise(*, secret: str, now: datetime) -> ApiKey | None:
     """Find the key of a secret, if it may still be used; note that it was."""
     with connection.cursor() as cursor:
-        cursor.execute(_USABLE, {"digest": _digest(secret), "now": now})
+        cursor.execute(_USABLE, {"digest": digest_of(secret), "now": now})
         row = cursor.fetchone()
     if row is None:
         return None
@@ -116,16 +134,23 @@ def create_user(
     actor: Actor,
     now: datetime,
 ) -> User:
-    """Add a person; raises Invalid for a name that is taken."""
-    if User.objects.filter(username=username).exists():
-        raise Invalid("username", f"{username} is taken")
+    """Add a person; raises Invalid for a name or a password that cannot be used.
+
+    Names that differ in nothing but capital letters are taken for one.
+    """
+    if not is_name(username, limit=USERNAME_LIMIT):
+        remedy = f"give up to {USERNAME_LIMIT} characters that can be seen"
+        raise Invalid("username", f"{remedy}, without a blank at either end")
+    if User.objects.filter(username__iexact=username).exists():
+        raise Invalid("username", f"there is already a person called {username}")
+    _check_password(password, User(username=username))
     user = User.objects.create_user(
         username=username,
         password=password,
         role=role.value,
         reads_bodies=reads_bodies,
     )
-    audit.record(
+    _record(
         action=Action.USER_CREATED,
         subject=f"user:{username}",
         actor=actor,
@@ -137,10 +162,14 @@ def create_user(
 
 @transaction.atomic
 def set_password(*, user: User, password: str, actor: Actor, now: datetime) -> None:
-    """Give a person another password; who is signed in as them is so no longer."""
+    """Give a person another password; who is signed in as them is so no longer.
+
+    Raises Invalid for a password that is easily guessed.
+    """
+    _check_password(password, user)
     user.set_password(password)
     user.save(update_fields=["password"])
-    audit.record(
+    _record(
         action=Action.PASSWORD_SET,
         subject=f"user:{user.username}",
         actor=actor,
@@ -155,12 +184,14 @@ def alter_user(
     role: Role | None = None,
     reads_bodies: bool | None = None,
     is_active: bool | None = None,
+    may_leave_no_admin: bool = False,
     actor: Actor,
     now: datetime,
 ) -> User:
     """Change what is given; who is disabled is signed out at once.
 
-    Raises Invalid for an unknown name, and Refused where no admin would be left.
+    Raises Invalid for an unknown name, and Refused where no admin would be left,
+    unless that may be.
     """
     user = _locked(username)
     wanted = {"role": role, "reads_bodies": reads_bodies, "is_active": is_active}
@@ -170,11 +201,14 @@ def alter_user(
         return user
     for name, value in after.items():
         setattr(user, name, str(value) if name == "role" else value)
-    user.save(update_fields=list(after))
+    if not user.is_active:
+        user.sessions_ended_at = now  # else enabling would sign them in again
+    user.save(update_fields=[*after, "sessions_ended_at"])
     active_admins = User.objects.filter(role=Role.ADMIN, is_active=True)
-    if before["role"] == Role.ADMIN and not active_admins.exists():
+    is_admin = before["role"] == Role.ADMIN and not may_leave_no_admin
+    if is_admin and not active_admins.exists():
         raise Refused(f"{username} is the last admin: make another one first.")
-    audit.record(
+    _record(
         action=Action.USER_ALTERED,
         subject=f"user:{username}",
         actor=actor,
@@ -185,17 +219,45 @@ def alter_user(
 
 
 @transaction.atomic
-def end_sessions(*, username: str, actor: Actor, now: datetime) -> None:
+def end_sessions(*, username: str, actor: Actor, now: datetime) -> User:
     """Sign a person out everywhere; raises Invalid for an unknown name."""
     user = _locked(username)
     user.sessions_ended_at = now
     user.save(update_fields=["sessions_ended_at"])
-    audit.record(
+    _record(
         action=Action.SESSIONS_ENDED,
         subject=f"user:{username}",
         actor=actor,
         now=now,
     )
+    return user
+
+
+def _record(
+    *,
+    action: Action,
+    subject: str,
+    actor: Actor,
+    now: datetime,
+    detail: Mapping[str, Any] | None = None,
+) -> None:
+    # People do this on pages only, and whoever is no person by a command.
+    source = "ui" if actor.is_person else "system"
+    audit.record(
+        action=action,
+        subject=subject,
+        actor=actor,
+        now=now,
+        source=source,
+        detail=detail,
+    )
+
+
+def _check_password(password: str, user: User) -> None:
+    try:
+        validate_password(password, user)
+    except ValidationError as weak:
+        raise Invalid("password", " ".join(weak.messages)) from None
 
 
 def _locked(username: str) -> User:
@@ -208,6 +270,7 @@ def _locked(username: str) -> User:
     return user
 
 
-def _digest(secret: str) -> bytes:
+def digest_of(secret: str) -> bytes:
+    """Give what is kept of the secret of a key."""
     # The secret is 256 random bits: a slow hash would guard nothing more.
     return hashlib.sha256(secret.encode("utf-8", "replace")).digest()

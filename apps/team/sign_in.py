@@ -1,8 +1,9 @@
-"""Wrong passwords: counted in Postgres, answered ever later, and put on record.
+"""Wrong passwords and codes: counted in Postgres, answered ever later, and on record.
 
 An address, and an account at an address, wait longer after each wrong password (OWASP
-ASVS 5.0, 6.3.1). An account as such never waits: anybody could lock its owner out. So
-guesses from many addresses are not stopped here, but noticed.
+ASVS 5.0, 6.3.1). An account as such never waits for a password: anybody could lock its
+owner out. So guesses from many addresses are not stopped here, but noticed. For a code
+it waits, wherever they come from: who gets so far has its password.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from django.contrib.auth import BACKEND_SESSION_KEY
 from django.contrib.auth.signals import user_logged_in, user_logged_out
 from django.db import connection, transaction
 from django.dispatch import receiver
@@ -25,6 +27,7 @@ from apps.audit.services import Action
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.text import storable
+from apps.team import sessions
 from apps.team.errors import TooManySignIns
 from apps.team.models import SignInFailures, User
 
@@ -32,7 +35,11 @@ log = logging.getLogger(__name__)
 
 CountedBy = SignInFailures.CountedBy
 # Wrong passwords that cost nothing: people mistype, and many may share an address.
-FREE = {CountedBy.ACCOUNT_AT_ADDRESS: 5, CountedBy.ADDRESS: 30}
+FREE = {
+    CountedBy.ACCOUNT_AT_ADDRESS: 5,
+    CountedBy.ADDRESS: 30,
+    CountedBy.CODES_OF_ACCOUNT: 20,
+}
 LONGEST_DELAY = timedelta(minutes=15)
 # This long after the last wrong password the count starts again at one.
 FORGOTTEN_AFTER = timedelta(hours=1)
@@ -40,25 +47,33 @@ FORGOTTEN_AFTER = timedelta(hours=1)
 SUSPICIOUS = frozenset({20, 100, 1_000, 10_000, 100_000})
 STRANGER = Actor.system("sign-in")
 UNKNOWN = "?"
-# Where a session keeps when its person did something last.
-AT_WORK = "at_work"
+# How somebody signed in: which of our two a session names.
+BY_PASSWORD = "apps.team.backends.PasswordBackend"  # noqa: S105 - the name of a class
+BY_PROVIDER = "apps.team.backends.ProviderBackend"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """Who tries to sign in as whom; the account need not exist."""
+    """Who tries to sign in as whom, and with what; the account need not exist."""
 
     address: str
     account: str
+    of: Literal["password", "code"] = "password"
 
     @classmethod
-    def of(cls, request: HttpRequest | None, *, account: str) -> Self:
+    def of_password(cls, request: HttpRequest | None, *, account: str) -> Self:
         return cls(address=address_of(request), account=account)
+
+    @classmethod
+    def of_code(cls, request: HttpRequest, *, account: str) -> Self:
+        return cls(address=address_of(request), account=account, of="code")
 
     @property
     def digests(self) -> Mapping[CountedBy, bytes]:
         address, account = self.address.encode(), storable(self.account).encode()
+        of_codes = hashlib.sha256(b"code\0" + account).digest()
         return {
+            **({CountedBy.CODES_OF_ACCOUNT: of_codes} if self.of == "code" else {}),
             CountedBy.ADDRESS: hashlib.sha256(address).digest(),
             CountedBy.ACCOUNT: hashlib.sha256(account).digest(),
             CountedBy.ACCOUNT_AT_ADDRESS: hashlib.sha256(
@@ -76,18 +91,20 @@ def check(attempt: Attempt, *, now: datetime) -> None:
     """Raise TooManySignIns where the next attempt has to wait."""
     digests = attempt.digests
     rows = SignInFailures.objects.filter(digest__in=digests.values())
-    delays = [
-        row.last_at + _delay(CountedBy(row.counted_by), row.number) - now
+    ends = [
+        row.last_at + delay
         for row in rows
         if digests[CountedBy(row.counted_by)] == bytes(row.digest)
         and now - row.last_at < FORGOTTEN_AFTER
+        # Without a delay there is no end: `last_at` may be of a clock ahead of ours.
+        and (delay := _delay(CountedBy(row.counted_by), row.number))
     ]
-    longest = max(delays, default=timedelta())
+    longest = max(ends, default=now) - now
     if longest > timedelta():
         log.warning("a sign-in from %s has to wait: %s", attempt.address, longest)
         raise TooManySignIns(
             delay=longest,
-            message="Too many wrong passwords: try again in"
+            message="Too many wrong passwords or codes: try again in"
             f" {ceil(longest.total_seconds())} s.",
         )
 
@@ -111,7 +128,7 @@ RETURNING number
 
 @transaction.atomic
 def note_failure(attempt: Attempt, *, account: User | None, now: datetime) -> None:
-    """Count a wrong password, and put it on record.
+    """Count a wrong password or code, and put it on record.
 
     The name of an account that does not exist is left out: it may be a password.
     """
@@ -124,13 +141,13 @@ def note_failure(attempt: Attempt, *, account: User | None, now: datetime) -> No
     guesses = numbers[CountedBy.ACCOUNT]
     is_suspicious = account is not None and guesses in SUSPICIOUS
     if is_suspicious:
-        log.error("%d wrong passwords for %s within the hour", guesses, name)
+        log.error("%d wrong passwords or codes for %s within the hour", guesses, name)
     audit.record(
         action=Action.SIGN_INS_SUSPICIOUS if is_suspicious else Action.SIGN_IN_FAILED,
         subject=f"user:{name}",
         actor=STRANGER,
         now=now,
-        detail={"address": attempt.address, "failures": guesses},
+        detail={"address": attempt.address, "failures": guesses, "of": attempt.of},
     )
 
 
@@ -148,9 +165,10 @@ def _count(counted_by: CountedBy, digest: bytes, *, now: datetime) -> int:
 
 
 def forget(attempt: Attempt) -> None:
-    """Reset the count of an account at an address after a right password."""
-    digest = attempt.digests[CountedBy.ACCOUNT_AT_ADDRESS]
-    SignInFailures.objects.filter(digest=digest).delete()
+    """Reset the counts of an account, but for those of all addresses' passwords."""
+    digests = attempt.digests
+    kinds = {CountedBy.ACCOUNT_AT_ADDRESS, CountedBy.CODES_OF_ACCOUNT} & digests.keys()
+    SignInFailures.objects.filter(digest__in=[digests[kind] for kind in kinds]).delete()
 
 
 def prune(*, now: datetime) -> int:
@@ -160,10 +178,35 @@ def prune(*, now: datetime) -> int:
     return number
 
 
+@transaction.atomic
+def note_refusal(
+    request: HttpRequest, *, account: User | None, why: str, now: datetime
+) -> None:
+    """Put on record whom a provider vouched for, and who was not let in."""
+    name = UNKNOWN if account is None else account.username
+    address = address_of(request)
+    log.warning("a sign-in as %s from %s was refused: %s", name, address, why)
+    audit.record(
+        action=Action.SIGN_IN_FAILED,
+        subject=f"user:{name}",
+        actor=STRANGER,
+        now=now,
+        detail={"address": address, "of": "provider", "why": why},
+    )
+
+
+def is_by_provider(request: HttpRequest) -> bool:
+    """Tell whether the person of this session came through the OpenID provider."""
+    return bool(request.session.get(BACKEND_SESSION_KEY) == BY_PROVIDER)
+
+
 @receiver(user_logged_in)
 def _record_sign_in(request: HttpRequest, user: User, **_: object) -> None:
-    request.session[AT_WORK] = clock.now().isoformat()
-    _record(Action.USER_SIGNED_IN, request, user)
+    # That of a sign-in which was only begun is short.
+    request.session.set_expiry(None)
+    sessions.begin(request.session, address=address_of(request), now=clock.now())
+    by = {"by": "provider"} if is_by_provider(request) else {}
+    _record(Action.USER_SIGNED_IN, request, user, **by)
 
 
 @receiver(user_logged_out)
@@ -173,12 +216,12 @@ def _record_sign_out(request: HttpRequest, user: User | None, **_: object) -> No
 
 
 @transaction.atomic
-def _record(action: Action, request: HttpRequest, user: User) -> None:
+def _record(action: Action, request: HttpRequest, user: User, **more: str) -> None:
     audit.record(
         action=action,
         subject=f"user:{user.username}",
         actor=user.principal.actor,
         source="ui",
         now=clock.now(),
-        detail={"address": address_of(request)},
+        detail={"address": address_of(request), **more},
     )

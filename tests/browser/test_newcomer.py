@@ -65,7 +65,7 @@ def connect(page: Page, own: Own) -> None:
 
 
 def observe(page: Page) -> None:
-    page.get_by_role("link", name="Discover").click()
+    page.get_by_role("button", name="Discover").click()
     expect(page.get_by_role("heading", name="1 dead-letter queue not")).to_be_visible()
     page.get_by_role("button", name="Observe all 1 with a dead-letter queue").click()
     expect(page.get_by_text("Observed from now on: 1")).to_be_visible()
@@ -157,7 +157,7 @@ def test_the_way_there_and_back_works_without_scripts_and_by_keyboard(
     expect(page.get_by_text("It is added.")).to_be_visible()
     page.get_by_role("button", name="Test connection").press("Enter")
     expect(page.get_by_text("It answers")).to_be_visible()
-    page.get_by_role("link", name="Discover").press("Enter")
+    page.get_by_role("button", name="Discover").press("Enter")
     page.get_by_label(REFUNDS, exact=True).press("Space")
     page.get_by_role("button", name="Observe those that are ticked").press("Enter")
     expect(page.get_by_text("Observed from now on: 1")).to_be_visible()

@@ -166,4 +166,4 @@ def test_a_body_is_shown_on_demand(open_page: Open) -> None:
     page.keyboard.press("p")
 
     expect(page.get_by_label("Body as it came")).to_be_attached()
-    expect(page.get_by_text("body.revealed").first).to_be_visible()
+    expect(page.get_by_text("read the body of message").first).to_be_visible()

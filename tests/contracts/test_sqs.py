@@ -458,9 +458,10 @@ def test_a_ping_says_where_sqs_is_or_that_it_is_away(stage: SqsStage) -> None:
 def test_a_frozen_sqs_leaves_it_unknown_what_was_sent(
     stage: SqsStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apps.brokers.adapters.sqs_wire.REPLY_SECONDS", 0.5)
+    monkeypatch.setattr("apps.brokers.adapters.sqs_wire.REPLY_SECONDS", 3.0)
     publisher, reader = stage.publisher(), stage.reader()
-    publisher.publish([outbound(stage.topic, b"before")])
+    before = publisher.publish([outbound(stage.topic, b"before")])
+    assert [one.kind for one in before] == [SENT]
     reader.read(limit=1, wait=0)
     begun, calls = time.monotonic(), stage.server.gate.calls["SendMessageBatch"]
 

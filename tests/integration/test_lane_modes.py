@@ -7,10 +7,12 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from datetime import datetime, timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 from pytest_django import Settings
 
 from apps.audit.models import Entry
@@ -20,8 +22,8 @@ from apps.brokers.polling import longest_interval
 from apps.brokers.ports import Delivered, Outbound, Outcome, OutcomeKind
 from apps.capture import drain, house, services, watching
 from apps.capture.drain import Drain
-from apps.capture.house import Watch
-from apps.capture.lanes import Work
+from apps.capture.house import LOOK_EVERY, Watch
+from apps.capture.lanes import Work, Worker
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
 from apps.capture.occurrence import Occurrence
 from apps.capture.paces import (
@@ -32,9 +34,11 @@ from apps.capture.paces import (
     Rate,
 )
 from apps.capture.services import Answer
-from apps.core import clock
+from apps.core import clock, lock
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
+from apps.core.lock import Lock, Locks
+from apps.dashboard.trail_changes import changes
 from apps.poison.models import Poison
 from apps.team.rights import GRANTS, Principal, Role
 from tests.lanes import drain_all, draining, serving, topic_on_queues, within
@@ -95,6 +99,22 @@ def test_each_word_is_audited_once_and_only_where_it_changes_something(
     ]
     lane = Lane.objects.get()
     assert (lane.mode, lane.tee_queue, lane.paused) == ("tee", "copies", False)
+
+
+def test_the_trail_says_what_a_lane_did_before(
+    broker: Queues, mail: Topic, now: datetime
+) -> None:
+    watching.set_mode(
+        topic=mail, mode=Mode.TEE, tee_queue="copies", principal=ADMIN, now=now
+    )
+    watching.set_mode(topic=mail, mode=Mode.CAPTURE, principal=ADMIN, now=now)
+
+    first, second = (
+        changes(entry)
+        for entry in Entry.objects.filter(action="lane.set").order_by("seq")
+    )
+    assert first == [("mode", "observe", "tee"), ("tee_queue", "", "copies")]
+    assert second == [("mode", "tee", "capture"), ("tee_queue", "copies", "")]
 
 
 @pytest.mark.parametrize("queue", ["", "mail", "mail-dead", "a\0b"])
@@ -263,6 +283,28 @@ def test_another_mode_a_pause_and_other_settings_hold_within_two_seconds(
     assert not broker.readers  # each was closed
 
 
+def test_a_paused_lane_says_so_every_two_seconds_and_no_oftener(
+    broker: Queues, mail: Topic
+) -> None:
+    Lane.objects.update(paused=True)
+    lane = Lane.objects.possible().get()
+    stop, said = threading.Event(), list[float]()
+
+    def now() -> datetime:
+        said.append(time.monotonic())
+        if len(said) == 3:
+            stop.set()
+        return clock.now()
+
+    with closing(Locks()) as locks:
+        Worker(
+            topic_id=mail.pk, row_of=lambda _: lane, locks=locks, stop=stop, clock=now
+        ).run()
+
+    assert said[2] - said[0] >= 2 * LOOK_EVERY
+    assert Lane.objects.get().state == "paused"
+
+
 def test_a_topic_that_is_new_has_its_lane_at_once_and_one_that_is_gone_none(
     broker: Queues, mail: Topic
 ) -> None:
@@ -276,6 +318,60 @@ def test_a_topic_that_is_new_has_its_lane_at_once_and_one_that_is_gone_none(
             TWO_SECONDS,
             lambda: f"lane-{post.pk}" not in {t.name for t in threading.enumerate()},
         )
+
+
+def end_session_of_locks() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE application_name = 'poisonweb lane locks'"
+            "   AND datname = current_database()"
+        )
+
+
+def test_all_lanes_begin_anew_when_the_session_of_their_locks_ended(
+    broker: Queues, mail: Topic
+) -> None:
+    topics = [
+        topic_on_queues(clock.now(), name=name) for name in ("post", "fax", "wire")
+    ]
+    names = [f"lane:{topic.pk}" for topic in topics]
+    with serving():
+        within(60, lambda: len(broker.readers) == 3)
+        before = list(broker.readers)
+        end_session_of_locks()
+        within(60, lambda: not any(reader in broker.readers for reader in before))
+        within(60, lambda: lock.held(names) == set(names))
+        for topic in topics:
+            broker.put(topic.dead_letter_queue, b"x")
+        within(60, lambda: Poison.objects.count() == 3)
+
+    assert not broker.readers
+    assert lock.held(names) == set()
+
+
+def test_a_lane_that_lost_its_lock_to_another_process_stops(
+    broker: Queues, mail: Topic
+) -> None:
+    post = topic_on_queues(clock.now(), name="post")
+    with serving(), ExitStack() as theirs:
+        within(60, lambda: broker.readers)
+        # Whoever is quicker gets it.
+        while not lock_of(post, theirs):
+            end_session_of_locks()
+        within(60, lambda: not broker.readers)
+        broker.put("post-dead", b"x")
+        reads = broker.reads
+        time.sleep(1.2)
+        still = (broker.reads - reads, Poison.objects.count())
+        theirs.close()
+        within(60, lambda: Poison.objects.count() == 1)
+
+    assert still == (0, 0)
+
+
+def lock_of(topic: Topic, stack: ExitStack) -> Lock | None:
+    return stack.enter_context(lock.attempt(f"lane:{topic.pk}"))
 
 
 def test_the_last_error_is_told_with_its_time_also_when_it_is_over(

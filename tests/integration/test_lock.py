@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import psycopg
@@ -9,7 +11,9 @@ import pytest
 from django.db import connection
 
 from apps.core import lock
+from apps.core.lock import Locks
 from apps.core.sessions import open_session
+from tests.races import at_once
 
 pytestmark = pytest.mark.django_db
 
@@ -18,6 +22,7 @@ END_THE_HOLDER = """
     SELECT pg_terminate_backend(pid, 5000) FROM pg_locks
     WHERE locktype = 'advisory' AND granted AND database = (
         SELECT oid FROM pg_database WHERE datname = current_database())
+    LIMIT 1
 """
 
 
@@ -66,3 +71,138 @@ def test_one_whose_session_has_ended_knows_it_and_can_let_go() -> None:
 
         assert ours.lost()
         assert lock.held([NAME]) == set()
+
+
+# --- many on one session
+
+
+@pytest.fixture
+def locks() -> Iterator[Locks]:
+    with closing(Locks("test locks")) as locks:
+        yield locks
+
+
+def end_the_holder() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(END_THE_HOLDER)
+
+
+def sessions_of_locks() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND application_name = 'poisonweb test locks'"
+        )
+        return int(cursor.fetchone()[0])
+
+
+def test_many_locks_are_on_one_session_each_for_one_owner(locks: Locks) -> None:
+    names = [f"lane:{number}" for number in range(40)]
+    with closing(Locks()) as others, ExitStack() as held:
+        ours = [held.enter_context(locks.attempt(name)) for name in names]
+        again = [held.enter_context(locks.attempt(name)) for name in names]
+        theirs = [held.enter_context(others.attempt(name)) for name in names]
+        # As a process of the release before takes it, on a session of its own.
+        alone = held.enter_context(lock.attempt(names[0]))
+
+        assert all(ours)
+        assert not any([*again, *theirs, alone])
+        assert sessions_of_locks() == 1
+
+
+def test_who_lets_go_of_one_keeps_the_others(locks: Locks) -> None:
+    with locks.attempt("lane:1") as first:
+        with locks.attempt("lane:2"):
+            pass
+        left = lock.held(["lane:1", "lane:2"])
+        with lock.attempt("lane:2") as theirs:
+            assert theirs
+
+        assert left == {"lane:1"}
+        assert first
+        assert not first.lost()
+
+
+def test_all_are_lost_with_their_session_and_can_be_taken_anew(locks: Locks) -> None:
+    with locks.attempt("lane:1") as first, locks.attempt("lane:2") as second:
+        assert first
+        assert second
+        end_the_holder()
+        assert first.lost()
+        # Nobody asks Postgres again: what one learned, all know.
+        assert second.lost()
+
+        with locks.attempt("lane:1") as anew, lock.attempt("lane:1") as theirs:
+            assert anew
+            assert not anew.lost()
+            assert theirs is None
+            assert first.lost()
+
+
+def test_who_lost_a_lock_takes_nothing_from_who_has_it_now(locks: Locks) -> None:
+    with ExitStack() as later:
+        with locks.attempt(NAME) as lost:
+            assert lost
+            end_the_holder()
+            assert lost.lost()
+            anew = later.enter_context(locks.attempt(NAME))
+        with locks.attempt(NAME) as again, lock.attempt(NAME) as theirs:
+            assert anew
+            assert not again
+            assert not theirs
+            assert not anew.lost()
+
+
+def test_one_that_ended_unseen_fails_who_takes_the_next_and_then_it_goes_on(
+    locks: Locks,
+) -> None:
+    with locks.attempt("lane:1") as first:
+        end_the_holder()
+        with pytest.raises(psycopg.OperationalError), locks.attempt("lane:2"):
+            pass
+
+        assert first
+        assert first.lost()
+        with locks.attempt("lane:2") as second:
+            assert second
+
+
+def test_an_answer_is_believed_for_a_while() -> None:
+    at = [100.0]
+    with (
+        closing(Locks(trust=0.5, timer=lambda: at[0])) as locks,
+        locks.attempt(NAME) as ours,
+    ):
+        assert ours
+        end_the_holder()
+        at[0] += 0.4
+        unseen = ours.lost()
+        at[0] += 0.1
+
+        assert not unseen
+        assert ours.lost()
+        with locks.attempt(NAME) as anew:
+            assert anew
+            assert ours.lost()
+            assert not anew.lost()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_threads_take_turns(locks: Locks) -> None:
+    inside: list[str] = []
+
+    def work() -> None:
+        for number in range(60):
+            name = f"lane:{number % 3}"
+            with locks.attempt(name) as held:
+                if held:
+                    inside.append(name)
+                    assert inside.count(name) == 1
+                    assert not held.lost()
+                    inside.remove(name)
+
+    at_once(*[work] * 8)
+
+    assert lock.held([f"lane:{number}" for number in range(3)]) == set()
+    assert sessions_of_locks() == 1

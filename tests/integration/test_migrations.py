@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 import pytest
@@ -15,9 +17,19 @@ from apps.poison.services import Answered, begin, confirm, mark
 from apps.poison.states import Outcome
 from apps.poison.tokens import sign
 from apps.team import services as team
-from apps.team.models import ApiKey
+from apps.team.models import ApiKey, SignInFailures
 from apps.team.rights import Principal, Scope
 from tests.reports import capture, failure, poisons
+
+
+@contextmanager
+def schema_of(app: str, migration: str) -> Iterator[None]:
+    """Takes the app back to that migration meanwhile; other tests need the newest."""
+    try:
+        call_command("migrate", app, migration, verbosity=0)
+        yield
+    finally:
+        call_command("migrate", verbosity=0)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -29,12 +41,9 @@ def test_facts_of_before_are_filled_in(now: datetime) -> None:
     mark(poisons=[poison.pk], answers=[sent], epoch=1, now=now)
     token = sign(redrive=redrive, topic="orders", digest=poison.digest)
     confirm(tokens=[(token, "orders")], now=now)
-    call_command("migrate", "poison", "0003", verbosity=0)
-    with connection.cursor() as cursor:
+    with schema_of("poison", "0003"), connection.cursor() as cursor:
         cursor.execute("UPDATE poison_failure SET is_first = false")
         cursor.execute("UPDATE poison_redrive SET confirmed_at = NULL")
-
-    call_command("migrate", verbosity=0)
 
     marked = Failure.objects.order_by("id").values_list("is_first", flat=True)
     assert list(marked) == [True, False, True]
@@ -49,15 +58,16 @@ def test_a_key_goes_back_with_the_rights_that_were_known_before(
         name="ci", scopes=[*Scope], topics=["*"], actor=operator.actor, now=now
     )
 
-    call_command("migrate", "team", "0001", verbosity=0)
-    before = set(ApiKey.objects.get().scopes)
-    call_command("migrate", verbosity=0)
+    # Later columns are not there then: the model cannot be read whole.
+    scopes = ApiKey.objects.values_list("scopes", flat=True)
+    with schema_of("team", "0001"):
+        before = set(scopes.get())
 
     assert before == {
         *("capture:write", "positions:read", "poisons:read", "bodies:read"),
         *("problems:read", "operations:read", "operations:write", "audit:read"),
     }
-    assert set(ApiKey.objects.get().scopes) == before
+    assert set(scopes.all().get()) == before
 
 
 @pytest.mark.django_db(transaction=True)
@@ -74,8 +84,20 @@ def test_a_lane_goes_back_with_a_state_that_was_known_before(
     lanes = Lane.objects.filter(topic=orders)
     lanes.update(state=state, seen_at=now)
 
-    call_command("migrate", "capture", migration, verbosity=0)
-    found = lanes.get().state
-    call_command("migrate", verbosity=0)
+    with schema_of("capture", migration):
+        found = lanes.values_list("state", flat=True).get()
 
     assert found == before
+
+
+@pytest.mark.django_db(transaction=True)
+def test_counts_of_codes_go_where_they_are_not_known(now: datetime) -> None:
+    for kind in ("account", "codes_of_account"):
+        SignInFailures.objects.create(
+            counted_by=kind, digest=kind.encode(), number=1, last_at=now
+        )
+
+    with schema_of("team", "0006"):
+        left = list(SignInFailures.objects.values_list("counted_by", flat=True))
+
+    assert left == ["account"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -33,6 +33,7 @@ from apps.capture.removing import OnRecord
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Absent
+from apps.core.lock import Locks
 from apps.poison.models import Poison
 from apps.team.rights import GRANTS, Principal, Role
 from tests import queues
@@ -110,7 +111,14 @@ def run_its_lane(topic: Topic) -> None:
     stop = threading.Event()
     alarm = threading.Timer(20, stop.set)
     alarm.start()
-    Worker(topic_id=topic.pk, stop=stop, clock=clock.now).run()
+    with closing(Locks()) as locks:
+        Worker(
+            topic_id=topic.pk,
+            row_of=lambda pk: Lane.objects.possible().filter(pk=pk).first(),
+            locks=locks,
+            stop=stop,
+            clock=clock.now,
+        ).run()
     alarm.cancel()
     assert not stop.is_set()
 

@@ -10,7 +10,7 @@ from django.contrib.sessions.backends.db import SessionStore
 
 from apps.core import clock
 from apps.core.actor import Actor
-from apps.team import senders, services
+from apps.team import senders, services, sessions
 from apps.team.models import ApiKey, User
 from apps.team.rights import Role, Scope
 
@@ -48,11 +48,12 @@ def with_key(secret: str) -> dict[bytes, bytes]:
     return {b"authorization": f"Bearer {secret}".encode()}
 
 
-def session_of(user: User) -> dict[bytes, bytes]:
+def session_of(user: User, now: datetime) -> dict[bytes, bytes]:
     session = SessionStore()
     session[SESSION_KEY] = str(user.pk)
     session[BACKEND_SESSION_KEY] = "apps.team.backends.PasswordBackend"
     session[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    sessions.begin(session, address="192.0.2.1", now=now)
     session.create()
     return {b"cookie": f"other=1; pw_session={session.session_key}".encode()}
 
@@ -68,8 +69,8 @@ def test_a_key_is_known_until_it_ends(secret: str, now: datetime) -> None:
     assert (before, expired, revoked) == (True, False, False)
 
 
-def test_a_person_is_known_while_signed_in(user: User) -> None:
-    headers = session_of(user)
+def test_a_person_is_known_while_signed_in(user: User, now: datetime) -> None:
+    headers = session_of(user, now)
     before = senders.is_known(headers)
 
     User.objects.update(is_active=False)
@@ -80,6 +81,17 @@ def test_a_person_is_known_while_signed_in(user: User) -> None:
     changed = senders.is_known(headers)
 
     assert (before, disabled, changed) == (True, False, False)
+
+
+def test_a_person_is_not_known_any_more_when_the_session_is_over(
+    user: User, now: datetime
+) -> None:
+    before = now - sessions.IDLE
+
+    fresh = senders.is_known(session_of(user, before + timedelta(minutes=1)))
+    over = senders.is_known(session_of(user, before - timedelta(minutes=1)))
+
+    assert (fresh, over) == (True, False)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_wrong_password_is_on_record_without_the_name_of_no_account(
     known, unknown = entries("user.sign_in_failed")
     assert statuses == [200, 200]
     assert (known.subject, unknown.subject) == ("user:anna", "user:?")
-    assert known.detail == {"address": HERE, "failures": 1}
+    assert known.detail == {"address": HERE, "failures": 1, "of": "password"}
     assert RIGHT not in unknown.record
 
 
@@ -95,7 +95,9 @@ def test_after_some_wrong_passwords_the_right_one_has_to_wait_too(anna: User) ->
     assert wrong == [200] * 5
     assert waits.status_code == 429
     assert int(waits["Retry-After"]) >= 1
-    assert "Too many wrong passwords: try again in 1 s." in waits.content.decode()
+    assert (
+        "Too many wrong passwords or codes: try again in 1 s." in waits.content.decode()
+    )
 
 
 def test_guesses_at_one_address_lock_nobody_out_at_another(anna: User) -> None:
@@ -165,7 +167,7 @@ def test_guesses_from_many_addresses_are_noticed(
 
     [alert] = entries("user.sign_ins_suspicious")
     assert (alert.subject, alert.detail["failures"]) == ("user:anna", 20)
-    assert "20 wrong passwords for anna within the hour" in caplog.text
+    assert "20 wrong passwords or codes for anna within the hour" in caplog.text
     assert attempt(RIGHT) == 302
 
 
@@ -197,6 +199,19 @@ class CountingHasher(PBKDF2PasswordHasher):
         with cls.counting:
             cls.now -= 1
         return encoded
+
+
+def test_failures_of_a_host_whose_clock_is_ahead_delay_nobody_who_is_free(
+    anna: User, now: datetime
+) -> None:
+    sign_in.note_failure(
+        Attempt(address=ELSEWHERE, account="anna"),
+        account=anna,
+        now=now + timedelta(seconds=30),
+    )
+
+    assert attempt(RIGHT) == 302
+    assert attempt(RIGHT, address=ELSEWHERE) == 302
 
 
 def test_few_passwords_are_hashed_at_once_and_without_a_session(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from datetime import datetime, timedelta
 
 import pytest
@@ -59,7 +60,12 @@ def test_making_and_revoking_are_on_the_trail(now: datetime) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"scopes": ["everything"]}, {"scopes": []}, {"name": ""}, {"name": "x" * 101}],
+    [
+        *({"scopes": ["everything"]}, {"scopes": []}),
+        *({"name": ""}, {"name": "x" * 101}),
+        *({"topics": []}, {"topics": ["a"] * 101}),
+        *({"topics": ["a\nb"]}, {"topics": ["x" * 256]}),
+    ],
 )
 def test_a_key_that_makes_no_sense_is_refused(
     now: datetime, changes: dict[str, object]
@@ -84,6 +90,11 @@ def test_a_name_is_given_once(now: datetime) -> None:
         (("orders.*",), "orders.eu", True),
         (("orders.*",), "ordersXeu", False),  # a dot is a dot
         (("a[b]*",), "a[b]c", True),  # nothing but * is special
+        (("a*b*c",), "a.b.b.c", True),
+        (("a*b*c",), "a.c.b", False),
+        (("ab*ba",), "aba", False),  # the two ends do not overlap
+        (("*a*",), "bab", True),
+        (("",), "orders", False),
         ((), "orders", False),
     ],
 )
@@ -91,6 +102,15 @@ def test_patterns_of_topics(patterns: tuple[str, ...], topic: str, seen: bool) -
     principal = Principal(actor=ANNA, scopes=frozenset(), topics=patterns)
 
     assert principal.sees(topic) is seen
+
+
+def test_no_pattern_of_topics_takes_long(now: datetime) -> None:
+    hostile = "*a" * 127 + "b"
+    principal = Principal(actor=ANNA, scopes=frozenset(), topics=(hostile,))
+    began = time.perf_counter()
+
+    assert not principal.sees("a" * 255)
+    assert time.perf_counter() - began < 1
 
 
 def test_reading_bodies_is_a_right_of_its_own() -> None:
@@ -277,3 +297,48 @@ def test_keys_are_listed_with_what_they_may_do(now: datetime) -> None:
     rows = [line.split("\t") for line in out.getvalue().splitlines()]
     assert rows[1] == ["ci", "usable", "poisons:read", "orders.*", "-", "-"]
     assert [row[:2] for row in rows[2:]] == [["gone", "revoked"], ["old", "expired"]]
+
+
+INVISIBLE = ["a\nb", "a\rb", "\x1b[1m", "a\x85b", "\u202eadmin", "a\u2028b", "a\u200bb"]
+
+
+@pytest.mark.parametrize("name", ["", " admin", "admin ", "x" * 151, *INVISIBLE])
+def test_a_name_of_a_person_or_a_key_is_one_that_people_can_see(
+    now: datetime, name: str
+) -> None:
+    with pytest.raises(Invalid, match="username: give up to 150 characters"):
+        person(now, name)
+    with pytest.raises(Invalid, match="name: give up to 100 characters"):
+        make(now, name=name)
+
+
+def test_names_of_people_differ_in_more_than_capital_letters(now: datetime) -> None:
+    person(now, "anna")
+
+    with pytest.raises(Invalid, match="already a person called Anna"):
+        person(now, "Anna")
+
+
+@pytest.mark.parametrize(
+    "password",
+    ["short", "password1", "poisonweb", "PoisonWeb-2026!", "anna.anna", "Admin12345"],
+)
+def test_no_door_takes_a_password_that_is_easily_guessed(
+    now: datetime, password: str
+) -> None:
+    anna = person(now, "anna.anna")
+
+    with pytest.raises(Invalid, match=r"^password: "):
+        services.set_password(user=anna, password=password, actor=ANNA, now=now)
+    with pytest.raises(Invalid, match=r"^password: "):
+        services.create_user(
+            username="bertolt",
+            password=password.replace("anna.anna", "bertolt.1"),
+            role=Role.VIEWER,
+            reads_bodies=False,
+            actor=ANNA,
+            now=now,
+        )
+
+    assert not User.objects.filter(username="bertolt").exists()
+    assert anna.check_password("correct horse")

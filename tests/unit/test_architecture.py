@@ -19,7 +19,10 @@ from poisonweb.env import KNOWN
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("poisonweb", "apps", "sdk")
-OPEN_TO_ALL = {"healthz", "readyz", "sign-in"}
+OPEN_TO_ALL = {
+    *("healthz", "readyz", "sign-in", "sign-in/code"),
+    *("sign-in/provider", "sign-in/provider/callback"),
+}
 # Where each kind of argument of a path leads: to something that is not there.
 ARGUMENTS = {r"<int:\w+>": "0", r"<path:\w+>": "nowhere", r"<\w+>": "nowhere"}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from poisonweb.env import KNOWN
+from poisonweb.env import KNOWN, load
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ("Dockerfile", "compose.yaml")
@@ -21,7 +21,152 @@ OTHERS = {
     *("DATABASE_URL", "CELERY_BROKER_URL", "HOSTNAME", "PATH", "PYTHONPATH"),
     *("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"),
     *("POSTGRES_USER", "POSTGRES_DB", "POSTGRES_PASSWORD"),
+    *("REDIS_PASSWORD", "REDISCLI_AUTH", "FORWARDED_ALLOW_IPS", "SPARK_MASTER"),
 }
+# Settings that a file beside compose.yaml does not set, and why.
+NOT_HANDED_ON = {
+    "DATABASE_URL": "made of the passwords in .env",
+    "CELERY_BROKER_URL": "made of the password in .env",
+    "JAVA_HOME": "the image of the reports has a Java",
+    "PORT": "of `make run` alone",
+    "POISONWEB_APPLICATION_ROLE": "that of DATABASE_URL",
+    "POISONWEB_DEMO": "there is no sample: no service would be its consumers",
+    "POISONWEB_REDIS_URL": "of the sample",
+    "POISONWEB_VAR": "the image's, on a volume",
+}
+NO_SECRET = "${POISONWEB_OIDC_CLIENT_SECRET:-}"
+OF_PREPARE = {"POISONWEB_ADMIN_PASSWORD", "POISONWEB_APPLICATION_PASSWORD"}
+OF_REPORTS = {"SPARK_MASTER"}
+WRITABLE = {
+    "postgres": {"/tmp", "/var/run/postgresql", "/var/lib/postgresql"},
+    "redis": {"/tmp", "/data"},
+    **{name: {"/tmp", "/var/lib/poisonweb"} for name in OURS},
+}
+
+
+def environment(service: str) -> dict[str, str]:
+    return dict(SERVICES[service].get("environment", {}))
+
+
+def handed_on(service: str) -> set[str]:
+    """Name the settings that get their value from outside, under their own name."""
+    return {
+        name
+        for name, value in environment(service).items()
+        if re.match(rf"\$\{{{name}(:[-?].*)?\}}$", value)
+    }
+
+
+def settings_of_the_readme() -> set[str]:
+    section = (ROOT / "README.md").read_text().split("## Settings")[1].split("\n## ")[0]
+    cells = re.findall(
+        r"^\| (`[A-Z_]+`(?:, `[A-Z_]+`)*) \|", section, flags=re.MULTILINE
+    )
+    return {name for cell in cells for name in re.findall("[A-Z_]+", cell)}
+
+
+def test_every_setting_of_the_readme_is_handed_on_or_there_is_a_reason() -> None:
+    asked = settings_of_the_readme()
+
+    given = {name: handed_on(name) for name in OURS}
+
+    assert asked > KNOWN
+    assert set(NOT_HANDED_ON) <= asked
+    assert set().union(*given.values()) & asked == asked - set(NOT_HANDED_ON)
+    for_all = asked - set(NOT_HANDED_ON) - OF_PREPARE - OF_REPORTS
+    assert {
+        name: for_all - each for name, each in given.items() if for_all - each
+    } == {}
+
+
+def test_what_is_left_out_of_the_file_beside_it_is_the_products_default() -> None:
+    bare = {
+        name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", value)
+        for name, value in environment("web").items()
+        if name in KNOWN and ":?" not in value
+    }
+
+    loaded, default = load(bare), load({"POISONWEB_DEMO": "0", "POISONWEB_SECURE": "1"})
+
+    assert loaded == default
+
+
+def test_pages_are_served_for_a_proxy_that_speaks_tls() -> None:
+    assert environment("web")["POISONWEB_SECURE"] == "${POISONWEB_SECURE:-1}"
+
+
+def test_the_owner_of_the_tables_is_known_to_prepare_alone() -> None:
+    urls = {name: environment(name)["DATABASE_URL"] for name in OURS}
+    users = {name: re.split("[/:]+", url)[1] for name, url in urls.items()}
+    owner = environment("postgres")["POSTGRES_USER"]
+    role = environment("prepare")["POISONWEB_APPLICATION_ROLE"]
+
+    assert users.pop("prepare") == owner
+    assert set(users.values()) == {role}
+    assert role != owner
+    told = {name for name in OURS if "POSTGRES_PASSWORD" in str(environment(name))}
+    assert told == {"prepare"}
+
+
+def test_redis_asks_for_a_password_that_the_others_have() -> None:
+    secret = "${REDIS_PASSWORD:?write it into .env}"
+
+    config = COMPOSE["configs"]["redis"]["content"]
+
+    assert f"requirepass {secret}\n" in config
+    assert SERVICES["redis"]["command"] == ["redis-server", "/etc/redis.conf"]
+    assert SERVICES["redis"]["configs"] == [
+        {"source": "redis", "target": "/etc/redis.conf"}
+    ]
+    assert all(f"//:{secret}@" in environment(n)["CELERY_BROKER_URL"] for n in OURS)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_every_service_is_confined(name: str) -> None:
+    service = SERVICES[name]
+
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "cap_add" not in service
+    assert "privileged" not in service
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+    assert 0 < service["pids_limit"] <= 1024
+    # The images of others would begin as root; ours say who they are.
+    assert ("user" in service) is (name not in OURS)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_can_write_to_what_it_needs_and_no_further(name: str) -> None:
+    volumes = {place.split(":")[1] for place in SERVICES[name].get("volumes", [])}
+    mounts = SERVICES[name].get("tmpfs", [])
+
+    assert volumes | {mount.split(":")[0] for mount in mounts} == WRITABLE[name]
+    assert all("size=" in mount for mount in mounts)
+
+
+def test_every_volume_is_declared() -> None:
+    used = {
+        place.split(":")[0]
+        for service in SERVICES.values()
+        for place in service.get("volumes", [])
+    }
+
+    assert used == set(COMPOSE["volumes"])
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - OURS))
+def test_images_of_others_are_pinned_by_version(name: str) -> None:
+    assert re.search(r":\d+\.\d+(\.\d+)?$", SERVICES[name]["image"])
+
+
+def test_the_secrets_to_make_are_those_that_are_asked_for() -> None:
+    text = (ROOT / "compose.yaml").read_text()
+    head = text.split("\nname:")[0].replace("\\\n#", "")
+    loop = re.search(r"for name in ([A-Z_ ]+);", head)
+
+    assert loop
+    assert set(loop[1].split()) == set(re.findall(r"\$\{(\w+):\?", text))
 
 
 def test_every_setting_is_one() -> None:
@@ -57,10 +202,13 @@ def test_secrets_come_from_outside(name: str) -> None:
     told = {
         variable: value
         for variable, value in SERVICES[name].get("environment", {}).items()
-        if re.search("PASSWORD|SECRET|DATABASE", variable)
+        if re.search("PASSWORD|SECRET|DATABASE|CELERY|AUTH$", variable)
     }
 
-    assert told or name == "redis"
+    assert told
+    # Who has no provider for single sign-on has no secret of one.
+    optional = told.pop("POISONWEB_OIDC_CLIENT_SECRET", NO_SECRET)
+    assert optional == NO_SECRET
     assert all(re.search(r"\$\{\w+:\?", value) for value in told.values())
 
 
@@ -81,7 +229,7 @@ def test_both_images_hold_the_clients_of_every_kind_of_broker() -> None:
     assert "COPY apps/brokers/requirements /tmp/brokers/" in packages
     assert "for pins in /tmp/brokers/*.txt" in packages
     assert of_reports.startswith("packages AS packages-of-reports")
-    assert "BROKERS" not in (ROOT / "compose.yaml").read_text()
+    assert not re.search(r"\bBROKERS\b", (ROOT / "compose.yaml").read_text())
 
 
 def test_no_image_holds_a_secret_or_data() -> None:

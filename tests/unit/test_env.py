@@ -6,6 +6,13 @@ import pytest
 
 from poisonweb.env import KNOWN, BadEnvironment, load
 
+OIDC = {
+    "POISONWEB_OIDC_ISSUER": "https://login.example.com/realms/work",
+    "POISONWEB_OIDC_CLIENT_ID": "poisonweb",
+    "POISONWEB_OIDC_CLIENT_SECRET": "s3cret",
+    "POISONWEB_OIDC_GROUPS": "ops=operator, a=b=admin",
+}
+
 
 def test_nothing_given_is_the_embedded_mode_on_defaults() -> None:
     env = load({})
@@ -25,6 +32,7 @@ def test_nothing_given_is_the_embedded_mode_on_defaults() -> None:
         ("POISONWEB_BODY_LIMIT", "10MB", "number of bytes"),
         ("POISONWEB_BODY_LIMIT", str(2**40), "number of bytes"),
         ("POISONWEB_ENVIRONMENT", "a_b", "letters, digits, dashes"),
+        ("POISONWEB_SECOND_FACTOR", "admin,root", "use roles, with commas: viewer"),
         ("POISONWEB_LOG_LEVEL", "LOUD", "use one of"),
         ("POISONWEB_AUDIT_CHECKPOINT_URL", "ftp://example.com/", "is not an address"),
         ("POISONWEB_AUDIT_CHECKPOINT_URL", "https://", "is not an address"),
@@ -38,6 +46,53 @@ def test_what_cannot_be_used_stops_the_start(name: str, value: str, said: str) -
         load({name: value})
 
     assert name in str(refusal.value)
+
+
+def test_a_provider_is_read_whole() -> None:
+    oidc = load(OIDC).oidc
+
+    assert oidc is not None
+    assert oidc.roles == {"ops": "operator", "a=b": "admin"}
+    assert (oidc.groups_claim, oidc.name) == ("groups", "login.example.com")
+    assert oidc.origin == "https://login.example.com"
+    assert "s3cret" not in repr(oidc)
+    more = {"POISONWEB_OIDC_GROUPS_CLAIM": "roles", "POISONWEB_OIDC_NAME": "Work"}
+    told = load({**OIDC, **more}).oidc
+    assert told is not None
+    assert (told.groups_claim, told.name) == ("roles", "Work")
+
+
+def test_without_any_of_its_settings_there_is_no_provider() -> None:
+    assert load({}).oidc is None
+    assert load(dict.fromkeys(OIDC, "")).oidc is None
+
+
+@pytest.mark.parametrize("name", sorted(OIDC))
+def test_a_provider_with_a_part_missing_stops_the_start(name: str) -> None:
+    with pytest.raises(BadEnvironment, match=f"{name} is missing"):
+        load({**OIDC, name: ""})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("ISSUER", "http://login.example.com", "use the https address"),
+        ("ISSUER", "https://a:b@login.example.com", "use the https address"),
+        ("ISSUER", "https://login.example.com?x=1", "use the https address"),
+        ("ISSUER", "https://login.example.com/" + "x" * 200, "use the https address"),
+        ("ISSUER", "login.example.com", "use the https address"),
+        ("GROUPS", "ops", "use group=role"),
+        ("GROUPS", "ops=root", "use group=role"),
+        ("GROUPS", "=admin", "use group=role"),
+    ],
+)
+def test_a_provider_that_cannot_be_used_stops_the_start(
+    name: str, value: str, problem: str
+) -> None:
+    with pytest.raises(BadEnvironment, match=problem) as refusal:
+        load({**OIDC, f"POISONWEB_OIDC_{name}": value})
+
+    assert f"POISONWEB_OIDC_{name}" in str(refusal.value)
 
 
 def test_every_known_name_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

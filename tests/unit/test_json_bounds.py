@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from concurrent.futures import ThreadPoolExecutor, wait
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +11,9 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from apps.api.parsers import MOST_VALUES, BoundedJSONParser
-from apps.api.refusals import TooLarge
+from apps.api import parsers
+from apps.api.parsers import LARGE, MOST_VALUES, BoundedJSONParser
+from apps.api.refusals import TooLarge, Unreadable
 
 MIB = 1024 * 1024
 
@@ -60,3 +63,36 @@ def test_a_message_of_the_largest_size_fits() -> None:
     largest = settings.POISONWEB_REQUEST_LIMIT
 
     assert len(parse(b'"' + b"," * (largest - 2) + b'"')) == largest - 2
+
+
+def test_the_collector_rests_while_a_large_body_is_read_and_not_afterwards() -> None:
+    collections = []
+
+    def note(phase: str, _: object) -> None:
+        collections.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        parse(b"[" + b",".join([b"[]"] * (MOST_VALUES // 2 - 1)) + b"]")
+        noted = list(collections)
+    finally:
+        gc.callbacks.remove(note)
+
+    # One look afterwards, at all that is new; it would be hundreds.
+    assert noted.count("start") <= 1
+    assert gc.isenabled()
+    with pytest.raises(Unreadable):
+        parse(b"[" + b" " * LARGE)
+    assert gc.isenabled()
+
+
+def test_a_large_body_waits_for_another_one_and_a_small_body_does_not() -> None:
+    large = b"[" + b" " * LARGE + b"]"
+    with ThreadPoolExecutor(2) as threads:
+        with parsers._large_bodies:
+            waiting = threads.submit(parse, large)
+
+            assert threads.submit(parse, b"[]").result(30) == []
+            assert not wait([waiting], 0.2).done
+
+        assert waiting.result(30) == []

@@ -31,6 +31,9 @@ MOST_UNITS = 24
 SOAK = bool(os.environ.get("SOAK"))
 SCREEN, SHORT, LONG = 1_000, *((100_000, 1_000_000) if SOAK else (20_000, 200_000))
 MOST_TIMES = 15.0
+# A megabyte's result takes memory that is new to the process, a tenth of it does not.
+# Who is quadratic takes a hundred times as long, so it shows all the same.
+MEMORY_SECONDS = 0.02
 # What takes that long for 10,000 characters is not linear; what takes less than this
 # for the short text cannot be measured.
 QUADRATIC_SECONDS, WORTH_SECONDS = 0.1, 0.002
@@ -164,7 +167,8 @@ def test_a_hostile_text_ten_times_as_long_takes_at_most_15_times_as_long(
         assert longer < QUADRATIC_SECONDS, f"{each}: {longer:.2f} s for {10 * SCREEN}"
         short, long = least(use, text(*each, SHORT)), least(use, text(*each, LONG))
         if short > WORTH_SECONDS:
-            assert long <= MOST_TIMES * short, f"{each}: {short:.4f} s, {long:.4f} s"
+            most = MOST_TIMES * short + MEMORY_SECONDS
+            assert long <= most, f"{each}: {short:.4f} s, {long:.4f} s"
 
 
 def least(use: Use, text: str) -> float:

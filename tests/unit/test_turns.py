@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from poisonweb.limits import Message, Receive, Scope, Send, in_turn
+import pytest
+
+from poisonweb.limits import (
+    Message,
+    Receive,
+    Scope,
+    Send,
+    in_turn,
+    is_form,
+    is_of_skips,
+    is_question_to_broker,
+    is_sign_in,
+    is_sign_in_elsewhere,
+)
+
+KINDS = (
+    is_of_skips,
+    is_sign_in,
+    is_sign_in_elsewhere,
+    is_question_to_broker,
+    is_form,
+)
 
 READ: Message = {"type": "http.request", "body": b"", "more_body": False}
 HALF: Message = {"type": "http.request", "body": b"x", "more_body": True}
@@ -20,7 +41,9 @@ class Work:
         self.begun: list[str] = []
         self.allowed = asyncio.Event()
         self.breaks = breaks
-        self.gate = in_turn(self.answer, below="/skips", most=2)
+        self.gate = in_turn(
+            self.answer, of=lambda scope: scope["path"].startswith("/skips"), most=2
+        )
         self.requests: list[asyncio.Task[None]] = []
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,3 +144,34 @@ def test_other_paths_take_no_turn() -> None:
         assert work.begun == ["a", "b", "c"]
 
     run(story())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "kinds"),
+    [
+        ("GET", "/api/v1/skips", [is_of_skips]),
+        ("POST", "/api/v1/skips/applied", [is_of_skips]),
+        ("POST", "/api/v1/failures", []),
+        ("POST", "/sign-in", [is_sign_in]),
+        ("POST", "/sign-in/code", [is_sign_in]),
+        ("POST", "/sign-in/provider", [is_sign_in_elsewhere]),
+        ("GET", "/sign-in/provider/callback", []),
+        ("POST", "/preferences", [is_form]),
+        ("POST", "/nowhere", [is_form]),
+        ("POST", "/brokers/7/edit", [is_form]),
+        ("POST", "/brokers/7/test", [is_question_to_broker]),
+        ("POST", "/brokers/7/discover", [is_question_to_broker]),
+        ("POST", "/brokers/7/observe", [is_question_to_broker]),
+        ("GET", "/brokers/7/discover", []),
+        ("GET", "/sign-in", []),
+        ("GET", "/problems", []),
+    ],
+)
+def test_a_request_waits_with_its_own_kind_only(
+    method: str, path: str, kinds: list[Callable[[Scope], bool]]
+) -> None:
+    scope = {"type": "http", "method": method, "path": path}
+
+    found = [kind for kind in KINDS if kind(scope)]
+
+    assert found == kinds

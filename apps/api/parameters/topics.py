@@ -8,11 +8,18 @@ from typing import Self
 
 from django.http import QueryDict
 
-from apps.api.parameters.base import members_of, refuse_unknown, required, text
+from apps.api.parameters.base import (
+    TEXT_LIMIT,
+    members_of,
+    refuse_unknown,
+    required,
+    text,
+)
 from apps.brokers import policies
 from apps.brokers.policies import Policies
 from apps.capture.models import Mode
 from apps.core.errors import Invalid
+from apps.core.text import is_name
 
 OF_A_LANE = {"mode", "tee_queue", "paused"}
 # An owner or a runbook may be taken away by telling none.
@@ -70,7 +77,11 @@ class TopicChange:
         known = {"name", "broker", "native_name", "reason"}
         told = members_of(data)
         required("broker", told)
-        return cls._read(told, known=known)
+        change = cls._read(told, known=known)
+        if not is_name(change.name, limit=TEXT_LIMIT):
+            remedy = "use characters that can be seen, without a blank at either end"
+            raise Invalid("name", remedy)
+        return change
 
     @classmethod
     def _read(cls, told: Mapping[str, object], *, known: set[str]) -> Self:

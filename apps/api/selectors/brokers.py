@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count
+from django.db.models import Count, QuerySet
 
 from apps.api.paging import Page, Place, Window
 from apps.api.parameters.brokers import BrokerChange, NewBroker
 from apps.brokers import adapters, reaching, registering
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Capabilities, FoundTopic
-from apps.core.errors import Unavailable
+from apps.core.errors import Absent, Unavailable
 from apps.team.rights import Principal
 
 
@@ -34,16 +34,32 @@ class Found:
     name: str | None
 
 
-def find(window: Window) -> tuple[Page[Broker], list[BrokerSeen]]:
-    rows = Broker.objects.order_by("pk")
+def find(window: Window, principal: Principal) -> tuple[Page[Broker], list[BrokerSeen]]:
+    rows = _visible(principal).order_by("pk")
     if window.after:
         rows = rows.filter(pk__gt=window.after.pk)
     page = window.cut(rows, lambda row: Place(pk=row.pk))
     return page, _seen(page.rows)
 
 
-def one(broker_id: int) -> BrokerSeen:
-    return _seen([registering.one(broker_id=broker_id)])[0]
+def one(broker_id: int, principal: Principal) -> BrokerSeen:
+    return _seen([visible(broker_id, principal)])[0]
+
+
+def visible(broker_id: int, principal: Principal) -> Broker:
+    """Find a broker; raises Absent where there is none that the caller may see."""
+    broker = _visible(principal).filter(pk=broker_id).first()
+    if broker is None:
+        raise Absent(f"There is no broker {broker_id} here.")
+    return broker
+
+
+def _visible(principal: Principal) -> QuerySet[Broker]:
+    """Give all brokers, to a key of some topics those that carry any of these."""
+    if principal.sees_every_topic:
+        return Broker.objects.all()
+    mine = Topic.objects.matching(principal.topics)
+    return Broker.objects.filter(pk__in=mine.values("broker"))
 
 
 def add(new: NewBroker, principal: Principal, *, now: datetime) -> BrokerSeen:
@@ -74,7 +90,7 @@ def alter(
 
 def discovered(broker_id: int, principal: Principal) -> list[Found]:
     """Ask a broker what it has; raises Unavailable or Refused in its own words."""
-    broker = registering.one(broker_id=broker_id)
+    broker = visible(broker_id, principal)
     known = dict(broker.topics.values_list("native_name", "name"))
     return [
         Found(found=found, name=known.get(found.name))

@@ -21,18 +21,22 @@ from typing import Any, ClassVar
 import psycopg
 
 from apps.api.parameters.skips import Followed
+from apps.api.stream import access
 from apps.api.stream.readers import Page, Reader, encoded, ping
-from apps.core import notices
+from apps.core import clock, notices
 from apps.core.sessions import open_async_session
 from apps.poison import skip_reading
 from apps.poison.skip_reading import Head, Told
+from apps.team.credentials import Credential
 
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 AGAIN_SECONDS = 0.5
 PING_SECONDS = 15.0
-# For so long at most a key that was revoked reads on; then it has to be shown again.
+# How often it is asked whether the keys and sessions of all readers may be used still.
+CHECK_SECONDS = 1.0
+# Then a key or a session has to be shown again.
 LONGEST_SECONDS = 900.0
 PAGE = 100
 # Further behind, a snapshot is the shorter way.
@@ -41,10 +45,10 @@ MOST_BEHIND = 1_000
 Session = psycopg.AsyncConnection[Any]
 
 
-async def events(followed: Followed) -> AsyncIterator[bytes]:
+async def events(followed: Followed, credential: Credential) -> AsyncIterator[bytes]:
     """Give the events of these lists as they come, for the body of a response."""
     hub = Hub.of_this_loop()
-    reader = hub.join(followed)
+    reader = hub.join(followed, credential)
     try:
         async for chunk in reader.chunks():
             yield chunk
@@ -69,7 +73,7 @@ class Hub:
         self._new: set[Reader] = set()
         self._epoch = ""
         self._told: dict[str, int] = {}
-        self._pinged_at = loop.time()
+        self._pinged_at = self._checked_at = loop.time()
         self._wake = asyncio.Event()
         self._task = loop.create_task(self._run())
 
@@ -91,8 +95,8 @@ class Hub:
         for reader in self._open:
             reader.end()
 
-    def join(self, followed: Followed) -> Reader:
-        reader = Reader(followed, now=self._loop.time())
+    def join(self, followed: Followed, credential: Credential) -> Reader:
+        reader = Reader(followed, credential, now=self._loop.time())
         self._open.add(reader)
         self._read.update(followed.topics)
         self._new.add(reader)
@@ -167,6 +171,7 @@ class Hub:
 
     async def _look(self, session: Session) -> None:
         """Bring all to the present: those that were there before, then the new."""
+        await self._end_refused(session)
         new = list(self._new)
         heads = await self._heads(session)
         for topic, head in heads.items():
@@ -177,6 +182,18 @@ class Hub:
                 await self._bring(session, reader, heads, pages)
             self._new.discard(reader)
         self._ping()
+
+    async def _end_refused(self, session: Session) -> None:
+        """End the streams whose key or session has ended since they were opened."""
+        if self._loop.time() < self._checked_at + CHECK_SECONDS:
+            return
+        self._checked_at = self._loop.time()
+        shown = {reader.credential for reader in self._open}
+        refused = shown - await access.usable(session, shown, now=clock.now())
+        for reader in self._open:
+            if reader.credential in refused:
+                reader.end()
+        self._forget_ended()
 
     async def _heads(self, session: Session) -> dict[str, Head]:
         """Ask where the lists stand that anybody reads; forget those nobody does."""

@@ -17,6 +17,7 @@ from rest_framework.utils.encoders import JSONEncoder
 from apps.api.parameters.skips import Followed
 from apps.api.shapes import skips as shapes
 from apps.poison.skip_reading import Told
+from apps.team.credentials import Credential
 
 MOST_HELD = 1024 * 1024
 
@@ -47,8 +48,11 @@ class Standing:
 class Reader:
     """One open stream: where it stands, and what it has not taken yet."""
 
-    def __init__(self, followed: Followed, *, now: float) -> None:
+    def __init__(
+        self, followed: Followed, credential: Credential, *, now: float
+    ) -> None:
         self.followed = followed
+        self.credential = credential
         self.standing = Standing(followed.topics, followed.consumer_group, ())
         self.opened_at = self.spoken_to_at = now
         self.ended = False

@@ -13,8 +13,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from apps.api.authentication import SignedInAuthentication
 from apps.api.paging import Page, Row
 from apps.api.permissions import SIGNED_IN, Needs
+from apps.core.errors import Forbidden
 from apps.team.rights import Principal
 
 
@@ -53,6 +55,23 @@ class View(APIView):
     @property
     def principal(self) -> Principal:
         return cast(Principal, self.request.auth)
+
+
+class PostedBySessions(View):
+    """A call that writes to the trail or dials out, although GET is the word for it.
+
+    A browser sends its session with a link of another site, too (SameSite=Lax), and
+    whoever made that link would act in the person's name. So a key may GET, and a
+    session has to POST, which takes the CSRF token.
+    """
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        by_session = isinstance(
+            request.successful_authenticator, SignedInAuthentication
+        )
+        if by_session and request.method in {"GET", "HEAD"}:
+            raise Forbidden("With a session, send this as POST with the CSRF token.")
 
 
 class Unknown(View):

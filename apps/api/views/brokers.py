@@ -21,8 +21,8 @@ from apps.api.parameters import brokers as asked
 from apps.api.schemas import brokers as schemas
 from apps.api.selectors import brokers
 from apps.api.shapes import brokers as shapes
-from apps.api.views.base import View, listed
-from apps.brokers import reaching, registering
+from apps.api.views.base import PostedBySessions, View, listed
+from apps.brokers import reaching
 from apps.capture import removing
 from apps.core import clock
 from apps.team.rights import Scope
@@ -41,9 +41,12 @@ class Brokers(View):
         refusals=[HTTPStatus.BAD_REQUEST],
     )
     def get(self, request: Request) -> Response:
-        """Addresses are told to nobody: only where each is kept."""
+        """Addresses are told to nobody: only where each is kept.
+
+        A key of some topics sees the brokers that carry any of them.
+        """
         window = Window.parse(request.query_params, name="brokers")
-        page, seen = brokers.find(window)
+        page, seen = brokers.find(window, self.principal)
         return listed(page, [shapes.broker(each) for each in seen])
 
     @described(
@@ -79,7 +82,7 @@ class Broker(View):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, _: Request, broker_id: int) -> Response:
-        return Response(shapes.broker(brokers.one(broker_id)))
+        return Response(shapes.broker(brokers.one(broker_id, self.principal)))
 
     @described(
         "changeBroker",
@@ -104,7 +107,7 @@ class Broker(View):
     def delete(self, request: Request, broker_id: int) -> Response:
         """Nothing goes while anything is on record of one of them: 409 names those."""
         removal = asked.BrokerRemoval.parse(request.data)
-        seen = brokers.one(broker_id)
+        seen = brokers.one(broker_id, self.principal)
         removing.remove_broker(
             broker=seen.broker,
             reason=removal.reason,
@@ -125,24 +128,44 @@ class Test(View):
     )
     def post(self, _: Request, broker_id: int) -> Response:
         """It takes 10 s at most, changes nothing, and is a 200 either way."""
-        broker = registering.one(broker_id=broker_id)
+        broker = brokers.visible(broker_id, self.principal)
         return Response(shapes.reached(reaching.reach(broker=broker)))
 
 
-class Discover(View):
-    scopes: ClassVar = {"GET": Scope.BROKERS_READ}
+# What discovering can be refused for.
+UNDISCOVERED = (
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.CONFLICT,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+)
+
+
+class Discover(PostedBySessions):
+    scopes: ClassVar = {"GET": Scope.BROKERS_READ, "POST": Scope.BROKERS_READ}
 
     @described(
         "discoverTopics",
         "List the topics that a broker has, with their dead-letter queues",
         answer=schemas.FoundTopics,
-        refusals=[
-            HTTPStatus.NOT_FOUND,
-            HTTPStatus.CONFLICT,
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-        ],
+        refusals=UNDISCOVERED,
     )
     def get(self, _: Request, broker_id: int) -> Response:
+        """Asked of the broker itself, in 30 s at most; 503 when it is away.
+
+        By a session it is a 403: POST instead.
+        """
+        return self._discover(broker_id)
+
+    @described(
+        "discoverTopicsByPost",
+        "List the topics that a broker has, also by a session",
+        answer=schemas.FoundTopics,
+        refusals=UNDISCOVERED,
+    )
+    def post(self, _: Request, broker_id: int) -> Response:
         """Asked of the broker itself, in 30 s at most; 503 when it is away."""
+        return self._discover(broker_id)
+
+    def _discover(self, broker_id: int) -> Response:
         found = brokers.discovered(broker_id, self.principal)
         return Response({"results": [shapes.found_topic(each) for each in found]})

@@ -15,7 +15,7 @@ from apps.api.paging import Window
 from apps.api.schemas import poisons as schemas
 from apps.api.selectors import poisons
 from apps.api.shapes import poisons as shapes
-from apps.api.views.base import View, listed
+from apps.api.views.base import PostedBySessions, View, listed
 from apps.core import clock
 from apps.core.streams import flowing
 from apps.poison import reading
@@ -55,8 +55,8 @@ class Poison(View):
         return Response(shapes.poison_detail(seen, now=clock.now()))
 
 
-class Body(View):
-    scopes: ClassVar = {"GET": Scope.BODIES_READ}
+class Body(PostedBySessions):
+    scopes: ClassVar = {"GET": Scope.BODIES_READ, "POST": Scope.BODIES_READ}
 
     @described(
         "downloadBody",
@@ -65,7 +65,20 @@ class Body(View):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, request: Request, poison_id: int) -> StreamingHttpResponse:
+        """The download is an audit entry. By a session it is a 403: POST instead."""
+        return self._download(request, poison_id)
+
+    @described(
+        "downloadBodyByPost",
+        "Download the exact bytes of a message, also by a session",
+        answer=OpenApiTypes.BINARY,
+        refusals=[HTTPStatus.NOT_FOUND],
+    )
+    def post(self, request: Request, poison_id: int) -> StreamingHttpResponse:
         """The download is an audit entry."""
+        return self._download(request, poison_id)
+
+    def _download(self, request: Request, poison_id: int) -> StreamingHttpResponse:
         poison, chunks = reading.download(
             poison_id=poison_id, principal=self.principal, now=clock.now()
         )

@@ -12,6 +12,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from apps.api.authentication import credential_of
 from apps.api.idempotency import idempotent
 from apps.api.openapi import (
     EVENT_STREAM,
@@ -160,7 +161,8 @@ class Stream(View):
           else did for 15 s.
         - `reset`: what came after your last event is not known here; take a snapshot.
 
-        A stream ends now and then: go on after the id of the last event.
+        A stream ends now and then, and at once with the key that opened it: go on after
+        the id of the last event.
         """
         followed = asked.Followed.parse(
             request.query_params, last_event_id=request.headers.get("Last-Event-ID")
@@ -170,7 +172,7 @@ class Stream(View):
         if not hasattr(request, "scope"):
             raise Unavailable("This server cannot stream: run it under ASGI.")
         return StreamingHttpResponse(
-            hub.events(followed),
+            hub.events(followed, credential_of(request)),
             content_type=EVENT_STREAM,
             headers={"X-Accel-Buffering": "no"},
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from apps.brokers.hosts import Target
 from apps.brokers.ports import (
     BrokerAdmin,
     Capabilities,
@@ -18,10 +19,14 @@ from apps.brokers.ports import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerSettings:
-    """Where a broker is: `url` with its secret in the clear, and its free options."""
+    """Where a broker is: `url` with its secret in the clear, and its free options.
+
+    A client connects by `target.dial`, which checks the address that it dials.
+    """
 
     url: str = field(repr=False)
     options: Mapping[str, object] = field(default_factory=dict)
+    target: Target = field(default_factory=Target)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from apps.brokers.adapters.azure_account import Account
 from apps.brokers.adapters.azure_settings import SUFFIX, QueueSettings
 from apps.brokers.adapters.azure_wire import LARGEST_PAGE, Message, Wire, if_there
 from apps.brokers.errors import QueueExpected
@@ -52,13 +51,12 @@ class AzureTopicAdmin:
 class AzureBrokerAdmin:
     """Looks at all queues of one account."""
 
-    def __init__(self, account: Account) -> None:
-        self._account = account
-        self._wire = Wire(account)
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
 
     def ping(self) -> str:
         server = self._wire.server() or "a server that does not say what it is"
-        return f"Azure Storage Queues of {self._account.name}: {server}"
+        return f"Azure Storage Queues of {self._wire.account_name}: {server}"
 
     def discover(self) -> list[FoundTopic]:
         names = self._names()

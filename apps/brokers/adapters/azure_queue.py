@@ -22,7 +22,7 @@ from apps.brokers.adapters.azure_settings import (
     queue_name,
     usual_encoding,
 )
-from apps.brokers.adapters.azure_wire import Wire
+from apps.brokers.adapters.azure_wire import CONNECTIONS, Wire
 from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 
 # How many messages are on their way at once.
@@ -55,24 +55,23 @@ class AzureAdapter:
 
     def publisher(self, broker: BrokerSettings) -> AzurePublisher:
         usual = usual_encoding(broker)
-        wire = Wire(Account.parse(broker.url), connections=SIDE_BY_SIDE)
-        return AzurePublisher(wire, usual=usual)
+        return AzurePublisher(_wire(broker, connections=SIDE_BY_SIDE), usual=usual)
 
     def dead_letter_reader(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureDeadLetterReader:
         settings = QueueSettings.parse(broker, topic)
-        return AzureDeadLetterReader(Wire(Account.parse(broker.url)), settings)
+        return AzureDeadLetterReader(_wire(broker), settings)
 
     def topic_admin(
         self, broker: BrokerSettings, topic: TopicSettings
     ) -> AzureTopicAdmin:
         settings = QueueSettings.parse(broker, topic)
-        return AzureTopicAdmin(Wire(Account.parse(broker.url)), settings)
+        return AzureTopicAdmin(_wire(broker), settings)
 
     def broker_admin(self, broker: BrokerSettings) -> AzureBrokerAdmin:
         usual_encoding(broker)
-        return AzureBrokerAdmin(Account.parse(broker.url))
+        return AzureBrokerAdmin(_wire(broker))
 
     def queue_by_convention(self, topic: str) -> str:
         return poison_queue(queue_name(topic, field="native_name"), "")
@@ -82,3 +81,8 @@ class AzureAdapter:
 
 
 ADAPTER = AzureAdapter()
+
+
+def _wire(broker: BrokerSettings, *, connections: int = CONNECTIONS) -> Wire:
+    account, dial = Account.parse(broker.url), broker.target.dial
+    return Wire(account, dial=dial, connections=connections)

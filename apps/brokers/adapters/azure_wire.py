@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, Timeout
+from urllib3 import Timeout
 from urllib3.exceptions import (
     ConnectTimeoutError,
     HTTPError,
@@ -29,7 +29,9 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
+from apps.brokers.adapters import checked_http
 from apps.brokers.adapters.azure_account import Account
+from apps.brokers.hosts import Dial, usual_dial
 from apps.core.errors import Refused, Unavailable
 
 VERSION = "2021-12-02"
@@ -45,6 +47,9 @@ REASON_LIMIT = 300
 TURNED_AWAY = frozenset({429, 503})
 IN_TROUBLE = frozenset({408, 500, 502, 504})
 
+# By these an answer is known for Azure's; the words of another service are not quoted.
+NOT_AZURE = b"<Message>What answers there is not Azure.</Message>"
+OWN_HEADERS = ("x-ms-request-id", "x-ms-error-code", "x-ms-version")
 _CODE = re.compile(rb"<Code>([A-Za-z]{1,100})</Code>")
 _MESSAGE = re.compile(rb"<Message>([^<]{1,2000})")
 _SIGNATURE = re.compile(r"sig=[^&\s\"']+")
@@ -111,11 +116,16 @@ class Reply:
 class Wire:
     """The queues of one account. Its calls may come from several threads at once."""
 
-    def __init__(self, account: Account, *, connections: int = CONNECTIONS) -> None:
+    def __init__(
+        self,
+        account: Account,
+        *,
+        dial: Dial = usual_dial,
+        connections: int = CONNECTIONS,
+    ) -> None:
         self._account = account
         self._place = f"Azure at {account.host}:{account.port}"
-        tls = account.scheme == "https"
-        self._pool = (HTTPSConnectionPool if tls else HTTPConnectionPool)(
+        self._pool = checked_http.pools(dial)[account.scheme](
             account.host,
             account.port,
             timeout=Timeout(connect=CONNECT_SECONDS, read=REPLY_SECONDS),
@@ -124,6 +134,10 @@ class Wire:
             retries=False,
         )
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="azure")
+
+    @property
+    def account_name(self) -> str:
+        return self._account.name
 
     def each(self, call: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Make one call for each, many at a time, and return their results in order."""
@@ -212,7 +226,9 @@ class Wire:
         except (HTTPError, OSError) as error:
             raise self._lost(error) from None
         if reply.status >= 300:
-            raise self._answered(reply.status, reply.data, f"{method} {path}")
+            is_azure = any(name in reply.headers for name in OWN_HEADERS)
+            body = reply.data if is_azure else NOT_AZURE
+            raise self._answered(reply.status, body, f"{method} {path}")
         return Reply(reply.headers, reply.data)
 
     def _headers(

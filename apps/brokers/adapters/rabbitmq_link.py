@@ -129,9 +129,8 @@ def reason_of(error: Exception) -> str:
 
 def _connected(address: Address) -> socket.socket:
     try:
-        made = socket.create_connection((address.host, address.port), CONNECT_SECONDS)
+        made = address.dial(address.host, address.port, seconds=CONNECT_SECONDS)
         try:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made = _with_tls(made, address)
             made.settimeout(0)
         except BaseException:

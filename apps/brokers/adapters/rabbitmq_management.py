@@ -15,6 +15,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProtocolError
 from urllib3.exceptions import TimeoutError as NoAnswer
 
+from apps.brokers.adapters import checked_http
 from apps.brokers.adapters.rabbitmq_link import reason_of
 from apps.brokers.adapters.rabbitmq_settings import Address
 from apps.core.errors import Refused, Unavailable
@@ -33,6 +34,7 @@ class Management:
 
     def __init__(self, address: Address) -> None:
         self._url = address.management_url
+        self._dial = address.dial
         self._vhost = address.vhost
         self._user = f"{address.user}:{address.password}"
         self._pool: urllib3.PoolManager | None = None
@@ -78,6 +80,7 @@ class Management:
                 ssl_context=ssl.create_default_context() if is_tls else None,
                 headers=urllib3.make_headers(basic_auth=self._user),
             )
+            self._pool.pool_classes_by_scheme = checked_http.pools(self._dial)
         return self._pool
 
     def _get(self, *path: str, **query: object) -> Any:

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.errors import QueueMissing
+from apps.brokers.hosts import Dial, usual_dial
 from apps.core.errors import Invalid
 
 SUFFIX = "-dead"
@@ -35,6 +36,7 @@ class Address:
     vhost: str
     management_url: str
     management_is_told: bool
+    dial: Dial = field(default=usual_dial, repr=False, compare=False)
 
     @property
     def place(self) -> str:
@@ -63,6 +65,7 @@ class Address:
                 settings.options, parts.scheme, parts.hostname
             ),
             management_is_told=bool(settings.options.get("management_url")),
+            dial=settings.target.dial,
         )
 
 

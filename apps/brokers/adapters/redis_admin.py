@@ -19,7 +19,7 @@ class RedisTopicAdmin:
     """Looks at a stream with XINFO and XPENDING."""
 
     def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url)
+        self._wire = Wire(settings.url, dial=settings.dial)
         self._settings = settings
 
     def consumers(self) -> list[ConsumerPosition]:
@@ -80,7 +80,7 @@ class RedisBrokerAdmin:
     """Looks at one server with INFO and SCAN; in a cluster, at the node it is given."""
 
     def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url)
+        self._wire = Wire(settings.url, dial=settings.dial)
 
     def ping(self) -> str:
         info = text(self._wire.call("INFO", "server"))

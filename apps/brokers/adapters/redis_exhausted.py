@@ -67,24 +67,27 @@ class Exhausted:
         """Move one message, unless a consumer took it since we looked.
 
         1. Claim it, which fails when it is no longer overdue: nobody else gets it now.
+           One that was trimmed is overdue without bytes; from Redis 7 on, claiming it
+           settles it.
         2. In one MULTI, add it to the queue and settle it for its group. Killed in
            between, it is pending under our name and overdue again after the timeout.
         """
         stream, idle = self._settings.stream, self._settings.visibility_timeout
-        claim: Command = (
-            *("XCLAIM", stream, pending.group, FENCE, int(idle * 1000)),
-            *(pending.bookmark, "JUSTID"),
+        least, only = int(idle * 1000), (pending.bookmark, pending.bookmark)
+        commands: list[Command] = [
+            ("XPENDING", stream, pending.group, "IDLE", least, *only, 1),
+            ("XCLAIM", stream, pending.group, FENCE, least, pending.bookmark, "JUSTID"),
+            ("XRANGE", stream, *only),
+        ]
+        replies = zip(self._wire.together(*commands), commands, strict=True)
+        is_overdue, claimed, entries = (
+            self._wire.accepted(reply, command=command) for reply, command in replies
         )
-        find: Command = ("XRANGE", stream, pending.bookmark, pending.bookmark)
-        replies = self._wire.exchange([claim, find])
-        claimed = self._wire.accepted(replies[0], command=claim)
-        found = self._wire.accepted(replies[1], command=find)
-        if not claimed:
-            return False
-        if not found:
+        if is_overdue and not entries:
             self._settle_trimmed(pending)
+        if not claimed or not entries:
             return False
-        return self._move(pending, entries_of(found)[0], now=now)
+        return self._move(pending, entries_of(entries)[0], now=now)
 
     def _move(self, pending: _Pending, entry: Entry, *, now: datetime) -> bool:
         story = _story(pending, now=now)

@@ -23,7 +23,7 @@ class RedisPublisher:
     """Publishes with XADD; Redis' reply with the new id is the confirmation."""
 
     def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url)
+        self._wire = Wire(settings.url, dial=settings.dial)
         self._body_field = key(settings.body_field)
 
     def publish(self, messages: Sequence[Outbound]) -> list[Outcome]:

@@ -36,7 +36,7 @@ class RedisDeadLetterReader:
     NEW = b">"
 
     def __init__(self, settings: RedisStreams) -> None:
-        self._wire = Wire(settings.url)
+        self._wire = Wire(settings.url, dial=settings.dial)
         self._queue = settings.queue
         self._body_field = key(settings.body_field)
         self._cursor = self.BEGINNING

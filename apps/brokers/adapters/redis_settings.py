@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.hosts import Dial, usual_dial
 from apps.core.errors import Invalid
 
 SUFFIX = "-poison"
@@ -24,6 +25,7 @@ class RedisStreams:
     body_field: str = "body"
     max_dequeue_count: int = 5
     visibility_timeout: float = 60.0
+    dial: Dial = field(default=usual_dial, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.body_field:
@@ -61,10 +63,13 @@ def settings_of(
     broker: BrokerSettings, topic: TopicSettings | None = None
 ) -> RedisStreams:
     if topic is None:
-        return RedisStreams.from_options(broker.options, url=broker.url)
+        return RedisStreams.from_options(
+            broker.options, url=broker.url, dial=broker.target.dial
+        )
     return RedisStreams.from_options(
         {**broker.options, **topic.options},
         url=broker.url,
+        dial=broker.target.dial,
         topic=topic.topic,
         dead_letter_queue=topic.dead_letter_queue,
         max_dequeue_count=topic.max_dequeue_count,

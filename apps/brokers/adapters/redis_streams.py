@@ -1,4 +1,4 @@
-"""Redis Streams, 6.2 or later: a topic is a stream and a message is its fields.
+"""Redis Streams, from 7.0 on: a topic is a stream and a message is its fields.
 
 One field is the body (`body_field`) and the others are headers in their order; there
 is no envelope (`redis_entries` keeps every entry byte for byte).

@@ -7,6 +7,7 @@ into the exception text. So this uses its connections only: raw replies, one try
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,9 +16,10 @@ from urllib.parse import unquote, urlsplit
 
 from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool, SSLConnection
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
+from apps.brokers.hosts import Dial, usual_dial
 from apps.core.errors import Invalid, Refused, Unavailable
 
 Argument = bytes | str | int
@@ -65,14 +67,34 @@ class Answered(Refused):
         super().__init__(f"Redis refuses {about}: {reason_of(error)}")
 
 
+class Checked(Connection):
+    """A connection of redis-py that leaves the dialling to its `dial`."""
+
+    def __init__(self, *, dial: Dial, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+        self._dial = dial
+
+    def _connect(self) -> socket.socket:
+        connected = self._dial(
+            self.host, self.port, seconds=self.socket_connect_timeout
+        )
+        connected.settimeout(self.socket_timeout)
+        return connected
+
+
+class CheckedTLS(SSLConnection, Checked):
+    """The same with TLS, whose certificate has to be that of the host's name."""
+
+
 class Wire:
     """One server of one URL, for one thread."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, dial: Dial = usual_dial) -> None:
         settings = _connection_settings(url)
         self._place = f"Redis at {settings['host']}:{settings['port']}"
         self._pool = ConnectionPool(
             **settings,
+            dial=dial,
             protocol=2,
             socket_connect_timeout=CONNECT_SECONDS,
             socket_timeout=REPLY_SECONDS,
@@ -145,7 +167,13 @@ def code_of(error: ResponseError) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Say in one short line what redis-py or the server said."""
+    """Say in one short line what redis-py or the server said.
+
+    What speaks another protocol is not quoted: whoever may try a broker could read what
+    any service tells of itself.
+    """
+    if isinstance(error, InvalidResponse):
+        return "what answers there is not Redis"
     text = f"{getattr(error, 'status_code', None) or ''} {error}"
     return " ".join(text.split())[:REASON_LIMIT] or type(error).__name__
 
@@ -164,7 +192,7 @@ def _connection_settings(url: str) -> dict[str, Any]:
         port, database = parts.port or 6379, int(parts.path.strip("/") or 0)
     except ValueError:
         raise _unusable() from None
-    known = {"redis": Connection, "rediss": SSLConnection}
+    known = {"redis": Checked, "rediss": CheckedTLS}
     if parts.scheme not in known or not parts.hostname or parts.query or parts.fragment:
         raise _unusable()
     return {

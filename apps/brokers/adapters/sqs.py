@@ -85,7 +85,7 @@ ADAPTER = SqsAdapter()
 
 
 def _place(broker: BrokerSettings) -> Place:
-    return Place.of(broker.url, broker.options)
+    return Place.of(broker.url, broker.options, dial=broker.target.dial)
 
 
 def _checked(topic: TopicSettings) -> TopicSettings:

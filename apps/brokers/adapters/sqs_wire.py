@@ -28,7 +28,9 @@ from botocore.exceptions import (
 from botocore.loaders import create_loader
 from botocore.session import Session as BotocoreSession
 
+from apps.brokers.adapters import checked_http
 from apps.brokers.errors import QueueMissing
+from apps.brokers.hosts import Dial, usual_dial
 from apps.core.errors import Invalid, Refused, Unavailable
 
 CONNECT_SECONDS = 5.0
@@ -133,9 +135,12 @@ class Place:
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
     endpoint: str | None = None
+    dial: Dial = field(default=usual_dial, repr=False, compare=False)
 
     @classmethod
-    def of(cls, url: str, options: Mapping[str, object]) -> Self:
+    def of(
+        cls, url: str, options: Mapping[str, object], *, dial: Dial = usual_dial
+    ) -> Self:
         """Read an address, sqs://[access-key:secret-key@]region, and its options."""
         # Errors of the URL parser quote what they stumble over, maybe a secret.
         try:
@@ -152,6 +157,7 @@ class Place:
             access_key=unquote(parts.username) if parts.username else None,
             secret_key=unquote(parts.password) if parts.password else None,
             endpoint=_endpoint(options),
+            dial=dial,
         )
 
     def __str__(self) -> str:
@@ -233,19 +239,31 @@ class Wire:
             )
             endpoint = self.place.endpoint
             self._client = session.client("sqs", endpoint_url=endpoint, config=once)
+            _check_addresses(self._client, self.place.dial)
         return self._client
 
     def _translated(self, error: ClientError, about: str) -> Unavailable | Answered:
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
         told = error.response.get("Error", {})
-        code = _code_of(told.get("Code", ""))
-        words = _said(code, told.get("Message", ""))
+        code, message = _code_of(told.get("Code", "")), told.get("Message", "")
+        if not code or code.isdigit():
+            # botocore found no code of AWS: it is another service, not to be quoted.
+            code, message = f"HTTP {status}", "what answers there is not SQS"
+        words = _said(code, message)
         if code in _THROTTLED or code in _STRANGERS:
             return Unavailable(f"{self.place} says: {words}")
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
         if status >= 500:
             return Lost(f"{self.place} says: {words}")
         kind = NoSuchQueue if code in MISSING else Answered
-        return kind(code, told.get("Message", ""), about=about)
+        return kind(code, message, about=about)
+
+
+def _check_addresses(client: Any, dial: Dial) -> None:
+    """Have a client's connections made by `dial`, for which botocore has no setting."""
+    session = client._endpoint.http_session  # noqa: SLF001 - see above
+    pools = session._pool_classes_by_scheme  # noqa: SLF001
+    for scheme, pool in pools.items():
+        pools[scheme] = checked_http.derived(pool, dial)
 
 
 def is_final(failed: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.urls import reverse
 
 from apps.capture.models import Lane, LaneState
+from apps.core import session_usage
 from apps.dashboard.selectors.positions import lane_state
 from apps.reports.models import Day, Run
 from apps.reports.services.planning import is_overdue
@@ -101,6 +102,7 @@ def look(principal: Principal, *, now: datetime) -> Work:
             *_alarms_of_brokers(mine, now=now),
             *_alarms_of_lanes(mine, now=now),
             *_alarms_of_worker(worker),
+            *_alarms_of_sessions(),
         ],
     )
 
@@ -231,6 +233,22 @@ def _alarms_of_worker(worker: Sign) -> list[Alarm]:
             told="operations wait until one runs; the last was heard",
             at=worker.at,
             href=reverse("operations"),
+        )
+    ]
+
+
+def _alarms_of_sessions() -> list[Alarm]:
+    """Say when Postgres has few sessions left, while pages still get one."""
+    usage = session_usage.usage()
+    if not usage.is_short:
+        return []
+    return [
+        Alarm(
+            what="Sessions of Postgres",
+            state="short",
+            told=f"{usage}; without one no process starts and no operation runs: "
+            f"{usage.remedy}",
+            href=f"{reverse('positions')}#lanes",
         )
     ]
 

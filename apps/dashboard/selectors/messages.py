@@ -31,9 +31,13 @@ from apps.triage.models import Item
 MOST_SHOWN = 20
 MASKED = "••••••"
 SHOWN_BYTES_OF_HEADER = 1024
+# Within a name that is written without its signs and capitals; and as a word alone.
 _SENSITIVE = re.compile(
-    r"auth|cookie|token|secret|passw|credential|api.?key", re.IGNORECASE
+    "auth|cookie|token|secret|passw|credential|apikey|accesskey|privatekey|accountkey"
+    "|sharedkey|bearer|signature|sessionid|connectionstring"
 )
+_SENSITIVE_WORDS = frozenset({"jwt", "pwd", "sas", "sig", "otp", "pin", "ssn", "dsn"})
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,8 +150,14 @@ def _start(text: bytes) -> str:
 
 
 def is_secret(header: str) -> bool:
-    """Check whether a header's name says that its value is a secret."""
-    return _SENSITIVE.search(header) is not None
+    """Check whether a header's name says that its value is a secret.
+
+    It may be written x-session-id, x_session_id, sessionId or SESSIONID.
+    """
+    words = [word.lower() for word in _WORDS.findall(header)]
+    if _SENSITIVE.search("".join(words)):
+        return True
+    return not _SENSITIVE_WORDS.isdisjoint(words)
 
 
 def _detail(

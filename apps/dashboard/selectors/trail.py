@@ -1,50 +1,194 @@
-"""The audit trail as its page shows it."""
+"""The audit trail as its page and its files show it."""
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Final
 
-from django.db.models import QuerySet
+from django.urls import reverse
+from django.utils.http import urlencode
 
+from apps.audit.filters import AT_ONCE, TrailFilter, in_pieces
 from apps.audit.models import Entry
-from apps.dashboard.paging import Cursor, Page, page
+from apps.brokers.models import Broker, Topic
+from apps.core.errors import Invalid
+from apps.dashboard.paging import NumberCursor, NumberedPage, page_by_number
+from apps.dashboard.trail_changes import Details
+from apps.dashboard.trail_sentences import sentence
+from apps.team.models import ApiKey, User
+
+MOST_EXPORTED: Final = 100_000
+MOST_SUGGESTED: Final = 200
+# The kinds of subjects that have a page by their number, and what pages call them.
+NUMBERED: Final = {
+    "operation": "operation",
+    "poison": "message",
+    "problem": "problem",
+    "position": "position",
+    "skip": "skip",
+}
+LABELS: Final = {"api_key": "Key", "user": "Account"}
+LONGEST_NUMBER: Final = 18
+COLUMNS: Final = (
+    *("seq", "at", "actor", "action", "subject", "reason", "source"),
+    *("sentence", "detail", "hash"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """Which entries; what is empty filters nothing. Days are UTC, both included."""
+class TrailRow:
+    """An entry in words; `href` is where its subject is shown, if it is."""
 
-    actor: str = ""
-    action: str = ""
-    subject: str = ""
-    since: date | None = None
-    until: date | None = None
-
-    @property
-    def as_query(self) -> dict[str, str]:
-        """Spell it as the API's parameters, those left empty left out."""
-        spelled = {
-            "actor": self.actor,
-            "action": self.action,
-            "subject": self.subject,
-            "from": self.since.isoformat() if self.since else "",
-            "to": self.until.isoformat() if self.until else "",
-        }
-        return {name: value for name, value in spelled.items() if value}
+    entry: Entry
+    sentence: str
+    details: Details
+    label: str
+    href: str
 
 
-def find(wanted: Wanted, cursor: Cursor | None) -> Page[Entry]:
-    return page(_matching(wanted), field="at", cursor=cursor)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrailPage:
+    rows: Sequence[TrailRow]
+    newer: NumberCursor | None
+    older: NumberCursor | None
 
 
-def _matching(wanted: Wanted) -> QuerySet[Entry]:
-    exact = {"actor": wanted.actor, "action": wanted.action, "subject": wanted.subject}
-    entries = Entry.objects.filter(
-        **{name: text for name, text in exact.items() if text}
+def find(
+    wanted: TrailFilter, cursor: NumberCursor | None, *, sees_people: bool
+) -> TrailPage:
+    """Cut a page out of the trail; people have pages for who may see them."""
+    page: NumberedPage[Entry] = page_by_number(wanted.matching(), cursor)
+    rows = _rows(page.rows, sees_people=sees_people)
+    return TrailPage(rows=rows, newer=page.newer, older=page.older)
+
+
+def actors() -> list[str]:
+    """List people and keys by the names that the trail has for them."""
+    people = User.objects.order_by("username").values_list("username", flat=True)
+    keys = ApiKey.objects.order_by("name").values_list("name", flat=True)
+    return [
+        *(f"user:{name}" for name in people[:MOST_SUGGESTED]),
+        *(f"key:{name}" for name in keys[:MOST_SUGGESTED]),
+    ]
+
+
+def export(wanted: TrailFilter) -> Iterator[Entry]:
+    """Give all that match, newest first; raises Invalid where that is too many."""
+    entries = wanted.matching()
+    if entries[MOST_EXPORTED : MOST_EXPORTED + 1].exists():
+        remedy = f"a file has at most {MOST_EXPORTED:,} entries; choose fewer days"
+        raise Invalid("from", remedy)
+    return in_pieces(entries)
+
+
+def cells(entries: Iterable[Entry]) -> Iterator[Sequence[object]]:
+    """Write each entry as a row under COLUMNS."""
+    for entry in entries:
+        yield (
+            *(entry.seq, _stamp(entry.at), entry.actor, entry.action),
+            *(entry.subject, entry.reason, entry.source, sentence(entry)),
+            *(json.dumps(entry.detail, sort_keys=True), bytes(entry.hash).hex()),
+        )
+
+
+def lines(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """Write each entry as a line of JSON, many lines at a time.
+
+    `record` is the text that `hash` covers behind the hash of the entry before.
+    """
+    rows = iter(entries)
+    while piece := list(islice(rows, AT_ONCE)):
+        yield "".join(f"{json.dumps(_members(each))}\n" for each in piece).encode()
+
+
+def _members(entry: Entry) -> dict[str, object]:
+    return {
+        "seq": entry.seq,
+        "at": _stamp(entry.at),
+        "actor": entry.actor,
+        "action": entry.action,
+        "subject": entry.subject,
+        "reason": entry.reason,
+        "source": entry.source,
+        "sentence": sentence(entry),
+        "detail": entry.detail,
+        "record": entry.record,
+        "hash": bytes(entry.hash).hex(),
+    }
+
+
+def _stamp(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _rows(entries: Sequence[Entry], *, sees_people: bool) -> list[TrailRow]:
+    subjects = [str(entry.subject) for entry in entries]
+    places = _places(subjects) | (_places_of_people(subjects) if sees_people else {})
+    return [_row(entry, places) for entry in entries]
+
+
+def _row(entry: Entry, places: Mapping[str, str]) -> TrailRow:
+    label, href = _link(entry, places)
+    return TrailRow(
+        entry=entry,
+        sentence=sentence(entry),
+        details=Details.of(entry),
+        label=label,
+        href=href,
     )
-    if wanted.since:
-        entries = entries.filter(at__gte=datetime.combine(wanted.since, time.min, UTC))
-    if wanted.until:
-        entries = entries.filter(at__lte=datetime.combine(wanted.until, time.max, UTC))
-    return entries
+
+
+def _link(entry: Entry, places: Mapping[str, str]) -> tuple[str, str]:
+    kind, _, name = str(entry.subject).partition(":")
+    if kind == "report":
+        return f"Report {name}", _report(entry)
+    if kind in NUMBERED and name.isascii() and name.isdigit():
+        page = NUMBERED[kind]
+        href = reverse(page, args=[name]) if len(name) <= LONGEST_NUMBER else ""
+        return f"{page.capitalize()} {name}", href
+    label = f"{LABELS.get(kind, kind.capitalize())} {name}"
+    return label, places.get(str(entry.subject), "")
+
+
+def _report(entry: Entry) -> str:
+    detail = entry.detail if isinstance(entry.detail, Mapping) else {}
+    days = {name: str(detail.get(name, "")) for name in ("from", "to")}
+    return f"{reverse('reports')}?{urlencode(days)}"
+
+
+def _places(subjects: Iterable[str]) -> dict[str, str]:
+    """Find the pages of those topics, lanes and brokers that are still here."""
+    names = _names(subjects)
+    topics = Topic.objects.filter(name__in=names["topic"] | names["lane"])
+    brokers = Broker.objects.filter(name__in=names["broker"])
+    places = dict[str, str]()
+    for name, pk in topics.values_list("name", "pk"):
+        href = reverse("topic", args=[pk])
+        places |= {f"topic:{name}": href, f"lane:{name}": href}
+    for name, pk in brokers.values_list("name", "pk"):
+        places[f"broker:{name}"] = reverse("broker", args=[pk])
+    return places
+
+
+def _places_of_people(subjects: Iterable[str]) -> dict[str, str]:
+    """Find the pages of people, and the one of all keys."""
+    names = _names(subjects)
+    people = User.objects.filter(username__in=names["user"])
+    places = {f"api_key:{name}": reverse("keys") for name in names["api_key"]}
+    for name, pk in people.values_list("username", "pk"):
+        places[f"user:{name}"] = reverse("person", args=[pk])
+    return places
+
+
+def _names(subjects: Iterable[str]) -> Mapping[str, set[str]]:
+    """Gather the names by the kind that stands before them."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for subject in subjects:
+        kind, _, name = subject.partition(":")
+        names[kind].add(name)
+    return names

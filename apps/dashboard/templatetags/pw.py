@@ -24,21 +24,15 @@ from apps.dashboard.definitions import DEFINITIONS
 from apps.dashboard.paging import Count
 from apps.dashboard.selectors.operations import OperationRow, Standing
 from apps.dashboard.stack import app_frames
+from apps.dashboard.trail_sentences import sentence
 from apps.poison.models import Poison
 from apps.poison.query import Query, Term
 from apps.triage.states import Verb
 
 register = template.Library()
 register.filter(app_frames)
+register.filter(sentence)
 
-# Where an audit entry's subject has a page.
-PAGES_OF = {
-    "operation": "operation",
-    "poison": "message",
-    "problem": "problem",
-    "position": "position",
-    "skip": "skip",
-}
 # State = word + glyph + colour, so that none of the three has to be seen.
 PILLS = {
     "new": ("New", "●", "info"),
@@ -69,6 +63,7 @@ PILLS |= {
     "up": ("Up", "✓", "ok"),
     "partly up": ("Not all up", "◐", "warn"),
     "stopped": ("Stopped", "!", "danger"),
+    "short": ("Running short", "◐", "danger"),
     "resting": ("All paused", "‖", ""),
     "late": ("Late", "◐", "warn"),
     "failed": ("Failed", "!", "danger"),
@@ -102,6 +97,10 @@ PILLS |= {
     "removed": ("Removed", "✕", ""),
     "expired": ("Expired", "○", ""),
     "passed": ("Passed", "✓", "ok"),
+    # Of people and keys.
+    "usable": ("Usable", "✓", "ok"),
+    "revoked": ("Revoked", "✕", ""),
+    "disabled": ("Disabled", "✕", ""),
 }
 VERBS: Mapping[str, str] = {
     Verb.REDRIVE: "Requeue",
@@ -291,16 +290,6 @@ def search(**terms: object) -> str:
     """Link to what has all these terms: `{% search topic=name is="open" %}`."""
     query = Query(tuple(Term(key, str(value)) for key, value in terms.items()))
     return "?" + urlencode({"q": str(query)})
-
-
-@register.simple_tag
-def subject(text: str) -> SafeString:
-    """Name what an entry is about, as a link where it has a page."""
-    kind, _, number_ = text.partition(":")
-    page = PAGES_OF.get(kind)
-    if page is None or not number_.isdigit():
-        return legible(text)
-    return format_html('<a href="{}">{}</a>', reverse(page, args=[number_]), text)
 
 
 @register.filter

@@ -5,18 +5,27 @@ from __future__ import annotations
 from datetime import timedelta
 from http import HTTPStatus
 from math import ceil
+from typing import Any
+from urllib.parse import urlencode
 
+from csp.decorators import csp_update
 from django.conf import settings
+from django.contrib.auth import login
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
+from apps.core import clock
+from apps.core.errors import PoisonwebError
 from apps.dashboard import asks
 from apps.dashboard.doors import SignedIn
-from apps.dashboard.forms import SignInForm
+from apps.dashboard.forms import CodeForm, SignInForm
 from apps.dashboard.preferences import ONE_YEAR, wanted
+from apps.dashboard.views import errors
+from apps.team import second_factor, second_factor_session, sign_in
 
 
 class SignIn(LoginView):
@@ -26,13 +35,69 @@ class SignIn(LoginView):
     form_class = SignInForm
     redirect_authenticated_user = True
 
-    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        response = super().form_invalid(form)
-        delay: timedelta | None = getattr(form, "delay", None)
-        if delay is not None:
-            response.status_code = HTTPStatus.TOO_MANY_REQUESTS
-            response["Retry-After"] = str(ceil(delay.total_seconds()))
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        oidc = settings.POISONWEB_OIDC
+        name = None if oidc is None else oidc.name
+        return super().get_context_data(provider=name, **kwargs)
+
+    def render_to_response(
+        self, context: dict[str, Any], **kwargs: Any
+    ) -> HttpResponse:
+        """Let the provider's button lead there, and to no other site."""
+        response = super().render_to_response(context, **kwargs)
+        oidc = settings.POISONWEB_OIDC
+        if oidc is None:
+            return response
+        # The decorator marks the response for the middleware.
+        csp_update({"form-action": [oidc.origin]})(lambda _: response)(self.request)
         return response
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        """Sign in, or ask for a code first where the person has a second factor."""
+        user = form.get_user()
+        if not second_factor.is_set(user):
+            return super().form_valid(form)
+        second_factor_session.ask(self.request, user, now=clock.now())
+        wanted = urlencode({self.redirect_field_name: self.get_redirect_url()})
+        return redirect(f"{reverse('sign-in-code')}?{wanted}")
+
+    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
+        return _with_delay(super().form_invalid(form), form)
+
+
+class SignInCode(LoginView):
+    """Ask whose password was right for a code of their second factor."""
+
+    template_name = "registration/sign_in_code.html"
+    form_class = CodeForm  # type: ignore[assignment]  # the view asks no more of it
+    redirect_authenticated_user = True
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if second_factor_session.asked(request, now=clock.now()) is None:
+            return redirect("sign-in")
+        return super().get(request, *args, **kwargs)
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return super().post(request, *args, **kwargs)
+        except PoisonwebError as unreadable:
+            return errors.told(request, unreadable)
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        login(self.request, form.get_user(), backend=sign_in.BY_PASSWORD)
+        second_factor_session.note_proof(self.request)
+        return redirect(self.get_success_url())
+
+    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
+        return _with_delay(super().form_invalid(form), form)
+
+
+def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpResponse:
+    delay: timedelta | None = getattr(form, "delay", None)
+    if delay is not None:
+        response.status_code = HTTPStatus.TOO_MANY_REQUESTS
+        response["Retry-After"] = str(ceil(delay.total_seconds()))
+    return response
 
 
 @require_POST

@@ -98,10 +98,20 @@ def test(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_READ)
 def discover(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Ask the broker what it has, and observe what is chosen of it."""
+    """Ask the broker what it has, once somebody presses the button."""
     broker = registering.one(broker_id=broker_id)
     if request.method != "POST":
-        return _discover(request, broker)
+        return render(request, "brokers/ask.html", {"broker": broker})
+    return _discover(request, broker)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BROKERS_WRITE)
+def observe(request: SignedIn, broker_id: int) -> HttpResponse:
+    """Observe what is chosen of what the broker has."""
+    if request.method != "POST":
+        return redirect("broker-discover", broker_id)  # the page of a refusal, reloaded
+    broker = registering.one(broker_id=broker_id)
     try:
         number = _observe(request, broker)
     except (Invalid, Refused, Unavailable) as wrong:
@@ -113,7 +123,6 @@ def discover(request: SignedIn, broker_id: int) -> HttpResponse:
 def _observe(request: SignedIn, broker: Broker) -> int:
     """Register what was chosen, and observe what of it has a dead-letter queue."""
     principal, now = request.user.principal, clock.now()
-    principal.require(Scope.BROKERS_WRITE)
     found = brokers.chosen(
         broker,
         request.POST.getlist("topics"),
@@ -174,7 +183,7 @@ def _form(
 def _discover(
     request: SignedIn, broker: Broker, *, wrong: PoisonwebError | None = None
 ) -> HttpResponse:
-    principal, name = request.user.principal, request.GET.get("name", "")
+    principal, name = request.user.principal, request.POST.get("name", "")
     found = None
     try:
         found = brokers.discovered(broker, name, principal, now=clock.now())

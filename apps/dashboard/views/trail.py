@@ -1,18 +1,24 @@
-"""The audit trail, and whether it is whole."""
+"""The audit trail: page, files, and whether it is whole."""
 
 from __future__ import annotations
 
-from django.http import HttpResponse
+from collections.abc import Iterator
+
+from django.http import HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_http_methods
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.audit import verification
+from apps.audit.filters import PARAMETERS, TEXT_LIMIT, TrailFilter
+from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.core import clock
-from apps.dashboard import curl
+from apps.core.errors import Invalid
+from apps.core.streams import flowing
+from apps.dashboard import curl, spreadsheet
 from apps.dashboard.doors import SignedIn, needs
-from apps.dashboard.forms import TrailForm
-from apps.dashboard.paging import Cursor
+from apps.dashboard.paging import NumberCursor
 from apps.dashboard.selectors import checkpoint, trail
 from apps.team.rights import Scope
 
@@ -20,16 +26,66 @@ from apps.team.rights import Scope
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.AUDIT_READ)
 def index(request: SignedIn) -> HttpResponse:
-    form = TrailForm(request.GET)
-    wanted = form.wanted
-    cursor = Cursor.parse(request.GET.get("cursor", ""))
+    request.user.principal.require_trail()
+    params = _params(request)
+    page, wrong = None, None
+    try:
+        wanted = TrailFilter.parse(params)
+        cursor = NumberCursor.parse(request.GET.get("cursor", ""))
+        page = trail.find(wanted, cursor, sees_people=request.user.is_admin)
+    except Invalid as invalid:
+        wrong = invalid
     context = {
-        "form": form,
-        "wanted": wanted,
-        "actions": list(Action),
+        "params": {name: params.get(name, "") for name in PARAMETERS},
+        "told": params,
+        "query": urlencode(params),
+        "actions": sorted(Action),
+        "actors": trail.actors(),
+        "most": trail.MOST_EXPORTED,
+        "longest": TEXT_LIMIT,
         "checkpoint": checkpoint.status(now=clock.now()),
-        "page": trail.find(wanted, cursor),
+        "page": page,
+        "wrong": wrong,
         "verdict": verification.verify() if request.method == "POST" else None,
-        "curl": curl.get(request, "/api/v1/audit", **wanted.as_query),
+        "curl": curl.get(request, "/api/v1/audit", **params),
     }
-    return render(request, "audit/list.html", context, status=form.status)
+    return render(request, "audit/list.html", context, status=422 if wrong else 200)
+
+
+@require_safe
+@needs(Scope.AUDIT_READ)
+def download_csv(request: SignedIn) -> StreamingHttpResponse:
+    """Give what the filters leave as CSV; raises Invalid where that is too much."""
+    rows = trail.cells(_exported(request))
+    chunks = spreadsheet.lines(trail.COLUMNS, rows)
+    return _file(request, chunks, kind="text/csv; charset=utf-8", suffix="csv")
+
+
+@require_safe
+@needs(Scope.AUDIT_READ)
+def download_ndjson(request: SignedIn) -> StreamingHttpResponse:
+    """Give what the filters leave as lines of JSON; raises Invalid for too much."""
+    chunks = trail.lines(_exported(request))
+    return _file(request, chunks, kind="application/x-ndjson", suffix="ndjson")
+
+
+def _params(request: SignedIn) -> dict[str, str]:
+    """Give the filters that are set; blanks around a typed one mean nothing."""
+    typed = {name: request.GET.get(name, "").strip() for name in PARAMETERS}
+    return {name: value for name, value in typed.items() if value}
+
+
+def _exported(request: SignedIn) -> Iterator[Entry]:
+    request.user.principal.require_trail()
+    return trail.export(TrailFilter.parse(_params(request)))
+
+
+def _file(
+    request: SignedIn, chunks: Iterator[bytes], *, kind: str, suffix: str
+) -> StreamingHttpResponse:
+    name = f"audit-{clock.now():%Y-%m-%d}.{suffix}"
+    return StreamingHttpResponse(
+        flowing(request, chunks),
+        content_type=kind,
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )

@@ -12,6 +12,7 @@ from apps.audit.services import Action
 from apps.core.errors import Absent, Invalid
 from apps.core.text import storable
 from apps.poison import services as poison
+from apps.poison.query import Query
 from apps.team.rights import Principal, Scope
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
@@ -20,6 +21,8 @@ from apps.triage.services.selection import REASON_LIMIT, Ask, Route
 from apps.triage.states import CONFIRMED, State, Verb
 
 MOST_REASONS = 5
+MOST_LOOKED_AT = 1_000
+MOST_PROBLEMS = 100
 ROUTE_CHANGED = "Where the messages go, or their order, was changed after the preview."
 
 
@@ -120,9 +123,27 @@ def _confirm(
         reason=reason,
         source=principal.source,
         now=now,
-        detail={**described(operation), "will_act": number},
+        detail={
+            **described(operation),
+            "will_act": number,
+            "problems": _problems(operation, number),
+        },
     )
     return None
+
+
+def _problems(operation: Operation, number: int) -> list[int]:
+    """Name the problems that it decides on, unless that takes long or they are many."""
+    query = Query.parse(operation.query or "")
+    if named := query.value_of("problem"):
+        problems = sorted({int(each) for each in named.split(",")})
+    elif number > MOST_LOOKED_AT:
+        return []
+    else:
+        place = "poison__problem_id"
+        found = operation.items.waiting().order_by(place).values_list(place, flat=True)
+        problems = list(found.distinct()[: MOST_PROBLEMS + 1])
+    return problems if len(problems) <= MOST_PROBLEMS else []
 
 
 def _why_nothing_is_left(operation: Operation) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from apps.core import lock
-from apps.team import sign_in
+from apps.team import sessions, sign_in
 from apps.team.models import IdempotencyKey
 from apps.triage.models import Operation, WorkerBeat
 
@@ -53,11 +53,12 @@ def orphans(*, now: datetime) -> Orphans:
 
 
 def prune(*, now: datetime) -> Pruned:
-    """Delete previews that nobody confirmed in time, and old idempotency keys."""
+    """Delete what is too old: previews, idempotency keys, sessions, wrong passwords."""
     stale = Operation.objects.stale(now)
     previews = stale.count()
     stale.delete()
     old = IdempotencyKey.objects.filter(created_at__lt=now - IDEMPOTENCY_KEYS_LIVE)
     keys, _ = old.delete()
     sign_in.prune(now=now)
+    sessions.prune(now=now)
     return Pruned(previews=previews, idempotency_keys=keys)

@@ -16,8 +16,9 @@ from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
-from django.db import OperationalError, connection
+from django.db import OperationalError, ProgrammingError, connection
 from django.db.migrations.loader import MigrationLoader
+from psycopg.errors import InsufficientPrivilege
 
 from apps.brokers import allow_list
 from apps.brokers import services as brokers
@@ -25,10 +26,12 @@ from apps.capture import partitions, watching
 from apps.capture.models import Lane, Mode
 from apps.core import clock, lock
 from apps.core.actor import Actor
+from apps.core.errors import Invalid, Refused
 from apps.core.text import one_line
 from apps.team import services as team
 from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role, Scope
+from poisonweb import application_role
 from poisonweb.embedded.secrets import secret, write_private
 
 SET_UP = Actor.system("set-up")
@@ -51,14 +54,23 @@ class Command(BaseCommand):
             with _taking_turns():
                 _refuse_newer()
                 call_command("migrate", interactive=False, verbosity=0)
+                _grant_application_role()
                 partitions.make(today=clock.now().date())
                 _collect_static(settings.STATIC_ROOT)
                 _make_admin(settings.POISONWEB_VAR / "admin-password")
                 allow_list.write(actor=SET_UP, now=clock.now())
                 if settings.POISONWEB_DEMO and settings.POISONWEB_REDIS_URL:
                     _make_sample(settings.POISONWEB_VAR / "sample-api-key")
+        except (Invalid, Refused) as refusal:
+            raise CommandError(str(refusal)) from refusal
         except OperationalError as trouble:
             raise CommandError(f"the database: {one_line(str(trouble))}") from trouble
+        except ProgrammingError as trouble:
+            if not isinstance(trouble.__cause__, InsufficientPrivilege):
+                raise
+            why = one_line(str(trouble))
+            remedy = "let DATABASE_URL name the owner of the tables"
+            raise CommandError(f"the database: {why}: {remedy}.") from trouble
 
 
 @contextmanager
@@ -81,6 +93,14 @@ def _refuse_newer() -> None:
             f"the database was used by a newer Poisonweb ({'.'.join(unknown[-1])} is "
             "unknown here): bring this one up to date, or choose another database."
         )
+
+
+def _grant_application_role() -> None:
+    """Give the role that the processes work as its rights, where there is one."""
+    role = settings.POISONWEB_APPLICATION_ROLE
+    if role:
+        password = settings.POISONWEB_APPLICATION_PASSWORD
+        application_role.grant(role=role, password=password)
 
 
 def _collect_static(root: Path) -> None:

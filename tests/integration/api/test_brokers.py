@@ -266,6 +266,7 @@ def test_a_key_of_some_topics_discovers_only_those(
 ) -> None:
     stream.xadd("orders.eu", {"body": b"1"})
     stream.xadd("invoices", {"body": b"1"})
+    registered(program(), name="orders.us")
     mine = program(topics=["orders.*"])
 
     told = mine.get(f"brokers/{ours}/discover").json["results"]
@@ -282,6 +283,19 @@ def test_a_broker_that_is_away_is_a_503_without_its_secret(
 
     assert told.status == 503
     assert b"sesame" not in told.response.content
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a\r\nb", "\x1b[1m", "a\x85", "\u202eb", "a\u2028b", " a", "a ", "a\u200bb"],
+)
+def test_a_name_of_a_topic_is_one_that_people_can_see(
+    admin: Caller, ours: int, name: str
+) -> None:
+    told = registered(admin, name=name, dead_letter_queue="orders-poison")
+
+    assert (told.status, told.pointers) == (422, ["/name"])
+    assert not Topic.objects.exists()
 
 
 def test_a_topic_is_registered_with_its_policies_and_its_lane(
@@ -549,9 +563,24 @@ def test_a_key_sees_and_changes_only_its_topics(admin: Caller, ours: int) -> Non
         mine.send("DELETE", f"brokers/{ours}"),
     ]
 
-    assert [answer.status for answer in answers] == [403, 404, 403, 403, 403]
+    assert [answer.status for answer in answers] == [403, 404, 403, 403, 404]
     assert mine.get("topics").results == []
     assert Topic.objects.get().owner == ""
+
+
+def test_a_key_of_some_topics_sees_only_the_brokers_that_carry_any(
+    admin: Caller, ours: int
+) -> None:
+    other = admin.post("brokers", new(name="other")).json["id"]
+    registered(admin)
+    mine, stranger = program(topics=["orders"]), program(topics=["invoices"])
+
+    assert [each["id"] for each in mine.get("brokers").results] == [ours]
+    assert stranger.get("brokers").results == []
+    for broker, status in ((ours, 200), (other, 404)):
+        assert mine.get(f"brokers/{broker}").status == status
+        assert mine.post(f"brokers/{broker}/test").status == status
+    assert mine.get(f"brokers/{other}/discover").status == 404
 
 
 def test_an_operator_reads_and_an_admin_writes() -> None:

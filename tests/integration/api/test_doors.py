@@ -45,6 +45,7 @@ NEEDED = {
     "GET poisons": Scope.POISONS_READ,
     "GET poisons/1": Scope.POISONS_READ,
     "GET poisons/1/body": Scope.BODIES_READ,
+    "POST poisons/1/body": Scope.BODIES_READ,
     "GET problems": Scope.PROBLEMS_READ,
     "GET operations": Scope.OPERATIONS_READ,
     "POST operations": Scope.OPERATIONS_WRITE,
@@ -68,6 +69,7 @@ NEEDED = {
     "DELETE brokers/1": Scope.BROKERS_WRITE,
     "POST brokers/1/test": Scope.BROKERS_WRITE,
     "GET brokers/1/discover": Scope.BROKERS_READ,
+    "POST brokers/1/discover": Scope.BROKERS_READ,
     "GET topics": Scope.BROKERS_READ,
     "POST topics": Scope.BROKERS_WRITE,
     "PATCH topics": Scope.BROKERS_WRITE,
@@ -175,6 +177,22 @@ def test_a_session_needs_the_csrf_token_to_act_and_not_to_read() -> None:
     assert bare.get("operations").status == 200
     allowed = signed_in.post("operations/preview", {"verb": "redrive", "q": ""})
     assert allowed.status == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("path", ["poisons/1/body", "brokers/1/discover"])
+def test_a_link_followed_with_a_session_takes_no_body_and_asks_no_broker(
+    method: str, path: str
+) -> None:
+    """A link on another site carries the session, so its maker would act as anna."""
+    signed_in = person(Role.ADMIN, reads_bodies=True)
+
+    refused = signed_in.client.generic(method, f"/api/v1/{path}")
+
+    assert refused.status_code == 403
+    assert program().get(path).status == 404
+    assert signed_in.post(path).status == 404
+    assert Caller(client=signed_in.client).post(path).status == 403
 
 
 def test_a_person_who_was_shut_out_is_out_at_once() -> None:

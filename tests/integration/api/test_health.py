@@ -19,11 +19,13 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
 from apps.api import health
-from apps.brokers.models import Topic
+from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.core import clock
+from apps.core.session_usage import SPARE
 from apps.triage.services import upkeep
 from tests.integration.api.caller import program
+from tests.sessions import sessions_left
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,6 +67,16 @@ def ready() -> tuple[int, dict[str, Any]]:
     return response.status_code, told["dependencies"]
 
 
+@pytest.mark.usefixtures("orders")
+def test_a_stranger_learns_no_name_of_a_broker() -> None:
+    Broker.objects.update(name="secret-project")
+
+    response = Client().get("/readyz")
+
+    assert response.json()["dependencies"]["brokers"] == {"unknown": 1}
+    assert "secret-project" not in response.content.decode()
+
+
 def say(topic: Topic, state: str, seen_at: datetime) -> None:
     Lane.objects.filter(topic=topic).update(state=state, seen_at=seen_at)
 
@@ -84,13 +96,19 @@ def test_nobody_posts_to_them(path: str) -> None:
 def test_all_is_up(orders: Topic, now: datetime) -> None:
     say(orders, "running", now)
 
-    assert ready() == (
+    status, told = ready()
+    sessions = told.pop("sessions")
+
+    assert sessions["state"] == "up"
+    assert 1 <= sessions["used"] < sessions["most"]
+    assert "remedy" not in sessions
+    assert (status, told) == (
         200,
         {
             "postgres": "up",
             "migrations": "up",
             "lanes": "up",
-            "brokers": {"redis": "up"},
+            "brokers": {"up": 1},
             "worker": "up",
             "celery_broker": "up",
         },
@@ -117,7 +135,7 @@ def test_a_lane_that_was_not_heard_of_is_away_and_its_broker_unknown(
     assert (status, told["lanes"], told["brokers"]) == (
         200,
         "away",
-        {"redis": "unknown"},
+        {"unknown": 1},
     )
 
 
@@ -132,7 +150,7 @@ def test_a_broker_that_a_lane_cannot_reach_is_away(
 
     status, told = ready()
 
-    assert (status, told["lanes"], told["brokers"]) == (200, "up", {"redis": "away"})
+    assert (status, told["lanes"], told["brokers"]) == (200, "up", {"away": 1})
 
 
 def test_of_two_lanes_of_a_broker_the_worse_is_told(
@@ -144,7 +162,7 @@ def test_of_two_lanes_of_a_broker_the_worse_is_told(
     )
     Lane.objects.create(topic=other, state="running", seen_at=now)
 
-    assert ready()[1]["brokers"] == {"redis": "away"}
+    assert ready()[1]["brokers"] == {"away": 1}
 
 
 def test_a_celery_broker_that_is_away_is_shown_and_is_no_503(
@@ -192,6 +210,18 @@ def test_a_postgres_that_hangs_is_a_503_in_time(
         _all_answered()
 
     assert (status, told["postgres"]) == (503, "away")
+
+
+def test_sessions_that_run_short_are_shown_with_the_remedy_and_are_no_503() -> None:
+    with sessions_left(SPARE - 2) as most:
+        status, told = ready()
+
+    sessions = told["sessions"]
+    assert (status, sessions["state"], sessions["most"]) == (200, "short", most)
+    assert most - SPARE < sessions["used"] <= most
+    assert sessions["remedy"] == (
+        "raise the connection limit of the database, or run fewer processes"
+    )
 
 
 def test_a_migration_that_is_pending_is_a_503() -> None:

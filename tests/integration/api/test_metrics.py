@@ -148,8 +148,10 @@ def test_hostile_names_are_escaped_cut_and_kept_apart(
     for name in (HOSTILE + "1", HOSTILE + "2", "back\\slash", 'quo"te', "two\nlines"):
         Topic.objects.create(name=name, native_name=name)
 
+    Topic.objects.create(name="a\rb\x85\x1b", native_name="a")
     names = {name for (name,) in told(reader)["poison_open"]}
 
+    assert r"a\x0db\x85\x1b" in names
     assert {"back\\slash", 'quo"te', "two\nlines"} < names
     cut = [name for name in names if name.startswith('a"} 1\nb\\')]
     assert [len(name) for name in cut] == [metrics.LONGEST_LABEL] * 2

@@ -215,8 +215,9 @@ def test_a_body_comes_back_byte_for_byte_and_cannot_run(
 def test_taking_a_body_is_on_record_with_who_took_it(now: datetime) -> None:
     [poison] = poisons(now, 1)
 
-    person(Role.VIEWER, reads_bodies=True).get(f"poisons/{poison.pk}/body")
+    taken = person(Role.VIEWER, reads_bodies=True).post(f"poisons/{poison.pk}/body")
 
+    assert taken.status == 200
     entry = Entry.objects.filter(action="body.revealed").get()
     assert (entry.actor, entry.subject) == ("user:viewer", f"poison:{poison.pk}")
     assert entry.detail["how"] == "downloaded"

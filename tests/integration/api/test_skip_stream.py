@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
@@ -19,10 +21,15 @@ import pytest
 import uvicorn
 from django.db import connection, transaction
 
-from apps.api.stream import hub, readers
+from apps.api.stream import access, hub, readers
 from apps.core import clock, notices
+from apps.core.sessions import open_async_session
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import SkipList, StoreEpoch
+from apps.team import services as team
+from apps.team import sessions as team_sessions
+from apps.team.credentials import Credential, Kind
+from apps.team.models import ApiKey, User
 from apps.team.rights import Role, Scope
 from poisonweb.embedded.ports import free_port
 from poisonweb.env import ROOT
@@ -508,7 +515,7 @@ def test_silence_is_broken_by_a_word_that_all_is_told(
     assert {event.kind for event in reader.seen} == {"ping"}
 
 
-def test_a_stream_ends_after_a_while_so_that_a_revoked_key_does(
+def test_a_stream_ends_after_a_while_so_that_its_key_is_shown_again(
     server: Server, guard: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "LONGEST_SECONDS", 0.1)
@@ -529,6 +536,148 @@ def test_a_person_may_follow_too_and_a_stranger_may_not(
 
     assert theirs.until("ping").id == place("orders")
     assert [refused.response.status, unknown.response.status] == [403, 401]
+
+
+def revoke(now: datetime) -> None:
+    key = ApiKey.objects.earliest("pk")
+    team.revoke_api_key(name=key.name, actor=ANNA.actor, now=now)
+
+
+def expire(now: datetime) -> None:
+    key = ApiKey.objects.earliest("pk")
+    ApiKey.objects.filter(pk=key.pk).update(expires_at=now)
+
+
+@pytest.mark.parametrize("end", [revoke, expire])
+def test_a_stream_ends_within_two_seconds_of_its_key(
+    server: Server, now: datetime, end: Callable[[datetime], None]
+) -> None:
+    ending, other = program(Scope.SKIPS_READ), program(Scope.SKIPS_READ)
+    theirs = [server.follow(ending, topic="orders") for _ in range(3)]
+    stays = server.follow(other, topic="orders")
+    for reader in (*theirs, stays):
+        reader.until("ping")
+
+    end(now)
+    ended_at = time.monotonic()
+    rests = [reader.rest for reader in theirs]
+    took = time.monotonic() - ended_at
+    added(now, "1-0")
+
+    assert rests == [[], [], []]
+    assert took < 2
+    assert stays.until("skip").data["matcher"]["value"] == "1-0"
+    assert server.follow(ending, topic="orders").response.status == 401
+
+
+def disable(_: Caller, now: datetime) -> None:
+    team.alter_user(username="viewer", is_active=False, actor=ANNA.actor, now=now)
+
+
+def end_sessions(_: Caller, now: datetime) -> None:
+    team.end_sessions(username="viewer", actor=ANNA.actor, now=now)
+
+
+def set_password(_: Caller, now: datetime) -> None:
+    user = User.objects.get(username="viewer")
+    team.set_password(user=user, password="another horse", actor=ANNA.actor, now=now)
+
+
+def sign_out(viewer: Caller, _: datetime) -> None:
+    viewer.client.logout()
+
+
+def end_one_session(viewer: Caller, now: datetime) -> None:
+    user = User.objects.get(username="viewer")
+    mark = team_sessions.mark_of(viewer.client.session.session_key or "")
+    team_sessions.end_session(user=user, mark=mark, actor=ANNA.actor, now=now)
+
+
+@pytest.mark.parametrize(
+    "end", [disable, end_sessions, set_password, sign_out, end_one_session]
+)
+def test_a_stream_ends_within_two_seconds_of_its_persons_session(
+    server: Server, now: datetime, end: Callable[[Caller, datetime], None]
+) -> None:
+    viewer, operator = person(Role.VIEWER), person(Role.OPERATOR)
+    theirs = server.follow(viewer, topic="orders")
+    stays = server.follow(operator, topic="orders")
+    theirs.until("ping")
+    stays.until("ping")
+
+    end(viewer, now)
+    ended_at = time.monotonic()
+    rest = theirs.rest
+    took = time.monotonic() - ended_at
+    added(now, "1-0")
+
+    assert rest == []
+    assert took < 2
+    assert stays.until("skip").data["matcher"]["value"] == "1-0"
+
+
+class Counting:
+    """A session of Postgres that counts its statements."""
+
+    def __init__(self, session: hub.Session) -> None:
+        self.session = session
+        self.statements = 0
+
+    async def execute(self, *args: Any) -> Any:
+        self.statements += 1
+        return await self.session.execute(*args)
+
+
+def usable(
+    credentials: set[Credential], now: datetime, *, zone: str = "UTC"
+) -> tuple[set[Credential], int]:
+    """Give which may be used, and how many statements it took to know."""
+
+    async def asked() -> tuple[set[Credential], int]:
+        async with await open_async_session("test") as session:
+            await session.execute(f"SET timezone = '{zone}'")
+            counting: Any = Counting(session)
+            return await access.usable(counting, credentials, now=now), (
+                counting.statements
+            )
+
+    return asyncio.run(asked())
+
+
+def of_session(caller: Caller) -> Credential:
+    return Credential.of_session(caller.client.session.session_key or "")
+
+
+@pytest.mark.parametrize("number", [1, 1_000])
+def test_however_many_read_three_statements_tell_who_still_may(
+    now: datetime, number: int
+) -> None:
+    program(Scope.SKIPS_READ, now=now)
+    key = Credential(Kind.KEY, ApiKey.objects.get().name)
+    viewer = of_session(person(Role.VIEWER))
+    unknown = {Credential(kind, f"{each}") for kind in Kind for each in range(number)}
+
+    assert usable({key, viewer, *unknown}, now) == ({key, viewer}, 3)
+
+
+def test_sessions_after_an_end_of_sessions_are_usable_in_any_zone(
+    now: datetime,
+) -> None:
+    viewer = person(Role.VIEWER)
+    before = of_session(viewer)
+    team.end_sessions(username="viewer", actor=ANNA.actor, now=now)
+    viewer.client.force_login(User.objects.get())
+    after = of_session(viewer)
+
+    assert before != after
+    assert usable({before, after}, now, zone="Asia/Kolkata")[0] == {after}
+
+
+def test_a_session_that_is_over_is_usable_no_more(now: datetime) -> None:
+    viewer = of_session(person(Role.VIEWER))
+    at = [timedelta(hours=11), timedelta(hours=13)]
+
+    assert [usable({viewer}, now + later)[0] for later in at] == [{viewer}, set()]
 
 
 def test_many_readers_keep_no_thread_and_two_sessions_in_all(

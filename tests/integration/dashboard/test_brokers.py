@@ -263,7 +263,7 @@ def test_observing_promises_what_this_kind_of_broker_shows(
     found = FoundTopic(name="a", depth=1, dead_letter_queue="b", dead_letters=1)
     monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: [found])
 
-    page = words(get(admin, f"/brokers/{ours.pk}/discover"))
+    page = words(post(admin, f"/brokers/{ours.pk}/discover", 200))
 
     assert ("depth, and age and samples, too" in page) is peeks
     assert ("no more, as this kind of broker" in page) is not peeks
@@ -301,13 +301,13 @@ def test_what_a_broker_has_is_found_and_observed_as_chosen(
 ) -> None:
     for name in ("orders", "orders-poison", "bills", "bills-poison", "plain"):
         stream.xadd(name, {"body": b"1"})
-    path = f"/brokers/{ours.pk}/discover"
+    path = f"/brokers/{ours.pk}"
 
-    page = get(admin, path)
+    page = post(admin, f"{path}/discover", 200)
     (mark,) = re.findall(r'value="(\w{32})"><span class="only-heard">orders<', page)
-    place = post(admin, path, 302, topics=mark)
+    place = post(admin, f"{path}/observe", 302, topics=mark)
     told = words(get(admin, place))
-    again = words(get(admin, path))
+    again = words(post(admin, f"{path}/discover", 200))
 
     assert "2 dead-letter queues not watched yet of 3 topics that it has" in words(page)
     assert "Observe all 2 with a dead-letter queue" in words(page)
@@ -335,11 +335,11 @@ def test_a_queue_of_the_convention_is_observed_before_it_is_made(
         "discover",
         lambda _: there,
     )
-    path = f"/brokers/{broker.pk}/discover"
+    path = f"/brokers/{broker.pk}"
 
-    page = get(admin, path)
+    page = post(admin, f"{path}/discover", 200)
     marks = [brokers.mark_of(each) for each in there]
-    place = post(admin, path, 302, topics=marks)
+    place = post(admin, f"{path}/observe", 302, topics=marks)
 
     assert "orders-poison by convention; not made yet" in words(page)
     assert "leaves no room for -poison" in words(page)
@@ -357,7 +357,7 @@ def test_all_with_a_dead_letter_queue_are_observed_at_once(
 ) -> None:
     for name in ("orders", "orders-poison", "bills", "bills-poison", "plain"):
         stream.xadd(name, {"body": b"1"})
-    path = f"/brokers/{ours.pk}/discover"
+    path = f"/brokers/{ours.pk}/observe"
 
     places = [post(admin, path, 302, everything="1") for _ in "ab"]
 
@@ -371,7 +371,7 @@ def test_all_with_a_dead_letter_queue_are_observed_at_once(
 
 
 def test_choosing_nothing_is_told(admin: Client, ours: Broker) -> None:
-    page = post(admin, f"/brokers/{ours.pk}/discover", 422, topics="0" * 32)
+    page = post(admin, f"/brokers/{ours.pk}/observe", 422, topics="0" * 32)
 
     assert "Choose at least one of them" in words(page)
 
@@ -382,8 +382,9 @@ def test_a_search_narrows_what_is_shown_and_not_what_all_means(
     for name in ("orders", "orders-poison", "bills", "bills-poison"):
         stream.xadd(name, {"body": b"1"})
 
-    page = get(admin, f"/brokers/{ours.pk}/discover?name=ORD")
-    none = get(admin, f"/brokers/{ours.pk}/discover?name=nowhere")
+    path = f"/brokers/{ours.pk}/discover"
+    page = post(admin, path, 200, name="ORD")
+    none = post(admin, path, 200, name="nowhere")
 
     assert ">orders<" in page
     assert ">bills<" not in page
@@ -391,14 +392,30 @@ def test_a_search_narrows_what_is_shown_and_not_what_all_means(
     assert "No topic matches" in words(none)
 
 
+def test_a_link_asks_no_broker_and_a_button_does(admin: Client, ours: Broker) -> None:
+    """A link on another site is sent with the session."""
+    Broker.objects.update(url=secrets.sealed("redis://:sesame@127.0.0.1:9"))
+    path = f"/brokers/{ours.pk}"
+
+    page = get(admin, f"{path}/discover")
+    reloaded = admin.get(f"{path}/observe")
+
+    assert f'<form method="post" action="{path}/discover">' in page
+    assert reloaded["Location"] == f"{path}/discover"
+
+
 def test_a_broker_that_is_away_says_so_on_the_page(admin: Client, ours: Broker) -> None:
     Broker.objects.update(url=secrets.sealed("redis://:sesame@127.0.0.1:9"))
-    path = f"/brokers/{ours.pk}/discover"
+    path = f"/brokers/{ours.pk}"
 
-    pages = [get(admin, path, 503), post(admin, path, 503, everything="1")]
+    pages = [
+        post(admin, f"{path}/discover", 503),
+        post(admin, f"{path}/observe", 503, everything="1"),
+    ]
 
-    again = f'<a class="button" href="{path}">Ask again</a>'
+    again = f'<form method="post" action="{path}/discover">'
     assert all(again in page and "sesame" not in page for page in pages)
+    assert all("Ask again" in page for page in pages)
 
 
 def test_a_hostile_name_is_shown_and_carried_as_it_is(
@@ -407,12 +424,13 @@ def test_a_hostile_name_is_shown_and_carried_as_it_is(
     stream.xadd(HOSTILE, {"body": b"1"})
     stream.xadd(HOSTILE + "-poison", {"body": b"1"})
     stream.xadd(b"\xff\x00", {"body": b"1"})
-    path = f"/brokers/{ours.pk}/discover"
+    path = f"/brokers/{ours.pk}"
 
-    page = get(admin, path)
-    post(admin, path, 302, everything="1")
+    page = post(admin, f"{path}/discover", 200)
+    post(admin, f"{path}/observe", 302, everything="1")
     topic = Topic.objects.get()
-    pages = [page, *(get(admin, p) for p in ("/topics", f"/topics/{topic.pk}", path))]
+    pages = [page, post(admin, f"{path}/discover", 200)]
+    pages += [get(admin, each) for each in ("/topics", f"/topics/{topic.pk}")]
 
     assert topic.name == HOSTILE
     assert [shown for shown in pages if "<script>alert" in shown] == []
@@ -458,14 +476,15 @@ def test_readers_see_brokers_and_change_nothing(
     stream.xadd("orders-poison", {"body": b"1"})
     root = f"/brokers/{ours.pk}"
 
-    pages = [get(viewer, path) for path in ("/brokers", root, f"{root}/discover")]
+    pages = [get(viewer, path) for path in ("/brokers", root)]
+    pages.append(post(viewer, f"{root}/discover", 200))
     refused = [
         viewer.post("/brokers/new", filled("redis://x")).status_code,
         viewer.get("/brokers/new").status_code,
         viewer.post(f"{root}/edit", {"name": "x"}).status_code,
         viewer.post(f"{root}/test").status_code,
         viewer.post(f"{root}/remove").status_code,
-        viewer.post(f"{root}/discover", {"everything": "1"}).status_code,
+        viewer.post(f"{root}/observe", {"everything": "1"}).status_code,
     ]
 
     assert refused == [403] * 6

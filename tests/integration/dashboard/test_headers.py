@@ -13,7 +13,7 @@ from django.test import Client
 
 from apps.audit.models import Entry
 from apps.core import clock
-from apps.team.middleware import IDLE
+from apps.team.sessions import IDLE, LONGEST
 from tests.integration.dashboard.conftest import SignIn
 from tests.reports import poisons
 
@@ -90,3 +90,30 @@ def test_a_session_ends_where_nobody_did_anything_for_half_a_day(
     assert refreshed == [200, 200, 200]
     assert ended == 302
     assert Entry.objects.filter(action="user.signed_out").count() == 1
+
+
+def test_a_session_ends_two_weeks_after_its_sign_in_whatever_was_done(
+    sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = clock.now()
+    client = sign_in()
+
+    def at(after: timedelta) -> int:
+        monkeypatch.setattr(clock, "now", lambda: began + after)
+        return client.get("/help").status_code
+
+    used = {at(number * 10 * HOUR) for number in range(1, 34)}
+    last, over = at(14 * 24 * HOUR), at(14 * 24 * HOUR + timedelta(seconds=1))
+
+    assert LONGEST == 14 * 24 * HOUR
+    assert used == {200}
+    assert (last, over) == (200, 302)
+
+
+def test_a_page_takes_nothing_from_other_origins_nor_from_its_own_text(
+    anna: Client,
+) -> None:
+    policy = anna.get("/")["Content-Security-Policy"]
+    sources = {word for rule in policy.split(";") for word in rule.split()[1:]}
+
+    assert sources == {"'self'", "'none'"}

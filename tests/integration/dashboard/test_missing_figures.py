@@ -31,6 +31,7 @@ from apps.brokers.models import Broker, Topic
 from apps.core.hurry import unless_slow
 from apps.dashboard.templatetags import pw
 from apps.poison.models import Poison, Problem, Skip
+from apps.team.models import ApiKey, User
 from apps.team.rights import Principal, Role
 from apps.triage.models import Operation
 from apps.triage.states import Verb
@@ -48,6 +49,7 @@ ALL = "all"
 # What the numbers in addresses are of. An address with another one has to be added.
 OBJECTS: dict[str, type[models.Model]] = {
     "broker_id": Broker,
+    "key_id": ApiKey,
     "message_id": Poison,
     "operation_id": Operation,
     "poison_id": Poison,
@@ -55,6 +57,7 @@ OBJECTS: dict[str, type[models.Model]] = {
     "problem_id": Problem,
     "skip_id": Skip,
     "topic_id": Topic,
+    "user_id": User,
 }
 # It never ends: it is no page, and counts nothing.
 STREAM = "/api/v1/skips/stream"

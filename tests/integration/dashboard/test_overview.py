@@ -15,6 +15,7 @@ from apps.brokers.models import Broker, Topic
 from apps.capture.models import LANE_LIVES, Lane
 from apps.core.actor import Actor
 from apps.core.hurry import TooSlow, unless_slow
+from apps.core.session_usage import SPARE
 from apps.dashboard.context import shell
 from apps.dashboard.paging import Count
 from apps.dashboard.selectors import overview, ranking
@@ -25,6 +26,7 @@ from apps.triage.models import Operation, WorkerBeat
 from tests.integration.dashboard.conftest import SignIn
 from tests.integration.dashboard.test_missing_figures import HINT, slow
 from tests.reports import count_up, counter, drop, poisons
+from tests.sessions import sessions_left
 
 pytestmark = pytest.mark.django_db
 
@@ -437,6 +439,22 @@ def test_a_paused_lane_is_neither_behind_nor_an_alarm(
     assert states(page)[0] == "Up"
     assert "1 of 2 run, 1 paused" in page
     assert states(resting)[0] == "All paused"
+
+
+def test_the_strip_says_when_sessions_of_postgres_run_short(anna: Client) -> None:
+    with sessions_left(SPARE):
+        well = strip(get(anna))
+    with sessions_left(SPARE - 1) as most:
+        (short,) = strip(get(anna))
+
+    assert well == []
+    assert short == (
+        "Running short",
+        "Sessions of Postgres",
+        f"{most - SPARE + 1} of {most} are in use; without one no process starts and "
+        "no operation runs: raise the connection limit of the database, or run "
+        "fewer processes",
+    )
 
 
 def other_lane(like: Topic, **changes: object) -> Lane:

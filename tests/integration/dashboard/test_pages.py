@@ -26,6 +26,7 @@ pytestmark = pytest.mark.django_db
 PAGES = (
     *("/", "/problems", "/messages", "/topics", "/positions", "/operations"),
     *("/skips", "/skips/new", "/audit", "/help"),
+    *("/people", "/people/new", "/keys", "/keys/new", "/account"),
 )
 HOSTILE_BODIES = (
     b"",
@@ -280,7 +281,7 @@ def test_showing_a_body_is_put_on_record(anna: Client, now: datetime) -> None:
 
     entry = Entry.objects.get(action="body.revealed")
     assert (entry.subject, entry.actor) == (f"poison:{poison.pk}", "user:operatorTrue")
-    assert "body.revealed" in page
+    assert "read the body of message" in page
 
 
 @pytest.mark.parametrize("what", ["reveal", "body"])
@@ -383,7 +384,7 @@ def test_every_form_that_acts_carries_its_own_token(
     anna: Client, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1)
-    paths = ("/problems", "/messages", f"/messages/{poison.pk}", "/audit")
+    paths = ("/problems", "/messages", f"/messages/{poison.pk}", "/audit", "/account")
 
     pages = "".join(get(anna, path) for path in paths)
 

@@ -98,7 +98,7 @@ def test_a_broker_without_topics_goes(admin: Client, ours: Broker) -> None:
     told = words(get(admin, "/audit"))
 
     assert "The broker and its address." in words(page)
-    assert "broker:ours kind redis_streams ui" in told
+    assert "removed the broker ours with 0 topics" in told
     assert not Broker.objects.exists()
 
 

@@ -73,6 +73,7 @@ class Answering(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self.send_response(self.server.status)
+        self.send_header("x-ms-version", "2026-02-06")
         self.send_header("Location", "/elsewhere")
         self.send_header("Content-Length", str(len(self.server.body)))
         self.end_headers()

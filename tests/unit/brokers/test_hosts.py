@@ -79,6 +79,14 @@ def test_an_option_that_is_an_address_leads_somewhere_too() -> None:
         "[fe80::1]",
         "[fe80::1%25eth0]",
         "[fd00:ec2::254]",
+        "[fd00:ec2::23]",
+        "[::169.254.169.254]",
+        "[64:ff9b:1::a9fe:a9fe]",
+        "[2001:0:4136:e378:8000:63bf:3fff:fdd2]",
+        "[fec0::1]",
+        "240.0.0.1",
+        "255.255.255.255",
+        "0.0.0.1",
         "100.100.100.200",
         "168.63.129.16",
         "224.0.0.1",
@@ -113,9 +121,43 @@ def test_what_names_no_host_is_refused_without_being_quoted(url: str) -> None:
     assert refused(url)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "10.0.0.5", "[::1]", "mq"])
-def test_a_host_of_ones_own_is_anywhere_else(host: str) -> None:
+@pytest.mark.parametrize("host", ["203.0.113.5", "[2001:db8::5]", "mq", "mq.example"])
+def test_a_public_host_or_a_name_may_be_entered(host: str) -> None:
     assert not refused(f"redis://:secret@{host}:6379/0")
+
+
+THIS_MACHINE = ["127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]", "0x7f000001"]
+
+
+@pytest.mark.parametrize("host", THIS_MACHINE)
+def test_this_machine_may_be_entered_with_a_word_of_the_operator_only(
+    host: str,
+) -> None:
+    url = f"redis://:secret@{host}:6379/0"
+
+    with override_settings(POISONWEB_LOOPBACK_BROKERS=False):
+        assert "POISONWEB_LOOPBACK_BROKERS=1" in told(url)
+        with override_settings(POISONWEB_BROKER_HOSTS=("*",)):
+            assert not told(url)
+    with override_settings(POISONWEB_LOOPBACK_BROKERS=True):
+        assert not told(url)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("10.0.0.5", "172.16.0.1", "172.31.255.255", "192.168.1.1", "100.64.0.1"),
+        *("[fd12::5]", "[::ffff:10.0.0.5]", "[64:ff9b::10.0.0.5]", "[2002:a00:5::]"),
+    ],
+)
+def test_a_private_network_may_be_entered_with_a_word_of_the_operator_only(
+    host: str,
+) -> None:
+    url = f"redis://:secret@{host}:6379/0"
+
+    assert "POISONWEB_BROKER_HOSTS" in told(url)
+    with override_settings(POISONWEB_BROKER_HOSTS=("*",)):
+        assert not told(url)
 
 
 @override_settings(POISONWEB_BROKER_HOSTS=("*.eu.example:5671", "10.0.0.*", "[::1]"))

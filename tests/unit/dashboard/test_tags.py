@@ -139,16 +139,3 @@ def test_tells_the_detail_of_an_entry_in_a_line() -> None:
     detail = {"verb": "drop", "query": None, "counts": {"dropped": 3, "waiting": 0}}
 
     assert pw.facts(detail) == "verb drop · counts 3 dropped"
-
-
-@pytest.mark.parametrize(
-    ("subject", "linked"),
-    [
-        ("operation:4", True),
-        ("poison:9", True),
-        ("topic:5", False),
-        ("poison:x", False),
-    ],
-)
-def test_links_a_subject_that_has_a_page(subject: str, linked: bool) -> None:
-    assert ("<a " in pw.subject(subject)) is linked

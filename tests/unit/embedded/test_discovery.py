@@ -21,6 +21,7 @@ def test_names_the_servers_of_a_living_supervisor(tmp_path: Path) -> None:
     discovery.announce(tmp_path, SERVERS, supervisor=Identity.own())
 
     assert discovery.environment(tmp_path) == {
+        "POISONWEB_LOOPBACK_BROKERS": "1",
         "DATABASE_URL": "postgresql://p@127.0.0.1:1/p",
         "CELERY_BROKER_URL": "redis://127.0.0.1:2/0",
     }

@@ -9,7 +9,11 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from apps.capture import lanes
-from apps.core import clock
+from apps.core import clock, sessions
+
+# For all lanes together, beside the one of their locks: none holds one while it waits
+# for its broker, and writing takes most of its time here, not there.
+MOST_SESSIONS = 8
 
 
 class Command(BaseCommand):
@@ -19,4 +23,5 @@ class Command(BaseCommand):
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-        lanes.serve(stop=stop, clock=clock.now)
+        with sessions.shared("lanes", most=MOST_SESSIONS):
+            lanes.serve(stop=stop, clock=clock.now)

@@ -20,19 +20,13 @@ class Command(BaseCommand):
         for key in ApiKey.objects.order_by("name"):
             fields = (
                 key.name,
-                _state(key, now),
+                key.state(now),
                 " ".join(key.scopes),
                 " ".join(key.topics),
                 _text(key.expires_at),
                 _text(key.last_used_at),
             )
             self.stdout.write("\t".join(fields))
-
-
-def _state(key: ApiKey, now: datetime) -> str:
-    if key.revoked_at is not None:
-        return "revoked"
-    return "expired" if key.expires_at and key.expires_at <= now else "usable"
 
 
 def _text(moment: datetime | None) -> str:

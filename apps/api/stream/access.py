@@ -1,0 +1,67 @@
+"""Whether the readers of a stream may still read: asked for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+
+from apps.team import credentials, sessions
+from apps.team.credentials import Credential, Kind
+from apps.team.models import User
+
+Session = psycopg.AsyncConnection[Any]
+
+
+async def usable(
+    session: Session, shown: Collection[Credential], *, now: datetime
+) -> set[Credential]:
+    """Give those of the credentials that would be let in now."""
+    names = {kind: [each.name for each in shown if each.kind is kind] for kind in Kind}
+    keys = await _usable_keys(session, names[Kind.KEY], now)
+    signed_in = await _usable_sessions(session, names[Kind.SESSION], now)
+    return keys | signed_in
+
+
+async def _usable_keys(
+    session: Session, names: list[str], now: datetime
+) -> set[Credential]:
+    if not names:
+        return set()
+    values = {"names": names, "now": now}
+    rows = await session.execute(credentials.USABLE_KEYS, values)
+    return {Credential(Kind.KEY, name) for (name,) in await rows.fetchall()}
+
+
+async def _usable_sessions(
+    session: Session, keys: list[str], now: datetime
+) -> set[Credential]:
+    if not keys:
+        return set()
+    values = {"keys": keys, "now": now}
+    rows = await session.execute(credentials.SESSIONS, values)
+    held = {key: sessions.decoded(text) for key, text in await rows.fetchall()}
+    users = await _users(session, held)
+    return {
+        Credential(Kind.SESSION, key)
+        for key, data in held.items()
+        if (user := users.get(sessions.user_id_of(data))) is not None
+        and sessions.is_of(user, data)
+        and not sessions.is_over(data, now=now)
+    }
+
+
+async def _users(
+    session: Session, held: Mapping[str, Mapping[str, Any]]
+) -> dict[int, User]:
+    ids = sorted({sessions.user_id_of(data) for data in held.values()})
+    rows = await session.execute(credentials.ACCOUNTS, {"ids": ids})
+    return {row[0]: _user(*row) for row in await rows.fetchall()}
+
+
+def _user(pk: int, password: str, sessions_ended_at: datetime | None) -> User:
+    # A session of Postgres gives times in the server's zone; Django in UTC.
+    ended = sessions_ended_at and sessions_ended_at.astimezone(UTC)
+    return User(id=pk, password=password, sessions_ended_at=ended)

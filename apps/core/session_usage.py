@@ -1,0 +1,69 @@
+"""How many sessions of Postgres are in use, of those that we may have.
+
+Where none is left nothing new starts: no process, no lane, no command. What holds its
+sessions already goes on, so it looks well for a while.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from django.db import connection
+
+# Fewer than these are soon gone: a web process alone may ask for sixteen at once.
+SPARE: Final = 10
+
+REMEDIES: Final = {
+    "server": "raise max_connections of Postgres",
+    "database": "raise the connection limit of the database",
+    "role": "raise the connection limit of our role",
+}
+
+# Of others a role without further rights sees little more than their database.
+_USAGE = """
+WITH seen AS (
+    SELECT datid, usesysid FROM pg_stat_activity
+    WHERE backend_type = 'client backend'
+       OR (backend_type IS NULL AND datid IS NOT NULL)
+), bounds(kind, used, most) AS (
+    SELECT 'server', (SELECT count(*) FROM seen),
+           current_setting('max_connections')::int
+           - current_setting('superuser_reserved_connections')::int
+           - coalesce(current_setting('reserved_connections', true)::int, 0)
+    UNION ALL
+    SELECT 'database', (SELECT count(*) FROM seen WHERE datid = oid), datconnlimit
+    FROM pg_database WHERE datname = current_database() AND datconnlimit >= 0
+    UNION ALL
+    SELECT 'role', (SELECT count(*) FROM seen WHERE usesysid = oid), rolconnlimit
+    FROM pg_roles WHERE rolname = session_user AND rolconnlimit >= 0
+)
+SELECT kind, used, most FROM bounds ORDER BY most - used LIMIT 1
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usage:
+    """The bound that is nearest: of the server, of our database or of our role."""
+
+    kind: str
+    used: int
+    most: int
+
+    @property
+    def is_short(self) -> bool:
+        return self.most - self.used < SPARE
+
+    @property
+    def remedy(self) -> str:
+        return f"{REMEDIES[self.kind]}, or run fewer processes"
+
+    def __str__(self) -> str:
+        return f"{self.used} of {self.most} are in use"
+
+
+def usage() -> Usage:
+    with connection.cursor() as cursor:
+        cursor.execute(_USAGE)
+        kind, used, most = cursor.fetchone()
+    return Usage(kind=kind, used=used, most=most)

@@ -1,0 +1,99 @@
+"""People and keys as their pages show them; whose sessions are open, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from django.db.models import Q
+
+from apps.core.errors import Absent
+from apps.team import sessions
+from apps.team.models import ApiKey, User
+from apps.team.sessions import OpenSession
+
+MOST = 500
+MOST_SESSIONS = 100
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows(Generic[Row]):
+    """The first of a list, and whether there are more than `MOST`."""
+
+    rows: Sequence[Row]
+    has_more: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PersonRow:
+    user: User
+    sessions: int
+
+    @property
+    def word(self) -> str:
+        return "active" if self.user.is_active else "disabled"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeyRow:
+    key: ApiKey
+    word: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnSession:
+    """A session of who asks; `is_this` is the one they ask in."""
+
+    session: OpenSession
+    is_this: bool
+
+
+def people(*, now: datetime) -> Rows[PersonRow]:
+    """List who may sign in, and then who is disabled, by name."""
+    users = list(User.objects.order_by("-is_active", "username")[: MOST + 1])
+    shown = users[:MOST]
+    found = sessions.open_sessions(shown, now=now)
+    rows = [
+        PersonRow(user=user, sessions=len(found.get(user.pk, []))) for user in shown
+    ]
+    return Rows(rows=rows, has_more=len(users) > MOST)
+
+
+def person(user_id: int, *, now: datetime) -> PersonRow:
+    """Find one; raises Absent for an unknown number."""
+    user = User.objects.filter(pk=user_id).first()
+    if user is None:
+        raise Absent("There is no such person here.")
+    found = sessions.open_sessions([user], now=now)
+    return PersonRow(user=user, sessions=len(found.get(user.pk, [])))
+
+
+def keys(*, now: datetime) -> Rows[KeyRow]:
+    """List those that may be used, and then those that may not, by name."""
+    # Of a key without an end `expires_at <= now` is neither true nor false to SQL.
+    is_expired = Q(expires_at__isnull=False, expires_at__lte=now)
+    has_ended = Q(revoked_at__isnull=False) | is_expired
+    ordered = ApiKey.objects.alias(has_ended=has_ended).order_by("has_ended", "name")
+    found = list(ordered[: MOST + 1])
+    rows = [KeyRow(key=key, word=key.state(now)) for key in found[:MOST]]
+    return Rows(rows=rows, has_more=len(found) > MOST)
+
+
+def key(key_id: int, *, now: datetime) -> KeyRow:
+    """Find one; raises Absent for an unknown number."""
+    found = ApiKey.objects.filter(pk=key_id).first()
+    if found is None:
+        raise Absent("There is no such key here.")
+    return KeyRow(key=found, word=found.state(now))
+
+
+def own_sessions(user: User, *, here: str, now: datetime) -> list[OwnSession]:
+    """List where a person is signed in; `here` is the key of this session."""
+    mark = sessions.mark_of(here)
+    found = sessions.open_sessions([user], now=now)[user.pk]
+    rows = [OwnSession(session=one, is_this=one.mark == mark) for one in found]
+    # This one first, and the others as they come.
+    return sorted(rows, key=lambda row: not row.is_this)

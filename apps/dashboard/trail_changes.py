@@ -1,0 +1,100 @@
+"""What an entry of the trail says that was changed, and what else it says, as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, NamedTuple
+
+from apps.audit.models import Entry
+
+MOST_ROWS: Final = 50
+LONGEST_VALUE: Final = 500
+NO_CHANGE: Final = (None, None)
+
+
+class Change(NamedTuple):
+    field: str
+    before: str
+    after: str
+
+
+class Fact(NamedTuple):
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Details:
+    """The detail of an entry; `more` counts the rows that are left out."""
+
+    changes: list[Change]
+    facts: list[Fact]
+    more: int
+
+    @classmethod
+    def of(cls, entry: Entry) -> Details:
+        changed, others = changes(entry), facts(entry)
+        return cls(
+            changes=changed[:MOST_ROWS],
+            facts=others[:MOST_ROWS],
+            more=len(changed[MOST_ROWS:]) + len(others[MOST_ROWS:]),
+        )
+
+
+def changes(entry: Entry) -> list[Change]:
+    """List the fields that were changed: those of `before` and `after`, and pairs.
+
+    A change of policies has a pair under each name: [before, after].
+    """
+    detail = _members(entry.detail)
+    before, after = _members(detail.get("before")), _members(detail.get("after"))
+    sides = [(name, before.get(name), after.get(name)) for name in {**before, **after}]
+    pairs = [(name, *_pair(entry, value)) for name, value in detail.items()]
+    return [
+        Change(_shown(name), _shown(old), _shown(new))
+        for name, old, new in [*sides, *pairs]
+        if old != new and not {_text(old), _text(new)} <= {""}
+    ]
+
+
+def facts(entry: Entry) -> list[Fact]:
+    """List what else the detail says; what is empty, or was changed, is left out."""
+    changed = {change.field for change in changes(entry)}
+    return [
+        Fact(_shown(name), _shown(value))
+        for name, value in _members(entry.detail).items()
+        if name not in {"before", "after", *changed}
+        and _pair(entry, value) == NO_CHANGE
+        and value not in (None, "", [], {})
+    ]
+
+
+def _pair(entry: Entry, value: object) -> tuple[object, object]:
+    """Take apart what a policy was and is; two of nothing where it is no change."""
+    if entry.action == "topic.altered" and isinstance(value, list):
+        before, after, *_ = *value, None, None
+        return before, after
+    return NO_CHANGE
+
+
+def _members(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _shown(value: object) -> str:
+    """Write a value in a line of bounded length."""
+    text = _text(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list) and not any(isinstance(e, list | dict) for e in value):
+        return ", ".join(str(each) for each in islice(value, LONGEST_VALUE))
+    return json.dumps(value) if isinstance(value, list | dict) else str(value)

@@ -1,0 +1,372 @@
+"""Each entry of the trail as a sentence: who did what, and why.
+
+An entry that was put into its table by hand may hold anything: nothing of it is taken
+for granted, and all of it is cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from apps.audit.models import Entry
+from apps.audit.services import Action
+from apps.dashboard.trail_changes import changes
+from apps.team.sign_in import UNKNOWN
+
+LONGEST_NAME: Final = 120
+LONGEST_REASON: Final = 300
+MOST_NAMES: Final = 3
+PROBLEMS = re.compile(r"(?:^|\s)problem:(\d+(?:,\d+)*)(?=\s|$)")
+DECIDED: Final = {
+    "redrive": "requeued",
+    "drop": "dropped",
+    "restore": "restored",
+    "give_back": "gave back",
+}
+# What became of the messages of an operation, where pages have another word.
+STANDINGS: Final = {"confirmed": "handled", "recurred": "came back"}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an entry says, read with care."""
+
+    entry: Entry
+
+    @property
+    def who(self) -> str:
+        kind, _, name = str(self.entry.actor).partition(":")
+        name = cut(name or kind)
+        if kind == "key":
+            return f"The key {name}"
+        return f"Poisonweb ({name})" if kind == "system" else name
+
+    @property
+    def subject(self) -> str:
+        """Name what it is about, without its kind."""
+        return cut(str(self.entry.subject).partition(":")[2])
+
+    @property
+    def detail(self) -> Mapping[str, object]:
+        return self.entry.detail if isinstance(self.entry.detail, Mapping) else {}
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self.detail.get(name)
+        return default if value in (None, "") else cut(str(value))
+
+    def texts(self, name: str) -> list[str]:
+        value = self.detail.get(name)
+        return [cut(str(each)) for each in value] if isinstance(value, list) else []
+
+    def count(self, name: str, noun: str) -> str:
+        value = self.detail.get(name)
+        number = value if isinstance(value, int) else 0
+        return counted(number, noun)
+
+
+def sentence(entry: Entry) -> str:
+    """Say what was decided, with the reason; it is text, to be escaped by who shows it.
+
+    An action that this release does not know is quoted.
+    """
+    facts = Facts(entry)
+    say = SENTENCES.get(str(entry.action), _unknown)
+    reason = str(entry.reason or "")
+    if not reason or entry.action == Action.KEY_REFUSED:
+        return say(facts)
+    return f"{say(facts)}: “{cut(reason, limit=LONGEST_REASON)}”"
+
+
+def cut(text: str, *, limit: int = LONGEST_NAME) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(names: list[str]) -> str:
+    """Name the first few, and count the others."""
+    shown, others = names[:MOST_NAMES], len(names) - MOST_NAMES
+    return ", ".join(shown) + (f" and {others:,} more" if others > 0 else "")
+
+
+def _unknown(facts: Facts) -> str:
+    entry = facts.entry
+    return f"{facts.who}: {cut(str(entry.action))} of {cut(str(entry.subject))}"
+
+
+def _operation_confirmed(facts: Facts) -> str:
+    deed = DECIDED.get(facts.text("verb"), facts.text("verb", "decided on"))
+    # What one entry of 0.1.0 calls `total`, before what others hold was left out.
+    number = facts.count(
+        "will_act" if "will_act" in facts.detail else "total", "message"
+    )
+    said = f"{facts.who} {deed} {number}{_selected(facts)}"
+    if target := facts.text("target_topic"):
+        said += f" to {target}"
+    if undone := facts.text("undo_of"):
+        said += f", undoing operation {undone}"
+    return said
+
+
+def _selected(facts: Facts) -> str:
+    query = facts.text("query")
+    numbers = facts.texts("problems")
+    if not numbers and (problems := PROBLEMS.search(query)):
+        numbers = problems[1].split(",")
+    if numbers:
+        return f" of problem{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
+    return f" found by “{query}”" if query else ""
+
+
+def _operation_finished(facts: Facts) -> str:
+    said = f"Operation {facts.subject}"
+    if owner := facts.text("for"):
+        said += f" of {owner.partition(':')[2] or owner}"
+    counts = facts.detail.get("counts")
+    numbers = counts.items() if isinstance(counts, Mapping) else ()
+    outcome = [f"{cut(str(n))} {STANDINGS.get(name, name)}" for name, n in numbers]
+    return f"{said} finished" + (f": {', '.join(outcome)}" if outcome else "")
+
+
+def _body_revealed(facts: Facts) -> str:
+    kind = str(facts.entry.subject).partition(":")[0]
+    if kind == "problem":
+        header = facts.text("header")
+        return (
+            f"{facts.who} read the header {header} of messages of "
+            f"problem {facts.subject}"
+        )
+    if kind == "topic":
+        samples = facts.count("samples", "sample")
+        return f"{facts.who} read {samples} of the topic {facts.subject}"
+    deed = "downloaded" if facts.text("how") == "downloaded" else "read"
+    topic = facts.text("topic")
+    where = f" of {topic}" if topic else ""
+    return f"{facts.who} {deed} the body of message {facts.subject}{where}"
+
+
+def _key_created(facts: Facts) -> str:
+    scopes, topics = listed(facts.texts("scopes")), listed(facts.texts("topics"))
+    return (
+        f"{facts.who} created the key {facts.subject} with {scopes or 'no scope'}, "
+        f"for the topics {topics or 'that it names'}"
+    )
+
+
+def _key_revoked(facts: Facts) -> str:
+    return f"{facts.who} revoked the key {facts.subject}"
+
+
+def _key_refused(facts: Facts) -> str:
+    reason = cut(str(facts.entry.reason or "ended"))
+    return f"The key {facts.subject}, which is {reason}, was refused{_from(facts)}"
+
+
+def _from(facts: Facts) -> str:
+    address = facts.text("address")
+    return f" from {address}" if address else ""
+
+
+def _user_created(facts: Facts) -> str:
+    role = facts.text("role", "person")
+    bodies = ", who may read bodies" if facts.detail.get("reads_bodies") else ""
+    return f"{facts.who} created the {role} {facts.subject}{bodies}"
+
+
+def _user_altered(facts: Facts) -> str:
+    changed = [f"{name} from {old} to {new}" for name, old, new in changes(facts.entry)]
+    return f"{facts.who} changed {facts.subject}" + (
+        f": {listed([cut(each) for each in changed])}" if changed else ""
+    )
+
+
+def _sessions_ended(facts: Facts) -> str:
+    ended = facts.detail.get("sessions")
+    where = (
+        f"of {counted(ended, 'session')}" if isinstance(ended, int) else "everywhere"
+    )
+    return f"{facts.who} signed {facts.subject} out {where}"
+
+
+def _second_factor_added(facts: Facts) -> str:
+    return f"{facts.who} added a second factor"
+
+
+def _second_factor_removed(facts: Facts) -> str:
+    return f"{facts.who} removed the second factor of {facts.subject}"
+
+
+def _recovery_codes_made(facts: Facts) -> str:
+    return f"{facts.who} made new recovery codes"
+
+
+def _recovery_code_used(facts: Facts) -> str:
+    return f"{facts.who} used up a recovery code"
+
+
+def _signed_in(facts: Facts) -> str:
+    return f"{facts.who} signed in{_from(facts)}"
+
+
+def _signed_out(facts: Facts) -> str:
+    return f"{facts.who} signed out{_from(facts)}"
+
+
+def _sign_in_failed(facts: Facts) -> str:
+    name = "an unknown name" if facts.subject == UNKNOWN else facts.subject
+    return f"A sign-in as {name}{_from(facts)} failed"
+
+
+def _sign_ins_suspicious(facts: Facts) -> str:
+    failures = facts.count("failures", "failed sign-in")
+    return f"{failures} for {facts.subject} within the hour, the last{_from(facts)}"
+
+
+def _password_set(facts: Facts) -> str:
+    own = facts.entry.actor == facts.entry.subject
+    whose = "their own account" if own else facts.subject
+    return f"{facts.who} set a new password for {whose}"
+
+
+def _topic_registered(facts: Facts) -> str:
+    broker = facts.text("broker")
+    where = f" of the broker {broker}" if broker else ""
+    return f"{facts.who} registered the topic {facts.subject}{where}"
+
+
+def _topic_altered(facts: Facts) -> str:
+    changed = changes(facts.entry)
+    if len(changed) != 1:
+        policies = counted(len(changed), "policy").replace("policys", "policies")
+        return f"{facts.who} changed {policies} of the topic {facts.subject}"
+    ((name, old, new),) = changed
+    values = f"from {cut(old) or 'none'} to {cut(new) or 'none'}"
+    return f"{facts.who} changed {cut(name)} of the topic {facts.subject} {values}"
+
+
+def _topic_removed(facts: Facts) -> str:
+    names = facts.texts("topics") or [facts.subject]
+    topics = "the topic" if len(names) == 1 else f"{len(names):,} topics:"
+    return f"{facts.who} removed {topics} {listed(names)}"
+
+
+def _broker_registered(facts: Facts) -> str:
+    kind = facts.text("kind")
+    return f"{facts.who} registered the broker {facts.subject}" + (
+        f" ({kind})" if kind else ""
+    )
+
+
+def _broker_altered(facts: Facts) -> str:
+    fields = listed(facts.texts("changed")) or "settings"
+    return f"{facts.who} changed {fields} of the broker {facts.subject}"
+
+
+def _broker_removed(facts: Facts) -> str:
+    topics = counted(len(facts.texts("topics")), "topic")
+    return f"{facts.who} removed the broker {facts.subject} with {topics}"
+
+
+def _allowance_written(facts: Facts) -> str:
+    entries = listed(facts.texts("entries"))
+    return (
+        f"{facts.who} wrote what the broker {facts.subject} uses into the "
+        f"allow-list: {entries}"
+    )
+
+
+def _allowance_confirmed(facts: Facts) -> str:
+    return f"{facts.who} confirmed {facts.text('entry')} for the broker {facts.subject}"
+
+
+def _allowance_struck(facts: Facts) -> str:
+    entry = facts.text("entry")
+    return f"{facts.who} struck {entry} from the allow-list of {facts.subject}"
+
+
+def _lane_set(facts: Facts) -> str:
+    names = facts.texts("topics")
+    lanes = f"the lanes of {listed(names)}" if names else f"the lane of {facts.subject}"
+    queue = facts.text("tee_queue")
+    copies = f", with copies to {queue}" if queue else ""
+    return f"{facts.who} set {lanes} to {facts.text('mode', 'another mode')}{copies}"
+
+
+def _lane_paused(facts: Facts) -> str:
+    return f"{facts.who} paused the lane of {facts.subject}"
+
+
+def _lane_resumed(facts: Facts) -> str:
+    return f"{facts.who} resumed the lane of {facts.subject}"
+
+
+def _report_requested(facts: Facts) -> str:
+    first, last = facts.text("from"), facts.text("to")
+    days = first if first == last else f"{first} to {last}"
+    return f"{facts.who} asked for the report of {days}"
+
+
+def _skip_added(facts: Facts) -> str:
+    return f"{facts.who} added skip {facts.subject}{_skipped(facts)}"
+
+
+def _skip_removed(facts: Facts) -> str:
+    return f"{facts.who} ended skip {facts.subject}{_skipped(facts)}"
+
+
+def _skipped(facts: Facts) -> str:
+    kind, value, topic = (facts.text(name) for name in ("kind", "value", "topic"))
+    what = f" by {kind} “{value}”" if kind else ""
+    return f"{what} of the topic {topic}" if topic else what
+
+
+def _position_moved(facts: Facts) -> str:
+    deed = "moved the position"
+    if facts.detail.get("restores"):
+        deed = "restored an earlier position"
+    client, topic = facts.text("client_name"), facts.text("topic")
+    whose = f" of {client}" if client else f" {facts.subject}"
+    return f"{facts.who} {deed}{whose}" + (f" on {topic}" if topic else "")
+
+
+SENTENCES: Final[Mapping[str, Callable[[Facts], str]]] = {
+    Action.OPERATION_CONFIRMED: _operation_confirmed,
+    Action.OPERATION_FINISHED: _operation_finished,
+    Action.BODY_REVEALED: _body_revealed,
+    Action.KEY_CREATED: _key_created,
+    Action.KEY_REVOKED: _key_revoked,
+    Action.KEY_REFUSED: _key_refused,
+    Action.USER_CREATED: _user_created,
+    Action.USER_ALTERED: _user_altered,
+    Action.SESSIONS_ENDED: _sessions_ended,
+    Action.USER_SIGNED_IN: _signed_in,
+    Action.USER_SIGNED_OUT: _signed_out,
+    Action.SIGN_IN_FAILED: _sign_in_failed,
+    Action.SIGN_INS_SUSPICIOUS: _sign_ins_suspicious,
+    Action.PASSWORD_SET: _password_set,
+    Action.SECOND_FACTOR_ADDED: _second_factor_added,
+    Action.SECOND_FACTOR_REMOVED: _second_factor_removed,
+    Action.RECOVERY_CODES_MADE: _recovery_codes_made,
+    Action.RECOVERY_CODE_USED: _recovery_code_used,
+    Action.TOPIC_REGISTERED: _topic_registered,
+    Action.TOPIC_ALTERED: _topic_altered,
+    Action.TOPIC_REMOVED: _topic_removed,
+    Action.BROKER_REGISTERED: _broker_registered,
+    Action.BROKER_ALTERED: _broker_altered,
+    Action.BROKER_REMOVED: _broker_removed,
+    Action.ALLOWANCE_WRITTEN: _allowance_written,
+    Action.ALLOWANCE_CONFIRMED: _allowance_confirmed,
+    Action.ALLOWANCE_STRUCK: _allowance_struck,
+    Action.LANE_SET: _lane_set,
+    Action.LANE_PAUSED: _lane_paused,
+    Action.LANE_RESUMED: _lane_resumed,
+    Action.REPORT_REQUESTED: _report_requested,
+    Action.SKIP_ADDED: _skip_added,
+    Action.SKIP_REMOVED: _skip_removed,
+    Action.POSITION_MOVED: _position_moved,
+}

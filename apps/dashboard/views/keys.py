@@ -1,0 +1,66 @@
+"""Keys of programs: the list, a new one with its secret, and the end of one."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from apps.core import clock
+from apps.core.errors import Invalid
+from apps.dashboard.doors import SignedIn, for_admins
+from apps.dashboard.people_forms import SCOPES, KeyForm, field_of
+from apps.dashboard.selectors import people
+from apps.dashboard.views import errors
+from apps.team import services
+
+
+@require_safe
+@for_admins
+def index(request: SignedIn) -> HttpResponse:
+    context = {
+        "found": people.keys(now=clock.now()),
+        "was_revoked": "revoked" in request.GET,
+    }
+    return render(request, "keys/list.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_admins
+def new(request: SignedIn) -> HttpResponse:
+    """Make a key; its secret is on the page that answers, and never again."""
+    now = clock.now()
+    if request.method != "POST":
+        return _new(request, KeyForm(initial=KeyForm.usual(now)))
+    form = KeyForm(request.POST)
+    try:
+        made = form.make(actor=request.user.principal.actor, now=now)
+    except Invalid as wrong:
+        return _new(request, form, wrong)
+    return render(request, "keys/made.html", {"made": made, "key": made.key})
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_admins
+def revoke(request: SignedIn, key_id: int) -> HttpResponse:
+    row = people.key(key_id, now=clock.now())
+    if request.method != "POST":
+        return render(request, "keys/revoke.html", {"row": row, "key": row.key})
+    services.revoke_api_key(
+        name=row.key.name, actor=request.user.principal.actor, now=clock.now()
+    )
+    return redirect(f"{reverse('keys')}?revoked=1")
+
+
+def _new(
+    request: SignedIn, form: KeyForm, wrong: Invalid | None = None
+) -> HttpResponse:
+    context = {
+        "form": form,
+        "scopes": SCOPES.items(),
+        "wrong": wrong,
+        "wrong_at": field_of(wrong),
+    }
+    status = errors.status_of(wrong) if wrong else 200
+    return render(request, "keys/new.html", context, status=status)

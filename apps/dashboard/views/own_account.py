@@ -1,0 +1,97 @@
+"""One's own account: the password, and where one is signed in."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from math import ceil
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from apps.core import clock
+from apps.core.errors import Invalid, PoisonwebError
+from apps.dashboard.doors import SignedIn, for_everyone
+from apps.dashboard.people_forms import ROLES, OwnPasswordForm, field_of
+from apps.dashboard.selectors import people
+from apps.dashboard.views import errors
+from apps.team import own_account, second_factor, sessions
+from apps.team.errors import TooManySignIns
+from apps.team.rights import Role
+
+DONE = {
+    "password": "Your password is changed. Your other sessions have ended.",
+    "session": "That session has ended.",
+    "others": "All your other sessions have ended.",
+}
+
+
+@require_safe
+@for_everyone
+def index(request: SignedIn) -> HttpResponse:
+    return _page(request)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_everyone
+def password(request: SignedIn) -> HttpResponse:
+    if request.method != "POST":
+        return redirect("account")
+    form = OwnPasswordForm(request.POST)
+    try:
+        own_account.change_password(
+            request,
+            username=request.user.username,
+            password=form.value,
+            present=form.cleaned_data["present"],
+            now=clock.now(),
+        )
+    except (Invalid, TooManySignIns) as wrong:
+        return _page(request, wrong)
+    return _to("password")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_everyone
+def end_sessions(request: SignedIn) -> HttpResponse:
+    """End the session that is named, or all but this one."""
+    if request.method != "POST":
+        return redirect("account")
+    user, now = request.user, clock.now()
+    if "others" in request.POST:
+        own_account.end_other_sessions(request, username=user.username, now=now)
+        return _to("others")
+    sessions.end_session(
+        user=user,
+        mark=request.POST.get("mark", ""),
+        actor=user.principal.actor,
+        now=now,
+    )
+    return _to("session")
+
+
+def _to(done: str) -> HttpResponse:
+    return redirect(f"{reverse('account')}?done={done}")
+
+
+def _page(request: SignedIn, wrong: PoisonwebError | None = None) -> HttpResponse:
+    user, here = request.user, request.session.session_key or ""
+    found = people.own_sessions(user, here=here, now=clock.now())
+    context = {
+        "person": user,
+        "has_second_factor": second_factor.is_set(user),
+        "may": ROLES[Role(user.role)],
+        "sessions": found[: people.MOST_SESSIONS],
+        "number": len(found),
+        "done": DONE.get(request.GET.get("done", "")),
+        "wrong": wrong,
+        "wrong_at": field_of(wrong),
+    }
+    if isinstance(wrong, TooManySignIns):
+        status = HTTPStatus.TOO_MANY_REQUESTS
+        response = render(request, "account/page.html", context, status=status)
+        response["Retry-After"] = str(ceil(wrong.delay.total_seconds()))
+        return response
+    status_ = errors.status_of(wrong) if wrong else 200
+    return render(request, "account/page.html", context, status=status_)

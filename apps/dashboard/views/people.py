@@ -1,0 +1,170 @@
+"""People: the list, a new one, and what is changed about one of them."""
+
+from __future__ import annotations
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from apps.core import clock
+from apps.core.errors import Invalid, PoisonwebError, Refused
+from apps.dashboard.doors import SignedIn, for_admins
+from apps.dashboard.people_forms import (
+    ROLES,
+    NewPersonForm,
+    PasswordForm,
+    RightsForm,
+    field_of,
+)
+from apps.dashboard.selectors import people
+from apps.dashboard.selectors.people import PersonRow
+from apps.dashboard.views import errors
+from apps.team import services
+from apps.team.models import User
+
+DONE = {
+    "added": "is added, and can sign in now.",
+    "rights": "has these rights from the next page on.",
+    "disabled": "is disabled and signed out everywhere.",
+    "enabled": "may sign in again.",
+    "password": "has another password, and is signed out everywhere.",
+    "sessions": "is signed out everywhere.",
+}
+
+
+@require_safe
+@for_admins
+def index(request: SignedIn) -> HttpResponse:
+    context = {"found": people.people(now=clock.now()), "roles": ROLES.items()}
+    return render(request, "people/list.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_admins
+def new(request: SignedIn) -> HttpResponse:
+    if request.method != "POST":
+        return _new(request, NewPersonForm())
+    form = NewPersonForm(request.POST)
+    try:
+        user = form.add(actor=request.user.principal.actor, now=clock.now())
+    except Invalid as wrong:
+        return _new(request, form, wrong)
+    return _to(user, "added")
+
+
+@require_safe
+@for_admins
+def detail(request: SignedIn, user_id: int) -> HttpResponse:
+    return _detail(request, people.person(user_id, now=clock.now()))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_admins
+def rights(request: SignedIn, user_id: int) -> HttpResponse:
+    row = people.person(user_id, now=clock.now())
+    if request.method != "POST":
+        return _to(row.user)
+    form = RightsForm(request.POST)
+    try:
+        user = form.save(row.user, actor=request.user.principal.actor, now=clock.now())
+    except (Invalid, Refused) as wrong:
+        return _detail(request, row, form=form, wrong=wrong)
+    if _is_own(request, user) and not user.is_admin:
+        return redirect("account")
+    return _to(user, "rights")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_admins
+def active(request: SignedIn, user_id: int) -> HttpResponse:
+    """Disable a person, or enable one again."""
+    row = people.person(user_id, now=clock.now())
+    if request.method != "POST":
+        return _to(row.user)
+    enable = "enable" in request.POST
+    try:
+        services.alter_user(
+            username=row.user.username,
+            is_active=enable,
+            actor=request.user.principal.actor,
+            now=clock.now(),
+        )
+    except Refused as wrong:
+        return _detail(request, row, wrong=wrong)
+    return _to(row.user, "enabled" if enable else "disabled")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_admins
+def password(request: SignedIn, user_id: int) -> HttpResponse:
+    row = people.person(user_id, now=clock.now())
+    if request.method != "POST":
+        return _to(row.user)
+    try:
+        services.set_password(
+            user=row.user,
+            password=PasswordForm(request.POST).value,
+            actor=request.user.principal.actor,
+            now=clock.now(),
+        )
+    except Invalid as wrong:
+        return _detail(request, row, wrong=wrong)
+    return _to(row.user, "password")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@for_admins
+def end_sessions(request: SignedIn, user_id: int) -> HttpResponse:
+    row = people.person(user_id, now=clock.now())
+    if request.method != "POST":
+        return _to(row.user)
+    services.end_sessions(
+        username=row.user.username,
+        actor=request.user.principal.actor,
+        now=clock.now(),
+    )
+    return _to(row.user, "sessions")
+
+
+def _to(user: User, done: str = "") -> HttpResponse:
+    place = reverse("person", args=[user.pk])
+    return redirect(f"{place}?done={done}" if done else place)
+
+
+def _is_own(request: SignedIn, user: User) -> bool:
+    return user.pk == request.user.pk
+
+
+def _new(
+    request: SignedIn, form: NewPersonForm, wrong: Invalid | None = None
+) -> HttpResponse:
+    context = {
+        "form": form,
+        "roles": ROLES.items(),
+        "wrong": wrong,
+        "wrong_at": field_of(wrong),
+    }
+    status = errors.status_of(wrong) if wrong else 200
+    return render(request, "people/new.html", context, status=status)
+
+
+def _detail(
+    request: SignedIn,
+    row: PersonRow,
+    *,
+    form: RightsForm | None = None,
+    wrong: PoisonwebError | None = None,
+) -> HttpResponse:
+    context = {
+        "row": row,
+        "person": row.user,
+        "is_own": _is_own(request, row.user),
+        "form": form or RightsForm.of(row.user),
+        "roles": ROLES.items(),
+        "done": DONE.get(request.GET.get("done", "")),
+        "wrong": wrong,
+        "wrong_at": field_of(wrong),
+    }
+    status = errors.status_of(wrong) if wrong else 200
+    return render(request, "people/detail.html", context, status=status)

@@ -1,0 +1,136 @@
+"""A person's second factor: added, taken away, and its recovery codes."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from math import ceil
+
+from django.contrib.auth import authenticate
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import (
+    require_http_methods,
+    require_POST,
+    require_safe,
+)
+
+from apps.core import clock
+from apps.core.errors import Absent, Invalid, PoisonwebError
+from apps.dashboard.doors import SignedIn
+from apps.dashboard.forms import ProofForm
+from apps.dashboard.views import errors
+from apps.team import second_factor, second_factor_session, sign_in, single_sign_on
+from apps.team.errors import TooManySignIns
+from apps.team.sign_in import Attempt
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def index(request: SignedIn) -> HttpResponse:
+    """Show whether there is a factor; add one, and show its recovery codes, once."""
+    if request.method != "POST":
+        return _page(request)
+    try:
+        form = ProofForm.read(request.POST)
+        _check_password(request, form.cleaned_data["password"])
+        codes = second_factor.add(
+            user=request.user,
+            secret=second_factor_session.new_secret(request),
+            code=form.cleaned_data["code"],
+            now=clock.now(),
+        )
+    except PoisonwebError as wrong:
+        return _page(request, wrong=wrong)
+    second_factor_session.stay_signed_in(request, request.user)
+    second_factor_session.note_proof(request)
+    return _codes(request, codes)
+
+
+@require_safe
+def qr_code(request: SignedIn) -> HttpResponse:
+    """Draw what the app has to read; a page may not hold a picture in itself."""
+    secret = second_factor_session.offered_secret(request)
+    if secret is None:
+        return errors.told(request, Absent("There is no second factor to be added."))
+    drawing = second_factor.qr_code(request.user, secret)
+    return HttpResponse(drawing, content_type="image/svg+xml")
+
+
+@require_POST
+def recovery_codes(request: SignedIn) -> HttpResponse:
+    try:
+        _check_both(request)
+        codes = second_factor.renew_recovery_codes(user=request.user, now=clock.now())
+    except PoisonwebError as wrong:
+        return _page(request, wrong=wrong)
+    return _codes(request, codes)
+
+
+@require_POST
+def remove(request: SignedIn) -> HttpResponse:
+    try:
+        _check_both(request)
+        second_factor.remove(user=request.user, now=clock.now())
+    except PoisonwebError as wrong:
+        return _page(request, wrong=wrong)
+    second_factor_session.stay_signed_in(request, request.user)
+    second_factor_session.forget_proof(request)
+    return redirect("second-factor")
+
+
+def _check_both(request: SignedIn) -> None:
+    """Raise Invalid unless the form has the person's password and a code of theirs."""
+    form = ProofForm.read(request.POST)
+    _check_password(request, form.cleaned_data["password"])
+    attempt = Attempt.of_code(request, account=request.user.username)
+    code = form.cleaned_data["code"]
+    if not second_factor.prove(
+        user=request.user, code=code, attempt=attempt, now=clock.now()
+    ):
+        raise Invalid("code", "that code is not right, or was used before")
+
+
+def _check_password(request: SignedIn, password: str) -> None:
+    if not authenticate(request, username=request.user.username, password=password):
+        raise Invalid("password", "that is not your password")
+
+
+def _page(request: SignedIn, *, wrong: PoisonwebError | None = None) -> HttpResponse:
+    try:
+        context = _factor(request)
+    except PoisonwebError as unreadable:
+        return errors.told(request, unreadable)
+    response = _render(request, "second_factor/page.html", {**context, "wrong": wrong})
+    if isinstance(wrong, TooManySignIns):
+        response.status_code = HTTPStatus.TOO_MANY_REQUESTS
+        response["Retry-After"] = str(ceil(wrong.delay.total_seconds()))
+    elif wrong is not None:
+        response.status_code = errors.status_of(wrong)
+    return response
+
+
+def _factor(request: SignedIn) -> dict[str, object]:
+    user = request.user
+    if sign_in.is_by_provider(request):
+        return {
+            "is_by_provider": True,
+            "provider": single_sign_on.provider_settings().name,
+        }
+    if second_factor.is_set(user):
+        return {"is_set": True, "left": second_factor.recovery_codes_left(user)}
+    secret = second_factor_session.new_secret(request)
+    return {"secret": secret, "link": second_factor.link(user, secret)}
+
+
+def _codes(request: SignedIn, codes: list[str]) -> HttpResponse:
+    return _render(request, "second_factor/codes.html", {"codes": codes})
+
+
+def _render(
+    request: HttpRequest, template: str, context: dict[str, object]
+) -> HttpResponse:
+    """Render a page; without the way to the others for who may not see them yet."""
+    is_missing = second_factor_session.is_missing(request)
+    layout = "bare.html" if is_missing else "base.html"
+    return render(
+        request, template, {**context, "layout": layout, "is_missing": is_missing}
+    )

@@ -1,0 +1,290 @@
+"""The way to the OpenID provider and back: begun here, ended here, checked in between.
+
+allauth speaks the protocol (authorization code with PKCE). Ours are the bounds of what
+is asked and read, who is let in (`single_sign_on`), and that errors are our own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from threading import BoundedSemaphore
+from typing import Any
+
+import requests
+from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from allauth.socialaccount.models import (
+    SocialAccount,
+    SocialApp,
+    SocialLogin,
+    SocialToken,
+)
+from allauth.socialaccount.providers.base import AuthError
+from allauth.socialaccount.providers.oauth2.client import OAuth2Error
+from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView
+from allauth.socialaccount.providers.openid_connect.provider import (
+    OpenIDConnectProvider,
+)
+from allauth.socialaccount.providers.openid_connect.views import (
+    OpenIDConnectOAuth2Adapter,
+)
+from django.conf import settings
+from django.contrib.auth import login
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+
+from apps.core import clock
+from apps.core.errors import Forbidden, PoisonwebError, Unavailable
+from apps.core.text import is_name
+from apps.team import sign_in, single_sign_on
+from apps.team.single_sign_on import Identity
+
+log = logging.getLogger(__name__)
+
+# Groups are asked for at a sign-in only: who lost them has to come by again.
+LONGEST_SESSION = timedelta(hours=12)
+# As long as allauth remembers what was begun.
+BEGUN_FOR = timedelta(minutes=10)
+MOST_BYTES = 1024 * 1024
+CONNECT_SECONDS, READ_SECONDS, ANSWER_SECONDS = 3.0, 5.0, 10.0
+AT_ONCE, LONGEST_WAIT_SECONDS = 4, 5.0
+_turns = BoundedSemaphore(AT_ONCE)
+DESCRIPTION_SECONDS = 300.0
+_descriptions: dict[str, tuple[float, dict[str, Any]]] = {}
+SUBJECT_LIMIT = 191
+_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint")
+NOT_USABLE = (
+    "The provider's answer cannot be used: who runs Poisonweb sees why in the log."
+)
+AWAY = "The provider does not answer as it should: try again in a moment."
+
+
+def begin(request: HttpRequest, *, wanted: str) -> HttpResponse:
+    """Send a person to the provider; they come back to the callback, then to `wanted`.
+
+    Raises Unavailable while the provider is away.
+    """
+    with _errors_told():
+        if not request.user.is_authenticated:
+            # Anybody may begin: what that leaves behind is to go soon.
+            request.session.set_expiry(BEGUN_FOR)
+        away = _provider(request).redirect(request, "login", next_url=wanted)
+    response: HttpResponse = away
+    return response
+
+
+def complete(request: HttpRequest) -> HttpResponse:
+    """Sign in who comes back from the provider.
+
+    Raises Forbidden or Refused for who may not, and for what was not begun here.
+    """
+    with _errors_told():
+        view = OAuth2CallbackView.adapter_view(_Protocol(request, _issuer()))
+        response: HttpResponse = view(request)
+    return response
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    try:
+        yield
+    except requests.RequestException as away:
+        log.warning("the OpenID provider is away: %s", _short(away))
+        raise Unavailable(AWAY) from away
+    except (OAuth2Error, KeyError, TypeError, ValueError, AttributeError) as odd:
+        log.warning(
+            "the OpenID provider's answer cannot be used: %s", _short(odd), exc_info=odd
+        )
+        raise Unavailable(NOT_USABLE) from odd
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # it has no types
+    """What allauth asks of us on the way."""
+
+    def get_requests_session(self) -> requests.Session:
+        return _BoundedSession()
+
+    def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
+        """Sign the person in, and leave allauth's way before it adds accounts."""
+        identity = _identity(sociallogin)
+        now = clock.now()
+        try:
+            user = single_sign_on.admit(identity, now=now)
+        except PoisonwebError as refusal:
+            account = single_sign_on.account_of(identity)
+            sign_in.note_refusal(request, account=account, why=str(refusal), now=now)
+            raise
+        login(request, user, backend=sign_in.BY_PROVIDER)
+        request.session.set_expiry(now + LONGEST_SESSION)
+        wanted = sociallogin.get_redirect_url(request) or settings.LOGIN_REDIRECT_URL
+        raise ImmediateHttpResponse(redirect(wanted))
+
+    def on_authentication_error(
+        self,
+        request: HttpRequest,
+        provider: Any,  # noqa: ARG002 - allauth's signature
+        error: Any = None,
+        exception: Exception | None = None,
+        extra_context: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Say it on a page of ours; allauth's own error says nothing of why."""
+        if exception is not None:
+            raise exception
+        if error == AuthError.CANCELLED:
+            raise Forbidden(
+                "You did not agree at the provider: begin again to sign in."
+            )
+        if extra_context and "state" in extra_context:
+            given = str(request.GET.get("error", "no code"))[:100]
+            log.warning("the OpenID provider refused a sign-in: %s", ascii(given))
+            raise Forbidden("The provider refused the sign-in.")
+        raise Forbidden(
+            "This sign-in was not begun in this browser, or more than ten minutes ago:"
+            " begin again."
+        )
+
+
+class _Protocol(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # it has no types
+    """allauth's OpenID Connect, of the one provider that the settings name."""
+
+    def get_provider(self) -> _Provider:
+        return _provider(self.request)
+
+    def get_callback_url(
+        self,
+        request: HttpRequest,
+        app: SocialApp,  # noqa: ARG002 - allauth's signature
+    ) -> str:
+        return request.build_absolute_uri(reverse("sign-in-provider-callback"))
+
+    @property
+    def openid_config(self) -> dict[str, Any]:
+        return _description(_issuer())
+
+    def parse_token(self, data: dict[str, Any]) -> SocialToken:
+        return SocialToken(token=data["access_token"])
+
+    def complete_login(
+        self, request: HttpRequest, app: SocialApp, token: SocialToken, **kwargs: Any
+    ) -> SocialLogin:
+        if "id_token" not in kwargs["response"]:
+            raise OAuth2Error("there is no id_token")
+        found = super().complete_login(request, app, token, **kwargs)
+        claims = found.account.extra_data
+        # OpenID Connect Core 1.0, 5.3.2: otherwise they may be two people's.
+        if claims["userinfo"]["sub"] != claims["id_token"]["sub"]:
+            raise OAuth2Error("userinfo is of another subject than the id_token")
+        if not is_name(claims["id_token"]["sub"], limit=SUBJECT_LIMIT):
+            raise OAuth2Error("its subject cannot be kept")
+        return found
+
+
+class _Provider(OpenIDConnectProvider):  # type: ignore[misc]  # it has no types
+    oauth2_adapter_class = _Protocol
+
+    def sociallogin_from_response(
+        self,
+        request: HttpRequest,  # noqa: ARG002 - allauth's signature
+        response: dict[str, Any],
+    ) -> SocialLogin:
+        # Without a uid allauth finds no account: it would keep all of this with it.
+        account = SocialAccount(provider=self.sub_id, extra_data=response)
+        return SocialLogin(provider=self, account=account)
+
+
+def _issuer() -> str:
+    return single_sign_on.provider_settings().issuer
+
+
+def _provider(request: HttpRequest) -> _Provider:
+    oidc = single_sign_on.provider_settings()
+    app = SocialApp(
+        provider=_Provider.id,
+        provider_id=oidc.issuer,
+        name=oidc.name,
+        client_id=oidc.client_id,
+        secret=oidc.client_secret,
+        settings={"oauth_pkce_enabled": True, "scope": ["openid", "profile", "email"]},
+    )
+    return _Provider(request, app=app)
+
+
+def _identity(found: SocialLogin) -> Identity:
+    claims = found.account.extra_data
+    merged = {**claims["id_token"], **claims["userinfo"]}
+    groups = merged.get(single_sign_on.provider_settings().groups_claim)
+    name = merged.get("preferred_username") or merged.get("email") or merged["sub"]
+    return Identity(
+        issuer=_issuer(),
+        subject=merged["sub"],
+        name=str(name),
+        groups=_words(groups),
+    )
+
+
+def _words(claim: object) -> frozenset[str]:
+    """Read a claim that is a text or a list of texts; anything else names no group."""
+    each = claim if isinstance(claim, list) else [claim]
+    return frozenset(word for word in each if isinstance(word, str))
+
+
+def _description(issuer: str) -> dict[str, Any]:
+    """Give the provider's endpoints, asked for every five minutes."""
+    read_at, kept = _descriptions.get(issuer, (0.0, None))
+    if kept is not None and time.monotonic() - read_at < DESCRIPTION_SECONDS:
+        return kept
+    address = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+    with _BoundedSession() as session:
+        answer = session.get(address)
+    answer.raise_for_status()
+    description: dict[str, Any] = answer.json()
+    if description["issuer"] != issuer:
+        given = ascii(str(description["issuer"])[:200])
+        raise OAuth2Error(f"its issuer is {given}, POISONWEB_OIDC_ISSUER is {issuer}")
+    if not all(isinstance(description[each], str) for each in _ENDPOINTS):
+        raise OAuth2Error(f"it does not tell all of {', '.join(_ENDPOINTS)}")
+    _descriptions[issuer] = time.monotonic(), description
+    return description
+
+
+class _BoundedSession(requests.Session):
+    """Asks in turns, without a session of Postgres; in bounds of time and size."""
+
+    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        if not connection.in_atomic_block:
+            connection.close()
+        if not _turns.acquire(timeout=LONGEST_WAIT_SECONDS):
+            raise Unavailable(AWAY)
+        try:
+            bounds = {
+                "timeout": (CONNECT_SECONDS, READ_SECONDS),
+                "allow_redirects": False,
+                "stream": True,
+            }
+            answer = super().request(*args, **{**kwargs, **bounds})
+            return _whole(answer)
+        finally:
+            _turns.release()
+
+
+def _whole(answer: requests.Response) -> requests.Response:
+    """Read the body, unless it is too large or comes too slowly."""
+    ends = time.monotonic() + ANSWER_SECONDS
+    body = bytearray()
+    with answer:
+        for piece in answer.iter_content(8192):
+            body += piece
+            if len(body) > MOST_BYTES or time.monotonic() > ends:
+                raise requests.ConnectionError("the answer is too large or too slow")
+    answer._content = bytes(body)  # noqa: SLF001 - as `content` itself would keep it
+    return answer

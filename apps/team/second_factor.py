@@ -1,0 +1,200 @@
+"""The second factor: codes of an app on a person's phone, and recovery codes.
+
+allauth keeps them and makes the codes (RFC 6238). The rules are ours: each code is good
+once, wrong ones count like wrong passwords, and every change is on record.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from allauth.mfa.models import Authenticator
+from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
+from allauth.mfa.totp.internal.auth import (
+    TOTP,
+    format_hotp_value,
+    generate_totp_secret,
+    hotp_value,
+)
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils.crypto import constant_time_compare
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.core.actor import Actor
+from apps.core.errors import Invalid, Refused
+from apps.team import sign_in
+from apps.team.models import User
+from apps.team.second_factor_adapter import SealingAdapter
+from apps.team.sign_in import Attempt
+
+Kind = Authenticator.Type
+PERIOD = timedelta(seconds=30)
+# A phone's clock may be off by so many periods (RFC 6238, 5.2 advises one).
+TOLERANCE = 1
+# Where a factor keeps the number of the period whose code was used last.
+LAST_PERIOD = "last_period"
+
+
+def is_set(user: User) -> bool:
+    return _factors(user, Kind.TOTP).exists()
+
+
+def sealed_secret() -> str:
+    """Make a secret for an app, as it may lie in a session until it is confirmed."""
+    return SealingAdapter().encrypt(generate_totp_secret())
+
+
+def clear_secret(sealed: str) -> str:
+    return SealingAdapter().decrypt(sealed)
+
+
+def link(user: User, secret: str) -> str:
+    """Give the otpauth address that an app reads, as a link or as a QR code."""
+    return str(SealingAdapter().build_totp_url(user, secret))
+
+
+def qr_code(user: User, secret: str) -> str:
+    """Draw the address as SVG."""
+    return str(SealingAdapter().build_totp_svg(link(user, secret)))
+
+
+@transaction.atomic
+def add(*, user: User, secret: str, code: str, now: datetime) -> list[str]:
+    """Give a person a factor; sign them out elsewhere, and give their recovery codes.
+
+    Raises Invalid for a code that is not the secret's, and Refused for a second factor
+    where there is one.
+    """
+    _lock(user)
+    if is_set(user):
+        raise Refused("You have a second factor already: remove it first.")
+    period = _period_of(code, secret=secret, after=0, now=now)
+    if period is None:
+        raise Invalid(
+            "code", "enter the code that the app shows now; check the phone's clock"
+        )
+    factor = TOTP.activate(user, secret).instance
+    factor.data[LAST_PERIOD] = period
+    factor.save(update_fields=["data"])
+    codes = _new_recovery_codes(user)
+    _end_sessions(user, now=now)
+    _record(Action.SECOND_FACTOR_ADDED, user, now=now)
+    return codes
+
+
+@transaction.atomic
+def prove(*, user: User, code: str, attempt: Attempt, now: datetime) -> bool:
+    """Use up a code, if it is right; count and record one that is not.
+
+    Raises TooManySignIns where the attempt has to wait. One attempt for a person comes
+    after another: guesses sent at once would all be made before the first is counted.
+    """
+    _lock(user)
+    sign_in.check(attempt, now=now)
+    if _use_app_code(user, code, now=now):
+        sign_in.forget(attempt)
+        return True
+    if _use_recovery_code(user, code):
+        sign_in.forget(attempt)
+        _record(Action.RECOVERY_CODE_USED, user, now=now)
+        return True
+    sign_in.note_failure(attempt, account=user, now=now)
+    return False
+
+
+@transaction.atomic
+def renew_recovery_codes(*, user: User, now: datetime) -> list[str]:
+    """Make the recovery codes anew: those of before are good no longer."""
+    _lock(user)
+    if not is_set(user):
+        raise Refused("You have no second factor: add one first.")
+    _factors(user, Kind.RECOVERY_CODES).delete()
+    codes = _new_recovery_codes(user)
+    _record(Action.RECOVERY_CODES_MADE, user, now=now)
+    return codes
+
+
+@transaction.atomic
+def remove(*, user: User, now: datetime, actor: Actor | None = None) -> None:
+    """Take the factor and its recovery codes away, and sign the person out.
+
+    The actor is the person, unless another is given. Raises Refused where there is
+    no factor.
+    """
+    _lock(user)
+    if not is_set(user):
+        raise Refused(f"{user.username} has no second factor.")
+    _factors(user, Kind.TOTP, Kind.RECOVERY_CODES).delete()
+    _end_sessions(user, now=now)
+    _record(Action.SECOND_FACTOR_REMOVED, user, now=now, actor=actor)
+
+
+def recovery_codes_left(user: User) -> int:
+    factor = _factors(user, Kind.RECOVERY_CODES).first()
+    return 0 if factor is None else len(RecoveryCodes(factor).get_unused_codes())
+
+
+def _use_app_code(user: User, code: str, *, now: datetime) -> bool:
+    factor = _factors(user, Kind.TOTP).first()
+    if factor is None:
+        return False
+    secret = SealingAdapter().decrypt(factor.data["secret"])
+    after = int(factor.data.get(LAST_PERIOD, 0))
+    period = _period_of(code, secret=secret, after=after, now=now)
+    if period is None:
+        return False
+    factor.data[LAST_PERIOD] = period
+    factor.last_used_at = now
+    factor.save(update_fields=["data", "last_used_at"])
+    return True
+
+
+def _use_recovery_code(user: User, code: str) -> bool:
+    factor = _factors(user, Kind.RECOVERY_CODES).first()
+    return factor is not None and RecoveryCodes(factor).validate_code(code)
+
+
+def _period_of(code: str, *, secret: str, after: int, now: datetime) -> int | None:
+    """Find the period whose code this is, among those around now and after another."""
+    digits = "".join(code.split())
+    current = int(now.timestamp() // PERIOD.total_seconds())
+    for period in range(current - TOLERANCE, current + TOLERANCE + 1):
+        expected = format_hotp_value(hotp_value(secret, period))
+        if period > after and constant_time_compare(digits, expected):
+            return period
+    return None
+
+
+def _new_recovery_codes(user: User) -> list[str]:
+    return list(RecoveryCodes.activate(user).generate_codes())
+
+
+def _factors(user: User, *kinds: str) -> QuerySet[Authenticator]:
+    factors: QuerySet[Authenticator] = Authenticator.objects.filter(
+        user=user, type__in=kinds
+    )
+    return factors
+
+
+def _lock(user: User) -> None:
+    User.objects.select_for_update().get(pk=user.pk)
+
+
+def _end_sessions(user: User, *, now: datetime) -> None:
+    user.sessions_ended_at = now
+    user.save(update_fields=["sessions_ended_at"])
+
+
+def _record(
+    action: Action, user: User, *, now: datetime, actor: Actor | None = None
+) -> None:
+    own = user.principal.actor
+    audit.record(
+        action=action,
+        subject=f"user:{user.username}",
+        actor=actor or own,
+        source="system" if actor else "ui",
+        now=now,
+    )

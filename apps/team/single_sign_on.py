@@ -1,0 +1,154 @@
+"""Who a provider vouches for: found or added by issuer and subject, by role of groups.
+
+A name or an e-mail address never leads to an account: at many providers people choose
+them themselves, so that anybody could become anybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from allauth.socialaccount.models import SocialAccount
+from django.conf import settings
+from django.db import IntegrityError, transaction
+
+from apps.audit import services as audit
+from apps.audit.services import Action
+from apps.core.actor import Actor
+from apps.core.errors import Absent, Forbidden, Refused
+from apps.core.text import is_name
+from apps.team.models import User
+from apps.team.rights import Role
+from apps.team.services import USERNAME_LIMIT, alter_user, end_sessions
+
+if TYPE_CHECKING:
+    from poisonweb.env import Oidc
+
+PROVIDER = Actor.system("single sign-on")
+# The most powerful last.
+_ORDER = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Somebody, as their provider describes them."""
+
+    issuer: str
+    subject: str
+    name: str
+    groups: frozenset[str]
+
+    @property
+    def role(self) -> Role | None:
+        """Give the most powerful role of their groups; None where none has one."""
+        roles = provider_settings().roles
+        given = {Role(roles[group]) for group in self.groups if group in roles}
+        return max(given, key=_ORDER.index, default=None)
+
+
+def provider_settings() -> Oidc:
+    """Give what the settings say of the provider; raise Absent where there is none."""
+    if settings.POISONWEB_OIDC is None:
+        raise Absent("People sign in with a name and a password here.")
+    return settings.POISONWEB_OIDC
+
+
+def admit(identity: Identity, *, now: datetime) -> User:
+    """Give the person's account, with the role of today's groups; add a missing one.
+
+    Raises Forbidden for who is in no group that has a role, or is disabled, and Refused
+    where the account cannot be added.
+    """
+    try:
+        return _admit(identity, now=now)
+    except IntegrityError:
+        # The account or its name was added meanwhile: look again.
+        return _admit(identity, now=now)
+
+
+def _admit(identity: Identity, *, now: datetime) -> User:
+    with transaction.atomic():
+        # Asked first: an account that is added now by another sign-in of this person is
+        # theirs then, and not somebody else's.
+        is_taken = _is_taken(identity.name)
+        user = account_of(identity)
+        if user is not None:
+            User.objects.select_for_update().get(pk=user.pk)
+        refusal = _refusal(identity, user, is_taken=is_taken)
+        if refusal is None:
+            return _with_role_of(identity, user, now=now)
+        if user is not None and identity.role is None:
+            end_sessions(username=user.username, actor=PROVIDER, now=now)
+    raise refusal
+
+
+def account_of(identity: Identity) -> User | None:
+    """Find the account of an issuer and subject."""
+    of = {"socialaccount__provider": identity.issuer}
+    return User.objects.filter(**of, socialaccount__uid=identity.subject).first()
+
+
+def _is_taken(name: str) -> bool:
+    can_be_kept = is_name(name, limit=USERNAME_LIMIT)
+    return can_be_kept and User.objects.filter(username__iexact=name).exists()
+
+
+def _refusal(
+    identity: Identity, user: User | None, *, is_taken: bool
+) -> Forbidden | Refused | None:
+    if identity.role is None:
+        return Forbidden(
+            "You are in no group that may use Poisonweb. Ask who runs it to let a group"
+            " of yours in."
+        )
+    if user is not None:
+        is_shut = not user.is_active
+        return Forbidden("This account is disabled: ask an admin.") if is_shut else None
+    name = identity.name
+    if not is_name(name, limit=USERNAME_LIMIT):
+        return Refused(
+            "Your provider gives no name that can be used here: it needs up to"
+            f" {USERNAME_LIMIT} characters that can be seen."
+        )
+    if is_taken:
+        return Refused(
+            f"There is another account called {name} here already, so that yours cannot"
+            " be added. Ask an admin to have one of the two names changed."
+        )
+    return None
+
+
+def _with_role_of(identity: Identity, user: User | None, *, now: datetime) -> User:
+    role = identity.role or Role.VIEWER
+    if user is None:
+        return _add(identity, role=role, now=now)
+    return alter_user(
+        username=user.username,
+        role=role,
+        may_leave_no_admin=True,
+        actor=PROVIDER,
+        now=now,
+    )
+
+
+def _add(identity: Identity, *, role: Role, now: datetime) -> User:
+    values: dict[str, Any] = {"username": identity.name, "role": role.value}
+    user = User.objects.create_user(**values)
+    SocialAccount.objects.create(
+        user=user, provider=identity.issuer, uid=identity.subject
+    )
+    audit.record(
+        action=Action.USER_CREATED,
+        subject=f"user:{user.username}",
+        actor=PROVIDER,
+        now=now,
+        detail={
+            "role": role.value,
+            "reads_bodies": False,
+            "issuer": identity.issuer,
+            "subject": identity.subject,
+        },
+    )
+    return user

@@ -1,0 +1,169 @@
+"""The rights of the database role that the processes work as, apart from the owner.
+
+The owner migrates. The application's role owns nothing and creates nothing but its
+temporary table: whoever takes over a process cannot alter, empty or remove a table, nor
+change an entry of the audit trail, nor take away what guards it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.apps import apps
+from django.db import connection, transaction
+from django.db.backends.utils import CursorWrapper
+from psycopg import sql
+
+from apps.audit.models import Entry, Head
+from apps.capture.partitions import MAKER
+from apps.core import lock
+from apps.core.errors import Invalid, Refused
+from apps.reports.services.publishing import STAGED
+
+MIGRATIONS: Final = "django_migrations"
+USUAL: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
+# What is less than usual.
+RIGHTS: Final = {
+    Entry._meta.db_table: ("SELECT", "INSERT"),  # noqa: SLF001 - Django's own way
+    Head._meta.db_table: ("SELECT", "UPDATE"),  # noqa: SLF001
+    MIGRATIONS: ("SELECT",),
+}
+NAME_LIMIT: Final = 63
+
+_ROLE = """
+SELECT rolsuper, rolcreaterole OR rolcreatedb OR rolreplication OR rolbypassrls,
+       pg_has_role(
+           oid, (SELECT o.oid FROM pg_roles o WHERE o.rolname = current_user), 'MEMBER'
+       ),
+       has_schema_privilege(oid, current_schema()::regnamespace, 'CREATE')
+       OR has_database_privilege(oid, current_database(), 'CREATE'),
+       EXISTS (SELECT FROM pg_class WHERE relowner = pg_roles.oid
+               AND relnamespace = current_schema()::regnamespace)
+FROM pg_roles WHERE rolname = %s
+"""
+_SEQUENCES = """
+SELECT sequence.relname FROM pg_class AS sequence
+JOIN pg_depend ON pg_depend.objid = sequence.oid AND deptype IN ('a', 'i')
+              AND pg_depend.classid = 'pg_class'::regclass
+JOIN pg_class AS main ON main.oid = pg_depend.refobjid
+WHERE sequence.relkind = 'S' AND main.relname = ANY (%s)
+  AND sequence.relnamespace = current_schema()::regnamespace
+ORDER BY sequence.relname
+"""
+_PARTITIONS = """
+SELECT main.relname FROM pg_class AS main
+JOIN pg_inherits ON inhrelid = main.oid
+JOIN pg_class AS parent ON parent.oid = inhparent
+WHERE main.relispartition AND parent.relname = ANY (%s) AND main.relkind = 'r'
+  AND main.relnamespace = current_schema()::regnamespace
+ORDER BY main.relname
+"""
+_OWNS = """
+SELECT pg_has_role(current_user, relowner, 'MEMBER')
+FROM pg_class WHERE oid = to_regclass(%s)
+"""
+
+
+def tables() -> list[str]:
+    """Name every table that the application works on."""
+    models = apps.get_models(include_auto_created=True)
+    ours = {model._meta.db_table for model in models}  # noqa: SLF001 - Django's own way
+    return sorted({*ours, *STAGED, MIGRATIONS})
+
+
+def owns_tables() -> bool:
+    """Check whether the role of this process could do with the trail as it likes."""
+    with connection.cursor() as cursor:
+        cursor.execute(_OWNS, [Entry._meta.db_table])  # noqa: SLF001
+        row = cursor.fetchone()
+    return bool(row and row[0])
+
+
+@transaction.atomic
+def grant(*, role: str, password: str | None = None) -> None:
+    """Give a role the rights of the application, and take all others from it.
+
+    With a password a missing role is made, and one that is there gets it. Raises
+    Refused for a role that could do more. As often as you like, and after each
+    migration: new tables need new rights.
+    """
+    if not 0 < len(role.encode()) <= NAME_LIMIT:
+        raise Invalid("role", f"give a name of 1 to {NAME_LIMIT} bytes")
+    lock.wait_for("application role")
+    with connection.cursor() as cursor:
+        if password is not None:
+            _let_in(cursor, role, password)
+        _grant(cursor, role)
+        _refuse_more(cursor, role)
+
+
+def _let_in(cursor: CursorWrapper, role: str, password: str) -> None:
+    cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", [role])
+    verb = sql.SQL("ALTER ROLE" if cursor.fetchone() is not None else "CREATE ROLE")
+    # Only its verifier leaves this process: Postgres may log the statement.
+    encrypt = cursor.connection.pgconn.encrypt_password
+    verifier = encrypt(password.encode(), role.encode(), b"scram-sha-256").decode()
+    cursor.execute(
+        sql.SQL("{} {} LOGIN PASSWORD {}").format(
+            verb, sql.Identifier(role), sql.Literal(verifier)
+        )
+    )
+
+
+def _grant(cursor: CursorWrapper, role: str) -> None:
+    cursor.execute("SELECT current_schema(), current_database()")
+    schema, database = map(sql.Identifier, cursor.fetchone())
+    grantee = sql.Identifier(role)
+    cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", [role])
+    if cursor.fetchone() is None:
+        raise Invalid("role", f"there is no role {role}: make it, or give a password")
+    for kind in ("TABLES", "SEQUENCES", "FUNCTIONS"):
+        _run(
+            cursor,
+            f"REVOKE ALL ON ALL {kind} IN SCHEMA {{}} FROM {{}}",
+            schema,
+            grantee,
+        )
+    _run(cursor, "GRANT CONNECT, TEMPORARY ON DATABASE {} TO {}", database, grantee)
+    _run(cursor, "GRANT USAGE ON SCHEMA {} TO {}", schema, grantee)
+    names = tables()
+    for name in names:
+        rights = ", ".join(RIGHTS.get(name, USUAL))
+        table = sql.Identifier(name)
+        _run(cursor, f"GRANT {rights} ON {{}}.{{}} TO {{}}", schema, table, grantee)
+    # The nightly report reads partitions by their own names; all that is written goes
+    # through the table that they are part of.
+    cursor.execute(_PARTITIONS, [names])
+    for (name,) in cursor.fetchall():
+        table = sql.Identifier(name)
+        _run(cursor, "GRANT SELECT ON {}.{} TO {}", schema, table, grantee)
+    cursor.execute(_SEQUENCES, [names])
+    for (name,) in cursor.fetchall():
+        sequence = sql.Identifier(name)
+        _run(cursor, "GRANT USAGE ON SEQUENCE {}.{} TO {}", schema, sequence, grantee)
+    maker = sql.SQL(MAKER)
+    _run(cursor, "GRANT EXECUTE ON FUNCTION {}.{} TO {}", schema, maker, grantee)
+
+
+def _run(cursor: CursorWrapper, statement: str, *names: sql.Composable) -> None:
+    cursor.execute(sql.SQL(statement).format(*names))
+
+
+def _refuse_more(cursor: CursorWrapper, role: str) -> None:
+    """Raise Refused where the role could get round what it was not given."""
+    cursor.execute(_ROLE, [role])
+    is_super, is_powerful, is_owner, creates, owns = cursor.fetchone()
+    obstacles = {
+        "it is a superuser": is_super,
+        "it is the owner of the tables, or a member of that role": is_owner,
+        "it owns a table": owns,
+        "it may create roles or databases, replicate, or pass over row security": (
+            is_powerful
+        ),
+        "it, or everybody, may CREATE in the schema or database: REVOKE that first": (
+            creates
+        ),
+    }
+    for obstacle, is_there in obstacles.items():
+        if is_there:
+            raise Refused(f"{role} cannot be the application's role: {obstacle}.")

@@ -1,0 +1,87 @@
+"""A newcomer adds a second factor and signs in with it, in a browser of their own."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.acceptance.product import PYTHON, Product, environment
+from tests.browser.conftest import DESK, PHONE, listen
+from tests.browser.test_every_page import Faults, faults, only_faulty
+from tests.second_factors import PERIOD, app_code
+
+pytestmark = pytest.mark.browser
+
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(params=[DESK, PHONE], ids=["desk", "phone"])
+def page(
+    request: pytest.FixtureRequest, browser: Browser, product: Product
+) -> Iterator[Page]:
+    """Open a window in which nobody is signed in, and nothing may complain."""
+    complaints: list[str] = []
+    context = browser.new_context(base_url=product.url, viewport=request.param)
+    page = context.new_page()
+    listen(page, complaints, refused=False)
+    yield page
+    context.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest, product: Product) -> str:
+    """Add somebody for this test alone."""
+    name = f"second{len(request.node.name)}"
+    subprocess.run(
+        [PYTHON, "manage.py", "create_user", name],
+        cwd=product.tree,
+        env=environment(),
+        input=f"{PASSWORD}\n",
+        text=True,
+        check=True,
+    )
+    return name
+
+
+def sign_in(page: Page, name: str) -> None:
+    page.goto("/sign-in")
+    page.get_by_label("User name").fill(name)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+
+
+def test_a_second_factor_is_added_and_asked_for(page: Page, name: str) -> None:
+    found: Faults = {}
+    sign_in(page, name)
+    page.goto("/second-factor")
+    found["add"] = faults(page)
+    expect(page.get_by_alt_text("QR code")).to_be_visible()
+    is_drawn = page.evaluate("document.querySelector('img.qr').naturalWidth > 0")
+    secret = page.locator("code.secret").inner_text()
+    now = datetime.now(UTC)
+
+    page.get_by_label("Your password").fill(PASSWORD)
+    page.get_by_label("Code", exact=True).fill(app_code(secret, now))
+    page.get_by_role("button", name="Add").click()
+    expect(page.get_by_role("heading", name="Write these down")).to_be_visible()
+    found["recovery codes"] = faults(page)
+    page.get_by_role("link", name="I have written them down").click()
+    page.goto("/second-factor")
+    found["added"] = faults(page)
+
+    page.context.clear_cookies()
+    sign_in(page, name)
+    expect(page.get_by_label("Code")).to_be_focused()
+    found["asked"] = faults(page)
+    # That of the next half minute is good by now, and was not used yet.
+    page.get_by_label("Code").fill(app_code(secret, now + timedelta(seconds=PERIOD)))
+    page.get_by_role("button", name="Sign in").click()
+
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    assert is_drawn
+    assert only_faulty(found) == {}

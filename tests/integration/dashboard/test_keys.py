@@ -1,0 +1,211 @@
+"""Keys are made and revoked on pages of their own, by admins only."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from apps.audit.models import Entry
+from apps.core.actor import Actor
+from apps.dashboard.people_forms import ROLES, SCOPES
+from apps.team import services
+from apps.team.models import ApiKey
+from apps.team.rights import Role, Scope
+from tests.integration.dashboard.conftest import SignIn
+from tests.integration.dashboard.page_forms import form_on
+
+pytestmark = pytest.mark.django_db
+
+ADA = Actor.user("ada")
+NEW: dict[str, Any] = {
+    "name": "billing",
+    "scopes": ["poisons:read", "capture:write"],
+    "topics": "billing.*\r\n\r\norders",
+    "expires": "2999-12-31",
+}
+HOSTILE = "</td><script>alert(1)</script>'\""
+
+
+@pytest.fixture
+def admin(sign_in: SignIn) -> Client:
+    return sign_in(Role.ADMIN)
+
+
+def words(response: Any) -> str:
+    spaced = response.content.decode().replace("</span>", " ")
+    return " ".join(re.sub(r"<[^>]+>", "", spaced).split())
+
+
+def key(now: datetime, **changes: Any) -> services.NewKey:
+    values: dict[str, Any] = {"name": "ci", "scopes": [Scope.POISONS_READ]}
+    return services.create_api_key(actor=ADA, now=now, **{**values, **changes})
+
+
+def asked(secret: str) -> int:
+    headers = {"Authorization": f"Bearer {secret}"}
+    return Client().get("/api/v1/poisons", headers=headers).status_code
+
+
+def test_a_key_is_made_and_its_secret_is_shown_once(admin: Client) -> None:
+    answer = admin.post("/keys/new", NEW)
+
+    [secret] = re.findall(r'id="secret"[^>]*>([^<]+)<', answer.content.decode())
+    made = ApiKey.objects.get()
+    assert answer["Cache-Control"] == "no-store"
+    assert asked(secret) == 200
+    assert (made.name, made.scopes) == ("billing", ["capture:write", "poisons:read"])
+    assert made.topics == ["billing.*", "orders"]
+    assert made.created_by == "user:adminFalse"
+    assert f"{made.expires_at:%Y-%m-%d %H:%M:%S}" == "2999-12-31 23:59:59"
+    again = admin.post("/keys/new", NEW)
+    for page in (again, admin.get("/keys"), admin.get(f"/keys/{made.pk}/revoke")):
+        assert secret not in page.content.decode()
+    assert again.status_code == 422
+    assert ApiKey.objects.count() == 1
+    [entry] = Entry.objects.filter(action="api_key.created")
+    assert (entry.actor, entry.source) == ("user:adminFalse", "ui")
+    assert secret not in entry.record
+
+
+def test_the_form_proposes_all_topics_and_an_end(admin: Client, now: datetime) -> None:
+    form = form_on(admin.get("/keys/new"), button="Make the key")
+
+    assert form.values["topics"] == "*"
+    assert form.values["expires"] == f"{now + timedelta(days=90):%Y-%m-%d}"
+    assert "scopes" not in form.values
+
+
+def test_a_key_without_a_last_day_does_not_expire(admin: Client) -> None:
+    admin.post("/keys/new", {**NEW, "expires": "", "topics": "*"})
+
+    made = ApiKey.objects.get()
+    assert (made.expires_at, made.topics) == (None, ["*"])
+    assert "never" in words(admin.get("/keys"))
+
+
+def test_today_is_a_last_day(admin: Client, now: datetime) -> None:
+    answer = admin.post("/keys/new", {**NEW, "expires": f"{now:%Y-%m-%d}"})
+
+    assert answer.status_code == 200
+    assert ApiKey.objects.get().state(now) == "usable"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("name", "", "Give a name of up to 100 characters"),
+        ("name", "x" * 101, "Give a name of up to 100 characters"),
+        ("name", "a\u202eb", "Give up to 100 characters that can be seen"),
+        ("name", "ci", "not another key"),
+        ("scopes", [], "Tick at least one scope"),
+        ("scopes", ["everything"], "Tick scopes of the list"),
+        ("topics", "", "Name at least one topic, or * for all"),
+        ("topics", " \r\n ", "Name at least one topic, or * for all"),
+        ("topics", "x" * 256, "Give 1 to 100 names or patterns of topics"),
+        ("topics", "a\x1bb", "Give 1 to 100 names or patterns of topics"),
+        ("topics", "\n".join(map(str, range(101))), "Give 1 to 100 names"),
+        ("topics", "x" * 100_000, "Give at most 100 names or patterns"),
+        ("expires", "soon", "Write a day as 2027-01-31, or nothing"),
+        ("expires", "2020-01-01", "Give a day that is not over yet, or none"),
+        ("expires", "99999-01-01", "Write a day as 2027-01-31, or nothing"),
+    ],
+)
+def test_what_is_wrong_of_a_new_key_is_told_at_its_field(
+    admin: Client, now: datetime, field: str, value: object, says: str
+) -> None:
+    key(now)
+
+    answer = admin.post("/keys/new", {**NEW, field: value})
+
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert says in words(answer)
+    assert ApiKey.objects.count() == 1
+    if field == "scopes":
+        assert '<fieldset class="field" aria-describedby="wrong">' in page
+    else:
+        [tag] = re.findall(rf'<(?:input|textarea)[^>]* id="{field}"[^>]*>', page)
+        assert 'aria-invalid="true"' in tag
+        assert page.count(" checked>") == 2  # what was ticked stays so
+
+
+def test_the_list_says_what_each_key_may_do_and_whether_it_still_may(
+    admin: Client, now: datetime
+) -> None:
+    services.recognise(secret=key(now, topics=["orders.*"]).secret, now=now)
+    key(now, name="a-old", expires_at=now - timedelta(days=1))
+    key(now, name="a-gone")
+    services.revoke_api_key(name="a-gone", actor=ADA, now=now)
+
+    page = admin.get("/keys")
+
+    rows = re.findall(r"<tr.*?</tr>", page.content.decode(), re.DOTALL)[1:]
+    told = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
+    assert [line.split()[0] for line in told] == ["ci", "a-gone", "a-old"]
+    for part in ("Usable", "poisons:read", "orders.*", "user:ada", "never now"):
+        assert part in told[0]
+    assert ApiKey.objects.get(name="ci").prefix + "…" in told[0]
+    assert "Revoked" in told[1]
+    assert f"{now - timedelta(days=1):%Y-%m-%d} never" in told[2]
+    assert [("Revoke…" in line) for line in told] == [True, False, False]
+
+
+def test_a_revoked_key_is_refused_at_once(admin: Client, now: datetime) -> None:
+    made = key(now)
+    before = asked(made.secret)
+    page = admin.get(f"/keys/{made.key.pk}/revoke")
+    looked = asked(made.secret)
+
+    answer = form_on(page, button="Revoke ci").press(admin)
+
+    assert (before, looked, asked(made.secret)) == (200, 200, 401)
+    assert "The key is revoked" in words(admin.get(answer["Location"]))
+    again = admin.post(f"/keys/{made.key.pk}/revoke")
+    assert again.status_code == 302
+    [entry] = Entry.objects.filter(action="api_key.revoked")
+    assert (entry.actor, entry.subject, entry.source) == (
+        "user:adminFalse",
+        "api_key:ci",
+        "ui",
+    )
+
+
+def test_a_key_that_ended_is_not_offered_to_be_revoked(
+    admin: Client, now: datetime
+) -> None:
+    old = key(now, expires_at=now - timedelta(days=1))
+
+    page = words(admin.get(f"/keys/{old.key.pk}/revoke"))
+
+    assert "It has ended" in page
+    assert "Revoke ci</span>" not in page
+
+
+def test_a_key_that_is_not_there_is_not_found(admin: Client) -> None:
+    assert admin.get("/keys/9999/revoke").status_code == 404
+    assert admin.post("/keys/9999/revoke").status_code == 404
+
+
+def test_an_installation_without_keys_says_what_needs_one(admin: Client) -> None:
+    assert "No key yet" in words(admin.get("/keys"))
+
+
+def test_hostile_names_and_topics_are_only_text(admin: Client, now: datetime) -> None:
+    made = key(now, name=HOSTILE, topics=[HOSTILE])
+    ApiKey.objects.update(name=f"{HOSTILE}\u202e", topics=[f"{HOSTILE}\u202e"])
+    created = admin.post("/keys/new", {**NEW, "name": f"b{HOSTILE}"})
+
+    for page in (admin.get("/keys"), admin.get(f"/keys/{made.key.pk}/revoke"), created):
+        text = page.content.decode()
+        assert "<script>alert" not in text
+        assert "\u202e" not in text
+        assert "&lt;script&gt;alert(1)" in text
+
+
+def test_each_scope_and_each_role_is_explained() -> None:
+    assert set(SCOPES) == set(Scope)
+    assert set(ROLES) == set(Role)

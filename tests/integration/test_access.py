@@ -1,0 +1,290 @@
+"""Who gets in where: every address, by every method, for everybody there can be.
+
+The tables say it a second time, apart from the code. An address or a method that is
+new, and is in neither of them, fails the test.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import pytest
+from django.db import transaction
+from django.http import SimpleCookie
+from django.test import Client, override_settings
+from django.urls import get_resolver
+from django.urls.resolvers import URLPattern, URLResolver
+
+from apps.core import clock
+from apps.core.actor import Actor
+from apps.team import services as team
+from apps.team.rights import Role, Scope
+from tests.integration.api.caller import PASSWORD, program
+from tests.integration.api.test_doors import NEEDED
+from tests.passwords import ONE_ROUND
+
+pytestmark = pytest.mark.django_db
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+ACTOR = Actor.system("test")
+# Who tries the methods that nobody may use.
+A_FEW = ("nobody", "viewer", "admin", "a key of capture:write")
+# Of nothing that is there: who may see it is told so, and nothing is changed.
+ABSENT = "999999999"
+
+
+class Who(StrEnum):
+    """Who gets in; each but the readers of bodies includes those after it."""
+
+    EVERYBODY = "everybody"
+    SIGNED_IN = "signed in"
+    BODIES = "reads bodies"
+    OPERATORS = "operators"
+    ADMINS = "admins"
+    SCRAPERS = "admins, and keys with the scope"
+
+
+PEOPLE: Final[Mapping[str, frozenset[Who]]] = {
+    "nobody": frozenset({Who.EVERYBODY}),
+    "a key": frozenset({Who.EVERYBODY, Who.SCRAPERS}),
+    "viewer": frozenset({Who.EVERYBODY, Who.SIGNED_IN}),
+    "reader": frozenset({Who.EVERYBODY, Who.SIGNED_IN, Who.BODIES}),
+    "operator": frozenset({Who.EVERYBODY, Who.SIGNED_IN, Who.OPERATORS}),
+    "admin": frozenset(set(Who) - {Who.BODIES}),
+}
+READING: Final = frozenset(
+    {
+        *(Scope.SKIPS_READ, Scope.POSITIONS_READ, Scope.POISONS_READ),
+        *(Scope.PROBLEMS_READ, Scope.OPERATIONS_READ, Scope.BROKERS_READ),
+        *(Scope.AUDIT_READ, Scope.REPORTS_READ),
+    }
+)
+ACTING: Final = {Scope.SKIPS_WRITE, Scope.POSITIONS_WRITE, Scope.OPERATIONS_WRITE}
+SCOPES: Final[Mapping[str, frozenset[Scope]]] = {
+    "viewer": READING,
+    "reader": READING | {Scope.BODIES_READ},
+    "operator": READING | ACTING,
+    "admin": frozenset(set(Scope) - {Scope.BODIES_READ}),
+}
+PAGES: Final[Mapping[str, Mapping[str, Who]]] = {
+    "/healthz": {"GET": Who.EVERYBODY},
+    "/readyz": {"GET": Who.EVERYBODY},
+    "/metrics": {"GET": Who.SCRAPERS},
+    "/": {"GET": Who.SIGNED_IN},
+    "/first-steps/dismiss": {"POST": Who.SIGNED_IN},
+    "/sign-in": {"GET": Who.EVERYBODY, "POST": Who.EVERYBODY},
+    "/sign-in/code": {"GET": Who.EVERYBODY, "POST": Who.EVERYBODY},
+    "/sign-in/provider": {"POST": Who.EVERYBODY},
+    "/sign-in/provider/callback": {"GET": Who.EVERYBODY},
+    "/second-factor": {"GET": Who.SIGNED_IN, "POST": Who.SIGNED_IN},
+    "/second-factor/qr.svg": {"GET": Who.SIGNED_IN},
+    "/second-factor/recovery-codes": {"POST": Who.SIGNED_IN},
+    "/second-factor/remove": {"POST": Who.SIGNED_IN},
+    "/sign-out": {"POST": Who.SIGNED_IN},
+    "/preferences": {"POST": Who.SIGNED_IN},
+    "/problems": {"GET": Who.SIGNED_IN},
+    "/problems/N": {"GET": Who.SIGNED_IN},
+    "/messages": {"GET": Who.SIGNED_IN},
+    "/messages/N": {"GET": Who.SIGNED_IN},
+    "/messages/N/reveal": {"GET": Who.BODIES, "POST": Who.BODIES},
+    "/messages/N/body": {"POST": Who.BODIES},
+    "/skips": {"GET": Who.SIGNED_IN},
+    "/skips/new": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},
+    "/skips/N": {"GET": Who.SIGNED_IN},
+    "/skips/N/remove": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},
+    "/brokers": {"GET": Who.SIGNED_IN},
+    "/brokers/new": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/brokers/allowed": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/brokers/N": {"GET": Who.SIGNED_IN},
+    "/brokers/N/edit": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/brokers/N/test": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/brokers/N/remove": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/brokers/N/discover": {"GET": Who.SIGNED_IN, "POST": Who.SIGNED_IN},
+    "/brokers/N/observe": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/topics": {"GET": Who.SIGNED_IN},
+    "/topics/N": {"GET": Who.SIGNED_IN},
+    "/topics/N/mode": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/topics/N/pause": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/topics/N/policies": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/topics/N/remove": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/topics/N/samples": {"GET": Who.SIGNED_IN, "POST": Who.SIGNED_IN},
+    "/operations": {"GET": Who.SIGNED_IN},
+    "/operations/preview": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},
+    "/operations/confirm": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},
+    "/operations/N": {"GET": Who.SIGNED_IN},
+    "/operations/N/undo": {"POST": Who.OPERATORS},
+    "/positions": {"GET": Who.SIGNED_IN},
+    "/positions/N": {"GET": Who.SIGNED_IN},
+    "/positions/N/move": {"GET": Who.OPERATORS, "POST": Who.OPERATORS},
+    "/reports": {"GET": Who.SIGNED_IN},
+    "/reports.csv": {"GET": Who.SIGNED_IN},
+    "/reports/runs": {"GET": Who.SIGNED_IN},
+    "/reports/run": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/audit": {"GET": Who.SIGNED_IN, "POST": Who.SIGNED_IN},
+    "/people": {"GET": Who.ADMINS},
+    "/people/new": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/people/N": {"GET": Who.ADMINS},
+    "/people/N/rights": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/people/N/active": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/people/N/password": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/people/N/sessions": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/keys": {"GET": Who.ADMINS},
+    "/keys/new": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/keys/N/revoke": {"GET": Who.ADMINS, "POST": Who.ADMINS},
+    "/account": {"GET": Who.SIGNED_IN},
+    "/account/password": {"GET": Who.SIGNED_IN, "POST": Who.SIGNED_IN},
+    "/account/sessions": {"GET": Who.SIGNED_IN, "POST": Who.SIGNED_IN},
+    "/audit.csv": {"GET": Who.SIGNED_IN},
+    "/audit.ndjson": {"GET": Who.SIGNED_IN},
+    "/help": {"GET": Who.SIGNED_IN},
+}
+
+
+def addresses(resolver: Any = None, before: str = "/") -> Iterator[str]:
+    for each in (resolver or get_resolver()).url_patterns:
+        path = before + str(each.pattern)
+        if isinstance(each, URLResolver):
+            yield from addresses(each, path)
+        else:
+            assert isinstance(each, URLPattern)
+            yield re.sub(r"<int:\w+>", "N", path)
+
+
+def pages() -> list[str]:
+    return [path for path in addresses() if not path.startswith("/api/v1/")]
+
+
+@pytest.fixture(autouse=True)
+def quick_passwords() -> Iterator[None]:
+    with override_settings(PASSWORD_HASHERS=ONE_ROUND):
+        yield
+
+
+@pytest.fixture
+def browsers() -> dict[str, Client]:
+    """Give a browser of everybody in `PEOPLE`; who has a key shows it to pages, too."""
+    found = {"nobody": Client(), "a key": Client(headers=program().headers)}
+    for name in ("viewer", "reader", "operator", "admin"):
+        found[name] = Client()
+        found[name].force_login(person(name))
+    for browser in found.values():
+        browser.raise_request_exception = False
+    return found
+
+
+def person(name: str) -> Any:
+    role = Role.VIEWER if name == "reader" else Role(name)
+    return team.create_user(
+        username=name,
+        password=PASSWORD,
+        role=role,
+        reads_bodies=name == "reader",
+        actor=ACTOR,
+        now=clock.now(),
+    )
+
+
+def sent(browser: Client, method: str, path: str) -> Any:
+    """Send a request, and undo what it did."""
+    cookies = SimpleCookie(browser.cookies.output(header="", sep=";"))
+    with transaction.atomic():
+        response: Any = browser.generic(method, path.replace("N", ABSENT))
+        if response.streaming:
+            b"".join(response)
+        transaction.set_rollback(True)
+    browser.cookies = cookies
+    return response
+
+
+def is_stopped(response: Any) -> bool:
+    asks_to_sign_in = response.get("Location", "").startswith("/sign-in?next=")
+    return asks_to_sign_in or response.status_code in {401, 403}
+
+
+def does_nothing(response: Any) -> bool:
+    """Tell a refused method; who is signed in is sent home by the sign-in, too."""
+    return bool(response.status_code == 405 or response.get("Location") == "/")
+
+
+def test_the_table_has_every_page() -> None:
+    assert sorted(PAGES) == sorted(pages())
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_lets_in_those_of_the_table_and_nobody_else(
+    path: str, browsers: Mapping[str, Client]
+) -> None:
+    allowed = {**PAGES[path]}
+    if "GET" in allowed:
+        allowed["HEAD"] = allowed["GET"]
+    for method in METHODS:
+        for name, browser in browsers.items():
+            if method not in allowed and name not in A_FEW:
+                continue
+            response = sent(browser, method, path)
+            case = f"{method} {path} by {name}: {response.status_code}"
+            assert response.status_code < 500, case
+            if method not in allowed:
+                assert is_stopped(response) or does_nothing(response), case
+                continue
+            gets_in = allowed[method] in PEOPLE[name]
+            assert gets_in is not is_stopped(response), case
+            assert response.status_code != 405, case
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if "POST" in PAGES[p]])
+def test_a_form_without_its_token_does_nothing(path: str) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(person("admin"))
+
+    assert sent(browser, "POST", path).status_code == 403
+
+
+def api() -> list[str]:
+    return sorted({path for _, _, path in (each.partition(" ") for each in NEEDED)})
+
+
+def callers() -> Iterator[tuple[str, Client, frozenset[Scope]]]:
+    """Give everybody who may call the API, with what the tables say they may do."""
+    for scope in Scope:
+        key = program(scope)
+        yield f"a key of {scope}", Client(headers=key.headers), frozenset({scope})
+    for name, scopes in SCOPES.items():
+        browser = Client()
+        browser.force_login(person(name))
+        yield name, browser, scopes
+
+
+@pytest.mark.parametrize("path", api())
+def test_a_call_lets_in_those_with_its_scope_and_nobody_else(path: str) -> None:
+    others = Client(), Client(headers={"Authorization": "Bearer pw_local_wrong"})
+    known = list(callers())
+    for method in METHODS:
+        needed = NEEDED.get(f"{'GET' if method == 'HEAD' else method} {path}")
+        if (method, path) == ("HEAD", "skips/stream"):
+            needed = None  # it has no end, so it is not begun for its head
+        address = re.sub(r"\b1\b", "N", f"/api/v1/{path}")
+        for browser in others:
+            assert sent(browser, method, address).status_code == 401, method
+        for name, browser, scopes in known:
+            if needed is None and name not in A_FEW:
+                continue
+            status = sent(browser, method, address).status_code
+            case = f"{method} {path} by {name}: {status}"
+            assert status < 500 or path.endswith("stream"), case
+            if needed is None:
+                assert status == 405, case
+            elif by_post_only(method, path) and name in SCOPES:
+                assert status == 403, case
+            else:
+                assert (status != 403) is (needed in scopes), case
+                assert status not in {401, 405}, case
+
+
+def by_post_only(method: str, path: str) -> bool:
+    """Tell the calls that a session may not GET: a link carries a session, too."""
+    acts = path.endswith(("/body", "/discover"))
+    return acts and method in {"GET", "HEAD"}

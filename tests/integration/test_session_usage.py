@@ -1,0 +1,62 @@
+"""How many sessions are in use is told of the bound that is nearest."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from django.db import connection
+
+from apps.core.session_usage import SPARE, Usage, usage
+from apps.core.sessions import open_session
+from tests.sessions import sessions_left
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_server_leaves_some_to_its_superuser() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT current_setting('max_connections')::int"
+            " - current_setting('superuser_reserved_connections')::int"
+        )
+        (most,) = cursor.fetchone()
+    told = usage()
+
+    assert (told.kind, told.most) == ("server", most)
+    assert told.used >= 1
+    assert not told.is_short
+
+
+def test_a_lower_limit_of_the_database_counts_and_holds() -> None:
+    with sessions_left(1) as most:
+        before = usage()
+    assert (before.kind, before.used, before.most) == ("database", most - 1, most)
+    assert before.is_short
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_told_is_what_postgres_refuses_by() -> None:
+    with sessions_left(1) as most, open_session("test"):
+        told = usage()
+        with pytest.raises(psycopg.OperationalError, match="too many connections"):
+            open_session("test")
+
+    assert told == Usage(kind="database", used=most, most=most)
+
+
+def test_few_left_are_short() -> None:
+    assert Usage(kind="server", used=100 - SPARE, most=100).is_short is False
+    assert Usage(kind="server", used=101 - SPARE, most=100).is_short is True
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("server", "raise max_connections of Postgres, or run fewer processes"),
+        ("role", "raise the connection limit of our role, or run fewer processes"),
+    ],
+)
+def test_each_bound_has_its_remedy(kind: str, remedy: str) -> None:
+    told = Usage(kind=kind, used=91, most=97)
+
+    assert (str(told), told.remedy) == ("91 of 97 are in use", remedy)
