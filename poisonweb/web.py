@@ -1,19 +1,37 @@
 """Serve pages and API: `python -m poisonweb.web --host ADDRESS --port PORT`.
 
-Uvicorn, with bounds that its own command line does not have.
+Uvicorn, with bounds that its own command line does not have, in two processes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from socket import socket
 
 import uvicorn
 
-from poisonweb.http import BoundedH11
+from poisonweb.costly import SWITCH_SECONDS, UVICORN, CostlyProcess, is_costly
+from poisonweb.http import HandingOn
 
-SWITCH_SECONDS = 0.001
+
+class _Server(uvicorn.Server):
+    """Listens, and begins and ends together with the process for costly requests."""
+
+    def __init__(self, config: uvicorn.Config, costly: CostlyProcess) -> None:
+        super().__init__(config)
+        self._costly = costly
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        self._costly.watch()
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        await asyncio.gather(super().shutdown(sockets), self._costly.stop())
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -21,20 +39,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     chosen = parser.parse_args(words)
-    # A request gives the interpreter away with each question to Postgres, and waits so
-    # long for it whenever another thread is at work.
     sys.setswitchinterval(SWITCH_SECONDS)
-    uvicorn.run(
+    # It begins to load the application while we do.
+    costly = CostlyProcess()
+    protocol = partial(HandingOn, is_for_another=is_costly, hand_on=costly.hand_on)
+    config = uvicorn.Config(
         "poisonweb.asgi:application",
         host=chosen.host,
         port=chosen.port,
-        http=BoundedH11,
-        lifespan="off",
-        access_log=False,
-        server_header=False,
-        # Without it an open stream keeps the server from ending.
-        timeout_graceful_shutdown=2,
+        http=protocol,  # type: ignore[arg-type] # uvicorn only calls it
+        **UVICORN,
     )
+    with suppress(KeyboardInterrupt):
+        _Server(config, costly).run()
 
 
 if __name__ == "__main__":

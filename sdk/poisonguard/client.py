@@ -39,7 +39,8 @@ from poisonguard.version import VERSION
 log = logging.getLogger(__name__)
 
 USER_AGENT = f"poisonguard/{VERSION}"
-GZIP_FROM = 1_024
+# Below, a server reads it more cheaply as it is, before what is large or compressed.
+GZIP_FROM = 65_536
 # A server takes what inflates further than this for a bomb; it gets it as it is.
 GZIP_RATIO = 100
 # Poisonweb says something every 15 s; two of these may be missed.

@@ -241,8 +241,19 @@ def answers_of(clients: Sequence[subprocess.Popen[str]]) -> Counter[str]:
     return answers
 
 
-def memory_of(pid: int, name: str) -> float:
-    """Read a figure of a process in MiB: VmRSS is what it has, VmHWM its most."""
+def processes_of(web: int) -> list[int]:
+    """Give the web's process and the one that it has for costly requests."""
+    children = Path(f"/proc/{web}/task/{web}/children").read_text().split()
+    assert len(children) == 1
+    return [web, *map(int, children)]
+
+
+def memory_of(web: int, name: str) -> float:
+    """Add up a figure of the web's processes in MiB: VmRSS is now, VmHWM the most."""
+    return sum(_memory_of_one(pid, name) for pid in processes_of(web))
+
+
+def _memory_of_one(pid: int, name: str) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     [kilobytes] = re.findall(rf"^{name}:\s+(\d+) kB$", status, re.MULTILINE)
     return int(kilobytes) / 1024
@@ -266,18 +277,20 @@ class Measured:
 def measured(town: Town, kind: str) -> Measured:
     eventually(town.is_well)
     web = town.product.pid("web")
+    processes = processes_of(web)
     quiet, flooded = town.consumer(), town.consumer()
     end = time.monotonic() + QUIET_SECONDS
     quiet.report_while(lambda: time.monotonic() < end)
     idle = memory_of(web, "VmRSS")
     # From here on VmHWM counts anew.
-    Path(f"/proc/{web}/clear_refs").write_text("5")
+    for pid in processes:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
     with flood(town, kind) as clients:
         flooded.report_while(lambda: any(each.poll() is None for each in clients))
         answers = answers_of(clients)
     over = time.monotonic()
     eventually(town.is_well, seconds=WELL_AFTER_SECONDS, tell=lambda: flooded.statuses)
-    assert town.product.pid("web") == web
+    assert (town.product.pid("web"), processes_of(web)) == (web, processes)
     return Measured(
         kind=kind,
         answers=dict(answers),

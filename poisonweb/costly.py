@@ -1,0 +1,191 @@
+"""The second process of the web: it answers what is costly to read.
+
+A form, or a large body, is read by code that lets no other thread of its process work
+meanwhile: consumers that report a failure would wait for whoever sends such things. So
+the web hands these requests to a process of their own, which also gives way to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from socket import socket
+from typing import Any
+
+import h11
+import uvicorn
+from django.conf import settings
+
+from poisonweb import handover
+from poisonweb.handover import Begun
+from poisonweb.http import HandedOn
+from poisonweb.limits import (
+    API,
+    MOST_OF_A_STRANGER,
+    Application,
+    Message,
+    Receive,
+    Scope,
+    Send,
+)
+
+NICENESS = 5
+# A request gives the interpreter away with each question to Postgres, and waits so long
+# for it whenever another thread is at work.
+SWITCH_SECONDS = 0.001
+# Fewer than the web has: most of these requests wait for each other anyway.
+MOST_DATABASE_SESSIONS = 8
+STOP_SECONDS = 2
+CHECK_SECONDS = 0.1
+RESTART_SECONDS = 1.0
+UVICORN: dict[str, Any] = {
+    "lifespan": "off",
+    "access_log": False,
+    "server_header": False,
+    # Django's settings say what is logged, and how.
+    "log_config": None,
+    # Without it an open stream keeps the server from ending.
+    "timeout_graceful_shutdown": STOP_SECONDS,
+}
+_AS_IT_IS = {b"", b"identity"}
+
+log = logging.getLogger(__name__)
+
+
+def is_costly(request: h11.Request) -> bool:
+    """Pick forms, and requests to the API that are large or may become so."""
+    if not request.target.startswith(API.encode()):
+        return bool(request.method == b"POST")
+    headers = dict(request.headers)
+    if headers.get(b"content-encoding", b"").strip().lower() not in _AS_IT_IS:
+        return True
+    size = headers.get(b"content-length", b"0")
+    is_large = size.isdigit() and int(size) > MOST_OF_A_STRANGER
+    return is_large or b"transfer-encoding" in headers
+
+
+class CostlyProcess:
+    """Starts the process, and another one where it ends, until it is stopped."""
+
+    def __init__(self) -> None:
+        ours, theirs = handover.line()
+        self._sender = handover.Sender(ours)
+        self._process = _started(theirs)
+        self._watch: asyncio.Task[None] | None = None
+
+    def hand_on(self, begun: Begun) -> None:
+        self._sender.hand_on(begun)
+
+    def watch(self) -> None:
+        """Look after the process from now on, in this event loop."""
+        self._watch = asyncio.create_task(self._start_again())
+
+    async def stop(self) -> None:
+        """Let it end its requests, within seconds, and wait for it."""
+        if self._watch is not None:
+            self._watch.cancel()
+        # It ends by itself where no connection can come any more.
+        self._sender.close()
+        try:
+            async with asyncio.timeout(2 * STOP_SECONDS):
+                await self._end()
+        except TimeoutError:
+            self._process.kill()
+            await self._end()
+
+    async def _start_again(self) -> None:
+        while True:
+            code = await self._end()
+            log.error("The process for costly requests ended with code %s.", code)
+            await asyncio.sleep(RESTART_SECONDS)
+            ours, theirs = handover.line()
+            self._process = _started(theirs)
+            self._sender.go_on_by(ours)
+
+    async def _end(self) -> int:
+        while (code := self._process.poll()) is None:
+            await asyncio.sleep(CHECK_SECONDS)
+        return code
+
+
+def _started(end: socket) -> subprocess.Popen[bytes]:
+    command = (sys.executable, "-m", "poisonweb.costly", str(end.fileno()))
+    with end:
+        return subprocess.Popen(  # noqa: S603 - our own code
+            command, pass_fds=[end.fileno()], stdin=subprocess.DEVNULL
+        )
+
+
+class _Server(uvicorn.Server):
+    """Answers on the connections that it is handed, and listens nowhere."""
+
+    def __init__(self, config: uvicorn.Config, end: socket) -> None:
+        super().__init__(config)
+        self._end = end
+        self._beginning: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        asyncio.get_running_loop().add_reader(self._end, self._take)
+
+    def _take(self) -> None:
+        try:
+            for begun in handover.received(self._end):
+                beginning = asyncio.create_task(self._answer(begun))
+                self._beginning.add(beginning)
+                beginning.add_done_callback(self._beginning.discard)
+        except (EOFError, ConnectionError):
+            asyncio.get_running_loop().remove_reader(self._end)
+            self.should_exit = True
+
+    async def _answer(self, begun: Begun) -> None:
+        protocol = partial(
+            HandedOn,
+            config=self.config,
+            server_state=self.server_state,
+            app_state={},
+            begun=begun,
+        )
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(protocol, begun.connection)
+
+
+def closing(application: Application) -> Application:
+    """Let a connection end with its answer: what comes next may not be costly."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_last(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), (b"connection", b"close")]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await application(scope, receive, send_last)
+
+    return answer
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = ArgumentParser(prog="poisonweb.costly", description=__doc__)
+    parser.add_argument("socket", type=int, help="the number of an open file")
+    end = socket(fileno=parser.parse_args(words).socket)
+    os.nice(NICENESS)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    from poisonweb import asgi  # noqa: PLC0415 - it sets up Django
+
+    pool = settings.DATABASES["default"]["OPTIONS"]["pool"]
+    pool["max_size"] = MOST_DATABASE_SESSIONS
+    config = uvicorn.Config(closing(asgi.application), **UVICORN)
+    with suppress(KeyboardInterrupt):
+        _Server(config, end).run(sockets=[])
+
+
+if __name__ == "__main__":
+    main()
