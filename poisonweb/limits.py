@@ -61,6 +61,7 @@ def limited(
             return message
 
         try:
+            _check_method(scope)
             _check_length(scope)
             await weight.expect(_declared(scope))
             await application(scope, weigh, send)
@@ -197,6 +198,19 @@ def in_turn(
                 turns.release()
 
     return taking_turns
+
+
+def _check_method(scope: Scope) -> None:
+    """Refuse `post`: it is no method (RFC 9110, 9.1), but Django takes it for one.
+
+    Whoever sorts requests by their method goes by how it is written.
+    """
+    method: str = scope["method"]
+    if method != method.upper():
+        raise Refusal(
+            status=HTTPStatus.NOT_IMPLEMENTED,
+            detail="Write the method in capital letters.",
+        )
 
 
 def _check_length(scope: Scope) -> None:

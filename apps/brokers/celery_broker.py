@@ -15,7 +15,9 @@ from django.conf import settings
 from apps.brokers.hosts import Place, addresses_of
 from apps.core.errors import Invalid
 
-FAMILIES = {"redis": "redis", "rediss": "redis", "amqp": "amqp", "amqps": "amqp"}
+FAMILIES = {"redis": "redis", "rediss": "redis"}
+# The last one is how Celery may call it.
+FAMILIES |= dict.fromkeys(("amqp", "amqps", "pyamqp"), "amqp")
 LOOPBACK_NAME = "localhost"
 
 

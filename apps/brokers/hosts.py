@@ -28,7 +28,7 @@ from apps.core.patterns import matches
 IPAddress = IPv4Address | IPv6Address
 
 USUAL_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671}
-USUAL_PORTS |= {"http": 80, "https": 443, "sqs": 443}
+USUAL_PORTS |= {"pyamqp": 5672, "http": 80, "https": 443, "sqs": 443}
 # Where no broker is: link-local, reserved, multicast, and where clouds answer for any
 # machine of theirs.
 FORBIDDEN = tuple(

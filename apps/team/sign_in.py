@@ -207,6 +207,7 @@ def _record_sign_in(request: HttpRequest, user: User, **_: object) -> None:
     sessions.begin(request.session, address=address_of(request), now=clock.now())
     by = {"by": "provider"} if is_by_provider(request) else {}
     _record(Action.USER_SIGNED_IN, request, user, **by)
+    log.info("%s signed in, from %s", user.username, address_of(request))
 
 
 @receiver(user_logged_out)

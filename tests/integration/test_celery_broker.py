@@ -40,6 +40,7 @@ def is_refused(url: str, *, resolve: bool = False) -> bool:
         ("redis://127.0.0.1:7/0", "redis://localhost:7/1", False),
         ("amqp://u:p@mq//", "amqp://v:q@mq", True),
         ("amqp://u:p@mq/celery", "amqp://v:q@mq:5672/celery", True),
+        ("pyamqp://u:p@mq//", "amqp://v:q@mq:5672//", True),
         ("amqp://u:p@mq/a%2Fb", "amqp://v:q@mq:5672/a%2fb", True),
         ("amqp://u:p@mq/celery", "amqp://v:q@mq:5672/orders", False),
         ("redis://a:1/0;redis://b:1/0", "redis://b:1", True),

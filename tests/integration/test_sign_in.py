@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,15 +63,19 @@ def entries(action: str) -> list[Entry]:
     return list(Entry.objects.filter(action=action).order_by("seq"))
 
 
-def test_a_sign_in_and_a_sign_out_are_on_record(anna: User) -> None:
+def test_a_sign_in_and_a_sign_out_are_on_record(
+    anna: User, caplog: pytest.LogCaptureFixture
+) -> None:
     client = Client(REMOTE_ADDR=HERE)
 
-    client.post("/sign-in", {"username": "anna", "password": RIGHT})
+    with caplog.at_level(logging.INFO, logger="apps.team.sign_in"):
+        client.post("/sign-in", {"username": "anna", "password": RIGHT})
     client.post("/sign-out")
 
     [came], [went] = entries("user.signed_in"), entries("user.signed_out")
     assert (came.actor, went.actor) == ("user:anna", "user:anna")
     assert came.detail == went.detail == {"address": HERE}
+    assert f"anna signed in, from {HERE}" in caplog.text
 
 
 def test_a_wrong_password_is_on_record_without_the_name_of_no_account(

@@ -51,8 +51,19 @@ class Sender:
             raise ConnectionError
         return self.known
 
-    def status(self, path: str, *, headers: Sequence[tuple[bytes, bytes]] = ()) -> int:
-        scope = {"type": "http", "path": path, "headers": list(headers)}
+    def status(
+        self,
+        path: str,
+        *,
+        method: str = "POST",
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> int:
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "headers": list(headers),
+        }
         application = limited(reading, most_of_api=API, recognise=self.recognise)
         asyncio.run(application(scope, self.receive, self.send))
         status: int = self.answer[0]["status"]
@@ -152,6 +163,15 @@ def test_a_request_with_two_lengths_is_refused() -> None:
     sender = Sender(5)
 
     assert sender.status("/api/v1/failures", headers=both) == 400
+    assert sender.sent == 0
+
+
+@pytest.mark.parametrize("method", ["post", "Post", "geT"])
+def test_a_method_in_small_letters_is_refused(method: str) -> None:
+    sender = Sender(5)
+
+    # Django would take it for the usual one, and those that pick forms would not.
+    assert sender.status("/sign-in", method=method) == 501
     assert sender.sent == 0
 
 

@@ -48,6 +48,14 @@ def text(name: str, value: object) -> str | None:
     return value
 
 
+def legible(name: str, value: object) -> str | None:
+    """Read a text that a person enters as a name, all of which can be seen."""
+    entered = text(name, value)
+    if entered is not None and not entered.isprintable():
+        raise Invalid(name, "it holds a character that cannot be seen")
+    return entered
+
+
 def required(field: str, told: Mapping[str, object]) -> str:
     value = text(field, told.get(field))
     if value is None:

@@ -10,6 +10,7 @@ from django.http import QueryDict
 
 from apps.api.parameters.base import (
     TEXT_LIMIT,
+    legible,
     members_of,
     refuse_unknown,
     required,
@@ -39,7 +40,7 @@ class LaneChange:
         paused = told.get("paused")
         if not isinstance(paused, bool | None):
             raise Invalid("paused", "send true or false")
-        tee_queue = text("tee_queue", told.get("tee_queue")) or ""
+        tee_queue = legible("tee_queue", told.get("tee_queue")) or ""
         mode = told.get("mode")
         if mode is not None and mode not in list(Mode):
             raise Invalid("mode", f"use one of {', '.join(Mode)}")
@@ -98,7 +99,7 @@ class TopicChange:
         return cls(
             name=required("name", told),
             broker=text("broker", told.get("broker")),
-            native_name=text("native_name", told.get("native_name")),
+            native_name=legible("native_name", told.get("native_name")),
             policies=wanted,
             lane=lane,
             reason=text("reason", told.get("reason")) or "",

@@ -298,6 +298,19 @@ def test_a_name_of_a_topic_is_one_that_people_can_see(
     assert not Topic.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("field", "more"), [("native_name", {}), ("tee_queue", {"mode": "tee"})]
+)
+@pytest.mark.parametrize("name", ["a\r\nb", "\x1b[1m", "\u202eb", "a\u200bb"])
+def test_a_queue_is_named_by_what_people_can_see(
+    admin: Caller, ours: int, field: str, more: dict[str, str], name: str
+) -> None:
+    told = registered(admin, dead_letter_queue="orders-poison", **{field: name}, **more)
+
+    assert (told.status, told.pointers) == (422, [f"/{field}"])
+    assert not Topic.objects.exists()
+
+
 def test_a_topic_is_registered_with_its_policies_and_its_lane(
     admin: Caller, ours: int
 ) -> None:
