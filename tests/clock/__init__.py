@@ -21,8 +21,10 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("shift.c")
 FOLDER = Path(sys.prefix) / "clock"
-LIBRARY, SETPRIV = FOLDER / "shift.so", FOLDER / "setpriv"
-PRELOAD = f"LD_PRELOAD={LIBRARY}"
+LIBRARY, SETPRIV = FOLDER / "clock-shift.so", FOLDER / "setpriv"
+# By its name, which the loader looks up in the folder: a path with a space in it would
+# be taken for two libraries.
+PRELOAD = (f"LD_PRELOAD={LIBRARY.name}", f"LD_LIBRARY_PATH={FOLDER}")
 # Our Postgres and Redis are started through the first `setpriv` of the path, with an
 # environment of their own that keeps only the path. Its first folder, which does not
 # exist, is named by the shift, so that this `setpriv`, which others use meanwhile for
@@ -44,7 +46,7 @@ def command(start: str, words: Sequence[str]) -> list[str]:
     distance = f"{(moment - datetime.now(UTC)).total_seconds() + ours:.0f}"
     _prepare()
     path = f"{FOLDER / distance}:{FOLDER}:{os.environ['PATH']}"
-    return ["env", PRELOAD, f"CLOCK_SHIFT={distance}", f"PATH={path}", *words]
+    return ["env", *PRELOAD, f"CLOCK_SHIFT={distance}", f"PATH={path}", *words]
 
 
 def _prepare() -> None:
@@ -57,7 +59,7 @@ def _prepare() -> None:
     with _replacing(LIBRARY) as new:
         subprocess.run(("cc", "-shared", "-fPIC", "-O2", "-o", new, SOURCE), check=True)
     with _replacing(SETPRIV) as new:
-        preload = shlex.quote(PRELOAD)
+        preload = shlex.join(PRELOAD)
         new.write_text(SCRIPT.format(preload=preload, setpriv=shlex.quote(real)))
 
 

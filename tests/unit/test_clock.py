@@ -46,9 +46,10 @@ def shifted(start: datetime, *command: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "tests.clock", f"{start:%Y-%m-%d %H:%M:%S}", *command)
 
 
-def run(*command: str, start: datetime = EVE) -> Any:
+def run(*command: str, start: datetime = EVE, python: str = sys.executable) -> Any:
+    _, *words = shifted(start, *command)
     done = subprocess.run(
-        shifted(start, *command),
+        (python, *words),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -84,6 +85,16 @@ def test_clocks_that_begin_at_once_keep_their_own_times() -> None:
 
     for start, times in zip(starts, answers, strict=True):
         assert_all_since(start, times, began)
+
+
+def test_the_folder_may_have_a_name_with_a_space(tmp_path: Path) -> None:
+    odd = tmp_path / "a b é"
+    odd.symlink_to(sys.prefix)
+    began = datetime.now(UTC)
+
+    times = run(*DATE, start=EVE, python=str(odd / "bin" / "python"))
+
+    assert_all_since(EVE, times, began)
 
 
 def test_a_clock_begins_at_its_time_under_another_clock() -> None:
