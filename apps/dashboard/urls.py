@@ -55,6 +55,11 @@ urlpatterns = [
     path("preferences", account.preferences, name="preferences"),
     path("problems", problems.index, name="problems"),
     path("problems/<int:problem_id>", problems.detail, name="problem"),
+    path(
+        "problems/<int:problem_id>/header",
+        problems.reveal_header,
+        name="problem-header",
+    ),
     path("messages", messages.index, name="messages"),
     path("messages/<int:message_id>", messages.detail, name="message"),
     path("messages/<int:message_id>/reveal", messages.reveal, name="message-reveal"),

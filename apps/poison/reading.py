@@ -127,29 +127,33 @@ def headers_of(poisons: Collection[Poison]) -> dict[int, tuple[Header, ...]]:
     return {pk: _pairs(flat) for pk, flat in bodies.values_list("poison_id", "headers")}
 
 
+def is_header_revealed(
+    *, problem_id: int, name: str, principal: Principal, now: datetime
+) -> bool:
+    """Tell whether this person had a header of a problem's messages shown of late."""
+    return Entry.objects.filter(
+        subject=f"problem:{problem_id}",
+        actor=str(principal.actor),
+        action=Action.BODY_REVEALED,
+        at__gt=now - ONE_READING,
+        detail__header=name,
+    ).exists()
+
+
 @transaction.atomic
 def reveal_header(
     *, problem_id: int, name: str, principal: Principal, now: datetime
 ) -> None:
     """Put on record that a header is shown of each listed message of a problem."""
     principal.require(Scope.BODIES_READ)
-    subject = f"problem:{problem_id}"
-    earlier = Entry.objects.filter(
-        subject=subject,
-        actor=str(principal.actor),
+    audit.record(
         action=Action.BODY_REVEALED,
-        at__gt=now - ONE_READING,
-        detail__header=name,
+        subject=f"problem:{problem_id}",
+        actor=principal.actor,
+        source=principal.source,
+        now=now,
+        detail={"how": "header in a list", "header": name},
     )
-    if not earlier.exists():
-        audit.record(
-            action=Action.BODY_REVEALED,
-            subject=subject,
-            actor=principal.actor,
-            source=principal.source,
-            now=now,
-            detail={"how": "header in a list", "header": name},
-        )
 
 
 @transaction.atomic

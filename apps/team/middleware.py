@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from django.contrib.auth import logout
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -70,8 +69,8 @@ def _if_at_work(
         return signed_in
     now = clock.now()
     if sessions.is_over(request.session, now=now):
-        request.user = signed_in  # which the sign-out asks for
-        logout(request)
+        # Nobody acts here, so it is no sign-out on the trail: a GET writes none.
+        request.session.flush()
         return AnonymousUser()
     idle = now - datetime.fromisoformat(request.session[sessions.AT_WORK])
     if idle > NOTED_EVERY and "HX-Request" not in request.headers:

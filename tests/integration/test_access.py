@@ -12,12 +12,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 import pytest
+from django.conf import settings
 from django.db import transaction
 from django.http import SimpleCookie
 from django.test import Client, override_settings
 from django.urls import get_resolver
 from django.urls.resolvers import URLPattern, URLResolver
 
+from apps.audit.models import Entry
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.team import services as team
@@ -25,6 +27,7 @@ from apps.team.rights import Role, Scope
 from tests.integration.api.caller import PASSWORD, program
 from tests.integration.api.test_doors import NEEDED
 from tests.passwords import ONE_ROUND
+from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
 
@@ -87,6 +90,7 @@ PAGES: Final[Mapping[str, Mapping[str, Who]]] = {
     "/preferences": {"POST": Who.SIGNED_IN},
     "/problems": {"GET": Who.SIGNED_IN},
     "/problems/N": {"GET": Who.SIGNED_IN},
+    "/problems/N/header": {"GET": Who.BODIES, "POST": Who.BODIES},
     "/messages": {"GET": Who.SIGNED_IN},
     "/messages/N": {"GET": Who.SIGNED_IN},
     "/messages/N/reveal": {"GET": Who.BODIES, "POST": Who.BODIES},
@@ -188,12 +192,15 @@ def person(name: str) -> Any:
 
 
 def sent(browser: Client, method: str, path: str) -> Any:
-    """Send a request, and undo what it did."""
+    """Send a request, and undo what it did; by session, reading leaves no entry."""
+    entries = Entry.objects.count()
     cookies = SimpleCookie(browser.cookies.output(header="", sep=";"))
     with transaction.atomic():
         response: Any = browser.generic(method, path.replace("N", ABSENT))
         if response.streaming:
             b"".join(response)
+        if method in {"GET", "HEAD"} and settings.SESSION_COOKIE_NAME in cookies:
+            assert Entry.objects.count() == entries, f"{method} {path}"
         transaction.set_rollback(True)
     browser.cookies = cookies
     return response
@@ -241,6 +248,20 @@ def test_a_form_without_its_token_does_nothing(path: str) -> None:
     browser.force_login(person("admin"))
 
     assert sent(browser, "POST", path).status_code == 403
+
+
+def test_a_chosen_header_is_read_without_an_entry(
+    browsers: Mapping[str, Client],
+) -> None:
+    (poison,) = poisons(clock.now(), 1, headers=[("tenant", b"acme")])
+    page = f"/problems/{poison.problem_id}"
+
+    for name in ("viewer", "reader", "operator", "admin"):
+        for path in (f"{page}?header=tenant", f"{page}/header?header=tenant"):
+            for method in ("GET", "HEAD"):
+                response = sent(browsers[name], method, path)
+                assert is_stopped(response) or response.status_code in {200, 302}
+                assert b"acme" not in response.content
 
 
 def api() -> list[str]:

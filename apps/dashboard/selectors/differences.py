@@ -6,7 +6,7 @@ All of them failed for the same reason, so their rows do not repeat it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -40,11 +40,15 @@ class MessageRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeaderColumn:
-    """The header that the list shows; `reason` says why its values are masked."""
+    """The header that the list shows; `reason` says why its values are masked.
+
+    `may_reveal`: this person may have them shown, which is put on record.
+    """
 
     name: str
     values: Mapping[int, str]
     reason: str = ""
+    may_reveal: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,16 +78,17 @@ def between(
 ) -> Differences:
     """Find what differs; `header` is the chosen one, or "" for the best public one.
 
-    Another than a public header needs the right to read bodies, and its showing is put
-    on record.
+    Another than a public header needs the right to read bodies, and is shown for an
+    hour after the person revealed it.
     """
     loaded = unless_slow(partial(reading.headers_of, messages))
     headers: Headers = {} if isinstance(loaded, TooSlow) else loaded
     column = _chosen(headers, header, principal) if header else _most_varied(headers)
     if column and not column.reason and not names.is_public(column.name.encode()):
-        reading.reveal_header(
+        is_revealed = reading.is_header_revealed(
             problem_id=problem_id, name=column.name, principal=principal, now=now
         )
+        column = column if is_revealed else _unrevealed(column)
     values = varying_values([message.error_message for message in messages])
     return Differences(
         rows=[
@@ -165,6 +170,11 @@ def _column(headers: Headers, name: str) -> HeaderColumn:
         if readable(header).lower() == lowered
     }
     return HeaderColumn(name=name, values=values)
+
+
+def _unrevealed(column: HeaderColumn) -> HeaderColumn:
+    reason = "showing them is written to the audit trail"
+    return replace(_masked(column, reason), may_reveal=True)
 
 
 def _masked(column: HeaderColumn, reason: str) -> HeaderColumn:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from django.http import HttpResponse
-from django.views.decorators.http import require_safe
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
 from apps.dashboard import curl
 from apps.dashboard.asked import Asked, Origin, ProblemAsked
 from apps.dashboard.doors import SignedIn, needs, show
 from apps.dashboard.selectors import problems
+from apps.poison import reading
 from apps.team.rights import Scope
 
 
@@ -47,3 +50,22 @@ def detail(request: SignedIn, problem_id: int) -> HttpResponse:
     }
     status, live = asked.messages.status, "problems/_messages.html"
     return show(request, "problems/detail.html", context, live=live, status=status)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@needs(Scope.BODIES_READ)
+def reveal_header(request: SignedIn, problem_id: int) -> HttpResponse:
+    """Put on record who reads a header; the page then shows it to them for an hour."""
+    if request.method == "POST":
+        asked, now = ProblemAsked.of(request), clock.now()
+        found = problems.one(problem_id, asked, request.user.principal, now=now)
+        column = found.differences.column
+        if column and column.may_reveal:
+            reading.reveal_header(
+                problem_id=problem_id,
+                name=column.name,
+                principal=request.user.principal,
+                now=now,
+            )
+    page = reverse("problem", args=[problem_id])
+    return redirect(f"{page}?{request.GET.urlencode()}")

@@ -250,19 +250,24 @@ def test_the_type_is_shown_to_everyone_where_it_differs(
     assert "type" not in heads(alike)
 
 
-def test_a_chosen_header_is_shown_to_who_may_read_bodies_and_put_on_record(
-    anna: Client, now: datetime
+def test_a_chosen_header_is_shown_once_its_reader_is_on_record(
+    anna: Client, sign_in: SignIn, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1, headers=[("Tenant", b"acme")])
     path = f"/problems/{poison.problem_id}"
 
     plain = get(anna, path)
+    before = get(anna, f"{path}?header=tenant")
     assert not revealed().exists()
+    shown = anna.post(action(before), follow=True).content.decode()
     pages = [get(anna, f"{path}?header=tenant") for _ in range(3)]
+    other = get(sign_in(Role.VIEWER, reads_bodies=True), f"{path}?header=tenant")
 
-    assert "acme" not in plain
+    assert "acme" not in plain + before + other
     assert '<option value="Tenant">Tenant</option>' in plain
-    assert all("acme" in page for page in pages)
+    assert "••••••" in rows(before)[0]
+    assert all("acme" in page for page in (shown, *pages))
+    assert "Show its values" not in shown
     # One entry: the page refreshes itself every few seconds.
     entry = revealed().get()
     assert entry.actor == "user:operatorTrue"
@@ -270,18 +275,57 @@ def test_a_chosen_header_is_shown_to_who_may_read_bodies_and_put_on_record(
     assert entry.detail == {"how": "header in a list", "header": "tenant"}
 
 
-def test_a_chosen_header_is_put_on_record_again_after_an_hour(
+def action(page: str) -> str:
+    """Give the address to which the button *Show its values* posts."""
+    (address,) = re.findall(r'action="(/problems/\d+/header\?[^"]*)"', page)
+    return str(address).replace("&amp;", "&")
+
+
+def test_showing_a_header_comes_back_to_the_same_list(
+    anna: Client, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1, headers=[("tenant", b"acme")])
+    path = f"/problems/{poison.problem_id}?from=overview&q=is%3Aopen&header=tenant"
+
+    address = action(get(anna, path))
+    # By GET it is asked for by who had to sign in again in between.
+    places = [call(address)["Location"] for call in (anna.get, anna.post)]
+
+    assert places == [path, path]
+    assert "acme" in get(anna, path)
+
+
+def test_a_header_is_shown_for_an_hour(
     anna: Client, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (poison,) = poisons(now, 1, headers=[("tenant", b"acme")])
     path = f"/problems/{poison.problem_id}?header=tenant"
-    get(anna, path)
+    again = action(get(anna, path))
+    anna.post(again)
     later = now + timedelta(minutes=61)
     monkeypatch.setattr("apps.core.clock.now", lambda: later)
 
-    get(anna, path)
+    after = get(anna, path)
+    anna.post(again)
 
+    assert "acme" not in after
+    assert "acme" in get(anna, path)
     assert revealed().count() == 2
+
+
+@pytest.mark.parametrize("header", ["type", "authorization", "nowhere", "%00", ""])
+def test_what_cannot_be_revealed_leaves_no_entry(
+    anna: Client, now: datetime, header: str
+) -> None:
+    headers = [("type", b"Charged"), ("Authorization", b"Bearer hunter2")]
+    (poison,) = poisons(now, 1, headers=headers)
+    path = f"/problems/{poison.problem_id}"
+
+    page = anna.post(f"{path}/header?header={header}", follow=True)
+
+    assert page.status_code == 200
+    assert "hunter2" not in page.content.decode()
+    assert not revealed().exists()
 
 
 def test_a_chosen_header_stays_masked_without_the_right_to_read_bodies(
@@ -294,6 +338,7 @@ def test_a_chosen_header_stays_masked_without_the_right_to_read_bodies(
     assert "acme" not in page
     assert "••••••" in rows(page)[0]
     assert "bodies:read" in page
+    assert "Show its values" not in page
     assert not revealed().exists()
 
 
