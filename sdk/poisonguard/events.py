@@ -25,11 +25,14 @@ class Event:
 
 
 def parse(pieces: Iterable[bytes]) -> Iterator[Event]:
-    """Give each event as soon as the blank line behind it is there."""
+    """Give each event as soon as the blank line behind it is there.
+
+    One that has a kind and no data is given too: a ping needs none.
+    """
     kind, data, last_id, size = "", list[str](), "", 0
     for line in _lines(pieces):
         if not line:
-            if data:
+            if kind or data:
                 yield Event(kind or "message", "\n".join(data), last_id)
             kind, data, size = "", [], 0
             continue

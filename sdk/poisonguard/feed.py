@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 # What is refused will be refused again until somebody does something about it.
 REFUSED_PAUSE = 5.0
+_SHOWN = 200  # characters of an event that is not understood
+# What reading the data of an event may raise, however deep it is nested.
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 class Feed:
@@ -195,9 +198,10 @@ class Feed:
             ends = event.kind == "reset"
             if not ends:
                 self._apply(event, topics)
-        except (ValueError, KeyError, TypeError, AttributeError) as wrong:
+        except _UNREADABLE as wrong:
             # Resumed before it, the stream would only bring it again.
-            log.warning("an event is not understood: %s %r", event, wrong)
+            kind, data = event.kind[:_SHOWN], event.data[:_SHOWN]
+            log.warning("an event is not understood: %s %s %r", kind, data, wrong)
             ends = True
         if ends:
             log.info("the skip lists are taken anew")
@@ -205,18 +209,15 @@ class Feed:
         return not ends
 
     def _apply(self, event: Event, topics: list[str]) -> None:
-        data: Any = json.loads(event.data)
         match event.kind:
             case "skip":
-                self._put(data)
+                self._put(json.loads(event.data))
             case "unskip":
-                for skip_list in self._of(data["topic"]):
-                    because = str(data.get("because") or "removed")
-                    skip_list.remove(int(data["id"]), because=because)
+                self._remove(json.loads(event.data))
             case "fence":
-                self._fence(data)
+                self._fence(json.loads(event.data))
                 return
-            case _:  # a ping, or what a newer server tells
+            case _:  # a ping, or what a newer server tells, in whatever form
                 pass
         self._advance(event.id, topics)
 
@@ -224,6 +225,11 @@ class Feed:
         for skip in _readable([data]):
             for skip_list in self._of(skip.topic):
                 skip_list.put(skip, now=self._client.now())
+
+    def _remove(self, data: Mapping[str, Any]) -> None:
+        because = str(data.get("because") or "removed")
+        for skip_list in self._of(data["topic"]):
+            skip_list.remove(int(data["id"]), because=because)
 
     def _fence(self, data: Mapping[str, Any]) -> None:
         fence = Fence(

@@ -33,6 +33,7 @@ from poisonguard.contract import Confirmation, FailureReport
 from poisonguard.counters import AppliedCounts, CounterKey, Counters
 from poisonguard.errors import Away, Full, GuardError, Misconfigured, Refused
 from poisonguard.spool import Item, Spool
+from poisonguard.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +48,21 @@ REFUSED_PAUSE = 5.0
 _IDLE = 1.0
 _SLICE = 0.1  # how soon a waiting guard notices that it is to stop
 _KEEP_ALIVE_EVERY = 1.0
+_SHOWN = 100  # characters of a word that is not ours
 
 # It is what was sent that the server cannot take, not who sends it.
 _OF_CONTENT = {400, 413, 422}
 # It is who sends it; what is sent will be taken once the key is mended.
 _OF_KEY = {401, 403}
 _PATHS = {"applied": "/skips/applied"}
+# What a server may answer, by the kind of report: each but `rejected` means that it has
+# it. A word that is none of these, from a server newer than this, says nothing of that.
+_STATUSES = {
+    "failures": ("created", "updated", "duplicate", "rejected"),
+    "confirmations": ("confirmed", "duplicate", "rejected"),
+    "counters": ("counted", "duplicate", "rejected"),
+    "applied": ("ok", "rejected"),
+}
 
 
 class Stop(Protocol):
@@ -457,7 +467,7 @@ class Reporter:
             if len(items) <= 1:
                 return [{"status": "rejected", "detail": str(refused)} for _ in items]
             return [self._deliver(kind, [item])[0] for item in items]
-        return _answers(answer, len(items))
+        return [_known(kind, one) for one in _answers(answer, expected=len(items))]
 
     def _send_failures(self) -> None:
         while jobs := self._next_jobs():
@@ -566,7 +576,19 @@ def _say_lost(kept: Mapping[str, Sequence[Item]], why: str) -> None:
     log.error("Poisonweb is away and these are lost: %s (%s)", numbers, why)
 
 
-def _answers(answer: Any, expected: int) -> list[Item]:
+def _known(kind: str, answer: Item) -> Item:
+    """Take an answer whose status we do not know for a rejection."""
+    if answer["status"] in _STATUSES[kind]:
+        return answer
+    status = str(answer["status"])[:_SHOWN]
+    detail = (
+        f"the server answers {status!r}, which poisonguard {VERSION} does not know:"
+        " install a version of the server's age"
+    )
+    return {"status": "rejected", "detail": detail}
+
+
+def _answers(answer: Any, *, expected: int) -> list[Item]:
     results = answer.get("results") if isinstance(answer, Mapping) else None
     if (
         not isinstance(results, list)

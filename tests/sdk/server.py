@@ -46,7 +46,7 @@ class Position:
 class Server:
     """Poisonweb as a consumer sees it; `url` stays the same over stop and start."""
 
-    def __init__(self) -> None:
+    def __init__(self) -> None:  # noqa: PLR0915 - all that a test may ask
         self.changed = threading.Condition(threading.RLock())
         self.requests: list[tuple[str, str, Json]] = []  # method, path with query, body
         self.headers: list[dict[str, str]] = []  # of each request
@@ -57,6 +57,8 @@ class Server:
         self.applied: Counter[int] = Counter()  # by skip
         self.arrivals: Counter[str] = Counter()  # of each report id, however often
         self.rejects: Callable[[Json], str | None] = lambda _: None
+        self.rewords: Callable[[Json], Json] = dict  # each result of a POST
+        self.ping: Callable[[str, dict[str, int]], str] = _ping
         self.replays = False  # a failure makes a skip
         self.skips: dict[int, Json] = {}
         self.positions: dict[tuple[str, str, str], Position] = {}
@@ -367,7 +369,7 @@ class Server:
                 for event in fresh:
                     if group in (None, event[3].get("consumer_group") or group):
                         yield from _told(event, topics, at, epoch)
-                yield _event("ping", {}, epoch, at)
+                yield self.ping(epoch, at)
                 with self.changed:
                     if seen == len(self._events):
                         self.changed.wait(self.ping_every)
@@ -436,6 +438,10 @@ def _told(
         return
     at[topic] = revision
     yield _event(kind, data, epoch, at)
+
+
+def _ping(epoch: str, at: dict[str, int]) -> str:
+    return _event("ping", {}, epoch, at)
 
 
 def _event(kind: str, data: Json, epoch: str, at: dict[str, int]) -> str:
@@ -516,6 +522,8 @@ class _Handler(BaseHTTPRequestHandler):
         except LookupError:
             self._answer(HTTPStatus.NOT_FOUND, {"detail": "there is no such thing"})
             return
+        if "results" in answer:
+            answer["results"] = [double.rewords(one) for one in answer["results"]]
         if self.command == "POST" and double.loses_answer():
             self.close_connection = True
             return

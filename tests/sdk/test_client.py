@@ -389,6 +389,12 @@ def test_events_are_the_same_however_the_stream_is_cut_in_pieces(size: int) -> N
     assert list(parse(pieces)) == EVENTS
 
 
+def test_an_event_needs_no_data() -> None:
+    pieces = [b"id: e.1\nevent: ping\n\n: no event\n\nevent: ping\ndata:\n\n"]
+
+    assert list(parse(pieces)) == [Event("ping", "", "e.1")] * 2
+
+
 def test_an_unfinished_event_is_none() -> None:
     assert list(parse([b"event: skip\ndata: {}\n"])) == []
 

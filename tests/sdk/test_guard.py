@@ -104,6 +104,18 @@ def test_starts_without_the_skip_list_where_it_is_told_to_and_warns(
     assert "Started without the skip list" in str(health["warnings"])
 
 
+@pytest.mark.parametrize("status", ["banana", None])
+def test_a_message_whose_report_got_an_unknown_status_is_released(
+    status: object, server: Server
+) -> None:
+    server.rewords = lambda answer: {**answer, "status": status}
+
+    with guarding(server, hold_for=0.1) as guard:
+        outcome = guard.handle(message(), Failing(ValueError()))
+
+    assert outcome is RELEASE
+
+
 def test_a_wrong_key_is_refused_at_the_start(server: Server) -> None:
     with (
         pytest.raises(Refused, match="check the API key"),

@@ -85,6 +85,38 @@ def test_a_rejected_report_is_refused_with_the_reason(
         poison(reporter)
 
 
+@pytest.mark.parametrize("status", ["banana", None, "", 0, [], {"created": 1}, True])
+def test_a_status_that_the_protocol_does_not_have_takes_no_report(
+    status: object, server: Server, reporter: Reporter
+) -> None:
+    server.rewords = lambda answer: {**answer, "status": status}
+
+    with pytest.raises(Refused, match="does not know"):
+        poison(reporter)
+
+
+@pytest.mark.parametrize("status", ["created", "updated", "duplicate"])
+def test_each_status_of_the_protocol_takes_a_report(
+    status: str, server: Server, reporter: Reporter
+) -> None:
+    server.rewords = lambda answer: {**answer, "status": status}
+
+    assert poison(reporter).status == status
+
+
+def test_a_spooled_report_that_got_an_unknown_status_is_kept_aside(
+    server: Server, spooling: Reporter
+) -> None:
+    server.rewords = lambda answer: {**answer, "status": "banana"}
+    server.stop()
+    poison(spooling, when_away="spool")
+    server.start()
+
+    server.until(lambda: spooling.spooled == 0)
+
+    assert any("1 reports were rejected" in told for told in spooling.warnings)
+
+
 def test_one_bad_report_does_not_sink_those_sent_with_it(
     server: Server, reporter: Reporter
 ) -> None:

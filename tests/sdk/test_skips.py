@@ -4,7 +4,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -627,6 +627,66 @@ def test_what_is_not_understood_is_told_and_the_rest_is_followed(
     assert "moon_phase" not in mirror.bookmarks
     assert "is not understood and not applied" in caplog.text
     assert "an event is not understood" in caplog.text
+
+
+def told(kind: str, text: str) -> Callable[[str, dict[str, int]], str]:
+    """Say this in place of a ping, at the place where the stream is."""
+
+    def write(epoch: str, at: dict[str, int]) -> str:
+        place = ",".join(map(str, at.values()))
+        return f"id: {epoch}.{place}\nevent: {kind}\n{text}\n"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("ping", "data:\n"),
+        ("ping", ""),
+        ("ping", "data: once a JSON object\n"),
+        ("tide", "data: {high\n"),
+        ("tide", f"data: {'[' * 200_000}\n"),
+    ],
+    ids=["empty", "none", "no JSON", "unknown", "unknown and deep"],
+)
+def test_the_data_of_a_ping_or_of_an_event_we_do_not_know_is_not_read(
+    kind: str, text: str, server: Server, link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.ping_every, server.ping = 0.01, told(kind, text)
+    mirror = joined(link)
+    link.start(10)
+    first = mirror.age
+
+    server.add_skip(kind="bookmark", value="after")
+    server.until(lambda: "after" in mirror.bookmarks)
+    pinged = time.monotonic()
+    server.until(lambda: pinged < time.monotonic() - (mirror.age or 0.0))
+
+    assert first is not None
+    assert "is not understood" not in caplog.text
+    assert len(snapshots(server)) == 1
+
+
+def test_an_event_that_is_nested_too_deep_ends_no_stream_for_good(
+    server: Server, link: Link
+) -> None:
+    deep = f"data: {'[' * 200_000}\n"
+    mirror = joined(link)
+    link.start(10)
+
+    before, server.ping = server.ping, told("skip", deep)
+    server.cut_streams()
+    server.until(lambda: len(snapshots(server)) == 2)
+    server.ping = before
+    server.add_skip(kind="bookmark", value="after")
+
+    server.until(lambda: "after" in mirror.bookmarks)
+
+
+def snapshots(server: Server) -> list[str]:
+    """Give the requests that asked for a whole list."""
+    return [path for _, path, _ in server.requests if "/skips?" in path]
 
 
 def test_an_expired_skip_leaves_by_itself(server: Server, link: Link) -> None:
