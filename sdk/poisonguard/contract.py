@@ -350,6 +350,12 @@ def parse_skip(value: object) -> Skip:
     )
 
 
+def is_name(text: str) -> bool:
+    """Tell whether a topic, group, client, publisher or the like may be called so."""
+    is_long_enough = bool(text.strip()) and len(text) <= NAME_LIMIT
+    return is_long_enough and not _UNCLEAN.search(text)
+
+
 class _Members:
     """The members of one JSON object, each handed to its parser with its pointer."""
 
@@ -410,13 +416,13 @@ def _redrive(value: object, pointer: str) -> str:
 
 def _name(value: object, pointer: str) -> str:
     text = _any_text(value, pointer)
+    if is_name(text):
+        return text
     if not text.strip() or len(text) > NAME_LIMIT:
         raise _wrong(pointer, f"must be 1 to {NAME_LIMIT} characters long.")
-    if _UNCLEAN.search(text):
-        raise _wrong(
-            pointer, "holds a control character or half a surrogate pair: remove it."
-        )
-    return text
+    raise _wrong(
+        pointer, "holds a control character or half a surrogate pair: remove it."
+    )
 
 
 def _cause(value: object, pointer: str) -> Cause:

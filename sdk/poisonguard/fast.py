@@ -41,24 +41,31 @@ class Slow(Protocol[_AnswerT_co]):
     ) -> _AnswerT_co: ...
 
 
-def healthy_path(parts: Parts, slow: Slow[Outcome]) -> Handle:
+def healthy_path(  # noqa: C901, PLR0915 - see above
+    parts: Parts, slow: Slow[Outcome]
+) -> Handle:
     """Make `handle` for a handler that is done when it returns."""
     gate, journal, troubled = parts.gate, parts.journal, parts.attempts.suspects
     take, give_back = parts.turns.free.pop, parts.turns.free.append
     sample = parts.tally.seconds.append
 
     def handle(message: Any, handler: Handler) -> Outcome:
-        numbering = gate.number
-        number = numbering(message)
-        if not number or (troubled and number in troubled):
-            return slow.handle(message, handler)
+        number, numbering, slot = 0, gate.number, None
         try:
-            slot = take()
-        except IndexError:  # as many are in flight as may be
+            number = numbering(message)
+            if number and not (troubled and number in troubled):
+                slot = take()
+        except Exception:  # noqa: BLE001 - unreadable, or as many run as may
+            slot = None
+        if slot is None:
             return slow.handle(message, handler)
         handled, place = slot.handled, slot.place
-        # From here to the 0, the end of this process is this message's doing.
-        journal.words[place] = number
+        try:
+            # From here to the 0, the end of this process is this message's doing.
+            journal.words[place] = number
+        except (TypeError, ValueError):  # no number from 1 to 2**64-1
+            give_back(slot)
+            return slow.handle(message, handler)
         try:
             if handled & _NOT_SAMPLED:
                 handler(message)
@@ -79,24 +86,31 @@ def healthy_path(parts: Parts, slow: Slow[Outcome]) -> Handle:
     return handle
 
 
-def healthy_path_async(parts: Parts, slow: Slow[Awaitable[Outcome]]) -> HandleAsync:
+def healthy_path_async(  # noqa: C901, PLR0915 - see above
+    parts: Parts, slow: Slow[Awaitable[Outcome]]
+) -> HandleAsync:
     """Make `handle` for a handler that is awaited."""
     gate, journal, troubled = parts.gate, parts.journal, parts.attempts.suspects
     take, give_back = parts.turns.free.pop, parts.turns.free.append
     sample = parts.tally.seconds.append
 
     async def handle(message: Any, handler: AsyncHandler) -> Outcome:
-        numbering = gate.number
-        number = numbering(message)
-        if not number or (troubled and number in troubled):
-            return await slow.handle(message, handler)
+        number, numbering, slot = 0, gate.number, None
         try:
-            slot = take()
-        except IndexError:  # as many are in flight as may be
+            number = numbering(message)
+            if number and not (troubled and number in troubled):
+                slot = take()
+        except Exception:  # noqa: BLE001 - unreadable, or as many run as may
+            slot = None
+        if slot is None:
             return await slow.handle(message, handler)
         handled, place = slot.handled, slot.place
-        # From here to the 0, the end of this process is this message's doing.
-        journal.words[place] = number
+        try:
+            # From here to the 0, the end of this process is this message's doing.
+            journal.words[place] = number
+        except (TypeError, ValueError):  # no number from 1 to 2**64-1
+            give_back(slot)
+            return await slow.handle(message, handler)
         try:
             if handled & _NOT_SAMPLED:
                 await handler(message)

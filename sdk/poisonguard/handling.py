@@ -215,6 +215,8 @@ class Handling:
     # Running it
 
     def _start(self, reading: Reading, record: Record | None) -> Steps:
+        if reading.unreadable is not None:
+            return (yield from self._undecodable(reading, record, reading.unreadable))
         if (yield from self._passes_as_probe(reading)):
             return (yield from self._probe(reading, record))
         error = yield from self._attempt(reading, record)
@@ -236,6 +238,21 @@ class Handling:
             yield from self._wait(reading, wait.total_seconds())
             error = yield from self._attempt(reading, record)
         return self._handled(reading)
+
+    def _undecodable(
+        self, reading: Reading, record: Record | None, error: Exception
+    ) -> Steps:
+        """Give up, without running it, what the reader cannot tell from others."""
+        log.error(
+            "%s cannot be read by %s: %r; give the guard a reader of your client",
+            self._name(reading),
+            type(reading.reader).__name__,
+            error,
+        )
+        yield from self._hold_while_paused(reading)
+        _, record = self._charge(reading, record, error)
+        self._remember(reading, error)
+        return (yield from self._give_up(reading, Cause.UNDECODABLE, record))
 
     def _attempt(
         self, reading: Reading, record: Record | None

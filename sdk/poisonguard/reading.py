@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import time
 from datetime import datetime
 from functools import cached_property
 from typing import Any
+from uuid import uuid4
 
-from poisonguard.contract import Skip
-from poisonguard.readers import Headers, Reader
+from poisonguard.contract import (
+    COUNT_LIMIT,
+    SEQUENCE_LIMIT,
+    TEXT_LIMIT,
+    Skip,
+    is_name,
+)
+from poisonguard.readers import Headers, Reader, header_pairs, number_of, to_bytes
 from poisonguard.rules import PointerRule, read
+from poisonguard.salvage import DESCRIBED_TYPE, description, raw_bytes
 from poisonguard.skips import SkipList
+
+log = logging.getLogger(__name__)
+
+NUMBERS_END = 2**64
 
 # Anybody can put any header on a message: what is not of this shape, we have not set.
 _REDRIVE = re.compile(
@@ -21,28 +34,59 @@ _REDRIVE = re.compile(
 
 
 class Reading:
-    """One message through the eyes of its reader."""
+    """One message through the eyes of its reader, and never a reader's exception.
+
+    `unreadable` is why the message cannot be handled: the reader does not tell which
+    one it is. Then as much of it as can be had stands in for what was not told. What
+    else a reader cannot tell is left out.
+    """
 
     def __init__(self, reader: Reader, message: Any) -> None:
         self.reader = reader
         self.message = message
+        self.unreadable: Exception | None = None
+        self._has_bytes = True
         self.kept_alive_at = time.monotonic()  # having come counts
 
     @cached_property
     def bookmark(self) -> str:
-        return self.reader.bookmark(self.message)
+        text = self._identifying("bookmark", str)
+        if text is None and self._is_described:
+            # Its description may be that of others too, and is no name.
+            return f"unreadable-{uuid4()}"
+        return _fitting(text) if text else f"unreadable-{_digest(self.body)}"
 
     @cached_property
     def number(self) -> int:
-        return self.reader.number(self.message)
+        number: int | None = self._identifying("number", int)
+        if number is None or not 0 < number < NUMBERS_END:
+            return number_of(self.message_id or self.bookmark)
+        return number
 
     @cached_property
     def message_id(self) -> str | None:
-        return self.reader.message_id(self.message)
+        text = self._identifying("message_id", str | None)
+        return _fitting(text) if text else None
+
+    @cached_property
+    def redrive(self) -> str | None:
+        value: str | None = self._identifying("redrive", str | None)
+        return value
 
     @cached_property
     def body(self) -> bytes:
-        return self.reader.body(self.message)
+        try:
+            return to_bytes(self.reader.body(self.message))
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            self._note("body", error)
+        found = raw_bytes(self.message)
+        self._has_bytes = found is not None
+        return description(self.message) if found is None else found
+
+    @property
+    def _is_described(self) -> bool:
+        """Tell whether the body is no more than what the message looks like."""
+        return bool(self.body) and not self._has_bytes
 
     @cached_property
     def document(self) -> object:
@@ -51,11 +95,11 @@ class Reading:
 
     @cached_property
     def headers(self) -> Headers:
-        return self.reader.headers(self.message)
-
-    @cached_property
-    def redrive(self) -> str | None:
-        return self.reader.redrive(self.message)
+        try:
+            return header_pairs(self.reader.headers(self.message))
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            self._note("headers", error)
+            return ()
 
     @cached_property
     def redrive_id(self) -> str | None:
@@ -72,7 +116,65 @@ class Reading:
         """
         if self.reader.replays or self.redrive_id:
             return None
-        return self.reader.enqueued_at(self.message)
+        moment: datetime | None = self._told("enqueued_at", datetime | None)
+        if moment is not None and moment.tzinfo is None:
+            self._note("enqueued_at", ValueError("it has no zone"))
+            return None
+        return moment
+
+    @cached_property
+    def replays(self) -> bool:
+        """Tell whether it will be handed out again, and known by its bookmark then."""
+        return self.reader.replays and not self._is_described
+
+    @cached_property
+    def publisher(self) -> str | None:
+        name = self._told("publisher", str | None)
+        return name if name and is_name(name) else None
+
+    @cached_property
+    def seq(self) -> int | None:
+        number = self._told("seq", int | None)
+        return None if number is None or not 0 <= number <= SEQUENCE_LIMIT else number
+
+    @cached_property
+    def content_type(self) -> str | None:
+        if self._is_described:
+            return DESCRIBED_TYPE
+        text = self._told("content_type", str | None)
+        return text[:TEXT_LIMIT] if text else None
+
+    @cached_property
+    def dequeue_count(self) -> int | None:
+        number = self._told("dequeue_count", int | None)
+        return None if number is None else min(max(number, 0), COUNT_LIMIT)
+
+    def _identifying(self, name: str, kind: Any) -> Any:
+        """Read what tells which message it is; without it nobody can handle it."""
+        try:
+            return self._read(name, kind)
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            self.unreadable = self.unreadable or error
+            return None
+
+    def _told(self, name: str, kind: Any) -> Any:
+        """Read what is good to know, and may be left out."""
+        try:
+            return self._read(name, kind)
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            self._note(name, error)
+            return None
+
+    def _read(self, name: str, kind: Any) -> Any:
+        value = getattr(self.reader, name)(self.message)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            told = f"{type(self.reader).__name__}.{name} tells {type(value).__name__}"
+            raise TypeError(f"{told}: make it {getattr(kind, '__name__', kind)}.")
+        return value
+
+    def _note(self, name: str, error: Exception) -> None:
+        reader, kind = type(self.reader).__name__, type(self.message).__name__
+        log.warning("%s cannot read the %s of this %s: %r", reader, name, kind, error)
 
     @cached_property
     def identity(self) -> bytes:
@@ -110,3 +212,14 @@ class Reading:
             ):
                 return candidate.skip
         return None
+
+
+def _fitting(text: str) -> str:
+    """Return the text, or where a report has no room for it, its digest."""
+    if len(text) <= TEXT_LIMIT:
+        return text
+    return f"sha256-{_digest(text.encode('utf-8', 'surrogatepass'))}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

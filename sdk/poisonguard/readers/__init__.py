@@ -130,14 +130,29 @@ def header_pairs(headers: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> Head
 
 def to_bytes(value: object) -> bytes:
     """Keep bytes, encode text, and write anything else as JSON."""
+    if value is None:
+        return b""
+    found = as_bytes(value)
+    if found is not None:
+        return found
+    return json.dumps(value, default=str, separators=(",", ":")).encode()
+
+
+def as_bytes(value: object) -> bytes | None:
+    """Return a copy of bytes or of text, whatever it holds; None of anything else."""
     match value:
         case bytes():
             return value
         case bytearray() | memoryview():
             return bytes(value)
         case str():
-            return value.encode("utf-8", "surrogateescape")
-        case None:
-            return b""
+            return _encoded(value)
         case _:
-            return json.dumps(value, default=str, separators=(",", ":")).encode()
+            return None
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return text.encode("utf-8", "surrogatepass")
