@@ -57,6 +57,7 @@ class Server:
         self.applied: Counter[int] = Counter()  # by skip
         self.arrivals: Counter[str] = Counter()  # of each report id, however often
         self.rejects: Callable[[Json], str | None] = lambda _: None
+        self.key = KEY
         self.rewords: Callable[[Json], Json] = dict  # each result of a POST
         self.ping: Callable[[str, dict[str, int]], str] = _ping
         self.replays = False  # a failure makes a skip
@@ -508,7 +509,7 @@ class _Handler(BaseHTTPRequestHandler):
         fault = double.fault(path)
         if fault:
             self._answer(fault.status, {"detail": "so the test wants"}, fault.headers)
-        elif self.headers.get("Authorization") != f"Bearer {KEY}":
+        elif self.headers.get("Authorization") != f"Bearer {double.key}":
             self._answer(401, {"detail": "no key is known by this name"})
         elif path == "/skips/stream":
             self._stream(parse_qsl(address.query))

@@ -1,0 +1,153 @@
+"""The first snippet of a page of documentation runs as it is printed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import get_commands
+
+from poisonguard import client
+from poisonguard.contract import parse_failure
+from tests.sdk.server import Server
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "sdk/README.md", *sorted(ROOT.glob("docs/*.md"))]
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOW = int(time.time() * 1_000)  # entry ids say when, and what is old expires
+GOOD, BAD = f"{NOW}-0", f"{NOW}-1"
+STREAM = [(GOOD, {"body": b"good"}), (BAD, {"body": b"bad"})]
+
+
+def snippets(page: Path) -> list[tuple[str, str]]:
+    """Give the language and the text of each."""
+    return FENCED.findall(page.read_text())
+
+
+FIRST = {
+    str(page.relative_to(ROOT)): snippets(page)[0] for page in PAGES if snippets(page)
+}
+
+
+@pytest.fixture
+def online(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[str], Server]:
+    """Let a printed url lead to the double, which takes the printed key."""
+    monkeypatch.setenv("POISONGUARD_JOURNAL", str(tmp_path / "journal"))
+    usable = client._usable
+
+    def lead(key: str) -> Server:
+        server.key = key
+        monkeypatch.setattr(client, "_usable", lambda url: usable(url) and server.url)
+        return server
+
+    return lead
+
+
+def handler(entry: tuple[str, dict[str, bytes]]) -> None:
+    if entry[1]["body"] == b"bad":
+        # One that is fatal in each snippet that names fatal ones, or is soon given up.
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad")
+
+
+class Redis:
+    """What the snippet wants of a client."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[tuple[str, ...]] = []
+
+    def xack(self, *names: str) -> None:
+        self.acknowledged.append(names)
+
+
+def test_every_page_whose_first_snippet_is_a_program_is_run_here() -> None:
+    kinds = {page: language for page, (language, _) in FIRST.items()}
+
+    assert kinds == {
+        "README.md": "",  # a drawing
+        "sdk/README.md": kinds["sdk/README.md"],
+        "docs/alerts.md": "sh",
+        "docs/consumers.md": "python",
+        "docs/operators.md": "sh",
+        "docs/protocol.md": "",  # a request
+    }
+
+
+def test_the_first_program_of_the_sdks_readme_runs(
+    online: Callable[[str], Server],
+) -> None:
+    server, settled = online("pw_..."), list[object]()
+    names: dict[str, Any] = {
+        "client": STREAM,
+        "handler": handler,
+        "settle": settled.append,
+    }
+    program = next(
+        text for kind, text in snippets(ROOT / "sdk/README.md") if kind == "python"
+    )
+
+    exec(compile(program, "sdk/README.md", "exec"), names)
+
+    assert settled == STREAM
+    assert [f["bookmark"] for f in server.failures.values()] == [BAD]
+
+
+def test_the_other_programs_of_the_sdks_readme_compile() -> None:
+    programs = [t for kind, t in snippets(ROOT / "sdk/README.md") if kind == "python"]
+
+    for program in programs:
+        compile(f"async def main():\n{re.sub('(?m)^', ' ', program)}", "README", "exec")
+    assert len(programs) >= 4
+
+
+def test_the_reader_of_the_sdks_readme_reads() -> None:
+    names: dict[str, Any] = {}
+    text = next(t for _, t in snippets(ROOT / "sdk/README.md") if "(Reader):" in t)
+
+    exec(compile(text, "sdk/README.md", "exec"), names)
+
+    assert names["NatsReader"]().replays
+
+
+def test_the_first_program_of_the_page_for_consumers_runs(
+    online: Callable[[str], Server],
+) -> None:
+    server, redis = online("pw_of_ours"), Redis()
+    names: dict[str, Any] = {
+        "key": "pw_of_ours",
+        "entries": STREAM,
+        "handler": handler,
+        "redis": redis,
+    }
+
+    exec(compile(FIRST["docs/consumers.md"][1], "consumers.md", "exec"), names)
+
+    assert redis.acknowledged == [("orders", "billing", n) for n in (GOOD, BAD)]
+    assert [f["bookmark"] for f in server.failures.values()] == [BAD]
+
+
+def test_the_first_request_of_the_protocol_is_one() -> None:
+    first, _, body = FIRST["docs/protocol.md"][1].partition("\n")
+
+    (report,) = json.loads(body)["failures"]
+
+    assert first == "POST /api/v1/failures"
+    assert parse_failure(report).topic == "orders"
+
+
+@pytest.mark.parametrize("page", ["docs/alerts.md", "docs/operators.md"])
+def test_the_first_commands_of_a_page_are_there(page: str) -> None:
+    words = shlex.split(FIRST[page][1], comments=True)
+    commands = [words[n + 1] for n, word in enumerate(words) if word == "manage.py"]
+
+    assert commands
+    assert set(commands) <= set(get_commands())
+    for name in (word for word in words if word.endswith(".txt")):
+        assert (ROOT / name).exists()
