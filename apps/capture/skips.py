@@ -1,8 +1,9 @@
 """Automatic skips: what one consumer could not process, no other need try.
 
-They are made where the broker hands old messages out again, for the consumer group that
-failed, and only of what is not suspected. They live as long as the topic keeps its
-messages, or until every known position of the topic is beyond them.
+They are made where the broker hands old messages out again, for the consumer group and
+the handler version that failed (for all versions where none is named), and only of what
+is not suspected. They live as long as the topic keeps its messages, or until every
+known position of the topic is beyond them.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ WITH lives AS (
            make_interval(days => coalesce(retention_days, %(lives_days)s)) AS lives
     FROM brokers_topic WHERE id = ANY(%(topics)s)
 ), failed AS (
-    SELECT DISTINCT ON (topic_id, consumer_group, value_digest) * FROM (
+    SELECT DISTINCT ON (topic_id, consumer_group, handler_version, value_digest) *
+    FROM (
         SELECT *, sha256(bookmark) AS value_digest FROM incoming
         WHERE topic_id = ANY(%(topics)s) AND status <> 'duplicate' AND NOT suspected
           AND consumer_group <> '') hashed
-    ORDER BY topic_id, consumer_group, value_digest, ord DESC
+    ORDER BY topic_id, consumer_group, handler_version, value_digest, ord DESC
 ), known AS (
     SELECT failed.*, %(now)s + lives AS expires_at, active.id AS skip_id,
            active.is_automatic
@@ -64,7 +66,10 @@ WITH lives AS (
                        AND removed_revision IS NULL OFFSET 0) same
         WHERE same.topic_id = failed.topic_id AND same.kind = 'bookmark'
           AND same.consumer_group = failed.consumer_group
-          AND same.handler_version IS NULL) active ON true
+          AND (same.handler_version IS NULL
+               OR same.handler_version = failed.handler_version)
+        -- One of all versions will do where there is none of its own.
+        ORDER BY same.handler_version NULLS LAST LIMIT 1) active ON true
 ), placed AS (
     SELECT known.*, skip_id IS NULL AND row_number() OVER (
                PARTITION BY known.topic_id, skip_id IS NULL ORDER BY ord
@@ -77,12 +82,12 @@ WITH lives AS (
            revision + row_number() OVER (PARTITION BY topic_id ORDER BY ord) AS next
     FROM placed WHERE is_new OR is_due
 ), made AS (
-    INSERT INTO poison_skip (topic_id, consumer_group, kind, value, publisher, seq,
-        redrive, poison_id, reason, by, is_automatic, at, expires_at, revision,
-        removed_by, because, removed_reason, applied)
-    SELECT topic_id, consumer_group, 'bookmark', bookmark, publisher, seq, redrive,
-           poison_id, concat_ws(': ', cause, nullif(error_type, '')), %(by)s, true,
-           %(now)s, expires_at, next, '', '', '', 0
+    INSERT INTO poison_skip (topic_id, consumer_group, handler_version, kind, value,
+        publisher, seq, redrive, poison_id, reason, by, is_automatic, at, expires_at,
+        revision, removed_by, because, removed_reason, applied)
+    SELECT topic_id, consumer_group, handler_version, 'bookmark', bookmark, publisher,
+           seq, redrive, poison_id, concat_ws(': ', cause, nullif(error_type, '')),
+           %(by)s, true, %(now)s, expires_at, next, '', '', '', 0
     FROM allowed WHERE is_new ORDER BY ord
 ), due AS (
     SELECT id FROM poison_skip WHERE id IN (SELECT skip_id FROM allowed WHERE is_due)

@@ -100,6 +100,7 @@ def add(
 ) -> Skip:
     """Let consumers pass over what matches; the same matcher again renews its skip.
 
+    One for all handler versions takes over an automatic one that was for a single one.
     A rule that matches every recent message is refused unless `everything` is true.
     """
     principal.require(Scope.SKIPS_WRITE)
@@ -120,14 +121,7 @@ def add(
     }
     with transaction.atomic():
         facts["revision"] = _take(topic.pk)
-        same = Skip.objects.active().filter(
-            topic=topic,
-            kind=matcher.kind.value,
-            digest=hashlib.sha256(matcher.value).digest(),
-            consumer_group=consumer_group,
-            handler_version=handler_version,
-        )
-        skip = same.first()
+        skip = _same(topic, consumer_group, matcher, handler_version)
         if skip is None:
             skip = Skip.objects.create(
                 topic=topic,
@@ -138,7 +132,7 @@ def add(
                 **facts,
             )
         else:
-            _take_over(skip, facts)
+            _take_over(skip, {**facts, "handler_version": handler_version})
         skip = visible(skip_id=skip.pk, principal=principal)
         notices.notify_skips(topic_id=topic.pk)
         _record(Action.SKIP_ADDED, skip, principal, reason=skip.reason, now=now)
@@ -289,6 +283,25 @@ def visible(*, skip_id: int, principal: Principal) -> Skip:
 def _take(topic_id: int) -> int:
     """Hold the list of a topic until the transaction ends; give its next revision."""
     return _number(_TAKE, [topic_id])
+
+
+def _same(
+    topic: Topic,
+    consumer_group: str | None,
+    matcher: Matcher,
+    handler_version: str | None,
+) -> Skip | None:
+    """Find the active skip that another one like this would be, or would widen."""
+    like_it = Skip.objects.active().filter(
+        topic=topic,
+        kind=matcher.kind.value,
+        digest=hashlib.sha256(matcher.value).digest(),
+        consumer_group=consumer_group,
+    )
+    same = like_it.filter(handler_version=handler_version).first()
+    if same is None and handler_version is None:
+        same = like_it.filter(is_automatic=True).order_by("-revision").first()
+    return same
 
 
 def _take_over(skip: Skip, facts: dict[str, Any]) -> None:

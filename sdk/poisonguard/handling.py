@@ -514,6 +514,7 @@ class Handling:
             kind=MatcherKind.BOOKMARK,
             value=report.bookmark,
             consumer_group=report.consumer_group,
+            handler_version=report.handler_version,
             reason=f"poison ({report.cause})",
             poison=poison,
             redrive=reading.redrive_id,

@@ -157,6 +157,75 @@ def test_a_person_takes_an_automatic_skip_over(now: datetime, replaying: Topic) 
     assert SkipList.objects.get(topic=replaying).automatic == 0
 
 
+def versions() -> dict[str | None, str]:
+    """Give for each handler version that a skip is for what it skips."""
+    return {s.handler_version: s.value_text for s in Skip.objects.active()}
+
+
+def test_a_skip_is_for_the_handler_version_that_failed(
+    now: datetime, replaying: Topic
+) -> None:
+    old, new = ({"bookmark": "1-0", "handler_version": v} for v in ("1", "2"))
+    capture(now, failure(now, **old), failure(now, **old))
+    of_the_old = versions()
+
+    capture(now, failure(now, **new), failure(now, **old))
+
+    assert of_the_old == {"1": "1-0"}
+    assert versions() == {"1": "1-0", "2": "1-0"}
+    assert SkipList.objects.get(topic=replaying).automatic == 2
+    assert Mirror().revision == 2
+
+
+def test_versions_that_fail_in_one_request_have_a_skip_each(
+    now: datetime, replaying: Topic
+) -> None:
+    members = [
+        failure(now, bookmark="1-0", **told)
+        for told in ({"handler_version": "1"}, {"handler_version": "2"}, {})
+    ]
+
+    capture(now, *members)
+
+    assert versions() == {"1": "1-0", "2": "1-0", None: "1-0"}
+
+
+def test_a_skip_for_all_versions_needs_none_beside_it(
+    now: datetime, replaying: Topic
+) -> None:
+    capture(now, failure(now, bookmark="1-0"))
+
+    capture(now, failure(now, bookmark="1-0", handler_version="2"))
+
+    assert versions() == {None: "1-0"}
+
+
+def test_a_person_says_that_a_skip_is_for_all_versions(
+    now: datetime, replaying: Topic
+) -> None:
+    capture(now, failure(now, bookmark="1-0", handler_version="1"))
+    made, reader = Skip.objects.get(), Mirror()
+
+    added(now, "1-0", consumer_group="billing", reason="the data is bad")
+    reader.follow()
+    capture(now, failure(now, bookmark="1-0", handler_version="2"))
+
+    skip = Skip.objects.get()
+    assert (skip.pk, skip.handler_version, skip.is_automatic) == (made.pk, None, False)
+    assert reader.skips[made.pk].handler_version is None
+    assert SkipList.objects.get(topic=replaying).automatic == 0
+
+
+def test_a_person_who_names_a_version_leaves_the_others_as_they_are(
+    now: datetime, replaying: Topic
+) -> None:
+    capture(now, failure(now, bookmark="1-0", handler_version="1"))
+
+    added(now, "1-0", consumer_group="billing", handler_version="2")
+
+    assert versions() == {"1": "1-0", "2": "1-0"}
+
+
 def test_what_is_removed_and_fails_again_is_skipped_again(
     now: datetime, replaying: Topic
 ) -> None:

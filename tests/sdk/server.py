@@ -257,6 +257,7 @@ class Server:
                 value=item["bookmark"],
                 topic=item["topic"],
                 consumer_group=item["consumer_group"],
+                handler_version=item.get("handler_version"),
                 by="system:capture",
                 poison=poison,
             )

@@ -104,6 +104,27 @@ def test_starts_without_the_skip_list_where_it_is_told_to_and_warns(
     assert "Started without the skip list" in str(health["warnings"])
 
 
+def test_a_new_version_of_the_handler_tries_what_only_the_old_one_failed_on(
+    server: Server, tmp_path: Path
+) -> None:
+    server.replays = True
+    options: dict[str, Any] = {"reader": PlainReader(replays=True), "journal": tmp_path}
+    handler = Handler()
+
+    with guarding(server, version="1", **options) as old:
+        handled = old.handle(message("b-0"), Handler())
+        poisoned = old.handle(message(), Failing(ValueError()))
+        skipped = old.handle(message(), handler)
+        with guarding(server, version="1", client_name="billing-2", **options) as other:
+            skipped_too = other.handle(message(), handler)
+    with guarding(server, version="2", **options) as new:
+        tried = new.handle(message(), handler)
+
+    assert (handled, poisoned) == (HANDLED, POISONED)
+    assert (skipped, skipped_too, tried) == (SKIPPED, SKIPPED, HANDLED)
+    assert handler.seen == ["b-1"]
+
+
 @pytest.mark.parametrize("status", ["banana", None])
 def test_a_message_whose_report_got_an_unknown_status_is_released(
     status: object, server: Server

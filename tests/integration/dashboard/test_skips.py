@@ -320,6 +320,23 @@ def test_a_skip_that_was_made_by_itself_is_marked(anna: Client, now: datetime) -
     assert "Made by itself" in get(anna, f"/skips/{made.pk}")
 
 
+def test_an_automatic_skip_of_one_version_leads_to_one_for_all(
+    anna: Client, now: datetime
+) -> None:
+    topic = Topic.objects.create(name="orders", native_name="orders", replays=True)
+    capture(now, failure(now, bookmark="1&=0", handler_version="1.2"))
+    made = Skip.objects.get(topic=topic)
+
+    page = get(anna, f"/skips/{made.pk}")
+    link = unescape(page.partition('href="/skips/new?topic=')[2].partition('"')[0])
+    form = get(anna, f"/skips/new?topic={link}")
+
+    assert "1.2: another version tries the message again" in words(page)
+    assert 'name="value" value="1&amp;=0"' in form
+    assert 'name="consumer_group" value="billing"' in form
+    assert 'name="handler_version" value=""' in form
+
+
 def test_a_removed_skip_is_history_with_who_and_why(
     anna: Client, now: datetime
 ) -> None:
