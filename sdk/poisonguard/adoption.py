@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 import stat
+import time
 from collections.abc import Collection
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOCK_SUFFIX = ".adoption"
+# As long as a process waits for the file that it writes the blame into.
+LOCK_SECONDS = 30.0
+LOCK_POLL = 0.005
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adoption:
@@ -52,8 +58,17 @@ class Adoption:
     problems: list[str] = field(default_factory=list)
 
     def run(self, *, own: Collection[str]) -> None:
-        """Look at all journals of that name but our `own`, which opening would undo."""
-        pattern = f"{journal_file.stem(self.name)}-*{journal_file.SUFFIX}"
+        """Look at all journals of that name but our `own`, which opening would undo.
+
+        Whatever another process of this name is settling is settled on return: its
+        journal is locked meanwhile, as that of a process that runs is.
+        """
+        stem = journal_file.stem(self.name)
+        with _in_turn(self.folder / f"{stem}{LOCK_SUFFIX}"):
+            self._settle_all(f"{stem}-*{journal_file.SUFFIX}", own)
+            self.attempts.refresh()
+
+    def _settle_all(self, pattern: str, own: Collection[str]) -> None:
         for path in sorted(self.folder.glob(pattern)):
             if path.name in own:
                 continue
@@ -127,6 +142,28 @@ class Unusable(Exception):
 
 
 @contextmanager
+def _in_turn(lock: Path) -> Iterator[None]:
+    """Adopt alone; after a while beside a process that was stopped amid doing so."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(lock, flags, 0o600)
+    try:
+        until = time.monotonic() + LOCK_SECONDS
+        while not _is_granted(fd) and time.monotonic() < until:
+            time.sleep(LOCK_POLL)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _is_granted(fd: int) -> bool:
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+@contextmanager
 def _locked(path: Path) -> Iterator[int | None]:
     """Open and lock a journal; None where it is another process's, or was settled."""
     try:
@@ -151,12 +188,8 @@ def _is_ours(path: Path, fd: int) -> bool:
             f"{path} belongs to another user (uid {found.st_uid}) and was left alone: "
             "remove it, or give this consumer a folder of its own."
         )
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
     # Whoever held the lock until now may have settled and unlinked it.
-    return os.fstat(fd).st_nlink > 0
+    return _is_granted(fd) and os.fstat(fd).st_nlink > 0
 
 
 def _unopened(path: Path, error: OSError) -> Unusable:

@@ -54,6 +54,7 @@ DOUBTFUL_AFTER = 10
 MOST_RAISED = 1_000
 LOOK_AGAIN = 0.01  # seconds, for a slot or a turn
 AFTER_REFUSAL = 5.0  # seconds, or a broker that returns it at once makes us spin
+FIRST = "first"  # why the gate of a forked child is closed until its first message
 
 _CAUSES = {
     Verdict.FATAL: Cause.FATAL,
@@ -144,6 +145,11 @@ class Handling:
     def _arrived(self, reading: Reading) -> Steps:
         if self._parts.closed.is_set():
             raise Released("the guard is closed")
+        if self._parts.gate.is_closed_by(FIRST):
+            yield Call(self._begin_in_child)
+        return (yield from self._look_up(reading))
+
+    def _look_up(self, reading: Reading) -> Steps:
         record = self._record(reading)
         now = self._parts.clock()
         since = self._waiting_since(reading, record)
@@ -164,6 +170,11 @@ class Handling:
                 return (yield from self._poison(reading, cause, record))
             yield from self._wait(reading, record.wait(now).total_seconds())
         return (yield from self._start(reading, record))
+
+    def _begin_in_child(self) -> None:
+        """Know who died before the first message is looked up, and not amid it."""
+        self._journal.reopen()
+        self._parts.gate.open(FIRST)
 
     # What is known already
 

@@ -20,7 +20,7 @@ from poisonguard.breaker import Breaker, BreakerPolicy, State
 from poisonguard.ending import Leaving, end_process
 from poisonguard.errors import Away, Full, Refused, StartTimeout
 from poisonguard.fast import numbering
-from poisonguard.handling import Handling, Parts
+from poisonguard.handling import FIRST, Handling, Parts
 from poisonguard.journal import Journal
 from poisonguard.link import Link
 from poisonguard.policy import RetryPolicy
@@ -328,7 +328,7 @@ class Running:
         """Know of nothing that was the parent's: called in a forked child."""
         parts = self.parts
         parts.leaving, parts.closed = Leaving(), threading.Event()
-        parts.gate.begin()
+        parts.gate.begin(FIRST)
         parts.turns.begin()
         parts.tally.begin()
         parts.breaker.begin()

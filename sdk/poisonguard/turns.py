@@ -39,6 +39,9 @@ class Gate:
     def is_open(self) -> bool:
         return not self._reasons
 
+    def is_closed_by(self, reason: str) -> bool:
+        return reason in self._reasons
+
     def close(self, reason: str) -> None:
         with self._lock:
             self._reasons.add(reason)

@@ -14,6 +14,8 @@ import pytest
 from tests.sdk.server import Server
 
 CONSUMER = Path(__file__).with_name("guarded_consumer.py")
+FORKING = Path(__file__).with_name("forking_consumer.py")
+CRASH_LIMIT = 2
 SDK = Path(__file__).parents[2] / "sdk"
 
 
@@ -117,3 +119,24 @@ def test_a_process_that_was_told_to_stop_charges_nobody(
 
     assert consumer.lines("handled") == ["killer"] * 3
     assert server.failures == {}
+
+
+@pytest.mark.parametrize("children", [1, 4])
+def test_children_that_are_forked_anew_die_no_more_often_than_the_limit_says(
+    server: Server, tmp_path: Path, children: int
+) -> None:
+    bookmarks = ["b-1", "b-2", "killer", "b-3", "b-4"]
+
+    subprocess.run(
+        [sys.executable, FORKING, server.url, tmp_path, str(children), *bookmarks],
+        env={**os.environ, "PYTHONPATH": str(SDK)},
+        timeout=120,
+        check=True,
+    )
+
+    started = Path(tmp_path, "started").read_text().split()
+    settled = Path(tmp_path, "settled").read_text().split()
+    # The process that dies of the last death runs no more.
+    assert started.count("killer") <= CRASH_LIMIT + children - 1
+    assert {report["bookmark"] for report in server.failures.values()} == {"killer"}
+    assert set(settled) == set(bookmarks)

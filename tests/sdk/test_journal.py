@@ -3,14 +3,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
 from poisonguard import journal_file
+from poisonguard.adoption import Adoption
+from poisonguard.attempts import Attempts
 from poisonguard.death import Blame
 from poisonguard.errors import Misconfigured
 from poisonguard.journal import Journal
@@ -182,6 +186,61 @@ def test_the_dead_that_another_process_is_settling_are_left_to_it(
     later = consumers.next_start()
     assert [death.numbers for death in later.deaths] == [(7,)]
     later.close()
+
+
+SLOWLY = """
+import sys
+from poisonguard.attempts import Attempts
+from poisonguard.journal import Journal
+blame = Attempts.blame
+def slowly(attempts, death):
+    print("settling", flush=True)
+    sys.stdin.read()
+    blame(attempts, death)
+Attempts.blame = slowly
+Journal(sys.argv[1]).open(name=sys.argv[2])
+"""
+
+
+def test_a_start_waits_for_the_death_that_another_process_is_settling(
+    consumers: Consumers,
+) -> None:
+    left_behind(consumers.folder, 7)
+    command = [sys.executable, "-c", SLOWLY, str(consumers.folder), NAME]
+    started = list[Journal]()
+    start = threading.Thread(target=lambda: started.append(consumers.next_start()))
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+
+        start.start()
+        start.join(timeout=0.2)
+        process.communicate()
+    start.join(timeout=30)
+
+    (journal,) = started
+    assert (journal.deaths, journal.attempts.suspects) == ([], {7})
+    journal.close()
+
+
+def test_a_start_knows_what_was_settled_since_it_first_looked(
+    consumers: Consumers,
+) -> None:
+    consumers.next_start().close()  # makes the folder
+    attempts, others = (Attempts(consumers.folder / "attempts") for _ in "ab")
+    attempts.open(now=NOW)
+    left_behind(consumers.folder, 7)
+    name = journal_file.name_digest(NAME)
+    adoption = partial(Adoption, folder=consumers.folder, name=name, now=NOW)
+    adoption(attempts=others).run(own=())
+
+    adoption(attempts=attempts).run(own=())
+
+    assert attempts.suspects == {7}
+    attempts.close()
+    others.close()
 
 
 def test_a_second_journal_of_the_same_process_leaves_the_first_one_locked(
