@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from poisonguard.errors import Misconfigured
 
-WINDOW = 60.0  # seconds
 LONGEST_PAUSE = 300.0
 BESIDE_PROBE = 0.1  # how long the others wait before they look again
 
@@ -29,13 +28,15 @@ BESIDE_PROBE = 0.1  # how long the others wait before they look again
 class BreakerPolicy:
     """How much may fail before the guard pauses.
 
-    `in_a_row` messages, or more than `share` of those of the last minute once they are
-    `at_least` as many. The first pause lasts `pause` seconds.
+    `in_a_row` messages, or more than `share` of the last `of_last` messages, or of as
+    many as there were, once they are `at_least`. How long they took does not matter.
+    The first pause lasts `pause` seconds.
     """
 
     in_a_row: int = 50
     share: float = 0.2
     at_least: int = 100
+    of_last: int = 500
     pause: float = 30.0
 
     def __post_init__(self) -> None:
@@ -43,6 +44,11 @@ class BreakerPolicy:
             raise Misconfigured(
                 f"in_a_row is {self.in_a_row!r} and at_least {self.at_least!r}: give 1"
                 " or more."
+            )
+        if self.of_last < self.at_least:
+            raise Misconfigured(
+                f"of_last is {self.of_last!r}: give {self.at_least!r}, which is"
+                " at_least, or more."
             )
         if not 0 < self.share <= 1 or not self.pause > 0:
             raise Misconfigured(
@@ -91,8 +97,7 @@ class Breaker:
         self._state = State.CLOSED
         self._in_a_row = 0
         self._handled_then = 0  # when a message failed last
-        self._failed_at: deque[float] = deque()
-        self._marks: deque[tuple[float, int]] = deque([(self._clock(), 0)])
+        self._begin_window()
         self._pause = 0.0
         self._until = 0.0
         self.reason = ""
@@ -115,22 +120,13 @@ class Breaker:
         with self._lock:
             if self._state is not State.CLOSED:
                 return True
-            now, handled = self._clock(), self._handled()
+            handled = self._handled()
             self._in_a_row = self._in_a_row + 1 if handled == self._handled_then else 1
             self._handled_then = handled
-            self._failed_at.append(now)
-            self._forget(now)
             self.reason = self._too_much(handled)
             if self.reason:
-                self._open(now)
+                self._open(self._clock())
             return bool(self.reason)
-
-    def mark(self) -> None:
-        """Note how many were handled by now; called every second or so."""
-        with self._lock:
-            now = self._clock()
-            self._marks.append((now, self._handled()))
-            self._forget(now)
 
     def turn(self) -> Turn:
         """Let a message pass or wait; what becomes of a probe is told to `probed`."""
@@ -159,15 +155,27 @@ class Breaker:
                 self._open(self._clock())
 
     def _too_much(self, handled: int) -> str:
-        policy, failed = self._policy, len(self._failed_at)
+        policy = self._policy
         if policy is None:
             return ""
         if self._in_a_row >= policy.in_a_row:
             return f"{self._in_a_row} messages failed in a row"
-        total = failed + handled - self._marks[0][1]
-        if total >= policy.at_least and failed > policy.share * total:
-            return f"{failed} of the last {total} messages failed"
+        self._failed += 1
+        total = handled - self._handled_before + self._failed
+        self._places.append(total)
+        last = min(total, policy.of_last)
+        while self._places[0] <= total - last:
+            self._places.popleft()
+        failed = len(self._places)
+        if last >= policy.at_least and failed > policy.share * last:
+            return f"{failed} of the last {last} messages failed"
         return ""
+
+    def _begin_window(self) -> None:
+        """Count from here on: of which messages, one by one, those that failed are."""
+        self._failed = 0
+        self._handled_before = self._handled()
+        self._places: deque[int] = deque()
 
     def _open(self, now: float) -> None:
         first = self._policy.pause if self._policy else 0.0
@@ -179,13 +187,5 @@ class Breaker:
         self._state = State.CLOSED
         self._pause = 0.0
         self._in_a_row = 0
-        self._failed_at.clear()
-        self._marks = deque([(self._clock(), self._handled())])
+        self._begin_window()
         self.reason = ""
-
-    def _forget(self, now: float) -> None:
-        while self._failed_at and self._failed_at[0] < now - WINDOW:
-            self._failed_at.popleft()
-        # The last mark from before the window stays: the window counts from it.
-        while len(self._marks) > 1 and self._marks[1][0] < now - WINDOW:
-            self._marks.popleft()

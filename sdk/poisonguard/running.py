@@ -180,7 +180,6 @@ class Running:
     def tick(self) -> None:
         """Hand over what was counted, and look around; waits for nothing."""
         self._count()
-        self.parts.breaker.mark()
         self._tell()
         handled = self.parts.tally.total
         if self.parts.withheld.first(handled=handled) and not self._resending.locked():
