@@ -44,8 +44,14 @@ def added(now: datetime, matcher: Matcher | str = "7-0", **changes: object) -> S
 
 def values(topic: str = "orders", group: str | None = None) -> list[str]:
     """Give what a reader that asks now passes over, by the text of its value."""
-    told = skip_reading.snapshot(topic=topic, consumer_group=group).skips
-    return [skip.value.decode() for skip in told]
+    taken = skip_reading.snapshot(topic=topic, consumer_group=group)
+    return [skip.value.decode() for skip in taken.in_force]
+
+
+def suspected(topic: str = "orders", group: str | None = None) -> list[str]:
+    """Give what such a reader handles and says so, by the text of its value."""
+    taken = skip_reading.snapshot(topic=topic, consumer_group=group)
+    return [skip.value.decode() for skip in taken.suspected]
 
 
 class Mirror:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from django.db import connection
 
 from apps.brokers import services as brokers
+from apps.capture import suspicions
 from apps.capture.models import Guard, GuardState
 from apps.capture.occurrence import believed
 from apps.capture.services import Answer, Status
@@ -44,6 +45,7 @@ class Word:
 
     `skips_age` are the seconds since its skip list was known to be current, None while
     it has none. `spooled` reports wait on its disk, `suspected` messages are withheld.
+    Paused, it says since when messages failed that count against it.
     """
 
     reporter: uuid.UUID
@@ -59,6 +61,7 @@ class Word:
     spooled: int
     suspected: int
     journal: bool
+    failing_since: datetime | None
     at: datetime
 
     @property
@@ -84,6 +87,7 @@ def note(
         if word.key not in newest or newest[word.key].at < word.at:
             newest[word.key] = word
     kept = _keep(list(newest.values()), now=now)
+    _doubt([newest[key] for key in kept], now=now)
     for place, word in told.items():
         status = Status.DUPLICATE
         if newest[word.key] is word:
@@ -130,6 +134,7 @@ def parse(value: object) -> Word:
         spooled=required("spooled", _count),
         suspected=required("suspected", _count),
         journal=required("journal", _flag),
+        failing_since=optional("failing_since", _moment),
         at=required("at", _moment),
     )
 
@@ -257,6 +262,21 @@ def _keep(words: Sequence[Word], *, now: datetime) -> dict[_Key, Status]:
         else Status.UPDATED
         for reporter, topic, group, client, is_new in found
     }
+
+
+def _doubt(words: Sequence[Word], *, now: datetime) -> None:
+    """End the skips that those made who say that they are paused."""
+    topics = brokers.topics_named(names={word.topic for word in words})
+    for word in words:
+        if word.state is GuardState.PAUSED and word.failing_since is not None:
+            suspicions.end_doubted(
+                topic_id=topics[word.topic].pk,
+                consumer_group=word.consumer_group,
+                client_name=word.client_name,
+                host=word.host,
+                since=word.failing_since,
+                now=now,
+            )
 
 
 def _row(word: Word, topic_id: int, *, now: datetime) -> dict[str, Any]:

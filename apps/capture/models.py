@@ -241,6 +241,11 @@ class Guard(models.Model):
     skips_age = models.FloatField(null=True, help_text="seconds; null: no list yet")
     spooled = models.BigIntegerField(help_text="reports that wait on its disk")
     suspected = models.BigIntegerField(help_text="messages that it withholds")
+    contradicted = models.BigIntegerField(
+        default=0,
+        db_default=0,
+        help_text="messages that it failed on and another consumer handled",
+    )
     journal = models.BooleanField(help_text="it can tell a crash from a stop")
     at = models.DateTimeField()
     since = models.DateTimeField()

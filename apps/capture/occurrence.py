@@ -30,7 +30,8 @@ class Occurrence:
     `bookmark`, `body` and `headers` are exact bytes. `redrive` is set only when its
     signature held. `failed_at_claimed` is what an unbelievable clock said. `replays`
     tells that others will be handed this message too, `suspected` that they may well
-    handle it; `publisher` and `seq` are its place, where its broker has one.
+    handle it, `is_shared_at_once` that its consumer wants no other one asked.
+    `publisher` and `seq` are its place, where its broker has one.
 
     A dead letter has its `queue`, and its `place` there where that has a name; where it
     has none, `delivery` is what it is known by until it is acknowledged.
@@ -68,6 +69,7 @@ class Occurrence:
     seq: int | None
     replays: bool
     suspected: bool
+    is_shared_at_once: bool
     queue: str = ""
     place: str = ""
     delivery: bytes | None = None
@@ -116,6 +118,7 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
         seq=report.seq,
         replays=topic.replays or report.replays,
         suspected=report.suspected,
+        is_shared_at_once=not report.suspect,
     )
 
 
@@ -186,6 +189,8 @@ def from_dead_letter(
         seq=None,
         replays=topic.replays,
         suspected=False,
+        # Its broker gave it up, whoever had failed on it.
+        is_shared_at_once=True,
         queue=letter.queue,
         place="" if nameless else place,
         delivery=delivery,

@@ -1,9 +1,10 @@
 """Automatic skips: what one consumer could not process, no other need try.
 
 They are made where the broker hands old messages out again, for the consumer group and
-the handler version that failed (for all versions where none is named), and only of what
-is not suspected. They live as long as the topic keeps its messages, or until every
-known position of the topic is beyond them.
+the handler version that failed (for all versions where none is named). They live as
+long as the topic keeps its messages, or until every known position of the topic is
+beyond them. Where it may be the consumer that is sick, the skip is suspected at first:
+`suspicions` says what becomes of it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
+from apps.capture import suspicions
 from apps.core import notices
 from apps.core.actor import Actor
 from apps.poison import skip_list
@@ -36,13 +38,13 @@ AT_ONCE = 1_000
 _TOPICS = """
 SELECT DISTINCT topic.id FROM incoming JOIN brokers_topic topic
 ON topic.id = incoming.topic_id
-WHERE topic.replays AND incoming.status <> 'duplicate' AND NOT incoming.suspected
+WHERE topic.replays AND incoming.status <> 'duplicate'
   AND incoming.consumer_group <> ''
 """
 
 # A message that fails again in the first half of its skip's life changes nothing: a
 # hundred consumers that fail together would take a hundred revisions.
-_SHARE = """
+_SHARE = f"""
 WITH lives AS (
     SELECT id AS topic_id,
            make_interval(days => coalesce(retention_days, %(lives_days)s)) AS lives
@@ -50,14 +52,17 @@ WITH lives AS (
 ), failed AS (
     SELECT DISTINCT ON (topic_id, consumer_group, handler_version, value_digest) *
     FROM (
-        SELECT *, sha256(bookmark) AS value_digest FROM incoming
-        WHERE topic_id = ANY(%(topics)s) AND status <> 'duplicate' AND NOT suspected
+        SELECT incoming.*, sha256(bookmark) AS value_digest,
+               suspected OR ({suspicions.MAY_BE_ITS_CONSUMER}) AS is_suspected
+        FROM incoming
+        WHERE topic_id = ANY(%(topics)s) AND status <> 'duplicate'
           AND consumer_group <> '') hashed
-    ORDER BY topic_id, consumer_group, handler_version, value_digest, ord DESC
+    ORDER BY topic_id, consumer_group, handler_version, value_digest, is_suspected,
+             ord DESC
 ), known AS (
     SELECT failed.*, %(now)s + lives AS expires_at, active.id AS skip_id,
-           active.is_automatic
-           AND (active.expires_at < %(now)s + lives / 2
+           active.is_automatic AND NOT failed.is_suspected
+           AND (active.is_suspected OR active.expires_at < %(now)s + lives / 2
                 OR active.redrive IS DISTINCT FROM failed.redrive) AS is_due
     FROM failed JOIN lives USING (topic_id) LEFT JOIN LATERAL (
         -- OFFSET 0: looked up by nothing but the digest. Of a list that has grown
@@ -83,18 +88,21 @@ WITH lives AS (
     FROM placed WHERE is_new OR is_due
 ), made AS (
     INSERT INTO poison_skip (topic_id, consumer_group, handler_version, kind, value,
-        publisher, seq, redrive, poison_id, reason, by, is_automatic, at, expires_at,
-        revision, removed_by, because, removed_reason, applied)
+        publisher, seq, redrive, poison_id, reason, by, is_automatic, is_suspected,
+        firm_at, at, expires_at, revision, removed_by, because, removed_reason, applied)
     SELECT topic_id, consumer_group, handler_version, 'bookmark', bookmark, publisher,
            seq, redrive, poison_id, concat_ws(': ', cause, nullif(error_type, '')),
-           %(by)s, true, %(now)s, expires_at, next, '', '', '', 0
+           %(by)s, true, is_suspected,
+           CASE WHEN is_suspected AND NOT suspected THEN %(firm_at)s END,
+           %(now)s, expires_at, next, '', '', '', 0
     FROM allowed WHERE is_new ORDER BY ord
 ), due AS (
     SELECT id FROM poison_skip WHERE id IN (SELECT skip_id FROM allowed WHERE is_due)
     ORDER BY id FOR NO KEY UPDATE
 ), renewed AS (
     UPDATE poison_skip SET at = %(now)s, expires_at = allowed.expires_at,
-           redrive = allowed.redrive, revision = allowed.next
+           redrive = allowed.redrive, revision = allowed.next,
+           is_suspected = false, firm_at = NULL
     FROM due JOIN allowed ON allowed.skip_id = due.id WHERE poison_skip.id = due.id
 ), told AS (
     SELECT topic_id, count(*) FILTER (WHERE is_new OR is_due) AS changes,
@@ -111,7 +119,7 @@ UPDATE poison_skip_list list SET
     withheld_at = CASE WHEN told.withheld > 0 THEN %(now)s ELSE list.withheld_at END
 FROM told WHERE list.topic_id = told.topic_id AND told.changes + told.withheld > 0
 RETURNING list.topic_id, told.changes, told.withheld
-"""
+"""  # noqa: S608 - all of it is ours
 
 # A reader that is at a publisher's number has settled all up to it; one that knows
 # nothing of the publisher may yet be handed all of them.
@@ -154,9 +162,12 @@ def share(cursor: CursorWrapper, *, now: datetime) -> None:
         "most_active": MOST_ACTIVE,
         "most_a_minute": MOST_A_MINUTE,
         "by": str(Actor.system("capture")),
+        **suspicions.values(now=now),
     }
     cursor.execute(_SHARE, values)
-    for topic_id, changes, withheld in cursor.fetchall():
+    changed = cursor.fetchall()
+    suspicions.show(cursor)
+    for topic_id, changes, withheld in changed:
         if changes:
             notices.notify_skips(topic_id=topic_id)
             log.info("topic %d: %d skips made or renewed", topic_id, changes)

@@ -6,7 +6,7 @@ import logging
 
 from celery import shared_task
 
-from apps.capture import guards, skips
+from apps.capture import guards, skips, suspicions
 from apps.capture import partitions as by_day
 from apps.core import clock
 from apps.poison import skip_list
@@ -35,6 +35,9 @@ def end_skips() -> None:
     expired, passed = skip_list.expire(now=now), skips.end_passed(now=now)
     if expired or passed:
         log.info("%d skips expired, and every position passed %d", expired, passed)
+    firm = suspicions.make_firm(now=now)
+    if firm:
+        log.info("%d suspected skips were contradicted by nobody, and are firm", firm)
 
 
 @shared_task

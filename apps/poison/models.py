@@ -498,6 +498,11 @@ class Skip(models.Model):
     reason = models.TextField(default="")
     by = models.TextField(help_text="the actor")
     is_automatic = models.BooleanField(default=False)
+    # Then consumers go on handling the message, and say what became of it.
+    is_suspected = models.BooleanField(default=False, db_default=False)
+    firm_at = models.DateTimeField(
+        null=True, help_text="when it is suspected no more, unless something is heard"
+    )
     at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True)
     revision = models.BigIntegerField()
@@ -546,6 +551,11 @@ class Skip(models.Model):
                 ),
             ),
             models.CheckConstraint(
+                name="poison_skip_suspected_is_automatic",
+                condition=Q(is_suspected=False, firm_at=None)
+                | Q(is_suspected=True, is_automatic=True),
+            ),
+            models.CheckConstraint(
                 name="poison_skip_applied_has_a_time",
                 condition=Q(applied=0, last_applied_at=None)
                 | Q(applied__gt=0, last_applied_at__isnull=False),
@@ -583,6 +593,11 @@ class Skip(models.Model):
                 condition=Q(removed_revision__isnull=False),
             ),
             models.Index(fields=["topic"], name="poison_skip_by_topic"),
+            models.Index(
+                fields=["firm_at"],
+                name="poison_skip_suspected",
+                condition=Q(is_suspected=True, removed_revision=None),
+            ),
         ]
 
     def __str__(self) -> str:

@@ -100,7 +100,8 @@ class SkipQuerySet(models.QuerySet["Skip"]):
 
     def in_force(self, now: datetime) -> Self:
         """Keep what consumers honour now: one that is over may not be ended yet."""
-        return self.active().filter(Q(expires_at=None) | Q(expires_at__gt=now))
+        in_force = self.active().filter(is_suspected=False)
+        return in_force.filter(Q(expires_at=None) | Q(expires_at__gt=now))
 
     def for_group(self, consumer_group: str | None) -> Self:
         """Keep what this group passes over; None is every group's."""

@@ -42,7 +42,10 @@ FROM added WHERE poison_skip.id = added.skip
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
-    """One consumer's word that it passed over; the same `report` counts once."""
+    """One consumer's word that it passed over; the same `report` counts once.
+
+    Or that it `handled` the message, so that nobody needs to pass over it.
+    """
 
     skip: int
     consumer_group: str
@@ -50,6 +53,7 @@ class Applied:
     count: int
     last_at: datetime
     report: uuid.UUID | None
+    handled: bool = False
 
 
 @transaction.atomic

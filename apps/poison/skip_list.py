@@ -118,6 +118,8 @@ def add(
         "poison_id": poison_id,
         "redrive": None,
         "is_automatic": False,
+        "is_suspected": False,
+        "firm_at": None,
     }
     with transaction.atomic():
         facts["revision"] = _take(topic.pk)

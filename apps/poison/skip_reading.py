@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
@@ -20,7 +21,8 @@ AT_ONCE = 1_000
 class Told:
     """A skip as consumers are told of it; `because` says why it ended, if it did.
 
-    `revision` is that of its last change, which may be its end.
+    `revision` is that of its last change, which may be its end. By `message_id` and
+    `seq` a consumer knows again what it handled; only of automatic skips they are read.
     """
 
     id: int
@@ -35,6 +37,9 @@ class Told:
     by: str
     at: datetime
     expires_at: datetime | None
+    is_suspected: bool
+    message_id: str | None
+    seq: int | None
     revision: int
     because: str
 
@@ -53,6 +58,9 @@ class Told:
             by=skip.by,
             at=skip.at,
             expires_at=skip.expires_at,
+            is_suspected=skip.is_suspected,
+            message_id=None,
+            seq=skip.seq,
             revision=skip.removed_revision or skip.revision,
             because=skip.because,
         )
@@ -83,6 +91,14 @@ class Snapshot:
     revision: int
     skips: tuple[Told, ...]
 
+    @property
+    def in_force(self) -> Iterator[Told]:
+        return (each for each in self.skips if not each.is_suspected)
+
+    @property
+    def suspected(self) -> Iterator[Told]:
+        return (each for each in self.skips if each.is_suspected)
+
 
 # A copy of the data under another life of Postgres is another store, and its revisions
 # are others: a dump that is put back writes the row anew (xmin), another database or
@@ -112,18 +128,28 @@ LEFT JOIN poison_skip_list list ON list.topic_id = topic.id
 
 _TOLD = """
 skip.id, topic.name, skip.kind, skip.value, skip.consumer_group, skip.handler_version,
-skip.redrive, skip.poison_id, skip.reason, skip.by, skip.at, skip.expires_at
+skip.redrive, skip.poison_id, skip.reason, skip.by, skip.at, skip.expires_at,
+skip.is_suspected
+"""
+
+_AUTOMATIC = """
+(SELECT poison.message_id FROM poison_poison poison
+ WHERE skip.is_automatic AND poison.id = skip.poison_id), skip.seq
+"""
+_SUSPECTED = """
+(SELECT poison.message_id FROM poison_poison poison
+ WHERE skip.is_suspected AND poison.id = skip.poison_id), skip.seq
 """
 
 # Each skip as it is now, and no more than once: what it was between is of no use.
 CHANGES = f"""
-(SELECT {_TOLD}, skip.revision AS changed, skip.because
+(SELECT {_TOLD}, {_AUTOMATIC}, skip.revision AS changed, skip.because
  FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
  WHERE topic.name = %(topic)s AND skip.removed_revision IS NULL
    AND skip.revision > %(after)s
  ORDER BY skip.revision LIMIT %(limit)s)
 UNION ALL
-(SELECT {_TOLD}, skip.removed_revision AS changed, skip.because
+(SELECT {_TOLD}, {_AUTOMATIC}, skip.removed_revision AS changed, skip.because
  FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
  WHERE topic.name = %(topic)s AND skip.removed_revision > %(after)s
  ORDER BY skip.removed_revision LIMIT %(limit)s)
@@ -131,7 +157,7 @@ ORDER BY changed LIMIT %(limit)s
 """  # noqa: S608 - all of it is ours
 
 _ACTIVE = f"""
-SELECT {_TOLD}, skip.revision, skip.because
+SELECT {_TOLD}, {_SUSPECTED}, skip.revision, skip.because
 FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
 WHERE topic.name = %(topic)s AND skip.removed_revision IS NULL
   AND (%(group)s::text IS NULL OR skip.consumer_group IS NULL

@@ -101,8 +101,14 @@ def outcomes_before(outcome: Outcome) -> list[str]:
 
 
 class Because(StrEnum):
-    """Why a skip ended: somebody removed it, its time was up, nobody needs it."""
+    """Why a skip ended.
+
+    Somebody removed it, its time was up, every position is beyond it, another consumer
+    had handled its message, or the one that made it paused as it may be what is sick.
+    """
 
     REMOVED = "removed"
     EXPIRED = "expired"
     PASSED = "passed"
+    HANDLED = "handled"
+    DOUBTED = "doubted"

@@ -72,6 +72,13 @@ class Turn(NamedTuple):
     is_probe: bool = False
 
 
+class _Failure(NamedTuple):
+    """Which of the messages it was, and when by the breaker's clock."""
+
+    place: int
+    at: float
+
+
 class Breaker:
     """Counts failed messages against handled ones; safe to share between threads.
 
@@ -111,6 +118,14 @@ class Breaker:
         """Count the messages that failed since one was handled."""
         with self._lock:
             return self._in_a_row if self._handled() == self._handled_then else 0
+
+    @property
+    def failing_for(self) -> float | None:
+        """Seconds since the first of the failures it opened for; None while closed."""
+        with self._lock:
+            if self._state is State.CLOSED or not self._failures:
+                return None
+            return self._clock() - self._failures[0].at
 
     def failed(self) -> bool:
         """Count a message that was about to be given up; tell whether it is open now.
@@ -158,24 +173,24 @@ class Breaker:
         policy = self._policy
         if policy is None:
             return ""
-        if self._in_a_row >= policy.in_a_row:
-            return f"{self._in_a_row} messages failed in a row"
         self._failed += 1
         total = handled - self._handled_before + self._failed
-        self._places.append(total)
+        self._failures.append(_Failure(total, self._clock()))
         last = min(total, policy.of_last)
-        while self._places[0] <= total - last:
-            self._places.popleft()
-        failed = len(self._places)
+        while self._failures[0].place <= total - last:
+            self._failures.popleft()
+        failed = len(self._failures)
+        if self._in_a_row >= policy.in_a_row:
+            return f"{self._in_a_row} messages failed in a row"
         if last >= policy.at_least and failed > policy.share * last:
             return f"{failed} of the last {last} messages failed"
         return ""
 
     def _begin_window(self) -> None:
-        """Count from here on: of which messages, one by one, those that failed are."""
+        """Count from here on: the place of a message is its number from now."""
         self._failed = 0
         self._handled_before = self._handled()
-        self._places: deque[int] = deque()
+        self._failures: deque[_Failure] = deque()
 
     def _open(self, now: float) -> None:
         first = self._policy.pause if self._policy else 0.0

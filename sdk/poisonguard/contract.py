@@ -123,7 +123,8 @@ class FailureReport:
     `replays` tells that the broker hands the message out again to whoever reads its
     topic from before it. `suspected` tells that the consumer itself may be what is
     sick: the message is kept, and no other consumer skips it, until the same report
-    comes again without that word.
+    comes again without that word. `suspect` lets the server ask the other consumers of
+    the group first, too, where there are any.
 
     `bookmark` and `message_id` are the broker's own and opaque. `attempts`, `failures`
     and `crashes` are the consumer's counts, `dequeue_count` is the broker's. `redrive`
@@ -155,6 +156,7 @@ class FailureReport:
     redrive: str | None = None
     replays: bool = False
     suspected: bool = False
+    suspect: bool = True
 
     def to_wire(self) -> dict[str, object]:
         return _present(
@@ -183,6 +185,7 @@ class FailureReport:
             redrive=self.redrive,
             replays=self.replays or None,
             suspected=self.suspected or None,
+            suspect=None if self.suspect else False,
         )
 
 
@@ -297,6 +300,7 @@ def parse_failure(value: object) -> FailureReport:
         redrive=item.optional("redrive", _text),
         replays=item.optional("replays", _flag) or False,
         suspected=item.optional("suspected", _flag) or False,
+        suspect=item.optional("suspect", _flag) is not False,
     )
 
 

@@ -150,28 +150,44 @@ class Counters:
         self._limit = max(MINUTES_LIMIT, 2 * len(self._tallies))
 
 
+@dataclass(slots=True)
+class _Applied:
+    times: int = 0
+    handled: bool = False
+    last_at: str = ""
+
+
 class AppliedCounts:
-    """How often each skip was applied, until the server knows."""
+    """How often each skip was applied, or that its message was handled here."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._times: dict[tuple[int, str, str], tuple[int, str]] = {}
+        self._counts: dict[tuple[int, str, str], _Applied] = {}
         self._batch: tuple[dict[str, object], ...] = ()
 
     def count(
-        self, *, skip: int, consumer_group: str, client_name: str, times: int
+        self,
+        *,
+        skip: int,
+        consumer_group: str,
+        client_name: str,
+        times: int,
+        handled: bool = False,
     ) -> None:
-        key, at = (skip, consumer_group, client_name), datetime.fromtimestamp
         with self._lock:
-            before, _ = self._times.get(key, (0, ""))
-            self._times[key] = before + times, at(time.time(), UTC).isoformat()
+            count = self._counts.setdefault(
+                (skip, consumer_group, client_name), _Applied()
+            )
+            count.times += times
+            count.handled |= handled
+            count.last_at = datetime.fromtimestamp(time.time(), UTC).isoformat()
 
     def batch(self) -> tuple[dict[str, object], ...]:
         """Give what is to be sent; the same again until it is taken."""
         with self._lock:
             if not self._batch:
-                keys = list(islice(self._times, BATCH))
-                self._batch = tuple(_applied(k, *self._times.pop(k)) for k in keys)
+                keys = list(islice(self._counts, BATCH))
+                self._batch = tuple(_applied(k, self._counts.pop(k)) for k in keys)
             return self._batch
 
     def taken(self) -> None:
@@ -181,18 +197,20 @@ class AppliedCounts:
     @property
     def waiting(self) -> int:
         with self._lock:
-            return len(self._batch) + len(self._times)
+            return len(self._batch) + len(self._counts)
 
 
-def _applied(key: tuple[int, str, str], times: int, last_at: str) -> dict[str, object]:
+def _applied(key: tuple[int, str, str], count: _Applied) -> dict[str, object]:
     skip, consumer_group, client_name = key
+    handled = {"handled": True} if count.handled else {}
     return {
         "skip": skip,
         "consumer_group": consumer_group,
         "client_name": client_name,
-        "count": times,
-        "last_at": last_at,
+        "count": count.times,
+        "last_at": count.last_at,
         "report": str(uuid4()),
+        **handled,
     }
 
 

@@ -47,7 +47,7 @@ def healthy_path(  # noqa: C901, PLR0915 - see above
     """Make `handle` for a handler that is done when it returns."""
     gate, journal, troubled = parts.gate, parts.journal, parts.attempts.suspects
     take, give_back = parts.turns.free.pop, parts.turns.free.append
-    sample = parts.tally.seconds.append
+    sample, handled_last = parts.tally.seconds.append, parts.tally.recent.append
 
     def handle(message: Any, handler: Handler) -> Outcome:
         number, numbering, slot = 0, gate.number, None
@@ -78,6 +78,7 @@ def healthy_path(  # noqa: C901, PLR0915 - see above
         else:
             journal.words[place] = 0
             slot.handled = handled + 1
+            handled_last(number)
             give_back(slot)
             return _HANDLED
         # Not in the clause above: what a retry raises is no consequence of this.
@@ -92,7 +93,7 @@ def healthy_path_async(  # noqa: C901, PLR0915 - see above
     """Make `handle` for a handler that is awaited."""
     gate, journal, troubled = parts.gate, parts.journal, parts.attempts.suspects
     take, give_back = parts.turns.free.pop, parts.turns.free.append
-    sample = parts.tally.seconds.append
+    sample, handled_last = parts.tally.seconds.append, parts.tally.recent.append
 
     async def handle(message: Any, handler: AsyncHandler) -> Outcome:
         number, numbering, slot = 0, gate.number, None
@@ -123,6 +124,7 @@ def healthy_path_async(  # noqa: C901, PLR0915 - see above
         else:
             journal.words[place] = 0
             slot.handled = handled + 1
+            handled_last(number)
             give_back(slot)
             return _HANDLED
         # Not in the clause above: what a retry raises is no consequence of this.

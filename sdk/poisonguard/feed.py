@@ -11,13 +11,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from poisonguard.client import Backoff, Client, Query
 from poisonguard.contract import Invalid, Skip, parse_skip
 from poisonguard.errors import Away, GuardError, Refused
 from poisonguard.events import Event
-from poisonguard.skips import Fence, SkipList
+from poisonguard.skips import Doubt, Fence, SkipList
 
 log = logging.getLogger(__name__)
 
@@ -173,11 +174,12 @@ class Feed:
         try:
             epoch, revision = str(answer["epoch"]), int(answer["revision"])
             told = list(answer["skips"])
+            suspects = [_doubts(one) for one in answer.get("suspects") or ()]
         except (KeyError, TypeError, ValueError):
             raise Away("The snapshot of skips has another form than ours.") from None
         skips, now = _readable(told), self._client.now()
         for skip_list in self._of(topic):
-            skip_list.load(skips, now=now, asked_at=asked_at)
+            skip_list.load(skips, suspects=chain(*suspects), now=now, asked_at=asked_at)
         self._places[topic] = epoch, revision
         log.info("the skips of %s are loaded: %d of them", topic, len(skips))
         with self._changed:
@@ -212,6 +214,8 @@ class Feed:
         match event.kind:
             case "skip":
                 self._put(json.loads(event.data))
+            case "suspect":
+                self._suspect(json.loads(event.data))
             case "unskip":
                 self._remove(json.loads(event.data))
             case "fence":
@@ -222,9 +226,15 @@ class Feed:
         self._advance(event.id, topics)
 
     def _put(self, data: object) -> None:
-        for skip in _readable([data]):
-            for skip_list in self._of(skip.topic):
-                skip_list.put(skip, now=self._client.now())
+        for doubt in _doubts(data):
+            for skip_list in self._of(doubt.skip.topic):
+                skip_list.put(doubt.skip, now=self._client.now())
+                skip_list.doubt(doubt)
+
+    def _suspect(self, data: object) -> None:
+        for doubt in _doubts(data):
+            for skip_list in self._of(doubt.skip.topic):
+                skip_list.suspect(doubt, now=self._client.now())
 
     def _remove(self, data: Mapping[str, Any]) -> None:
         because = str(data.get("because") or "removed")
@@ -252,6 +262,22 @@ class Feed:
         for skip_list in list(self._lists):
             if skip_list.age is not None:
                 skip_list.touch()
+
+
+def _doubts(told: object) -> list[Doubt]:
+    """Read a skip with what tells its message apart; none that we cannot read."""
+    skips = _readable([told])
+    if not (skips and isinstance(told, Mapping)):
+        return []
+    message_id, seq = told.get("message_id"), told.get("seq")
+    return [
+        Doubt(
+            skip=skips[0],
+            message_id=message_id if isinstance(message_id, str) else None,
+            seq=seq if type(seq) is int else None,
+            since=time.monotonic(),
+        )
+    ]
 
 
 def _readable(told: Iterable[object]) -> list[Skip]:

@@ -370,6 +370,7 @@ class Handling:
 
     def _handled(self, reading: Reading) -> Outcome:
         self._forget(reading)
+        self._parts.tally.recent.append(reading.number)
         if reading.redrive_id and reading.redrive:
             self._confirm(reading.redrive)
             self._settle_redrive(reading)

@@ -55,6 +55,7 @@ def failure_report(  # noqa: PLR0913 - as many as the wire wants to know
         redrive=reading.redrive,
         replays=reading.replays,
         suspected=suspected,
+        suspect=settings.suspect,
     )
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from types import FrameType
 from typing import Any, Never
@@ -181,6 +181,7 @@ class Running:
         """Hand over what was counted, and look around; waits for nothing."""
         self._count()
         self._tell()
+        self._vouch()
         handled = self.parts.tally.total
         if self.parts.withheld.first(handled=handled) and not self._resending.locked():
             threading.Thread(
@@ -197,6 +198,28 @@ class Running:
                 self._link.reporter.count(
                     self.handling.key, handled=handled, durations=durations
                 )
+
+    def _vouch(self) -> None:
+        """Say which messages we handled of those that another consumer failed on."""
+        doubts = self.parts.skips.doubts()
+        if not doubts:
+            return
+        recent = set(self.parts.tally.recent)
+        for doubt in doubts:
+            skip = doubt.skip
+            number = self.parts.reader.number_again(
+                bookmark=skip.value, message_id=doubt.message_id, seq=doubt.seq
+            )
+            if number in recent and skip.id is not None:
+                log.warning("%r was handled here, and failed elsewhere", skip.value)
+                self._link.reporter.applied.count(
+                    skip=skip.id,
+                    consumer_group=self._settings.consumer_group,
+                    client_name=self._settings.client_name,
+                    times=0,
+                    handled=True,
+                )
+                self.parts.skips.settle_doubt(skip.id)
 
     def _resend(self) -> None:
         """Tell of the withheld poisons again, now that it is not this process."""
@@ -235,8 +258,18 @@ class Running:
                 "spooled": self._link.reporter.spooled,
                 "suspected": len(self.parts.withheld),
                 "journal": self._journal.folder is not None,
+                "failing_since": self._failing_since,
             }
         )
+
+    @property
+    def _failing_since(self) -> str | None:
+        """Date the first failure of those that the breaker opened for."""
+        ago = self.parts.breaker.failing_for
+        if ago is None:
+            return None
+        # A message fails a moment before it counts.
+        return (self.parts.clock() - timedelta(seconds=ago + 1)).isoformat()
 
     @property
     def state(self) -> str:

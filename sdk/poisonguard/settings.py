@@ -44,6 +44,7 @@ class Options(TypedDict, total=False):
     handler_timeout: float | None
     lease: float | None
     visibility: float | None
+    suspect: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +56,8 @@ class Settings:
     up to `hold_for` a message is kept while nothing can be decided, then released.
     At most `concurrency` messages are handled at once. `crash_limit` deaths of its own
     make a message poison. A handler that takes longer than `handler_timeout` hangs;
-    `lease` and `visibility` are the broker's, and only compared.
+    `lease` and `visibility` are the broker's, and only compared. Unless it may
+    `suspect` itself, what it fails on is skipped by the others at once.
     """
 
     topic: str
@@ -75,6 +77,7 @@ class Settings:
     handler_timeout: float | None = None
     lease: float | None = None
     visibility: float | None = None
+    suspect: bool = True
 
     def __post_init__(self) -> None:
         if self.when_away == "spool" and self.spool is None:
@@ -207,6 +210,14 @@ def _one_of(*words: str) -> Callable[[str, object], str]:
     return parse
 
 
+def _flag(name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value not in {"0", "1"}:
+        raise _wrong(name, value, "give 0 or 1.")
+    return value == "1"
+
+
 def _folder(name: str, value: object) -> Path:
     if not isinstance(value, str | Path) or not str(value):
         raise _wrong(name, value, "give a folder.")
@@ -226,5 +237,6 @@ _PARSERS: dict[str, Callable[[str, object], Any]] = {
     "handler_timeout": _seconds,
     "lease": _seconds,
     "visibility": _seconds,
+    "suspect": _flag,
 }
 KNOWN = {field.name: _PARSERS.get(field.name, _name) for field in fields(Settings)}

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count
 
@@ -29,6 +29,8 @@ OWN_LIMIT = 10_000
 OWN_FOR = 600.0  # seconds for which the server's list may leave one of them out
 # Longer than that without a word, and a list was cut off (a ping comes every 15 s).
 CUT_OFF = 60.0
+# Whoever has a message in hand when its skip comes has handled it by then.
+DOUBT_FOR = 60.0
 
 _Key = tuple[MatcherKind, str]
 
@@ -39,6 +41,19 @@ class RuleSkip:
 
     skip: Skip
     rule: Rule
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doubt:
+    """A skip of a message that we may have handled, and what we know that by.
+
+    It came at `since`, on the monotonic clock.
+    """
+
+    skip: Skip
+    message_id: str | None
+    seq: int | None
+    since: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +114,9 @@ class SkipList:
         self.is_plain = True
         self.on_kinds: list[Callable[[], None]] = []
         self.changes: Counter[str] = Counter()
+        # Another consumer failed on these; they are not passed over, not yet.
+        self.suspects: dict[int, Doubt] = {}
+        self._lately: dict[int, Doubt] = {}
         self.on_fence: list[Callable[[Fence], None]] = []
         self._tell_applied = tell_applied
         self._current_at: float | None = None
@@ -151,11 +169,40 @@ class SkipList:
         if listed.id is not None:
             self._tell_applied(listed.id, 1)
 
+    def doubts(self) -> list[Doubt]:
+        """Give the skips that end if we have handled their messages."""
+        with self._writing:
+            before = time.monotonic() - DOUBT_FOR
+            lately = self._lately.items()
+            self._lately = {key: each for key, each in lately if each.since > before}
+            return [*self.suspects.values(), *self._lately.values()]
+
+    def settle_doubt(self, skip_id: int) -> None:
+        """Ask no more: the server was told that its message was handled."""
+        with self._writing:
+            self.suspects.pop(skip_id, None)
+            self._lately.pop(skip_id, None)
+
     # What the stream does
+
+    def suspect(self, doubt: Doubt, *, now: datetime) -> None:
+        """Go on handling a message that another consumer failed on."""
+        with self._writing:
+            if self._applies(doubt.skip, now):
+                self.suspects[_id(doubt.skip)] = doubt
+
+    def doubt(self, doubt: Doubt) -> None:
+        """Look for some time whether we handled what is passed over from now on."""
+        with self._writing:
+            if _id(doubt.skip) in self._by_id:
+                self._lately.setdefault(_id(doubt.skip), doubt)
 
     def put(self, skip: Skip, *, now: datetime) -> None:
         """Take over one skip of the server's list, in place of our own like it."""
         with self._writing:
+            suspected = self.suspects.pop(_id(skip), None)
+            if suspected is not None:
+                self._lately[_id(skip)] = replace(suspected, since=time.monotonic())
             known = self._by_id.get(_id(skip))
             if known == skip:
                 return
@@ -170,12 +217,21 @@ class SkipList:
 
     def remove(self, skip_id: int, *, because: str) -> None:
         with self._writing:
+            suspected = self.suspects.get(skip_id)
+            self.settle_doubt(skip_id)
             skip = self._by_id.pop(skip_id, None)
             if skip is not None:
                 self._take_out(skip, because)
+            elif suspected is not None:
+                self._drop_own_like(suspected.skip, because)
 
     def load(
-        self, skips: Iterable[Skip], *, now: datetime, asked_at: float | None = None
+        self,
+        skips: Iterable[Skip],
+        *,
+        suspects: Iterable[Doubt] = (),
+        now: datetime,
+        asked_at: float | None = None,
     ) -> None:
         """Become what the server's list is now, besides our own that it may not know.
 
@@ -183,12 +239,18 @@ class SkipList:
         on those of our own that the server had taken note of before.
         """
         with self._writing:
+            self.suspects.clear()
+            for doubt in suspects:
+                self.suspect(doubt, now=now)
             listed = {_id(skip): skip for skip in skips}
             for skip in listed.values():
                 self.put(skip, now=now)
             for skip_id in self._by_id.keys() - listed.keys():
                 self.remove(skip_id, because="removed")
+            suspected = {(d.skip.kind, d.skip.value) for d in self.suspects.values()}
             for key, own in list(self._own.items()):
+                if key in suspected:
+                    continue
                 if asked_at is not None and own.was_known_at(asked_at):
                     self._drop_own(key, "the server's list is without it")
         self.touch()
@@ -266,6 +328,10 @@ class SkipList:
         self._drop_own(key, "the server's list has it now")
         if times:
             self._tell_applied(_id(skip), times)
+
+    def _drop_own_like(self, skip: Skip, because: str) -> None:
+        if (skip.kind, skip.value) in self._own:
+            self._drop_own((skip.kind, skip.value), because)
 
     def _drop_own(self, key: _Key, because: str) -> None:
         self._own_applied.pop(key, None)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 # Of so many handled messages the duration of one is taken; a power of 2.
 SAMPLED = 64
 LAST_BUCKET = 63
+# Some minutes of a fast topic, and two megabytes.
+MOST_RECENT = 65_536
 
 
 class Slot:
@@ -31,6 +33,8 @@ class Tally:
         self._slots = slots
         # Appending to a deque is one step to Python: no sample is lost to a race.
         self.seconds: deque[float] = deque()
+        # The numbers of the messages that were handled last.
+        self.recent: deque[int] = deque(maxlen=MOST_RECENT)
         self._told = 0
 
     def begin(self) -> None:
@@ -38,6 +42,7 @@ class Tally:
         for slot in self._slots:
             slot.handled = 0
         self.seconds.clear()
+        self.recent.clear()
         self._told = 0
 
     @property

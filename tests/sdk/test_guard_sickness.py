@@ -176,6 +176,7 @@ def test_the_server_is_told_how_a_guard_is(server: Server) -> None:
         "spooled": 0,
         "suspected": 0,
         "journal": False,
+        "failing_since": None,
         "skips_age_s": 0,
         "at": "",
         "reporter": "",

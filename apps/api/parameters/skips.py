@@ -126,6 +126,7 @@ def applied(member: object) -> Applied:
         count=_count("count", told.get("count")),
         last_at=moment("last_at", told.get("last_at")),
         report=_optional_uuid("report", told.get("report")),
+        handled=flag("handled", told.get("handled")),
     )
 
 

@@ -52,6 +52,11 @@ class Skip(Schema):
     poison = Number(allow_null=True)
 
 
+class Suspect(Skip):
+    message_id = Text(allow_null=True)
+    seq = Number(allow_null=True, help_text="its place among those of its publisher")
+
+
 class AddedSkip(Skip): ...
 
 
@@ -59,6 +64,9 @@ class Skips(Schema):
     epoch = Text(help_text="names this store; another one has other revisions")
     revision = Number(help_text="follow the stream after <epoch>.<revision>")
     skips = Skip(many=True)
+    suspects = Suspect(
+        many=True, help_text="not to be skipped: handle them, and say so"
+    )
 
 
 class Unskip(Schema):
@@ -72,6 +80,9 @@ class Applied(Schema):
     count = Number(min_value=0)
     last_at = Moment()
     report = Id(required=False, help_text="names this word, so that it counts once")
+    handled = serializers.BooleanField(
+        required=False, help_text="it was handled here: an automatic skip of it ends"
+    )
 
 
 class AppliedReports(Schema):

@@ -12,6 +12,7 @@ from rest_framework.utils.encoders import JSONEncoder
 from apps.api.parameters import skips as asked
 from apps.api.shapes import skips as shapes
 from apps.api.shapes.base import Shape
+from apps.capture import suspicions
 from apps.core.errors import Invalid
 from apps.poison import skip_counts, skip_reading
 from apps.poison.skip_counts import Applied
@@ -49,6 +50,9 @@ def applied(
         except Invalid as reason:
             answers[place] = _rejected(reason.remedy, reason.field)
     known = skip_counts.applied(told=list(told.values()), principal=principal, now=now)
+    handled = [each.skip for each in told.values() if each.handled]
+    if handled:
+        suspicions.end_handled(skips=handled, principal=principal, now=now)
     for place, is_known in zip(told, known, strict=True):
         unknown = f"there is no skip {told[place].skip} here"
         answers[place] = OK if is_known else _rejected(unknown, "skip")

@@ -27,6 +27,15 @@ def skip_at(told: Told) -> Shape:
     return {**skip(told), "revision": told.revision}
 
 
+def suspect_at(told: Told) -> Shape:
+    return {**suspect(told), "revision": told.revision}
+
+
+def suspect(told: Told) -> Shape:
+    """Tell of a skip with all that a consumer may know its message by."""
+    return {**skip(told), "message_id": told.message_id, "seq": told.seq}
+
+
 def unskip(told: Told) -> Shape:
     return {
         "id": told.id,
@@ -40,5 +49,6 @@ def skips(taken: Snapshot) -> Shape:
     return {
         "epoch": taken.epoch,
         "revision": taken.revision,
-        "skips": [skip(told) for told in taken.skips],
+        "skips": [skip(told) for told in taken.in_force],
+        "suspects": [suspect(told) for told in taken.suspected],
     }

@@ -128,7 +128,13 @@ class Page:
 def _change(change: Told) -> bytes:
     if change.because:
         return encoded("unskip", shapes.unskip(change))
-    return encoded("skip", shapes.skip_at(change))
+    suspect = encoded("suspect", shapes.suspect_at(change))
+    if change.is_suspected:
+        return suspect
+    skip = encoded("skip", shapes.skip_at(change))
+    # Whoever has handled the message knows it again by these.
+    is_known_by_more = change.message_id is not None or change.seq is not None
+    return suspect + skip if is_known_by_more else skip
 
 
 def ping(standing: Standing, epoch: str) -> bytes:

@@ -154,7 +154,11 @@ class Stream(View):
         """Begin after a snapshot, or at the present if nothing is named.
 
         - `skip`: a skip with its `revision`; it replaces one of the same id.
-        - `unskip`: `id`, `topic`, `revision`, `because` removed, expired or passed.
+        - `suspect`: the same of a message that one consumer failed on and others may
+          handle: handle it, and say so where you have. A `skip` of its id follows, at
+          once where no other consumer is asked, or an `unskip`.
+        - `unskip`: `id`, `topic`, `revision`, `because` removed, expired, passed,
+          handled (by another consumer) or doubted (its consumer paused).
         - `fence`: `client_name`, `sub_id`, `topic`, `epoch`: this position has a new
           holder. It bears no id, and is told only to who is there.
         - `ping`: all up to its id is told. One comes at the start, and whenever nothing

@@ -67,7 +67,8 @@ class SkipRow:
     def of(cls, skip: Skip, *, now: datetime) -> SkipRow:
         # One that is over is ended by a worker, a moment later; nobody honours it.
         is_over = skip.expires_at is not None and skip.expires_at <= now
-        state = skip.because or (Because.EXPIRED.value if is_over else "active")
+        alive = "suspected" if skip.is_suspected else "active"
+        state = skip.because or (Because.EXPIRED.value if is_over else alive)
         return cls(skip=skip, words=Words.of(Matcher.of(skip)), state=state)
 
 

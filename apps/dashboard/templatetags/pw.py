@@ -97,6 +97,9 @@ PILLS |= {
     "removed": ("Removed", "✕", ""),
     "expired": ("Expired", "○", ""),
     "passed": ("Passed", "✓", "ok"),
+    "suspected": ("Suspected", "?", "warn"),
+    "handled": ("Handled", "✓", "ok"),
+    "doubted": ("Doubted", "?", ""),
     # Of people and keys.
     "usable": ("Usable", "✓", "ok"),
     "revoked": ("Revoked", "✕", ""),

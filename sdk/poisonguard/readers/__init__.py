@@ -56,6 +56,15 @@ class Reader(ABC):
         """Number the message from 1 to 2**64-1, in every process the same."""
         return number_of(self.message_id(message) or self.bookmark(message))
 
+    def number_again(
+        self, *, bookmark: str, message_id: str | None, seq: int | None
+    ) -> int:
+        """Number a message of which no more than this is known, as `number` does.
+
+        By it the guard knows again what it handled when another consumer fails on it.
+        """
+        return number_of(message_id or bookmark)
+
     def glance(self, message: Any) -> Glance:
         """Return all that is asked of an ordinary message."""
         redriven = self.redrive(message) is not None

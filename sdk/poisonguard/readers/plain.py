@@ -72,6 +72,13 @@ class PlainReader(Reader):
             return int(message[self._seq]) + 1
         return number_of(message.get("message_id") or self.bookmark(message))
 
+    def number_again(
+        self, *, bookmark: str, message_id: str | None, seq: int | None
+    ) -> int:
+        if self._seq is None or seq is None:
+            return number_of(message_id or bookmark)
+        return seq + 1
+
     def body(self, message: Mapping[str, Any]) -> bytes:
         return to_bytes(message["body"] if "body" in message else dict(message))
 

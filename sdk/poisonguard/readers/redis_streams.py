@@ -34,6 +34,14 @@ class RedisStreamsReader(Reader):
     def number(self, message: Entry) -> int:
         return self.seq(message) + 1
 
+    def number_again(
+        self, *, bookmark: str, message_id: str | None, seq: int | None
+    ) -> int:
+        try:
+            return self.number((bookmark, {}))
+        except ValueError:  # no id of an entry
+            return 0
+
     def seq(self, message: Entry) -> int:
         """Order the id in one number: milliseconds, then 20 bits to count in one."""
         milliseconds, _, number = self.bookmark(message).partition("-")

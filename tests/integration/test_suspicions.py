@@ -1,0 +1,273 @@
+"""Who is sick, the message or its consumer: other consumers of the group tell."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from apps.api.selectors import skips as api
+from apps.brokers.models import Topic
+from apps.capture import guards, suspicions
+from apps.capture.models import Guard
+from apps.capture.suspicions import PATIENCE
+from apps.core import clock
+from apps.poison.models import Poison, Skip
+from tests.reports import GUARD, capture, failure, guard_word
+from tests.skips import Mirror, added, suspected, topic_named, values
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def replaying() -> Topic:
+    return topic_named(replays=True)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return clock.now()
+
+
+def alive(now: datetime, name: str, **changes: object) -> None:
+    """Let a guard of this client name say that it is there."""
+    usual = {"client_name": name, "host": f"host-of-{name}"}
+    usual["reporter"] = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+    word = guard_word(now, **{**usual, **changes})
+    [answer] = guards.note(members=[word], principal=GUARD, now=now)
+    assert answer.status in {"created", "updated"}
+
+
+def fail(now: datetime, name: str, bookmark: str = "1-0", **changes: Any) -> None:
+    member = failure(
+        now, bookmark=bookmark, client_name=name, host=f"host-of-{name}", **changes
+    )
+    capture(now, member)
+
+
+def handle(now: datetime, name: str, *bookmarks: str) -> None:
+    """Let a consumer say that it handled these."""
+    ids = Skip.objects.active().filter(value__in=[each.encode() for each in bookmarks])
+    told = [
+        {
+            "skip": pk,
+            "consumer_group": "billing",
+            "client_name": name,
+            "count": 0,
+            "last_at": now.isoformat(),
+            "handled": True,
+        }
+        for pk in ids.values_list("pk", flat=True)
+    ]
+    answers = api.applied(told, GUARD, now=now)
+    assert {answer["status"] for answer in answers} <= {"ok"}
+
+
+def test_a_consumer_alone_shares_at_once(now: datetime, replaying: Topic) -> None:
+    alive(now, "one")
+
+    fail(now, "one")
+
+    assert values() == ["1-0"]
+    assert not Poison.objects.get().suspected
+
+
+def test_beside_another_consumer_it_is_suspected_and_kept(
+    now: datetime, replaying: Topic
+) -> None:
+    alive(now, "one")
+    alive(now, "two")
+
+    fail(now, "one")
+
+    assert (values(), suspected()) == ([], ["1-0"])
+    assert Poison.objects.get().suspected
+
+
+@pytest.mark.parametrize(
+    ("word", "later"),
+    [
+        ({"state": "stopping"}, timedelta()),
+        ({"consumer_group": "shipping"}, timedelta()),
+        ({"topic": "payments"}, timedelta()),
+        ({}, suspicions.LIVES + SECOND),
+    ],
+    ids=["stopping", "another group", "another topic", "silent"],
+)
+def test_who_is_not_there_is_not_asked(
+    now: datetime, replaying: Topic, word: dict[str, object], later: timedelta
+) -> None:
+    alive(now, "two", **word)
+
+    fail(now + later, "one")
+
+    assert values() == ["1-0"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"cause": "crash"}, {"cause": "hang"}, {"suspect": False}]
+)
+def test_deaths_and_hangs_and_who_does_not_suspect_itself_share_at_once(
+    now: datetime, replaying: Topic, changes: dict[str, Any]
+) -> None:
+    alive(now, "two")
+
+    fail(now, "one", **changes)
+
+    assert values() == ["1-0"]
+
+
+def test_a_second_consumer_that_fails_makes_it_firm_at_once(
+    now: datetime, replaying: Topic
+) -> None:
+    alive(now, "one")
+    alive(now, "two")
+    fail(now, "one")
+    fail(now, "one")
+    reader = Mirror()
+    still = suspected()
+
+    fail(now, "two")
+    reader.catch_up()
+
+    assert (still, values(), suspected()) == (["1-0"], ["1-0"], [])
+    assert [skip.is_suspected for skip in reader.skips.values()] == [False]
+    assert not Poison.objects.get().suspected
+
+
+def test_what_another_consumer_handled_is_passed_over_by_nobody(
+    now: datetime, replaying: Topic
+) -> None:
+    alive(now, "one")
+    alive(now, "two")
+    fail(now, "one", "1-0")
+    fail(now, "one", "2-0")
+
+    handle(now, "two", "1-0")
+
+    assert (values(), suspected()) == ([], ["2-0"])
+    ended = Skip.objects.get(value=b"1-0")
+    assert (ended.because, ended.removed_by) == ("handled", "system:skips")
+    contradicted = Guard.objects.order_by("client_name")
+    assert [guard.contradicted for guard in contradicted] == [1, 0]
+    assert Poison.objects.filter(suspected=True).count() == 2
+
+
+def test_a_firm_skip_ends_too_when_another_consumer_had_handled_its_message(
+    now: datetime, replaying: Topic
+) -> None:
+    fail(now, "one")
+
+    handle(now, "two", "1-0")
+
+    assert values() == []
+    assert Poison.objects.get().suspected
+
+
+def test_what_two_consumers_failed_on_stays_whoever_handled_it(
+    now: datetime, replaying: Topic
+) -> None:
+    fail(now, "one")
+    fail(now, "two")
+
+    handle(now, "three", "1-0")
+
+    assert values() == ["1-0"]
+
+
+def test_a_skip_of_a_person_stays_whoever_handled_its_message(
+    now: datetime, replaying: Topic
+) -> None:
+    added(now, "1-0", consumer_group="billing")
+
+    handle(now, "two", "1-0")
+
+    assert values() == ["1-0"]
+
+
+def test_a_person_who_skips_what_is_suspected_makes_it_firm(
+    now: datetime, replaying: Topic
+) -> None:
+    alive(now, "two")
+    fail(now, "one")
+
+    added(now, "1-0", consumer_group="billing")
+
+    assert (values(), suspected()) == (["1-0"], [])
+
+
+def test_what_nobody_contradicts_is_firm_after_a_while(
+    now: datetime, replaying: Topic
+) -> None:
+    alive(now, "two")
+    fail(now, "one")
+    early = suspicions.make_firm(now=now + PATIENCE - SECOND)
+    reader = Mirror()
+
+    late = suspicions.make_firm(now=now + PATIENCE)
+    again = suspicions.make_firm(now=now + PATIENCE)
+    reader.catch_up()
+
+    assert (early, late, again) == (0, 1, 0)
+    assert [skip.is_suspected for skip in reader.skips.values()] == [False]
+    assert not Poison.objects.get().suspected
+
+
+def test_what_a_consumer_doubts_itself_is_not_firm_by_time(
+    now: datetime, replaying: Topic
+) -> None:
+    fail(now, "one", suspected=True)
+
+    assert suspicions.make_firm(now=now + 10 * PATIENCE) == 0
+    assert suspected() == ["1-0"]
+
+
+def test_while_its_consumer_is_paused_nothing_becomes_firm(
+    now: datetime, replaying: Topic
+) -> None:
+    alive(now, "two")
+    fail(now, "one")
+    alive(now, "one", state="paused")
+
+    paused = suspicions.make_firm(now=now + PATIENCE)
+    alive(now + SECOND, "one", state="running")
+    between = suspicions.make_firm(now=now + PATIENCE + SECOND)
+    after = suspicions.make_firm(now=now + 2 * PATIENCE)
+
+    assert (paused, between, after) == (0, 0, 1)
+
+
+def test_a_consumer_that_pauses_takes_back_what_counted_against_it(
+    now: datetime, replaying: Topic
+) -> None:
+    fail(now - 10 * SECOND, "one", "before")
+    fail(now, "one", "in the window")
+    fail(now, "one", "kills", cause="crash")
+    fail(now, "other", "another's")
+    fail(now, "one", "of both")
+    fail(now, "other", "of both")
+
+    since = (now - 5 * SECOND).isoformat()
+    alive(now, "one", state="paused", failing_since=since)
+
+    assert values() == ["before", "kills", "another's", "of both"]
+    assert Skip.objects.get(value=b"in the window").because == "doubted"
+
+
+def test_a_key_ends_no_skip_of_a_topic_that_it_does_not_see(
+    now: datetime, replaying: Topic
+) -> None:
+    fail(now, "one")
+    [skip] = Skip.objects.active()
+    stranger = type(GUARD)(
+        actor=GUARD.actor, scopes=GUARD.scopes, source="api", topics=("other",)
+    )
+
+    ended = suspicions.end_handled(skips=[skip.pk], principal=stranger, now=now)
+
+    assert ended == 0
+    assert values() == ["1-0"]
