@@ -40,6 +40,7 @@ WORDS: Mapping[str, str] = {
     "capture.Delivery": "messages",
     "poison.Skip": "skips",
     "poison.SkipList": "skips",
+    "poison.WaitingSkip": "skips",
     "bookmarks.BookmarkPosition": "positions",
     "triage.Operation": "operations",
     "reports.Rate": "reports",

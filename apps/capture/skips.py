@@ -21,6 +21,7 @@ from apps.capture import suspicions
 from apps.core import notices
 from apps.core.actor import Actor
 from apps.poison import skip_list
+from apps.poison.models import SkipList, WaitingSkip
 from apps.poison.states import Because
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ KEPT_FOR = timedelta(days=1)
 # exceptions: then it is the consumer that is sick.
 MOST_ACTIVE = 100_000
 MOST_A_MINUTE = 1_000
+# What found no room waits for some; a list that is so far behind is none any more.
+MOST_WAITING = 100_000
 AT_ONCE = 1_000
 
 _TOPICS = """
@@ -42,21 +45,32 @@ WHERE topic.replays AND incoming.status <> 'duplicate'
   AND incoming.consumer_group <> ''
 """
 
+_FAILED = f"""
+SELECT topic_id, consumer_group, handler_version, bookmark, publisher, seq, redrive,
+       poison_id, concat_ws(': ', cause, nullif(error_type, '')) AS reason,
+       cause IN ('crash', 'hang') AS is_killer, suspected AS is_doubted,
+       suspected OR ({suspicions.MAY_BE_ITS_CONSUMER}) AS is_suspected, ord
+FROM incoming
+WHERE topic_id = ANY(%(topics)s) AND status <> 'duplicate'
+  AND consumer_group <> ''
+"""  # noqa: S608 - all of it is ours
+
+_WAITING = """
+SELECT topic_id, consumer_group, handler_version, bookmark, publisher, seq, redrive,
+       poison_id, reason, is_killer, false AS is_doubted, is_suspected, id AS ord
+FROM poison_waiting_skip WHERE id = ANY(%(waiting)s)
+"""
+
 # A message that fails again in the first half of its skip's life changes nothing: a
 # hundred consumers that fail together would take a hundred revisions.
-_SHARE = f"""
+_SHARE = """
 WITH lives AS (
     SELECT id AS topic_id,
            make_interval(days => coalesce(retention_days, %(lives_days)s)) AS lives
     FROM brokers_topic WHERE id = ANY(%(topics)s)
 ), failed AS (
     SELECT DISTINCT ON (topic_id, consumer_group, handler_version, value_digest) *
-    FROM (
-        SELECT incoming.*, sha256(bookmark) AS value_digest,
-               suspected OR ({suspicions.MAY_BE_ITS_CONSUMER}) AS is_suspected
-        FROM incoming
-        WHERE topic_id = ANY(%(topics)s) AND status <> 'duplicate'
-          AND consumer_group <> '') hashed
+    FROM (SELECT *, sha256(bookmark) AS value_digest FROM ({failed}) told) hashed
     ORDER BY topic_id, consumer_group, handler_version, value_digest, is_suspected,
              ord DESC
 ), known AS (
@@ -75,13 +89,25 @@ WITH lives AS (
                OR same.handler_version = failed.handler_version)
         -- One of all versions will do where there is none of its own.
         ORDER BY same.handler_version NULLS LAST LIMIT 1) active ON true
-), placed AS (
-    SELECT known.*, skip_id IS NULL AND row_number() OVER (
-               PARTITION BY known.topic_id, skip_id IS NULL ORDER BY ord
-           ) <= least(%(most_active)s - list.automatic, %(most_a_minute)s
-                - CASE WHEN list.minute = %(minute)s THEN list.made ELSE 0 END)
-           AS is_new, list.revision
+), waits AS (
+    SELECT topic_id, count(*) AS number, count(*) FILTER (WHERE is_killer) AS killers
+    FROM poison_waiting_skip WHERE topic_id = ANY(%(topics)s) GROUP BY topic_id
+), ranked AS (
+    SELECT known.*, list.revision, coalesce(waits.number, 0) AS waiting,
+           least(%(most_active)s - list.automatic, %(most_a_minute)s
+                 - CASE WHEN list.minute = %(minute)s THEN list.made ELSE 0 END)
+           -- Those that wait already and kill go before what only fails.
+           - CASE WHEN is_killer OR NOT %(is_fresh)s THEN 0
+                  ELSE coalesce(waits.killers, 0) END AS room,
+           row_number() OVER (PARTITION BY known.topic_id, skip_id IS NULL
+                              ORDER BY is_killer DESC, ord) AS rank
     FROM known JOIN poison_skip_list list ON list.topic_id = known.topic_id
+    LEFT JOIN waits ON waits.topic_id = known.topic_id
+), placed AS (
+    SELECT *, skip_id IS NULL AND rank <= room AS is_new,
+           skip_id IS NULL AND rank > room AND %(is_fresh)s AS is_left,
+           waiting + rank - greatest(room, 0) <= %(most_waiting)s AS may_wait
+    FROM ranked
 ), allowed AS (
     SELECT placed.*,
            revision + row_number() OVER (PARTITION BY topic_id ORDER BY ord) AS next
@@ -91,11 +117,18 @@ WITH lives AS (
         publisher, seq, redrive, poison_id, reason, by, is_automatic, is_suspected,
         firm_at, at, expires_at, revision, removed_by, because, removed_reason, applied)
     SELECT topic_id, consumer_group, handler_version, 'bookmark', bookmark, publisher,
-           seq, redrive, poison_id, concat_ws(': ', cause, nullif(error_type, '')),
-           %(by)s, true, is_suspected,
-           CASE WHEN is_suspected AND NOT suspected THEN %(firm_at)s END,
+           seq, redrive, poison_id, reason, %(by)s, true, is_suspected,
+           CASE WHEN is_suspected AND NOT is_doubted THEN %(firm_at)s END,
            %(now)s, expires_at, next, '', '', '', 0
     FROM allowed WHERE is_new ORDER BY ord
+), left_waiting AS (
+    INSERT INTO poison_waiting_skip (topic_id, consumer_group, handler_version,
+        bookmark, publisher, seq, redrive, poison_id, reason, is_killer, is_suspected,
+        at)
+    SELECT topic_id, consumer_group, handler_version, bookmark, publisher, seq,
+           redrive, poison_id, reason, is_killer, is_suspected, %(now)s
+    FROM placed WHERE is_left AND may_wait AND NOT is_doubted ORDER BY ord
+    ON CONFLICT DO NOTHING
 ), due AS (
     SELECT id FROM poison_skip WHERE id IN (SELECT skip_id FROM allowed WHERE is_due)
     ORDER BY id FOR NO KEY UPDATE
@@ -107,7 +140,8 @@ WITH lives AS (
 ), told AS (
     SELECT topic_id, count(*) FILTER (WHERE is_new OR is_due) AS changes,
            count(*) FILTER (WHERE is_new) AS made,
-           count(*) FILTER (WHERE skip_id IS NULL AND NOT is_new) AS withheld
+           count(*) FILTER (WHERE is_left AND may_wait) AS waiting,
+           count(*) FILTER (WHERE is_left AND NOT may_wait) AS withheld
     FROM placed GROUP BY topic_id
 )
 UPDATE poison_skip_list list SET
@@ -117,9 +151,27 @@ UPDATE poison_skip_list list SET
     minute = %(minute)s,
     withheld = list.withheld + told.withheld,
     withheld_at = CASE WHEN told.withheld > 0 THEN %(now)s ELSE list.withheld_at END
-FROM told WHERE list.topic_id = told.topic_id AND told.changes + told.withheld > 0
-RETURNING list.topic_id, told.changes, told.withheld
-"""  # noqa: S608 - all of it is ours
+FROM told WHERE list.topic_id = told.topic_id
+  AND told.changes + told.waiting + told.withheld > 0
+RETURNING list.topic_id, told.changes, told.waiting, told.withheld
+"""
+
+_SETTLE_WAITING = """
+DELETE FROM poison_waiting_skip waiting USING poison_poison poison, brokers_topic topic
+WHERE waiting.id = ANY(%(waiting)s)
+  AND poison.id = waiting.poison_id AND topic.id = waiting.topic_id
+  AND (poison.suspected
+       OR waiting.at < %(now)s
+          - make_interval(days => coalesce(topic.retention_days, %(lives_days)s))
+       OR EXISTS (
+           SELECT FROM (SELECT * FROM poison_skip
+                        WHERE digest = sha256(waiting.bookmark)
+                          AND removed_revision IS NULL OFFSET 0) same
+           WHERE same.topic_id = waiting.topic_id AND same.kind = 'bookmark'
+             AND same.consumer_group = waiting.consumer_group
+             AND (same.handler_version IS NULL
+                  OR same.handler_version = waiting.handler_version)))
+"""
 
 # A reader that is at a publisher's number has settled all up to it; one that knows
 # nothing of the publisher may yet be handed all of them.
@@ -154,32 +206,91 @@ def share(cursor: CursorWrapper, *, now: datetime) -> None:
     if not topics:
         return
     skip_list.hold(topics)
+    _share(cursor, _FAILED, topics, now=now)
+    suspicions.show(cursor)
+
+
+def share_waiting(*, now: datetime) -> int:
+    """Make the skips that found no room before, of killers first; give their number."""
+    waiting = WaitingSkip.objects.order_by("topic_id").values_list(
+        "topic_id", flat=True
+    )
+    return sum(
+        _share_waiting(topic_id, now=now) for topic_id in list(waiting.distinct())
+    )
+
+
+@transaction.atomic
+def _share_waiting(topic_id: int, *, now: datetime) -> int:
+    skip_list.hold([topic_id])
+    room = _room(SkipList.objects.get(topic=topic_id), now=now)
+    waiting = WaitingSkip.objects.filter(topic=topic_id).killers_first()
+    batch = list(waiting.values_list("pk", flat=True)[: max(0, room)])
+    if not batch:
+        return 0
+    with connection.cursor() as cursor:
+        values: dict[str, Any] = {
+            "waiting": batch,
+            "now": now,
+            "lives_days": LIVES_DAYS,
+        }
+        # What was shared by now, is doubted or is over has no need of another.
+        cursor.execute(_SETTLE_WAITING, values)
+        made = _share(cursor, _WAITING, [topic_id], now=now, waiting=batch)
+        cursor.execute(_SETTLE_WAITING, values)
+    return made
+
+
+def _room(of: SkipList, *, now: datetime) -> int:
+    made = of.made if of.minute == _minute(now) else 0
+    return min(MOST_ACTIVE - of.automatic, MOST_A_MINUTE - made)
+
+
+def _minute(now: datetime) -> datetime:
+    return now.replace(second=0, microsecond=0)
+
+
+def _share(
+    cursor: CursorWrapper,
+    failed: str,
+    topics: list[int],
+    *,
+    now: datetime,
+    waiting: list[int] | None = None,
+) -> int:
+    """Make skips of these failures as far as there is room; give the changes made."""
     values: dict[str, Any] = {
         "topics": topics,
         "now": now,
-        "minute": now.replace(second=0, microsecond=0),
+        "minute": _minute(now),
         "lives_days": LIVES_DAYS,
         "most_active": MOST_ACTIVE,
         "most_a_minute": MOST_A_MINUTE,
+        "most_waiting": MOST_WAITING,
+        "is_fresh": waiting is None,
+        "waiting": waiting,
         "by": str(Actor.system("capture")),
         **suspicions.values(now=now),
     }
-    cursor.execute(_SHARE, values)
-    changed = cursor.fetchall()
-    suspicions.show(cursor)
-    for topic_id, changes, withheld in changed:
+    cursor.execute(_SHARE.format(failed=failed), values)
+    number = 0
+    for topic_id, changes, left, withheld in cursor.fetchall():
+        number += changes
         if changes:
             notices.notify_skips(topic_id=topic_id)
             log.info("topic %d: %d skips made or renewed", topic_id, changes)
-        if withheld:
+        if left or withheld:
             log.warning(
-                "topic %d: %d failures were kept and not shared as skips, for it has"
-                " %d, or got %d this minute: see what its consumers have in common",
+                "topic %d: %d failures wait to be shared as skips, and %d are kept"
+                " without, for it has %d, or got %d this minute: see what its"
+                " consumers have in common",
                 topic_id,
+                left,
                 withheld,
                 MOST_ACTIVE,
                 MOST_A_MINUTE,
             )
+    return number
 
 
 def end_passed(*, now: datetime) -> int:

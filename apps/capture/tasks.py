@@ -30,7 +30,7 @@ def forget_guards() -> None:
 
 @shared_task
 def end_skips() -> None:
-    """End the skips whose time is up, and those that nobody needs any more."""
+    """End the skips whose time is up, or that nobody needs; make those that waited."""
     now = clock.now()
     expired, passed = skip_list.expire(now=now), skips.end_passed(now=now)
     if expired or passed:
@@ -38,6 +38,7 @@ def end_skips() -> None:
     firm = suspicions.make_firm(now=now)
     if firm:
         log.info("%d suspected skips were contradicted by nobody, and are firm", firm)
+    skips.share_waiting(now=now)
 
 
 @shared_task

@@ -24,6 +24,7 @@ from apps.poison.querysets import (
     PoisonQuerySet,
     ProblemQuerySet,
     SkipQuerySet,
+    WaitingSkipQuerySet,
 )
 from apps.poison.states import (
     GIVEN_BACK,
@@ -430,7 +431,8 @@ class SkipList(models.Model):
     So revisions are seen in the order of their numbers, and none is ever seen late.
     `floor` is the last revision whose change is forgotten. `automatic` counts the
     active skips that capture made, `made` those of the minute that began at `minute`;
-    `withheld` counts those that it did not make because of its limits.
+    `withheld` counts those that it did not make because of its limits, and that could
+    not even wait as `WaitingSkip`.
     """
 
     topic = models.OneToOneField(
@@ -611,6 +613,47 @@ class Skip(models.Model):
     @property
     def is_active(self) -> bool:
         return self.removed_revision is None
+
+
+class WaitingSkip(models.Model):
+    """A failure that found no room on its topic's list, and is shared when there is."""
+
+    topic = models.ForeignKey(
+        Topic, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    consumer_group = models.TextField()
+    handler_version = models.TextField(null=True)
+    bookmark = models.BinaryField()
+    publisher = models.TextField(null=True)
+    seq = models.BigIntegerField(null=True)
+    redrive = models.UUIDField(null=True)
+    poison = models.ForeignKey(
+        Poison, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    reason = models.TextField()
+    is_killer = models.BooleanField(help_text="its consumers die of it, or hang")
+    is_suspected = models.BooleanField(default=False)
+    at = models.DateTimeField()
+
+    objects = WaitingSkipQuerySet.as_manager()
+
+    class Meta:
+        db_table = "poison_waiting_skip"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["poison", "handler_version", "redrive"],
+                name="poison_waiting_skip_once",
+                nulls_distinct=False,
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["topic", "-is_killer", "id"], name="poison_waiting_skip_next"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pk} of {self.poison_id}"
 
 
 class SkipCount(models.Model):

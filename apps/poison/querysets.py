@@ -15,7 +15,7 @@ from apps.poison.query import Query
 from apps.poison.states import SHOWN, Shown, State
 
 if TYPE_CHECKING:
-    from apps.poison.models import Body, Poison, Problem, Skip
+    from apps.poison.models import Body, Poison, Problem, Skip, WaitingSkip
 
 # In bytes, as they are stored.
 LARGEST_HEADERS = 64 * 1024
@@ -119,3 +119,12 @@ class SkipQuerySet(models.QuerySet["Skip"]):
 
     def recent_first(self) -> Self:
         return self.order_by("-id")
+
+
+class WaitingSkipQuerySet(models.QuerySet["WaitingSkip"]):
+    def killers_first(self) -> Self:
+        """Put first what costs each consumer a process, then what waits longest."""
+        return self.order_by("-is_killer", "id")
+
+    def on_topics(self, patterns: Iterable[str]) -> Self:
+        return self.filter(topic_ids.matching(patterns))

@@ -27,7 +27,7 @@ from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid
 from apps.core.text import storable
 from apps.poison.matching import Matcher, preview
-from apps.poison.models import Poison, Skip, SkipCount, SkipList
+from apps.poison.models import Poison, Skip, SkipCount, SkipList, WaitingSkip
 from apps.poison.states import Because
 from apps.team.rights import Principal, Scope
 from poisonguard.contract import MatcherKind
@@ -158,6 +158,7 @@ def remove_of_poison(
     of_it = Skip.objects.active().filter(poison=poison_id).on_topics(principal.topics)
     skips = list(of_it.select_related("topic").order_by("topic_id", "id"))
     _remove(skips, reason=_usable(reason), principal=principal, now=now)
+    WaitingSkip.objects.filter(poison=poison_id).on_topics(principal.topics).delete()
     return skips
 
 

@@ -11,7 +11,7 @@ from apps.brokers.models import Topic
 from apps.capture import skips
 from apps.capture.services import Status
 from apps.poison import skip_list, skip_reading
-from apps.poison.models import Failure, Poison, Skip, SkipList
+from apps.poison.models import Failure, Poison, Skip, SkipList, WaitingSkip
 from apps.poison.services import Answered, begin, mark
 from apps.poison.states import Outcome
 from apps.poison.tokens import sign
@@ -32,6 +32,7 @@ def replaying() -> Topic:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(skips, "MOST_A_MINUTE", 3)
     monkeypatch.setattr(skips, "MOST_ACTIVE", 5)
+    monkeypatch.setattr(skips, "MOST_WAITING", 4)
 
 
 def redriven(poison: Poison, now: datetime) -> str:
@@ -259,13 +260,112 @@ def test_beyond_the_limits_failures_are_kept_and_the_list_says_so(
         capture(now, *(failure(now) for _ in range(number)))
     within_the_minute = SkipList.objects.get(topic=replaying)
     later = now + timedelta(minutes=1)
-    capture(later, *(failure(later) for _ in range(4)))
+    capture(later, *(failure(later) for _ in range(6)))
 
     full = SkipList.objects.get(topic=replaying)
-    assert (within_the_minute.automatic, within_the_minute.withheld) == (3, 1)
-    assert (full.automatic, full.withheld, full.withheld_at) == (5, 3, later)
-    assert (Skip.objects.count(), Poison.objects.count()) == (5, 8)
+    assert (within_the_minute.automatic, within_the_minute.withheld) == (3, 0)
+    assert (full.automatic, full.withheld, full.withheld_at) == (5, 1, later)
+    assert (Skip.objects.count(), Poison.objects.count()) == (5, 10)
+    assert WaitingSkip.objects.count() == 4
     assert full.revision == 5
+
+
+def test_what_found_no_room_is_shared_when_there_is_some(
+    now: datetime, replaying: Topic, few: None
+) -> None:
+    told = [
+        failure(now, bookmark=f"{n}-0", publisher="P", seq=n, handler_version="1")
+        for n in range(5)
+    ]
+    capture(now, *told)
+    reader = Mirror()
+    too_soon = skips.share_waiting(now=now)
+
+    later = now + timedelta(minutes=1)
+    made = skips.share_waiting(now=later)
+    again = skips.share_waiting(now=later + timedelta(minutes=1))
+    reader.catch_up()
+
+    assert (too_soon, made, again) == (0, 2, 0)
+    assert values() == [f"{n}-0" for n in range(5)]
+    assert len(reader.skips) == 5
+    last = Skip.objects.latest("pk")
+    assert (last.publisher, last.seq, last.handler_version) == ("P", 4, "1")
+    assert (last.reason, last.by) == ("exhausted: ValueError", "system:capture")
+    assert (last.poison, last.at) == (Poison.objects.get(bookmark=b"4-0"), later)
+    assert WaitingSkip.objects.count() == 0
+    assert SkipList.objects.get(topic=replaying).made == 2
+
+
+def test_who_kills_goes_first_at_once_and_later(
+    now: datetime, replaying: Topic, few: None
+) -> None:
+    causes = ["fatal", "expired", "exhausted", "crash", "hang", "crash"]
+    capture(
+        now, *(failure(now, bookmark=f"{n}", cause=c) for n, c in enumerate(causes))
+    )
+    at_once = values()
+    capture(now, failure(now, bookmark="7", cause="crash"))
+
+    later = now + timedelta(minutes=1)
+    skips.share_waiting(now=later)
+
+    assert at_once == ["3", "4", "5"]
+    assert set(values()) == {"3", "4", "5", "7", "0"}
+
+
+def test_new_failures_leave_room_to_those_that_wait_and_kill(
+    now: datetime, replaying: Topic, few: None
+) -> None:
+    capture(now, *(failure(now, cause="crash", bookmark=f"c-{n}") for n in range(5)))
+
+    later = now + timedelta(minutes=1)
+    capture(later, *(failure(later, bookmark=f"e-{n}") for n in range(3)))
+    between = values()
+    skips.share_waiting(now=later)
+
+    assert between == ["c-0", "c-1", "c-2"]
+    assert values() == [*between, "c-3", "c-4"]
+
+
+def test_what_waits_is_shared_no_more_when_it_is_over_or_somebody_ended_it(
+    now: datetime, replaying: Topic, few: None
+) -> None:
+    capture(now, *(failure(now, bookmark=f"{n}") for n in range(6)))
+    unpoisoned, doubted = (Poison.objects.get(bookmark=b) for b in (b"3", b"4"))
+    skip_list.remove_of_poison(
+        poison_id=unpoisoned.pk, reason="", principal=ANNA, now=now
+    )
+    Poison.objects.filter(pk=doubted.pk).update(suspected=True)
+    mine = added(now, "5", consumer_group="billing", reason="mine")
+
+    made = skips.share_waiting(now=now + timedelta(minutes=1))
+
+    assert made == 0
+    assert values() == ["0", "1", "2", "5"]
+    assert Skip.objects.get(pk=mine.pk).revision == mine.revision
+    assert WaitingSkip.objects.count() == 0
+
+
+def test_what_its_topic_keeps_no_more_waits_no_more(
+    now: datetime, replaying: Topic, few: None
+) -> None:
+    Topic.objects.filter(pk=replaying.pk).update(retention_days=2)
+    capture(now, *(failure(now) for _ in range(4)))
+
+    skips.share_waiting(now=now + 2 * DAY + SECOND)
+
+    assert (Skip.objects.count(), WaitingSkip.objects.count()) == (3, 0)
+
+
+def test_what_fails_again_while_it_waits_waits_once(
+    now: datetime, replaying: Topic, few: None
+) -> None:
+    for _ in range(3):
+        capture(now, *(failure(now, bookmark=f"{n}") for n in range(5)))
+
+    assert WaitingSkip.objects.count() == 2
+    assert SkipList.objects.get(topic=replaying).withheld == 0
 
 
 def test_room_is_made_by_what_ends(now: datetime, replaying: Topic, few: None) -> None:

@@ -7,6 +7,19 @@ import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db.models import (
+    BigIntegerField,
+    Exists,
+    F,
+    OuterRef,
+    Q,
+    Subquery,
+)
+from django.db.models import (
+    Count as CountOf,
+)
+from django.db.models.functions import Coalesce
+
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
@@ -17,7 +30,7 @@ from apps.core.text import storable
 from apps.dashboard.paging import Count, Cursor, Page, counted, page
 from apps.poison import matching, skip_list
 from apps.poison.matching import Matcher
-from apps.poison.models import Poison, Skip, SkipList
+from apps.poison.models import Poison, Skip, SkipList, WaitingSkip
 from apps.poison.querysets import PoisonQuerySet, SkipQuerySet
 from apps.poison.states import Because
 from apps.team.rights import Principal
@@ -195,11 +208,29 @@ def _wanted(wanted: SkipsWanted, principal: Principal) -> SkipQuerySet:
 
 
 def withheld(of: TopicQuerySet, *, now: datetime) -> list[SkipList]:
-    """Find the topics' lists that were lately too full for what capture had to add."""
-    full = SkipList.objects.filter(
-        topic__in=of, withheld_at__gt=now - WITHHELD_LATELY
-    ).select_related("topic")
-    return list(full.order_by("-withheld_at")[:MOST_SHOWN])
+    """Find the topics' lists that have no room for what capture has to add, or had.
+
+    Each comes with `waiting`, how many of its messages wait for their skip.
+    """
+    waiting = (
+        WaitingSkip.objects.filter(topic=OuterRef("topic"))
+        .order_by()
+        .values("topic")
+        .annotate(number=CountOf("pk"))
+        .values("number")
+    )
+    full = SkipList.objects.filter(topic__in=of).filter(
+        Q(withheld_at__gt=now - WITHHELD_LATELY)
+        | Exists(WaitingSkip.objects.filter(topic=OuterRef("topic")))
+    )
+    return list(
+        full.annotate(
+            waiting=Coalesce(Subquery(waiting, output_field=BigIntegerField()), 0),
+            withheld_lately=Q(withheld_at__gt=now - WITHHELD_LATELY),
+        )
+        .select_related("topic")
+        .order_by(F("withheld_at").desc(nulls_last=True), "topic")[:MOST_SHOWN]
+    )
 
 
 def _its_own(message: Poison) -> list[Matcher]:

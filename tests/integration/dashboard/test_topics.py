@@ -19,7 +19,7 @@ from apps.core.hurry import TooSlow
 from apps.dashboard.paging import PAGE_SIZE, Count
 from apps.dashboard.selectors import topics
 from apps.dashboard.selectors.topics import Backlog, TopicsWanted, Traffic
-from apps.poison.models import Poison, Problem, SkipList
+from apps.poison.models import Poison, Problem, SkipList, WaitingSkip
 from apps.poison.states import Shown
 from apps.team.rights import Principal, Scope
 from tests.positions import told_by_broker
@@ -297,3 +297,29 @@ def test_a_list_that_withheld_skips_lately_is_named_on_its_topic_s_page_alone(
     }
 
     assert told == {"orders": True, "stock": False, "prices": False}
+
+
+def test_how_many_wait_for_a_skip_is_told_on_the_skips_page_and_their_topic_s(
+    anna: Client, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1)
+    SkipList.objects.create(topic=poison.topic, revision=7)
+    calm = Topic.objects.create(name="stock", native_name="stock")
+    for n in range(2):
+        WaitingSkip.objects.create(
+            topic=poison.topic,
+            consumer_group="billing",
+            bookmark=b"%d" % n,
+            redrive=uuid.uuid4(),
+            poison=poison,
+            reason="crash",
+            is_killer=True,
+            at=now,
+        )
+
+    pages = ("/skips", f"/topics/{poison.topic_id}", f"/topics/{calm.pk}")
+    told = [
+        "2 messages wait for an automatic skip" in get(anna, page) for page in pages
+    ]
+
+    assert told == [True, True, False]
