@@ -17,8 +17,8 @@ from django.db.models import F, Func, Q, Value
 
 from apps.audit import services as audit
 from apps.audit.services import Action
-from apps.brokers import secrets
-from apps.brokers.hosts import Place, places, places_of_options
+from apps.brokers import adapters, secrets
+from apps.brokers.hosts import METADATA, Place, places, places_of_options
 from apps.brokers.models import Broker
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Unavailable
@@ -131,10 +131,13 @@ def _entries_of(broker: Broker) -> set[str]:
         used = list(places_of_options(broker.options).values())
         if broker.url.startswith(secrets.FROM_ENVIRONMENT):
             return {*map(str, used), *_variable_of(broker)}
-        used += places(secrets.revealed(broker.url))
+        url = secrets.revealed(broker.url)
+        used += places(url)
+        lends = adapters.known(broker.kind).calls_as_this_machine(url)
     except (Invalid, Unavailable):
         return set()  # it leads nowhere, so nothing that works would stop
-    return {str(place) for place in used if _was_allowed(place)}
+    role = {METADATA} if lends else set()
+    return role | {str(place) for place in used if _was_allowed(place)}
 
 
 def _variable_of(broker: Broker) -> set[str]:

@@ -27,6 +27,8 @@ from apps.core.patterns import matches
 
 IPAddress = IPv4Address | IPv6Address
 
+# Where a cloud tells a machine the keys of its role.
+METADATA = "169.254.169.254:80"
 USUAL_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671}
 USUAL_PORTS |= {"pyamqp": 5672, "http": 80, "https": 443, "sqs": 443}
 # Where no broker is: link-local, reserved, multicast, and where clouds answer for any
@@ -117,7 +119,8 @@ class Target:
 
     `is_trusted` tells that the address stands in the environment. `keeps_to_address`
     tells that options may name another host only with the operator's word: where a
-    password goes with them, or whoever enters an option did not enter the address.
+    password goes with them, or whoever enters an option did not enter what the calls
+    are made with: an address in the environment, or the rights of this machine.
     """
 
     of_address: tuple[Place, ...] = ()
@@ -144,6 +147,11 @@ class Target:
             keeps_to_address=is_trusted or keeps_to_address,
             allowed=frozenset(allowed),
         )
+
+    @property
+    def may_ask_metadata(self) -> bool:
+        """Tell whether the operator lets this broker call as the machine's own role."""
+        return self.is_trusted or METADATA in self.allowed
 
     @property
     def places(self) -> list[Place]:
@@ -244,6 +252,14 @@ def places_of_options(options: Mapping[str, object]) -> dict[str, Place]:
     """Give the place of each option that is an address, by the option's name."""
     urls = {name: str(value) for name, value in options.items() if "://" in str(value)}
     return {name: Place.of(url) for name, url in urls.items()}
+
+
+def has_user(url: str) -> bool:
+    """Tell whether an address says as whom to call."""
+    try:
+        return bool(urlsplit(url).username)
+    except ValueError:
+        return False
 
 
 def innermost(address: IPAddress) -> IPAddress:

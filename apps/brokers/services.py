@@ -284,11 +284,14 @@ def settings_of(broker: Broker) -> BrokerSettings:
 
 def target_of(broker: Broker) -> Target:
     """Tell where a broker leads; raises Unavailable where its address cannot be had."""
+    url, kind = secrets.revealed(broker.url), adapters.known(broker.kind)
     return Target.read(
-        secrets.revealed(broker.url),
+        url,
         broker.options,
         is_trusted=broker.url.startswith(secrets.FROM_ENVIRONMENT),
-        keeps_to_address=adapters.known(broker.kind).sends_password_by_options,
+        keeps_to_address=(
+            kind.sends_password_by_options or kind.calls_as_this_machine(url)
+        ),
         allowed=allow_list.of(broker),
     )
 

@@ -79,6 +79,28 @@ def test_the_upgrade_writes_hosts_and_variables_once_and_says_so(
 
 
 @pytest.mark.parametrize(
+    ("url", "entries"),
+    [
+        (
+            "sqs://eu-central-1",
+            ["169.254.169.254:80", "elsewhere:1", "sqs.eu-central-1.amazonaws.com:443"],
+        ),
+        ("sqs://k:s@us-east-1", ["elsewhere:1", "sqs.us-east-1.amazonaws.com:443"]),
+    ],
+)
+def test_a_broker_of_before_goes_on_with_the_rights_of_this_machine(
+    now: datetime, url: str, entries: list[str]
+) -> None:
+    endpoint = {"endpoint_url": "http://elsewhere:1"}
+    broker_of_before(secrets.sealed(url), kind="sqs", **endpoint)
+
+    after = written(now)
+
+    assert after.allowed_unconfirmed == entries
+    assert settings_of(after).target.may_ask_metadata is (len(entries) == 3)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         *("DATABASE_URL", "CELERY_BROKER_URL", "POISONWEB_SECRET_KEY"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from django.test import override_settings
@@ -166,6 +168,61 @@ def test_the_host_of_an_address_in_the_environment_is_not_checked(
         trusted.dial(NAME, canary.port, seconds=5).close()
         with pytest.raises(NotAllowed):
             hosts.usual_dial(NAME, canary.port, seconds=5)
+
+
+@pytest.fixture
+def identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """Let this machine have nobody's rights, whatever the environment says."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    return monkeypatch
+
+
+AS_THIS_MACHINE = "sqs://eu-central-1"
+
+
+@pytest.mark.parametrize("url", [AS_THIS_MACHINE, "sqs://@eu-central-1"])
+def test_rights_of_this_machine_go_to_no_endpoint_without_the_operators_word(
+    canary: Canary, identity: pytest.MonkeyPatch, url: str
+) -> None:
+    identity.setenv("AWS_ACCESS_KEY_ID", "AKIAOFTHESERVER")
+    identity.setenv("AWS_SECRET_ACCESS_KEY", "sesame")
+    endpoint = f"http://{LOOPBACK}:{canary.port}"
+    one = Broker(name="orders", kind="sqs", url=url, options={"endpoint_url": endpoint})
+
+    with pytest.raises(Invalid, match="endpoint_url names 127.0.0.1, which is another"):
+        services.broker_admin_of(one)
+    refused = canary.visits
+    named = override_settings(POISONWEB_BROKER_HOSTS=("sqs.*", LOOPBACK))
+    with named, asked(one) as ping, pytest.raises(Unavailable):
+        ping()
+
+    assert refused == 0
+    assert canary.visits > 0
+
+
+def test_the_role_of_this_machine_is_asked_for_with_the_operators_word_alone(
+    canary: Canary, identity: pytest.MonkeyPatch
+) -> None:
+    place = f"http://{LOOPBACK}:{canary.port}"
+    identity.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", place)
+    identity.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{place}/keys")
+    identity.setenv("BROKER_ORDERS", AS_THIS_MACHINE)
+
+    def visits(url: str, *allowed: str) -> int:
+        before = canary.visits
+        one = Broker(
+            name="orders", kind="sqs", url=url, allowed_confirmed=list(allowed)
+        )
+        with asked(one) as ping, pytest.raises(Unavailable):
+            ping()
+        return canary.visits - before
+
+    assert visits(AS_THIS_MACHINE) == 0
+    assert visits("env:BROKER_ORDERS") > 0
+    assert visits(AS_THIS_MACHINE, hosts.METADATA) > 0
 
 
 def test_each_kind_of_broker_is_held_to_this() -> None:

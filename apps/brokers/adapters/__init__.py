@@ -13,6 +13,7 @@ from importlib import import_module
 from types import ModuleType
 
 from apps.brokers.adapters.adapter import Adapter
+from apps.brokers.hosts import has_user
 from apps.core.errors import Invalid, Unavailable
 
 Pasted = Callable[[str], dict[str, object]]
@@ -26,7 +27,8 @@ class Kind:
     are examples of an address and of options in JSON; "" where a kind has no options.
     `host_json` names the module that reads what can be pasted of a `host.json`.
     `sends_password_by_options` tells that the password goes, in the clear over http,
-    to a place that an option names.
+    to a place that an option names. `lends_identity` tells that without a key in its
+    address it calls as this machine, whose rights no one entered here.
     """
 
     name: str
@@ -37,6 +39,10 @@ class Kind:
     topic_options: str = ""
     host_json: str = ""
     sends_password_by_options: bool = False
+    lends_identity: bool = False
+
+    def calls_as_this_machine(self, url: str) -> bool:
+        return self.lends_identity and not has_user(url)
 
 
 KINDS = {
@@ -74,6 +80,7 @@ KINDS = {
             url="sqs://access-key:secret-key@eu-central-1",
             broker_options='{"endpoint_url": "https://host"}',
             topic_options='{"maxPollingInterval": "00:00:15"}',
+            lends_identity=True,
         ),
     )
 }

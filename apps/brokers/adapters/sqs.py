@@ -85,7 +85,12 @@ ADAPTER = SqsAdapter()
 
 
 def _place(broker: BrokerSettings) -> Place:
-    return Place.of(broker.url, broker.options, dial=broker.target.dial)
+    return Place.of(
+        broker.url,
+        broker.options,
+        dial=broker.target.dial,
+        may_ask_metadata=broker.target.may_ask_metadata,
+    )
 
 
 def _checked(topic: TopicSettings) -> TopicSettings:

@@ -129,17 +129,26 @@ class NoSuchQueue(Answered, QueueMissing):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where SQS is, and as whom to call; without keys, whoever this machine is."""
+    """Where SQS is, and as whom to call; without keys, whoever this machine is.
+
+    What a cloud says that it is, is asked for only if `may_ask_metadata`.
+    """
 
     region: str
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
     endpoint: str | None = None
     dial: Dial = field(default=usual_dial, repr=False, compare=False)
+    may_ask_metadata: bool = False
 
     @classmethod
     def of(
-        cls, url: str, options: Mapping[str, object], *, dial: Dial = usual_dial
+        cls,
+        url: str,
+        options: Mapping[str, object],
+        *,
+        dial: Dial = usual_dial,
+        may_ask_metadata: bool = False,
     ) -> Self:
         """Read an address, sqs://[access-key:secret-key@]region, and its options."""
         # Errors of the URL parser quote what they stumble over, maybe a secret.
@@ -158,6 +167,7 @@ class Place:
             secret_key=unquote(parts.password) if parts.password else None,
             endpoint=_endpoint(options),
             dial=dial,
+            may_ask_metadata=may_ask_metadata,
         )
 
     def __str__(self) -> str:
@@ -225,6 +235,8 @@ class Wire:
         if self._client is None:
             core = BotocoreSession()
             core.register_component("data_loader", _DESCRIPTIONS)
+            if not self.place.may_ask_metadata:
+                _ask_no_metadata(core)
             session = Session(
                 botocore_session=core,
                 aws_access_key_id=self.place.access_key,
@@ -256,6 +268,13 @@ class Wire:
             return Lost(f"{self.place} says: {words}")
         kind = NoSuchQueue if code in MISSING else Answered
         return kind(code, message, about=about)
+
+
+def _ask_no_metadata(core: BotocoreSession) -> None:
+    """Leave out what asks a cloud who this machine is, over connections of its own."""
+    providers = core.get_component("credential_provider")
+    for name in ("iam-role", "container-role"):
+        providers.remove(name)
 
 
 def _check_addresses(client: Any, dial: Dial) -> None:
