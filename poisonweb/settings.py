@@ -63,6 +63,7 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "poisonweb.headers.SecurityHeadersMiddleware",
     "apps.core.requests.RequestIdMiddleware",
+    "apps.core.requests.ForwardedMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

@@ -95,6 +95,15 @@ def test_pages_are_served_for_a_proxy_that_speaks_tls() -> None:
     assert environment("web")["POISONWEB_SECURE"] == "${POISONWEB_SECURE:-1}"
 
 
+def test_the_web_does_not_start_without_a_word_on_its_proxy() -> None:
+    named = environment("web")["FORWARDED_ALLOW_IPS"]
+    head = (ROOT / "compose.yaml").read_text().partition("name: poisonweb")[0]
+
+    # Its usual value trusts the container alone: then all people share one address.
+    assert re.fullmatch(r"\$\{FORWARDED_ALLOW_IPS:\?write [^}]+\}", named)
+    assert "echo FORWARDED_ALLOW_IPS=172.16.0.0/12" in head
+
+
 def test_the_owner_of_the_tables_is_known_to_prepare_alone() -> None:
     urls = {name: environment(name)["DATABASE_URL"] for name in OURS}
     users = {name: re.split("[/:]+", url)[1] for name, url in urls.items()}
@@ -166,7 +175,9 @@ def test_the_secrets_to_make_are_those_that_are_asked_for() -> None:
     loop = re.search(r"for name in ([A-Z_ ]+);", head)
 
     assert loop
-    assert set(loop[1].split()) == set(re.findall(r"\$\{(\w+):\?", text))
+    assert {*loop[1].split(), "FORWARDED_ALLOW_IPS"} == set(
+        re.findall(r"\$\{(\w+):\?", text)
+    )
 
 
 def test_every_setting_is_one() -> None:
