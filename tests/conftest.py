@@ -24,7 +24,7 @@ from apps.brokers.models import Topic
 from apps.capture.models import Lane, Mode
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope
-from tests import resolver
+from tests import confined, resolver
 from tests.acceptance.product import ODD_NAME, START, Product, clone, started
 from tests.servers import FOLDER
 from tests.template import migrated
@@ -37,6 +37,7 @@ settings.load_profile("patient")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 resolver.install()
+confined.install()
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

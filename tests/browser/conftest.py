@@ -20,7 +20,11 @@ from tests.acceptance.product import Product
 
 DESK = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
-CHROMIUM = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
+CHROMIUM = (
+    *("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"),
+    # It asks for no other machine, for whatever reason of its own.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+)
 
 Open = Callable[..., Page]
 
