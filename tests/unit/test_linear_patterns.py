@@ -74,11 +74,16 @@ class Use:
 
 
 def uses() -> Iterator[Use]:
+    for module, source in sources():
+        yield from uses_in(module, source)
+
+
+def sources() -> Iterator[tuple[str, str]]:
     for package, root in FOLDERS.items():
         for path in sorted((root / package).rglob("*.py")):
             if "migrations" not in path.parts:
                 name = ".".join(path.relative_to(root).with_suffix("").parts)
-                yield from uses_in(name.removesuffix(".__init__"), path.read_text())
+                yield name.removesuffix(".__init__"), path.read_text()
 
 
 def uses_in(module: str, source: str) -> Iterator[Use]:
@@ -181,6 +186,42 @@ def test_a_pattern_that_starts_anew_at_each_quote_would_be_noticed() -> None:
 
     assert ("", '\\"') in texts(quadratic)
     assert use.seconds(text("", '\\"', 10 * SCREEN)) > QUADRATIC_SECONDS
+
+
+def test_every_pattern_that_a_module_makes_has_a_use_that_is_found() -> None:
+    """One that is handed to a function, or imported, is not: call it at its place."""
+    used = {use.where for use in USES.values()}
+
+    assert sorted(set(kept()) - used) == []
+
+
+def kept() -> Iterator[str]:
+    """Name the patterns that the modules of the product make for themselves."""
+    for module, source in sources():
+        for node in ast.parse(source).body:
+            if makes_pattern(node):
+                assert isinstance(node, ast.Assign | ast.AnnAssign)
+                targets = (
+                    node.targets if isinstance(node, ast.Assign) else [node.target]
+                )
+                yield from (f"{module}.{ast.unparse(target)}" for target in targets)
+
+
+def makes_pattern(node: ast.stmt) -> bool:
+    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    return value is not None and any(
+        isinstance(part, ast.Attribute) and ast.unparse(part) == "re.compile"
+        for part in ast.walk(value)
+    )
+
+
+@pytest.mark.parametrize(
+    "line", ["A = re.compile(b)", "A: P = re.compile(b)", "A = [re.compile(b), 1]"]
+)
+def test_a_pattern_that_a_module_makes_is_noticed(line: str) -> None:
+    [node] = ast.parse(line).body
+
+    assert makes_pattern(node)
 
 
 def test_patterns_are_found_in_every_package() -> None:

@@ -254,7 +254,7 @@ class Wire:
         return Unanswered(f"{self._place} is away: the connection broke ({kind}).")
 
     def _answered(self, status: int, body: bytes, about: str) -> Exception:
-        code, words = _first(_CODE, body), _first(_MESSAGE, body)
+        code, words = _line(_CODE.search(body)), _line(_MESSAGE.search(body))
         if status in TURNED_AWAY:
             return Unsent(f"{self._place} says: {status} {code} {words}".strip())
         if status in IN_TROUBLE:
@@ -296,9 +296,8 @@ def _message(found: ElementTree.Element) -> Message:
     )
 
 
-def _first(pattern: re.Pattern[bytes], body: bytes) -> str:
-    """Find what the service says in one short line, and nothing that it was sent."""
-    found = pattern.search(body)
+def _line(found: re.Match[bytes] | None) -> str:
+    """Give what the service says in one short line, and nothing that it was sent."""
     words = " ".join(found[1].decode(errors="replace").split()) if found else ""
     return _SIGNATURE.sub("sig=...", words)[:REASON_LIMIT]
 
