@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from threading import Event, current_thread, main_thread
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import AMPS
@@ -30,9 +30,13 @@ import AMPS
 from poisonguard import bookmarks
 from poisonguard.bookmarks import Health, Start
 from poisonguard.ending import end_process
-from poisonguard.errors import GuardError, StartTimeout, Stopping
+from poisonguard.errors import GuardError, Misconfigured, StartTimeout, Stopping
+from poisonguard.outcome import Outcome
 from poisonguard.positions import IN_FLIGHT_LIMIT, Resume
 from poisonguard.skips import Fence
+
+if TYPE_CHECKING:
+    from poisonguard.guard import Guard
 
 __all__ = ["BookmarkStore", "MisterYuck", "Start"]
 
@@ -44,6 +48,7 @@ WHY_LIMIT = 10_000
 
 PAUSE = 0.5  # seconds
 FLUSH = 5.0
+RECONNECT_WITHIN = 2.0  # seconds between two tries of the monitor, at the most
 _BOOKMARK = re.compile(r"(?<!\d)(\d{1,20})\|(\d{1,20})\|", re.ASCII)
 # What the client calls a subscription that was given no sub id; another one next time.
 _MADE_UP = re.compile(r"auto\d+")
@@ -190,29 +195,46 @@ class MisterYuck:
     """Wrap a handler: known poison is skipped, new poison is told to all others.
 
     The list is a SOW topic of the client's own AMPS server, with the key `/bookmark`.
-    It is read by a client of its own, which comes back by itself when it is cut off.
+    It is read by a client of its own, the monitor, which comes back by itself when it
+    is cut off. `servers` are its urls or its server chooser; without them it goes where
+    the chooser of an `HAClient` goes, and stays with the one server of a plain client.
+    `authenticator` logs it on; without one, that of the client's chooser does.
+
     Raise `StartTimeout` when the list is not there in time: without it no message may
     be handled. What the handler raises is raised again, once the topic has it; an
     `HAClient` is told to discard what is poison, so that it never comes back.
+
+    With a `guard`, whose reader is an `AmpsReader`, failures are retried as its policy
+    says, a message that kills the process is found, and Poisonweb keeps what is poison.
+    What the guard releases is neither told nor discarded.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each a setting of its own
         self,
         client: Any,
         handler: Callable[[Any], object],
         *,
         topic: str = POISON_TOPIC,
         timeout: float = 30.0,
+        servers: Any = None,
+        authenticator: Any = None,
+        guard: Guard | None = None,
     ) -> None:
         self._discard = getattr(client, "discard", None)
         self._handler = handler
+        self._guard = guard
         self._topic = topic
         self._why: dict[str, str] = {}  # by bookmark
         self._untold: set[str] = set()  # ours, as far as the topic has not shown them
         self._loaded = Event()
         self._closed = False
         self.skipped = 0
-        self._monitor = _monitor(client.get_uri(), timeout)
+        self._monitor = _monitor(
+            _MonitorServers(
+                _chooser(client, servers), authenticator=authenticator, topic=topic
+            ),
+            timeout,
+        )
         try:
             self._load(timeout)
         except BaseException:
@@ -223,7 +245,11 @@ class MisterYuck:
         deadline = time.monotonic() + timeout
         try:
             self._monitor.connect_and_logon()
-            self._monitor.set_reconnect_delay_strategy(AMPS.ExponentialDelayStrategy())
+            self._monitor.set_reconnect_delay_strategy(
+                AMPS.ExponentialDelayStrategy(
+                    maximum_delay=int(RECONNECT_WITHIN * 1000)
+                )
+            )
             self._monitor.sow_and_subscribe(
                 self._learn, self._topic, timeout=int(timeout * 1000)
             )
@@ -238,12 +264,17 @@ class MisterYuck:
     def __call__(self, message: Any) -> None:
         if self._closed:
             raise Stopping
-        bookmark = str(message.get_bookmark() or "")
+        bookmark = _bookmark_of(message)
         if bookmark in self._why:
             self.skipped += 1
             log.info("skipped %s: %s", bookmark, self._why[bookmark])
             self._settle(message, bookmark)
-            return
+        elif self._guard is not None:
+            self._handle_guarded(message, bookmark, self._guard)
+        else:
+            self._handle(message, bookmark)
+
+    def _handle(self, message: Any, bookmark: str) -> None:
         try:
             self._handler(message)
         except (Exception, SystemExit) as error:
@@ -254,6 +285,30 @@ class MisterYuck:
             if isinstance(error, SystemExit) and not is_main:
                 end_process(error.code)
             raise
+
+    def _handle_guarded(self, message: Any, bookmark: str, guard: Guard) -> None:
+        errors: list[Exception] = []
+
+        def attempt(message: Any) -> None:
+            try:
+                self._handler(message)
+            except Exception as error:
+                errors.append(error)
+                raise
+
+        outcome = guard.handle(message, attempt)
+        if outcome is Outcome.HANDLED:
+            return
+        if outcome is Outcome.SKIPPED:
+            self.skipped += 1
+        if outcome is Outcome.POISONED:
+            skip = guard.skips.bookmarks.get(bookmark)
+            reason = skip.reason if skip else "poison, which Poisonweb has"
+            self._poison(bookmark, _why(errors[-1]) if errors else reason)
+        if outcome is not Outcome.RELEASE:
+            self._settle(message, bookmark)
+        if errors:
+            raise errors[-1]
 
     def _poison(self, bookmark: str, why: str) -> None:
         """Skip it from here on, and tell the others; whatever keeps us from that."""
@@ -282,14 +337,23 @@ class MisterYuck:
         """Take over one record of the topic; at the end of them, tell what is ours."""
         command = message.get_command()
         if command == "group_end":
+            log.info("%s is live: %d messages are poison", self._topic, len(self._why))
             self._loaded.set()
-            for bookmark in [*self._untold]:
-                self._tell(bookmark)
+            self._tell_again()
         elif command in {"sow", "publish"}:
-            bookmark, why = _read(message.get_data())
+            bookmark, why = _read(message.get_data_raw())
             if bookmark:
                 self._why[bookmark] = why
                 self._untold.discard(bookmark)
+            if bookmark and command == "publish":
+                log.info("%s is poison, says %s: %s", bookmark, self._topic, why)
+
+    def _tell_again(self) -> None:
+        try:
+            for bookmark in [*self._untold]:
+                self._tell(bookmark)
+        except AMPS.AMPSException as reason:  # it ends with the list, which comes anew
+            log.warning("What is poison here is told later: %s", reason)
 
     def close(self) -> None:
         """End the client that reads the list; again does nothing."""
@@ -303,21 +367,91 @@ class MisterYuck:
         self.close()
 
 
-def _monitor(uri: str, timeout: float) -> Any:
+class _MonitorServers:
+    """The server chooser of the monitor: where it goes, and how it logs on.
+
+    The client's own chooser is asked and told nothing: which server is next is for the
+    client to say, and the list belongs to where its messages come from.
+    """
+
+    def __init__(
+        self, chooser: tuple[Any, bool], *, authenticator: Any, topic: str
+    ) -> None:
+        self._chooser, self._is_ours = chooser
+        self._authenticator = authenticator
+        self._topic = topic
+        self._is_live = True
+
+    def get_current_uri(self) -> str:
+        return str(self._chooser.get_current_uri() or "")
+
+    def get_current_authenticator(self) -> Any:
+        return self._authenticator or self._chooser.get_current_authenticator()
+
+    def report_failure(self, error: Any, info: Any) -> None:
+        if self._is_live:  # one line for each time that it is cut off
+            self._is_live = False
+            log.warning("%s is not live until it is back: %s", self._topic, error)
+        if self._is_ours:
+            self._chooser.report_failure(error, info)
+
+    def report_success(self, info: Any) -> None:
+        self._is_live = True
+        if self._is_ours:
+            self._chooser.report_success(info)
+
+    def get_error(self) -> str:
+        return str(self._chooser.get_error())
+
+
+def _chooser(client: Any, servers: Any) -> tuple[Any, bool]:
+    """Find the monitor's chooser; tell whether it is its own, and not the client's."""
+    uri, theirs = client.get_uri(), None
+    if uri and hasattr(client, "get_server_chooser"):
+        # Asked for it before it has one, an HAClient ends the process.
+        theirs = client.get_server_chooser()
+    if servers is None:
+        if theirs is not None:
+            return theirs, False
+        if not uri:
+            raise Misconfigured("The AMPS client has no server yet: connect it first.")
+        servers = uri
+    if not isinstance(servers, str | Sequence):
+        return servers, servers is not theirs
+    chooser = AMPS.DefaultServerChooser()
+    for url in [servers] if isinstance(servers, str) else servers:
+        chooser.add(url)
+    return chooser, True
+
+
+def _monitor(chooser: _MonitorServers, timeout: float) -> Any:
     """Make the client that reads the list.
 
     A client that waits for an answer in one of its own handlers waits for ever, so it
     has to be another than the one that is guarded.
     """
     client = AMPS.HAClient(f"poison_monitor-{uuid4()}", no_store=True)
-    chooser = AMPS.DefaultServerChooser()
-    chooser.add(uri)
     client.set_server_chooser(chooser)
+    client.set_exception_listener(_log_error)
     client.set_retry_on_disconnect(False)  # a handler must not wait for a server
     client.set_timeout(int(timeout * 1000))
     patience = AMPS.ExponentialDelayStrategy(maximum_retry_time=int(timeout * 1000))
     client.set_reconnect_delay_strategy(patience)
     return client
+
+
+def _log_error(error: Any) -> None:
+    log.error("The monitor of the poison topic failed: %r", error)
+
+
+def _bookmark_of(message: Any) -> str:
+    try:
+        return str(message.get_bookmark() or "")
+    except AttributeError:
+        raise Misconfigured(
+            f"MisterYuck takes messages of the AMPS client, not {type(message)!r}:"
+            " pass it to the client's subscribe."
+        ) from None
 
 
 def _why(error: BaseException) -> str:
@@ -330,7 +464,7 @@ def _why(error: BaseException) -> str:
     return text[:WHY_LIMIT] or type(error).__name__
 
 
-def _read(data: str) -> tuple[str, str]:
+def _read(data: bytes) -> tuple[str, str]:
     """Read a record; anybody may write to the topic, so it may be anything."""
     try:
         record = json.loads(data)

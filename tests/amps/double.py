@@ -63,7 +63,12 @@ class Amps:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
+        self.stop()
+
+    def stop(self) -> None:
+        """Go away for good; again does nothing."""
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.cut()
 

@@ -1,0 +1,371 @@
+"""The wrapper of the seed on an HA client that goes from one server to another."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import AMPS
+import pytest
+
+from poisonguard import Guard
+from poisonguard.amps import POISON_TOPIC, MisterYuck
+from poisonguard.errors import Misconfigured
+from poisonguard.readers.amps import AmpsReader
+from tests.amps.conftest import until
+from tests.amps.double import OWN, Amps
+from tests.amps.test_mister_yuck import No13, a_message, bodies, records
+from tests.sdk.guarded import guarding
+from tests.sdk.server import running
+
+EPOCH = AMPS.Client.Bookmarks.EPOCH
+KEYS = {POISON_TOPIC: "bookmark"}
+
+Join = Callable[..., tuple[Any, MisterYuck, No13]]
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Amps, Amps]]:
+    """Give two servers that replicate each other."""
+    with (
+        Amps(keys=KEYS) as first,
+        Amps(keys=KEYS, log=first.log, records=first.records) as second,
+    ):
+        yield first, second
+
+
+@pytest.fixture
+def join() -> Iterator[Join]:
+    """Give a function that makes an HA client, its protector and its handler."""
+    made: list[Any] = []
+
+    def join(chooser: Any, **more: Any) -> tuple[Any, MisterYuck, No13]:
+        client = AMPS.HAClient(f"billing-{len(made)}", no_store=True)
+        made.append(client)
+        client.set_exception_listener(lambda _: None)
+        client.set_server_chooser(chooser)
+        client.connect_and_logon()
+        handler = No13()
+        protector = MisterYuck(client, handler, **more)
+        made.append(protector)
+        return client, protector, handler
+
+    yield join
+    for one in reversed(made):
+        one.close()
+
+
+def chooser_of(*servers: Amps) -> Any:
+    chooser = AMPS.DefaultServerChooser()
+    for server in servers:
+        chooser.add(server.url)
+    return chooser
+
+
+class Chooser:
+    """A chooser of an application's own, whose servers want a password."""
+
+    def __init__(self, *servers: Amps) -> None:
+        self.urls = [server.url for server in servers]
+        self.failures = 0
+
+    def get_current_uri(self) -> str:
+        return self.urls[self.failures % len(self.urls)]
+
+    def get_current_authenticator(self) -> Any:
+        return Password("of the chooser")
+
+    def report_failure(self, error: Any, info: Any) -> None:
+        self.failures += 1
+
+    def report_success(self, info: Any) -> None: ...
+
+    def get_error(self) -> str:
+        return ""
+
+
+class Password:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def authenticate(self, user: str, password: str) -> str:
+        return self.text
+
+    def retry(self, user: str, password: str) -> str:
+        return self.text
+
+    def completed(self, user: str, password: str, reason: str) -> None: ...
+
+
+def monitors(server: Amps) -> list[dict[str, Any]]:
+    """Tell how monitors logged on."""
+    with server.lock:
+        logons = [c for c in server.commands if c["c"] == "logon"]
+    return [c for c in logons if c["client_name"].startswith("poison_monitor")]
+
+
+def is_live_on(server: Amps, count: int) -> bool:
+    with server.lock:
+        topics = [s.topic for s in server.subscriptions]
+    return topics.count(POISON_TOPIC) == count
+
+
+def test_after_a_fail_over_the_list_is_live_and_reports_arrive(
+    pair: tuple[Amps, Amps], join: Join
+) -> None:
+    first, second = pair
+    _, ours, handler = join(chooser_of(first, second))
+    _, theirs, _ = join(chooser_of(first, second))
+
+    first.stop()
+    until(lambda: is_live_on(second, 2))
+    with pytest.raises(ValueError, match="superstitious"):
+        theirs(a_message("5|1|"))
+
+    def skips() -> bool:
+        ours(a_message("5|1|", '{"id":1}'))
+        return ours.skipped > 0
+
+    until(skips)
+    assert records(second) == {"5|1|": "I'm superstitious..."}
+    assert 13 not in handler.tried
+
+
+def test_a_fail_over_under_load_loses_no_message_and_no_report(
+    pair: tuple[Amps, Amps], join: Join
+) -> None:
+    first, second = pair
+    members = [join(chooser_of(first, second)) for _ in range(2)]
+    for client, protector, _ in members:
+        client.bookmark_subscribe(protector, "orders", EPOCH, sub_id="eu")
+    first.publish("orders", *bodies(*range(1, 501)))
+
+    until(lambda: all(len(handler.tried) > 20 for *_, handler in members))
+    first.stop()
+    until(lambda: is_live_on(second, 2))
+    second.publish("orders", *bodies(*range(501, 1_001)))
+
+    until(lambda: all(1_000 in handler.fine for *_, handler in members))
+    fine = [n for n in range(1, 1_001) if n % 13]
+    assert all(sorted({*handler.fine}) == fine for *_, handler in members)
+    until(lambda: len(records(second)) == 1_000 // 13)
+    assert {*records(second)} == {f"{OWN}|{n}|" for n in range(13, 1_001, 13)}
+    until(lambda: not any(protector._untold for _, protector, _ in members))
+
+
+def test_what_was_found_between_two_servers_is_told_to_the_second(
+    pair: tuple[Amps, Amps], join: Join
+) -> None:
+    first, second = pair
+    _, protector, _ = join(chooser_of(first, second))
+    first.silent = frozenset({"publish", "p", "flush", "logon"})
+    second.silent = frozenset({"logon"})
+    first.cut()
+
+    with pytest.raises(ValueError, match="superstitious"):
+        protector(a_message("5|1|"))
+    first.stop()
+    second.admit()
+
+    until(lambda: records(second) == {"5|1|": "I'm superstitious..."})
+    until(lambda: not protector._untold)
+
+
+def test_the_monitor_goes_to_servers_of_its_own(
+    pair: tuple[Amps, Amps], join: Join
+) -> None:
+    first, second = pair
+    with Amps() as orders:
+        _, protector, _ = join(chooser_of(orders), servers=[first.url, second.url])
+        first.stop()
+        until(lambda: is_live_on(second, 1))
+
+        with pytest.raises(ValueError, match="superstitious"):
+            protector(a_message("5|1|"))
+
+    assert records(second) == {"5|1|": "I'm superstitious..."}
+
+
+def test_the_monitor_logs_on_as_the_chooser_of_the_client_says(
+    pair: tuple[Amps, Amps], join: Join
+) -> None:
+    chooser = Chooser(*pair)
+
+    join(chooser)
+    pair[0].stop()
+
+    until(lambda: is_live_on(pair[1], 1))
+    assert [c["pw"] for server in pair for c in monitors(server)] == [
+        "of the chooser"
+    ] * len(monitors(pair[0]) + monitors(pair[1]))
+
+
+def test_the_monitor_logs_on_with_an_authenticator_of_its_own(
+    pair: tuple[Amps, Amps], join: Join
+) -> None:
+    join(chooser_of(pair[0]), authenticator=Password("of its own"))
+
+    assert [c["pw"] for c in monitors(pair[0])] == ["of its own"]
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_the_chooser_of_the_client_is_not_moved_by_the_monitor(
+    pair: tuple[Amps, Amps], join: Join, is_given: bool
+) -> None:
+    chooser = Chooser(*pair)
+    join(chooser, **({"servers": chooser} if is_given else {}))
+    first = pair[0]
+    with first.lock:
+        peers = [s.connection for s in first.subscriptions]
+
+    for peer in peers:  # of the monitor only
+        peer.close()
+
+    until(lambda: len(monitors(first)) == 2 and is_live_on(first, 1))
+    assert chooser.failures == 0
+
+
+def test_a_list_that_is_cut_off_and_comes_back_is_logged(
+    pair: tuple[Amps, Amps], join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "poisonguard.amps")
+    first, second = pair
+    first.records[POISON_TOPIC] = {"5|9|": b'{"bookmark":"5|9|","why":"bad"}'}
+    join(chooser_of(first, second))
+
+    first.stop()
+    until(lambda: is_live_on(second, 1))
+
+    lines = f"{POISON_TOPIC} is live: 1 messages are poison"
+    until(lambda: caplog.text.count(lines) == 2)
+    assert caplog.text.count("is not live until") == 1
+
+
+def test_an_update_of_the_list_and_a_skip_are_logged(
+    pair: tuple[Amps, Amps], join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "poisonguard.amps")
+    _, protector, _ = join(chooser_of(pair[0]))
+
+    pair[0].publish(POISON_TOPIC, json.dumps({"bookmark": "5|1|", "why": "x"}).encode())
+    until(lambda: "5|1| is poison, says ADMIN_PoisonMessages: x" in caplog.text)
+    protector(a_message("5|1|"))
+
+    assert "skipped 5|1|: x" in caplog.text
+
+
+def test_a_client_without_a_server_is_refused() -> None:
+    client = AMPS.HAClient("billing-1", no_store=True)
+
+    with pytest.raises(Misconfigured, match="connect it first"):
+        MisterYuck(client, No13())
+
+
+@pytest.mark.parametrize("message", [None, b"bytes", {"bookmark": "5|1|"}, "text"])
+def test_what_is_no_message_of_the_client_is_refused_and_blames_nobody(
+    pair: tuple[Amps, Amps], join: Join, message: object
+) -> None:
+    _, protector, handler = join(chooser_of(pair[0]))
+
+    with pytest.raises(Misconfigured, match="messages of the AMPS client"):
+        protector(message)
+
+    assert (handler.tried, records(pair[0])) == ([], {})
+
+
+def test_a_record_that_is_no_text_does_no_harm(
+    pair: tuple[Amps, Amps], join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair[0].records[POISON_TOPIC] = {
+        "1": b"\xff\xfe",
+        "2": b'{"bookmark":"5|1|"}',
+    }
+
+    _, protector, _ = join(chooser_of(pair[0]))
+    protector(a_message("5|1|"))
+
+    assert protector.skipped == 1
+    assert "names no bookmark" in caplog.text
+
+
+@pytest.fixture
+def guard_of() -> Iterator[Callable[..., Guard]]:
+    with ExitStack() as stack:
+        server = stack.enter_context(running())
+
+        def make(**more: Any) -> Guard:
+            more = {"reader": AmpsReader(), **more}
+            return stack.enter_context(guarding(server, **more))
+
+        yield make
+
+
+def test_behind_a_guard_what_is_poison_is_told_twice_and_raised(
+    pair: tuple[Amps, Amps], join: Join, guard_of: Callable[..., Guard]
+) -> None:
+    client, protector, handler = join(chooser_of(*pair), guard=guard_of())
+    pair[0].publish("orders", *bodies(12, 13, 14))
+
+    client.bookmark_subscribe(protector, "orders", EPOCH, sub_id="eu")
+
+    until(lambda: 14 in handler.fine)
+    assert handler.tried == [12, 13, 13, 14]  # its policy has two attempts
+    assert records(pair[0]) == {f"{OWN}|2|": "I'm superstitious..."}
+    with pytest.raises(ValueError, match="superstitious"):
+        protector(a_message("5|1|"))
+
+
+def test_behind_a_guard_what_others_found_is_skipped_by_either_list(
+    pair: tuple[Amps, Amps], join: Join, guard_of: Callable[..., Guard]
+) -> None:
+    guard = guard_of()
+    _, protector, handler = join(chooser_of(*pair), guard=guard)
+    _, other, _ = join(chooser_of(*pair), guard=guard)
+
+    with pytest.raises(ValueError, match="superstitious"):
+        other(a_message("5|1|"))
+    until(lambda: "5|1|" in protector._why)
+    protector(a_message("5|1|"))
+    protector._why.clear()
+    protector(a_message("5|1|"))
+
+    assert (protector.skipped, handler.tried) == (2, [])
+
+
+def test_what_a_guard_releases_is_neither_told_nor_discarded(
+    pair: tuple[Amps, Amps], join: Join, guard_of: Callable[..., Guard]
+) -> None:
+    guard = guard_of()
+    _, protector, _ = join(chooser_of(*pair), guard=guard)
+    discarded: list[Any] = []
+    protector._discard = discarded.append
+    guard.close()
+
+    protector(a_message("5|1|"))
+
+    assert (records(pair[0]), discarded, protector._why) == ({}, [], {})
+
+
+def test_a_message_that_killed_behind_a_guard_is_told_without_running_it(
+    pair: tuple[Amps, Amps],
+    join: Join,
+    guard_of: Callable[..., Guard],
+    tmp_path: Path,
+) -> None:
+    guard = guard_of(journal=tmp_path / "journal")
+    _, protector, handler = join(chooser_of(*pair), guard=guard)
+    message = a_message("5|1|")
+    attempts = guard._parts.keywords["journal"].attempts
+    for _ in range(2):  # as many as the limit
+        number = AmpsReader().number(message)
+        attempts.crashed(number, now=datetime.now(UTC), reason="SIGSEGV")
+
+    protector(message)
+
+    assert handler.tried == []
+    assert records(pair[0]) == {"5|1|": "poison (crash)"}
