@@ -471,8 +471,11 @@ class BookmarkStore:
             newly, subscription.is_fenced = not subscription.is_fenced, True
             return subscription.sub_id if newly else None
         subscription.trouble = None
-        if answer["status"] != "ok":
-            subscription.tracks[update.publisher].give_back(update.changes)
+        track = subscription.tracks[update.publisher]
+        if answer["status"] == "ok":
+            track.confirm(update.changes)
+        else:
+            track.give_back(update.changes)
         if answer["status"] == "rejected":
             subscription.trouble = (
                 f"The position of {subscription.sub_id} is not taken:"

@@ -51,7 +51,7 @@ class Track:
     persisted: int | None = None
     # What the server has not confirmed.
     unwritten: Ranges = field(default_factory=Ranges)
-    messages: int = 0  # settled, and within what is unwritten
+    messages: int = 0  # settled, and not confirmed
     owes_persisted: bool = False
 
     @classmethod
@@ -149,20 +149,23 @@ class Track:
         if not self.unwritten and not self.owes_persisted:
             return None
         runs = list(self.settled.around(self.unwritten))
-        self.unwritten, messages = Ranges(runs[RUNS_LIMIT:]), self.messages
-        self.owes_persisted, self.messages = False, 0
+        self.unwritten, self.owes_persisted = Ranges(runs[RUNS_LIMIT:]), False
         return Changes(
             runs=runs[:RUNS_LIMIT],
-            messages=messages,
+            # How many of them a part holds is not known: the last one confirms all.
+            messages=0 if self.unwritten else self.messages,
             received=self.last if self.last >= 0 else None,
             persisted=self.persisted,
         )
+
+    def confirm(self, changes: Changes) -> None:
+        """Count no longer what the server has."""
+        self.messages -= changes.messages
 
     def give_back(self, changes: Changes) -> None:
         """Owe again what could not be written."""
         for first, last in changes.runs:
             self.unwritten.add(first, last)
-        self.messages += changes.messages
         self.owes_persisted = self.persisted is not None
 
 

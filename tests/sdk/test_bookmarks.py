@@ -174,6 +174,29 @@ def test_settling_goes_on_while_the_server_is_away_and_nothing_is_lost(
     assert (store.health().unwritten, store.health().warnings) == (0, ())
 
 
+def test_what_is_being_written_is_unwritten_until_the_server_has_it(
+    server: Server, store_of: Open
+) -> None:
+    store = store_of()
+    store.open("eu", "orders")
+    take(store, 1, 2, 3)
+    settle(store, 1, 2)
+    before = len(server.requests)
+    server.freeze()
+
+    with ThreadPoolExecutor() as pool:
+        write = pool.submit(store.flush)
+        server.until(lambda: len(server.requests) > before)
+        settle(store, 3)
+        unwritten = store.health().unwritten
+        server.thaw()
+        write.result()
+
+    assert unwritten == 3
+    store.flush()
+    assert store.health().unwritten == 0
+
+
 def test_a_write_whose_answer_is_lost_is_made_again(
     server: Server, store_of: Open
 ) -> None:
