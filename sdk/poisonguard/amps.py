@@ -50,7 +50,9 @@ PAUSE = 0.5  # seconds
 FLUSH = 5.0
 RECONNECT_WITHIN = 2.0  # seconds between two tries of the monitor, at the most
 _BOOKMARK = re.compile(r"(?<!\d)(\d{1,20})\|(\d{1,20})\|", re.ASCII)
-# What the client calls a subscription that was given no sub id; another one next time.
+# What the client calls a subscription that was given no sub id: the number of its
+# command. After a restart it may be that of another subscription, so no position is
+# kept under it. Nor is it refused: the article's own program subscribes without.
 _MADE_UP = re.compile(r"auto\d+")
 
 

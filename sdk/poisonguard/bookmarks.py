@@ -166,10 +166,13 @@ class BookmarkStore:
         self._wake.set()
 
     def open_unkept(self, sub_id: str, *, start: Start = Start.EARLIEST) -> None:
-        """Track a subscription in memory: its sub id will be another's next time."""
+        """Track a subscription in memory: its sub id may be another's next time."""
         with self._changed:
+            if sub_id in self._subscriptions:
+                return
             new = Subscription(sub_id=sub_id, topic=None, start=start, is_kept=False)
-            self._subscriptions.setdefault(sub_id, new)
+            self._subscriptions[sub_id] = new
+        log.warning("%s", "; ".join(new.warnings))
 
     def resume(
         self, sub_id: str, topic: str | None = None, *, start: Start = Start.EARLIEST
@@ -196,6 +199,14 @@ class BookmarkStore:
         if known is not None and topic is None:
             topic = known.topic
         opened = self._calls.open(sub_id, topic, start)
+        if known is None and not opened.tracks and start is not Start.NOW:
+            # A typo would have all messages handled again.
+            log.warning(
+                "The subscription %s of %s has no position and begins with the first"
+                " message there is. Had it one, compare client name, sub id and topic.",
+                sub_id,
+                self._client_name,
+            )
         with self._changed:
             if known is None or known.epoch is not None:
                 known = self._subscriptions[sub_id] = opened

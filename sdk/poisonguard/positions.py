@@ -242,8 +242,9 @@ class Subscription:
         lines = [self.trouble] if self.trouble is not None else []
         if not self.is_kept:
             lines.append(
-                f"The sub id {self.sub_id} was made by the client, which makes another"
-                " after a restart: its position is not kept. Give the subscription one."
+                f"The sub id {self.sub_id} was made by the client: its position is not"
+                " kept, and after a restart it begins anew. Give the subscription a"
+                " sub_id that stays the same."
             )
         if self.other_topic is not None:
             lines.append(

@@ -203,8 +203,12 @@ def test_a_subscription_whose_position_cannot_be_read_is_refused(
     assert (reader.ids, amps.bookmarks_asked()) == ([], [])
 
 
-def test_a_sub_id_that_the_client_made_is_not_kept_and_health_says_so(
-    amps: Amps, poisonweb: Server, store_of: Open, connect: Connect
+def test_a_sub_id_that_the_client_made_is_not_kept_and_a_warning_says_so(
+    amps: Amps,
+    poisonweb: Server,
+    store_of: Open,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     amps.publish("orders", *bodies(1, 2, 3))
     store = store_of()
@@ -218,6 +222,40 @@ def test_a_sub_id_that_the_client_made_is_not_kept_and_health_says_so(
 
     assert (reader.ids, poisonweb.positions) == ([1, 2, 3, 2], {})
     assert "was made by the client" in store.health().warnings[0]
+    assert _warnings(caplog) == [store.health().warnings[0]]
+    assert "Give the subscription a sub_id" in caplog.text
+
+
+def test_a_position_that_begins_with_the_first_message_is_logged_once(
+    amps: Amps,
+    poisonweb: Server,
+    store_of: Open,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with store_of(topics={"eu": "orders"}) as store:
+        Reader(client := connect(store)).subscribe()
+        amps.cut()
+        until(lambda: len(amps.bookmarks_asked()) == 2)
+        amps.publish("orders", *bodies(1))
+        until(lambda: store.health().unwritten == 1)
+        client.close()
+    before = _warnings(caplog)
+
+    Reader(connect(store_of())).subscribe()
+    Reader(connect(store_of(start=Start.NOW))).subscribe(sub_id="us")
+
+    assert len(before) == 1
+    assert "eu of billing-1 has no position" in before[0]
+    assert _warnings(caplog) == before
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelname == "WARNING" and record.name.startswith("poisonguard")
+    ]
 
 
 @pytest.mark.parametrize(
