@@ -104,14 +104,19 @@ class BookmarkStore:
         """Tell where a subscription resumes: after a bookmark of each publisher."""
         if _MADE_UP.fullmatch(sub_id):
             self._positions.open_unkept(sub_id, start=self._start)
-        return _begin(self._open(sub_id, self._topics.get(sub_id)))
+        resume = self._open(sub_id, self._topics.get(sub_id))
+        self._positions.asked(sub_id, resume)
+        return _begin(resume)
 
     def is_discarded(self, message: Any) -> bool:
         """Tell whether a message was settled before; the client drops it then."""
         sub_id = message.get_sub_id()
         self._make_known(sub_id, message.get_topic())
         places = _places(message.get_bookmark())
-        return len(places) == 1 and self._positions.is_settled(sub_id, *places[0])
+        if len(places) != 1:
+            return False
+        self._positions.arrived(sub_id, *places[0])
+        return self._positions.is_settled(sub_id, *places[0])
 
     def log(self, message: Any) -> int:
         """Note that a message came; wait while too many are unsettled."""

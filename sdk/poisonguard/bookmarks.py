@@ -23,7 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from threading import Condition, Event, Lock, Thread
 from types import TracebackType
 from typing import Any, Self
@@ -220,6 +220,27 @@ class BookmarkStore:
 
     # What becomes of messages
 
+    def asked(self, sub_id: str, resume: Resume) -> None:
+        """Note where the broker is asked to begin, each time that it is.
+
+        From then on `arrived` notices a publisher whose numbers begin again.
+        """
+        with self._changed:
+            self._subscriptions[sub_id].ask(resume)
+
+    def arrived(self, sub_id: str | None, publisher: str, seq: int | None) -> None:
+        """Note that a message comes, settled or not, before asking `is_settled`.
+
+        Where the numbers of its publisher begin again, they are of other messages than
+        those that were settled: from here on none of those counts as settled.
+        """
+        with self._changed:
+            subscription = self._find(sub_id, seq)
+            if subscription is None or seq is None:
+                return
+            if subscription.arrive(publisher, seq):
+                self._say(subscription.begun_again(publisher), level=logging.ERROR)
+
     def received(
         self,
         sub_id: str | None,
@@ -260,8 +281,7 @@ class BookmarkStore:
                 return False
             if subscription.is_fenced or self._closed:
                 return False
-            track = subscription.tracks.get(publisher)
-            if track is None or not track.settle(seq):
+            if not subscription.settle(publisher, seq):
                 return False
             self._changed.notify_all()
             return True
@@ -274,14 +294,18 @@ class BookmarkStore:
         with self._changed:
             subscription = self._find(sub_id, seq)
             if subscription is not None and seq is not None:
-                subscription.tracks.setdefault(publisher, Track()).persist(seq)
+                track = subscription.track(publisher)
+                if track is None:
+                    track = subscription.tracks[publisher] = Track()
+                track.persist(seq)
 
     def is_settled(self, sub_id: str | None, publisher: str, seq: int | None) -> bool:
         """Tell whether a message that comes was settled before; count it if so."""
         with self._changed:
             subscription = self._find(sub_id, seq)
-            track = subscription.tracks.get(publisher) if subscription else None
-            if track is None or seq is None or seq not in track.settled:
+            if subscription is None or seq is None:
+                return False
+            if not subscription.is_settled(publisher, seq):
                 return False
             self._counts["duplicates"] += 1
             return True
@@ -290,7 +314,7 @@ class BookmarkStore:
         """Tell whether `received` would wait with the next message."""
         with self._changed:
             subscription = self._subscriptions.get(sub_id)
-            track = subscription.tracks.get(publisher) if subscription else None
+            track = subscription.track(publisher) if subscription else None
             return track is not None and self._is_pressed(track, SEQ_LIMIT)
 
     def _find(self, sub_id: str | None, seq: int | None) -> Subscription | None:
@@ -305,7 +329,7 @@ class BookmarkStore:
             raise Stopping(self._closed)
         if subscription.is_fenced:
             raise Fenced(_taken_over(subscription.sub_id))
-        track = subscription.tracks.get(publisher)
+        track = subscription.track(publisher)
         if track is None or not self._is_pressed(track, seq):
             return False
         self._say(
@@ -364,6 +388,9 @@ class BookmarkStore:
                     raise Fenced(_taken_over(known.sub_id))
                 if known.trouble is not None:
                     raise Refused(known.trouble)
+                for publisher, track in known.restarts.items():
+                    if known.is_kept and track.messages:
+                        raise Refused(known.begun_again(publisher))
 
     def close(self) -> None:
         """Flush, and end; raise like `flush`, but end all the same."""
@@ -495,12 +522,12 @@ class BookmarkStore:
             self._say(subscription.trouble)
         return None
 
-    def _say(self, line: str) -> None:
+    def _say(self, line: str, *, level: int = logging.WARNING) -> None:
         """Log a trouble, but not every second."""
         kind, now = line.split(":", 1)[0], time.monotonic()
         if now - self._said_at.get(kind, -SAID_EVERY) >= SAID_EVERY:
             self._said_at[kind] = now
-            log.warning("%s", line)
+            log.log(level, "%s", line)
 
     # Health
 
@@ -508,9 +535,9 @@ class BookmarkStore:
         """Tell the facts for those who look after this consumer."""
         with self._changed:
             known = list(self._subscriptions.values())
-            tracks = [track for it in known for track in it.tracks.values()]
+            tracks = [track for it in known for track in _all_tracks(it)]
             kept = [it for it in known if it.is_kept and not it.is_fenced]
-            unwritten = [t.messages for it in kept for t in it.tracks.values()]
+            unwritten = [track.messages for it in kept for track in _all_tracks(it)]
             warnings = [line for it in known for line in it.warnings]
             at, limit = self._written_at, self._in_flight_limit
             return Health(
@@ -524,6 +551,10 @@ class BookmarkStore:
                 fenced=self.fenced,
                 warnings=(*warnings, *([self._trouble] if self._trouble else [])),
             )
+
+
+def _all_tracks(subscription: Subscription) -> Iterator[Track]:
+    return chain(subscription.tracks.values(), subscription.restarts.values())
 
 
 def _taken_over(sub_id: str) -> str:

@@ -192,12 +192,60 @@ class Subscription:
     trouble: str | None = None
     other_topic: str | None = None
     tracks: dict[str, Track] = field(default_factory=dict)
+    # Those of publishers whose numbers began again; the server can keep none beside the
+    # settled numbers of before.
+    restarts: dict[str, Track] = field(default_factory=dict)
+    # Where the broker was asked to begin, None if it was not, and what came last since.
+    asked: dict[str, int] | None = None
+    arrived: dict[str, int] = field(default_factory=dict)
+    doubtful: set[str] = field(default_factory=set)
 
     @property
     def resume(self) -> Resume:
-        begun = {name: it for name, it in self.tracks.items() if it.has_begun}
+        begun = {name: it for name, it in self.current.items() if it.has_begun}
         positions = {name: track.resume for name, track in begun.items()}
         return Resume(positions=positions, start=self.start)
+
+    @property
+    def current(self) -> dict[str, Track]:
+        """Return the track of each publisher's numbers of now."""
+        return {**self.tracks, **self.restarts}
+
+    def track(self, publisher: str) -> Track | None:
+        return self.restarts.get(publisher) or self.tracks.get(publisher)
+
+    def ask(self, resume: Resume) -> None:
+        """Begin a delivery: what comes from here on was asked for as of this place."""
+        positions = resume.positions.items()
+        self.asked = {name: -1 if seq is None else seq for name, seq in positions}
+        self.arrived, self.doubtful = {}, set()
+
+    def arrive(self, publisher: str, seq: int) -> bool:
+        """Note what comes; tell whether the publisher's numbers began again with it.
+
+        One publisher's numbers only grow within a delivery. Before the place that was
+        asked for nothing comes, where that is of one publisher. Of several, a broker
+        may begin at the earliest: then who is before its own place is doubtful.
+        """
+        before, self.arrived[publisher] = self.arrived.get(publisher), seq
+        if self.asked is None:
+            return False
+        if before is not None:
+            begins_again = seq < before
+        else:
+            begins_again = seq <= self.asked.get(publisher, -1)
+        if begins_again and before is None and len(self.asked) > 1:
+            self.doubtful.add(publisher)
+        elif begins_again:
+            self.restarts[publisher] = Track()
+        return begins_again
+
+    def is_settled(self, publisher: str, seq: int) -> bool:
+        track = self.track(publisher)
+        if track is None or seq not in track.settled:
+            return False
+        asked = self.asked or {}
+        return publisher not in self.doubtful or seq > asked.get(publisher, -1)
 
     @property
     def can_write(self) -> bool:
@@ -223,12 +271,17 @@ class Subscription:
         return False
 
     def receive(self, publisher: str, seq: int) -> None:
-        track = self.tracks.get(publisher)
+        track = self.track(publisher)
         if track is None:
             track = self.tracks[publisher] = Track()
             if self.start is Start.NOW:
                 track.begin_at(seq)
         track.receive(seq)
+
+    def settle(self, publisher: str, seq: int) -> bool:
+        """Settle a message that is in flight; False for any other."""
+        tracks = self.restarts.get(publisher), self.tracks.get(publisher)
+        return any(track.settle(seq) for track in tracks if track is not None)
 
     def learn(self, opened: Subscription) -> None:
         """Take over what the server says, besides what has been seen here already."""
@@ -246,6 +299,7 @@ class Subscription:
                 " kept, and after a restart it begins anew. Give the subscription a"
                 " sub_id that stays the same."
             )
+        lines += map(self.begun_again, sorted(self.doubtful.union(self.restarts)))
         if self.other_topic is not None:
             lines.append(
                 f"The subscription {self.sub_id} gets messages of {self.other_topic},"
@@ -253,3 +307,13 @@ class Subscription:
                 " subscriptions, give each a sub id of its own."
             )
         return lines
+
+    def begun_again(self, publisher: str) -> str:
+        """Say what a publisher did whose numbers began again, and what to do."""
+        did = "may have begun" if publisher not in self.restarts else "began"
+        return (
+            f"The numbers of publisher {publisher} {did} again on {self.sub_id}: its"
+            " messages are handled, but their position is not kept, so they come again"
+            " after a restart. If its log or store was removed, stop this consumer,"
+            " move the position to its start in Poisonweb, and start it again."
+        )
