@@ -31,6 +31,8 @@ KEEP = timedelta(days=30)
 # Killed after a message was poisoned and before it was settled, a consumer is handed it
 # again within such a time; later it is somebody who sends it again.
 UNSETTLED = timedelta(minutes=15)
+# By then the skip of what was poisoned has come to all processes of this consumer.
+SKIP_COMES = timedelta(minutes=1)
 ROW_LIMIT = 100_000
 PRUNE_EVERY = 1_000
 SECOND = timedelta(seconds=1)
@@ -234,14 +236,20 @@ class Attempts:
             self.given_up.discard(number)
 
     def poisoned(
-        self, identity: bytes, number: int, *, bookmark: str, now: datetime
+        self,
+        identity: bytes,
+        number: int,
+        *,
+        bookmark: str,
+        now: datetime,
+        lasts: timedelta = UNSETTLED,
     ) -> None:
         """Drop the record of a message but for the word that it is poison.
 
         That is kept by its bookmark: sent again, it has another.
         """
         statement = "INSERT OR REPLACE INTO poisoned VALUES (?, ?, ?)"
-        row = (_raw(bookmark), _signed(number), _stamp(now))
+        row = (_raw(bookmark), _signed(number), _stamp(now - UNSETTLED + lasts))
 
         def write(db: sqlite3.Connection) -> None:
             _delete(db, identity, number)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Never
 from uuid import UUID
 
-from poisonguard.attempts import Attempts, Record
+from poisonguard.attempts import SKIP_COMES, UNSETTLED, Attempts, Record
 from poisonguard.breaker import BESIDE_PROBE, Breaker, State
 from poisonguard.contract import (
     Cause,
@@ -511,9 +511,8 @@ class Handling:
         if report.replays:
             self._parts.skips.add_own(self._own_skip(reading, report, receipt.poison))
         self._raised.pop(reading.identity, None)
-        self._note_poisoned(
-            reading, is_shared=not report.suspected and not receipt.spooled
-        )
+        is_shared = not report.suspected and not receipt.spooled
+        self._note_poisoned(reading, is_shared=is_shared, crashes=report.crashes)
         self._settle_redrive(reading)
         self._reporter.count(self.key, failed=1)
         log.warning("%s is poison (%s)", self._name(reading), report.cause)
@@ -539,11 +538,15 @@ class Handling:
             with _tolerating_a_full_disk():
                 self._attempts.forget(reading.identity, reading.number)
 
-    def _note_poisoned(self, reading: Reading, *, is_shared: bool) -> None:
+    def _note_poisoned(
+        self, reading: Reading, *, is_shared: bool, crashes: int
+    ) -> None:
         """Know it again while neither its settling nor a skip keeps it from us."""
         reader = self._parts.reader
         returns = reader.replays or reader.bookmarks_are_places
-        if reading.redrive_id or not returns or (reader.replays and is_shared):
+        is_skipped = reader.replays and is_shared
+        # Until its skip has come to them, it would kill the other processes here.
+        if reading.redrive_id or not returns or (is_skipped and not crashes):
             self._forget(reading)
             return
         with _tolerating_a_full_disk():
@@ -552,6 +555,7 @@ class Handling:
                 reading.number,
                 bookmark=reading.bookmark,
                 now=self._parts.clock(),
+                lasts=SKIP_COMES if is_skipped else UNSETTLED,
             )
 
     def _settle_redrive(self, reading: Reading) -> None:

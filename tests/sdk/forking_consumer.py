@@ -2,8 +2,8 @@
 
     python forking_consumer.py URL FOLDER CHILDREN BOOKMARK...
 
-Each child reads the topic from its beginning; what was settled by any of them is not
-handled again. The message `killer` ends the child that handles it.
+Each child reads the topic from its beginning. The message `killer` ends the child that
+handles it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from poisonguard import Guard, RetryPolicy
+from poisonguard.readers.plain import PlainReader
 
 URL, FOLDER, CHILDREN, *BOOKMARKS = sys.argv[1:]
 SETTLED = Path(FOLDER, "settled")
@@ -36,8 +37,6 @@ def handle(message: dict[str, str]) -> None:
 
 def consume(guard: Guard) -> None:
     for bookmark in BOOKMARKS:
-        if SETTLED.exists() and bookmark in SETTLED.read_text().split():
-            continue
         if guard.handle({"bookmark": bookmark, "body": "{}"}, handle).settles:
             append(SETTLED, bookmark)
 
@@ -57,6 +56,7 @@ def main() -> None:
         url=URL,
         api_key="pw_test_key",
         journal=Path(FOLDER, "journal"),
+        reader=PlainReader(replays=True),
         policy=RetryPolicy(max_attempts=5, base=0.01, cap=0.01),
     )
     with guard:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -740,6 +741,24 @@ def test_a_second_sys_exit_makes_a_message_poison(
     assert handler.seen == ["b-1", "b-1"]
     assert (report["cause"], report["crashes"]) == ("crash", 2)
     assert report["exception"]["message"] == "The handler called sys.exit(0)"
+
+
+def test_a_killer_is_not_run_while_its_skip_is_on_its_way_to_the_other_processes(
+    server: Server, tmp_path: Path
+) -> None:
+    handler = Handler(None, SystemExit(1), None, SystemExit(1))
+    noon = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    wishes = {"journal": tmp_path, "reader": PlainReader(replays=True)}
+
+    outcomes = []
+    for now in (noon, noon, noon, noon, noon + timedelta(minutes=2)):
+        with guarding(server, clock=lambda now=now: now, **wishes) as guard:
+            guard.handle(message("b-0"), handler)
+            with suppress(SystemExit):
+                outcomes.append(guard.handle(message("killer"), handler))
+
+    assert outcomes == [POISONED, POISONED, HANDLED]
+    assert handler.seen.count("killer") == 3
 
 
 def test_sys_exit_of_a_process_that_is_to_stop_charges_nobody(
