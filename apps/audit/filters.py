@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Final, Self
 
+from django.db import connection
 from django.db.models import F, Max, Min, Q, QuerySet
 
 from apps.audit.models import Entry
@@ -22,10 +23,12 @@ DAY: Final = len("2026-11-20")
 ALIASES: Final = {"message": "poison"}
 AT_ONCE: Final = 500
 MOST_DECISIONS: Final = 10_000
+MOST_ACTORS: Final = 10_000
+KINDS_OF_ACTORS: Final = ("user", "key", "system")
 PROBLEM = re.compile(r"problem:(\d{1,18})", re.ASCII)
 # The names of the filters in addresses, and what each takes.
 PARAMETERS: Final = {
-    "actor": "user:anna, key:ci",
+    "actor": "user:anna, key:ci, or a name alone, in any case",
     "action": "operation.confirmed",
     "subject": "operation:12, message:4104, topic:orders, problem:27 (with operations)",
     "from": "a UTC day or a time; included",
@@ -60,11 +63,12 @@ class TrailFilter:
         Times become a range of numbers, so that Postgres can read along the index of
         another filter, or along the numbers, and stop where the range ends.
         """
-        exact = {"actor": self.actor, "action": self.action}
-        entries = Entry.objects.filter(
+        conditions = [
+            *([] if self.actor is None else [_by(self.actor)]),
+            *([] if self.action is None else [Q(action=self.action)]),
             *([] if self.subject is None else [_about(self.subject)]),
-            **{name: text for name, text in exact.items() if text is not None},
-        ).order_by("-seq")
+        ]
+        entries = Entry.objects.filter(*conditions).order_by("-seq")
         if self.since is None and self.until is None:
             return entries
         timely = _within(Entry.objects.all(), self.since, self.until)
@@ -82,6 +86,32 @@ def in_pieces(entries: QuerySet[Entry]) -> Iterator[Entry]:
     while piece := list(below[:AT_ONCE]):
         yield from piece
         below = entries.filter(seq__lt=piece[-1].seq)
+
+
+# One look into the index of actors for each of them, however long the trail is.
+_ACTORS = """
+WITH RECURSIVE known (actor) AS (
+    (SELECT actor FROM audit_entry ORDER BY actor LIMIT 1)
+    UNION ALL
+    SELECT (SELECT actor FROM audit_entry WHERE actor > known.actor
+            ORDER BY actor LIMIT 1)
+    FROM known WHERE known.actor IS NOT NULL
+)
+SELECT actor FROM (SELECT actor FROM known LIMIT %(most)s) AS first
+WHERE lower(actor) = ANY(SELECT lower(name) FROM unnest(%(names)s::text[]) AS name)
+"""
+
+
+def _by(actor: str) -> Q:
+    """Select what an actor did; a name without its kind is of any kind and case."""
+    if actor.partition(":")[0] in KINDS_OF_ACTORS:
+        return Q(actor=actor)
+    names = [f"{kind}:{actor}" for kind in KINDS_OF_ACTORS]
+    with connection.cursor() as cursor:
+        cursor.execute(_ACTORS, {"names": names, "most": MOST_ACTORS})
+        found = [name for (name,) in cursor.fetchall()]
+    # One actor by itself is read along an index that has the numbers, too.
+    return Q(actor=found[0]) if len(found) == 1 else Q(actor__in=found)
 
 
 def _about(subject: str) -> Q:

@@ -66,6 +66,8 @@ def test_a_page_reads_no_more_than_it_shows() -> None:
         "a person": {"actor": "user:7"},
         "a rare person": {"actor": "user:rare"},
         "nobody": {"actor": "user:nobody"},
+        "a name": {"actor": "7"},
+        "a name that nobody has": {"actor": "nobody"},
         "an action": {"action": "operation.confirmed"},
         "a rare action": {"action": "position.moved"},
         "no such action": {"action": "skip.added"},

@@ -354,6 +354,20 @@ def test_filters_are_in_the_address_and_in_the_form(
     assert "audit.csv?actor=user%3Aanna&amp;action=api_key.revoked" in page
 
 
+def test_a_name_alone_finds_people_and_keys_in_any_case(
+    reader: Client, now: datetime
+) -> None:
+    person = written(Action.SKIP_ADDED, "skip:1", now, actor=Actor.user("Olga"))
+    key = written(Action.SKIP_ADDED, "skip:2", now, actor=Actor.key("olga"))
+    written(Action.SKIP_ADDED, "skip:3", now, actor=Actor.user("olga2"))
+
+    found = [numbers(page_of(reader, f"?actor={name}")) for name in ("olga", "OLGA")]
+
+    assert found == [[key, person]] * 2
+    assert numbers(page_of(reader, "?actor=user:Olga")) == [person]
+    assert "A person is user:anna or anna" in page_of(reader, "?actor=nobody")
+
+
 def test_a_message_may_be_asked_for_by_the_word_of_the_pages(
     reader: Client, now: datetime
 ) -> None:
