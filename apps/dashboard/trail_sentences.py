@@ -219,12 +219,22 @@ def _signed_out(facts: Facts) -> str:
 
 def _sign_in_failed(facts: Facts) -> str:
     name = "an unknown name" if facts.subject == UNKNOWN else facts.subject
-    return f"A sign-in as {name}{_from(facts)} failed"
+    what = facts.text("of", "password")
+    if page := facts.text("page"):
+        return f"A wrong {what} for {name} was given on “{page}”{_from(facts)}"
+    said = f"A sign-in as {name}{_from(facts)} failed"
+    if facts.detail.get("disabled"):
+        return f"{said}: the account is disabled"
+    why = facts.text("why") if what == "provider" else f"wrong {what}"
+    return f"{said}: {why}" if "of" in facts.detail and why else said
 
 
 def _sign_ins_suspicious(facts: Facts) -> str:
-    failures = facts.count("failures", "failed sign-in")
-    return f"{failures} for {facts.subject} within the hour, the last{_from(facts)}"
+    failures = facts.count("failures", "failed attempt")
+    return (
+        f"{failures} at the password or code of {facts.subject} within the hour, "
+        f"the last{_from(facts)}"
+    )
 
 
 def _password_set(facts: Facts) -> str:

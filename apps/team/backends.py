@@ -34,11 +34,12 @@ class PasswordBackend(ModelBackend):
         request: HttpRequest | None,
         username: str | None = None,
         password: str | None = None,
+        page: str = "",
         **_: Any,
     ) -> User | None:
         if username is None or password is None:
             return None
-        attempt = Attempt.of_password(request, account=username)
+        attempt = Attempt.of_password(request, account=username, page=page)
         sign_in.check(attempt, now=clock.now())
         user = User.objects.filter(username=username).first()
         with _turn():

@@ -21,7 +21,9 @@ def change_password(
     Raises Invalid where the present one is wrong or the new one is easily guessed, and
     TooManySignIns after too many wrong ones: a session may be in wrong hands.
     """
-    user = authenticate(request, username=username, password=present)
+    user = authenticate(
+        request, username=username, password=present, page="Your account"
+    )
     if not isinstance(user, User):
         raise Invalid("present", "this is not your present password")
     actor = Actor.user(username)

@@ -54,19 +54,25 @@ BY_PROVIDER = "apps.team.backends.ProviderBackend"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """Who tries to sign in as whom, and with what; the account need not exist."""
+    """Who tries to sign in as whom, and with what; the account need not exist.
+
+    `page` names the page that asked, where it asked a person who was signed in.
+    """
 
     address: str
     account: str
     of: Literal["password", "code"] = "password"
+    page: str = ""
 
     @classmethod
-    def of_password(cls, request: HttpRequest | None, *, account: str) -> Self:
-        return cls(address=address_of(request), account=account)
+    def of_password(
+        cls, request: HttpRequest | None, *, account: str, page: str = ""
+    ) -> Self:
+        return cls(address=address_of(request), account=account, page=page)
 
     @classmethod
-    def of_code(cls, request: HttpRequest, *, account: str) -> Self:
-        return cls(address=address_of(request), account=account, of="code")
+    def of_code(cls, request: HttpRequest, *, account: str, page: str = "") -> Self:
+        return cls(address=address_of(request), account=account, of="code", page=page)
 
     @property
     def digests(self) -> Mapping[CountedBy, bytes]:
@@ -137,7 +143,10 @@ def note_failure(attempt: Attempt, *, account: User | None, now: datetime) -> No
         for counted_by, digest in sorted(attempt.digests.items())
     }
     name = UNKNOWN if account is None else account.username
-    log.warning("a sign-in as %s from %s failed", name, attempt.address)
+    if attempt.page:
+        log.warning("a wrong %s for %s from %s", attempt.of, name, attempt.address)
+    else:
+        log.warning("a sign-in as %s from %s failed", name, attempt.address)
     guesses = numbers[CountedBy.ACCOUNT]
     is_suspicious = account is not None and guesses in SUSPICIOUS
     if is_suspicious:
@@ -147,7 +156,13 @@ def note_failure(attempt: Attempt, *, account: User | None, now: datetime) -> No
         subject=f"user:{name}",
         actor=STRANGER,
         now=now,
-        detail={"address": attempt.address, "failures": guesses, "of": attempt.of},
+        detail={
+            "address": attempt.address,
+            "failures": guesses,
+            "of": attempt.of,
+            **({"page": attempt.page} if attempt.page else {}),
+            **({"disabled": True} if account and not account.is_active else {}),
+        },
     )
 
 

@@ -90,6 +90,15 @@ def test_a_wrong_password_is_on_record_without_the_name_of_no_account(
     assert RIGHT not in unknown.record
 
 
+def test_a_sign_in_as_a_disabled_person_is_on_record_as_such(anna: User) -> None:
+    User.objects.update(is_active=False)
+
+    assert attempt(RIGHT) == 200
+
+    [entry] = entries("user.sign_in_failed")
+    assert entry.detail["disabled"] is True
+
+
 def test_after_some_wrong_passwords_the_right_one_has_to_wait_too(anna: User) -> None:
     wrong = [attempt(WRONG) for _ in range(5)]
 

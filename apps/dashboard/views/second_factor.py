@@ -23,6 +23,8 @@ from apps.team import second_factor, second_factor_session, sign_in, single_sign
 from apps.team.errors import TooManySignIns
 from apps.team.sign_in import Attempt
 
+PAGE = "Second factor"
+
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def index(request: SignedIn) -> HttpResponse:
@@ -81,7 +83,7 @@ def _check_both(request: SignedIn) -> None:
     """Raise Invalid unless the form has the person's password and a code of theirs."""
     form = ProofForm.read(request.POST)
     _check_password(request, form.cleaned_data["password"])
-    attempt = Attempt.of_code(request, account=request.user.username)
+    attempt = Attempt.of_code(request, account=request.user.username, page=PAGE)
     code = form.cleaned_data["code"]
     if not second_factor.prove(
         user=request.user, code=code, attempt=attempt, now=clock.now()
@@ -90,7 +92,8 @@ def _check_both(request: SignedIn) -> None:
 
 
 def _check_password(request: SignedIn, password: str) -> None:
-    if not authenticate(request, username=request.user.username, password=password):
+    username = request.user.username
+    if not authenticate(request, username=username, password=password, page=PAGE):
         raise Invalid("password", "that is not your password")
 
 

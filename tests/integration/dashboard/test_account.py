@@ -138,7 +138,8 @@ def test_present_passwords_are_not_to_be_guessed(vera: User) -> None:
     assert waits.status_code == 429
     assert int(waits["Retry-After"]) >= 1
     assert "Too many wrong passwords or codes: try again in" in words(waits)
-    assert Entry.objects.filter(action="user.sign_in_failed").count() == 5
+    failed = Entry.objects.filter(action="user.sign_in_failed")
+    assert [entry.detail["page"] for entry in failed] == ["Your account"] * 5
     assert User.objects.get().check_password(PASSWORD)
 
 

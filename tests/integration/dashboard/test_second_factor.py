@@ -368,7 +368,11 @@ def test_a_change_needs_the_password_and_a_code(
 
     assert [answer.status_code for answer in answers] == [422] * 3
     assert Authenticator.objects.count() == 2
-    assert len(entries("user.sign_in_failed")) == 2
+    wrong = [entry.detail for entry in entries("user.sign_in_failed")]
+    assert [(each["of"], each["page"]) for each in wrong] == [
+        ("password", "Second factor"),
+        ("code", "Second factor"),
+    ]
 
 
 def test_recovery_codes_are_made_anew_and_the_old_end(

@@ -223,6 +223,37 @@ def test_no_detail_breaks_a_sentence_or_makes_it_long(
             "A sign-in as an unknown name from 10.1.2.3 failed",
         ),
         (
+            Action.SIGN_IN_FAILED,
+            "user:olga",
+            {
+                "actor": Actor.system("sign-in"),
+                "detail": {"address": "10.1.2.3", "of": "code"},
+            },
+            "A sign-in as olga from 10.1.2.3 failed: wrong code",
+        ),
+        (
+            Action.SIGN_IN_FAILED,
+            "user:olga",
+            {
+                "actor": Actor.system("sign-in"),
+                "detail": {"of": "password", "disabled": True},
+            },
+            "A sign-in as olga failed: the account is disabled",
+        ),
+        (
+            Action.SIGN_IN_FAILED,
+            "user:olga",
+            {
+                "actor": Actor.system("sign-in"),
+                "detail": {
+                    "address": "10.1.2.3",
+                    "of": "password",
+                    "page": "Second factor",
+                },
+            },
+            "A wrong password for olga was given on “Second factor” from 10.1.2.3",
+        ),
+        (
             Action.TOPIC_ALTERED,
             "topic:orders",
             {"detail": {"max_dequeue_count": [5, 8]}},
