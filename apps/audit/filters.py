@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Final, Self
@@ -30,7 +30,7 @@ PROBLEM = re.compile(r"problem:(\d{1,18})", re.ASCII)
 PARAMETERS: Final = {
     "actor": "user:anna, key:ci, or a name alone, in any case",
     "action": "operation.confirmed",
-    "subject": "operation:12, message:4104, topic:orders, problem:27 (with operations)",
+    "subject": "operation:12, topic:orders; message:4, problem:27 (with operations)",
     "from": "a UTC day or a time; included",
     "to": "a UTC day or a time; included",
 }
@@ -38,13 +38,17 @@ PARAMETERS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrailFilter:
-    """What is None filters nothing. Both times are included."""
+    """What is None filters nothing. Both times are included.
+
+    `operations` are further subjects: those that held the message that is asked for.
+    """
 
     actor: str | None = None
     action: str | None = None
     subject: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    operations: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, params: Mapping[str, str]) -> Self:
@@ -66,7 +70,7 @@ class TrailFilter:
         conditions = [
             *([] if self.actor is None else [_by(self.actor)]),
             *([] if self.action is None else [Q(action=self.action)]),
-            *([] if self.subject is None else [_about(self.subject)]),
+            *([] if self.subject is None else [_about(self.subject, self.operations)]),
         ]
         entries = Entry.objects.filter(*conditions).order_by("-seq")
         if self.since is None and self.until is None:
@@ -114,9 +118,11 @@ def _by(actor: str) -> Q:
     return Q(actor=found[0]) if len(found) == 1 else Q(actor__in=found)
 
 
-def _about(subject: str) -> Q:
+def _about(subject: str, operations: Sequence[str]) -> Q:
     """Select what a subject names; of a problem, also the operations on it."""
     itself = Q(subject=subject)
+    if operations:
+        return Q(subject__in=[subject, *operations])
     number = PROBLEM.fullmatch(subject)
     if number is None:
         return itself

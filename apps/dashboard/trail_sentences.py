@@ -105,6 +105,8 @@ def _operation_confirmed(facts: Facts) -> str:
     number = facts.count(
         "will_act" if "will_act" in facts.detail else "total", "message"
     )
+    if message := facts.text("message"):
+        number = f"message {message}"
     said = f"{facts.who} {deed} {number}{_selected(facts)}"
     if target := facts.text("target_topic"):
         said += f" to {target}"
@@ -127,6 +129,8 @@ def _operation_finished(facts: Facts) -> str:
     said = f"Operation {facts.subject}"
     if owner := facts.text("for"):
         said += f" of {owner.partition(':')[2] or owner}"
+    if message := facts.text("message"):
+        said += f" on message {message}"
     counts = facts.detail.get("counts")
     numbers = counts.items() if isinstance(counts, Mapping) else ()
     outcome = [f"{cut(str(n))} {STANDINGS.get(name, name)}" for name, n in numbers]

@@ -15,8 +15,8 @@ from apps.api.selectors import trail
 from apps.api.shapes import trail as shapes
 from apps.api.views.base import View, listed
 from apps.audit import verification
-from apps.audit.filters import TrailFilter
 from apps.team.rights import Scope
+from apps.triage.services import trail as message_trail
 
 
 class Entries(View):
@@ -32,7 +32,7 @@ class Entries(View):
     def get(self, request: Request) -> Response:
         """Not for a key that is for some topics only: the trail spans all of them."""
         window = Window.parse(request.query_params, name="audit")
-        wanted = TrailFilter.parse(request.query_params.dict())
+        wanted = message_trail.parse(request.query_params.dict())
         page = trail.matching(wanted, window, self.principal)
         return listed(page, [shapes.entry(row) for row in page.rows])
 

@@ -26,7 +26,7 @@ from apps.poison.query import Query, Term
 from apps.poison.reading import FailureSeen, FirstHeaders, Revealed
 from apps.poison.states import Shown
 from apps.team.rights import Principal, Scope
-from apps.triage.models import Item
+from apps.triage.services.trail import operations_on
 
 MOST_SHOWN = 20
 MASKED = "••••••"
@@ -192,8 +192,6 @@ def _detail(
 
 def _entries(message: Poison) -> list[Entry]:
     """List the decisions about a message: its own, and of operations that held it."""
-    items = Item.objects.filter(poison=message).exclude(operation__confirmed_at=None)
-    operations = items.values_list("operation_id", flat=True)
-    subjects = [f"operation:{pk}" for pk in operations.order_by("-pk")[:MOST_SHOWN]]
+    subjects = operations_on(message.pk, limit=MOST_SHOWN)
     about = Q(subject=f"poison:{message.pk}") | Q(subject__in=subjects)
     return list(Entry.objects.filter(about).order_by("-seq")[:MOST_SHOWN])

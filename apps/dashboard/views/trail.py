@@ -10,7 +10,7 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.audit import verification
-from apps.audit.filters import PARAMETERS, TEXT_LIMIT, TrailFilter
+from apps.audit.filters import PARAMETERS, TEXT_LIMIT
 from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.core import clock
@@ -21,6 +21,7 @@ from apps.dashboard.doors import SignedIn, needs
 from apps.dashboard.paging import NumberCursor
 from apps.dashboard.selectors import checkpoint, trail
 from apps.team.rights import Scope
+from apps.triage.services import trail as message_trail
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -30,7 +31,7 @@ def index(request: SignedIn) -> HttpResponse:
     params = _params(request)
     page, wrong = None, None
     try:
-        wanted = TrailFilter.parse(params)
+        wanted = message_trail.parse(params)
         cursor = NumberCursor.parse(request.GET.get("cursor", ""))
         page = trail.find(wanted, cursor, sees_people=request.user.is_admin)
     except Invalid as invalid:
@@ -77,7 +78,7 @@ def _params(request: SignedIn) -> dict[str, str]:
 
 def _exported(request: SignedIn) -> Iterator[Entry]:
     request.user.principal.require_trail()
-    return trail.export(TrailFilter.parse(_params(request)))
+    return trail.export(message_trail.parse(_params(request)))
 
 
 def _file(

@@ -16,6 +16,7 @@ from apps.poison.query import Query
 from apps.team.rights import Principal, Scope
 from apps.triage.errors import NotTaken, Stale
 from apps.triage.models import Operation
+from apps.triage.querysets import ItemQuerySet
 from apps.triage.services import selection
 from apps.triage.services.selection import REASON_LIMIT, Ask, Route
 from apps.triage.states import CONFIRMED, State, Verb
@@ -127,6 +128,7 @@ def _confirm(
             **described(operation),
             "will_act": number,
             "problems": _problems(operation, number),
+            **only_message(operation.items.waiting(), number),
         },
     )
     return None
@@ -144,6 +146,13 @@ def _problems(operation: Operation, number: int) -> list[int]:
         found = operation.items.waiting().order_by(place).values_list(place, flat=True)
         problems = list(found.distinct()[: MOST_PROBLEMS + 1])
     return problems if len(problems) <= MOST_PROBLEMS else []
+
+
+def only_message(items: ItemQuerySet, number: int) -> dict[str, int | None]:
+    """Name the message of an operation on one, for the trail."""
+    if number != 1:
+        return {}
+    return {"message": items.values_list("poison_id", flat=True).first()}
 
 
 def _why_nothing_is_left(operation: Operation) -> str:

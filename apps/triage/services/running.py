@@ -50,7 +50,7 @@ from apps.poison.states import IN_FLIGHT, Outcome
 from apps.triage.errors import LockLost
 from apps.triage.models import Item, Operation
 from apps.triage.services import parcels
-from apps.triage.services.decision import described
+from apps.triage.services.decision import described, only_message
 from apps.triage.services.parcels import Parcel, Window, answered, is_unsent
 from apps.triage.states import SENDS, ItemState, State, Verb
 
@@ -392,6 +392,7 @@ class _Slice:
                 **described(self.operation),
                 "for": self.operation.actor,
                 "counts": {name: number for name, number in counts.items() if number},
+                **only_message(self.operation.items.all(), self.operation.total),
             },
         )
 

@@ -31,9 +31,10 @@ from apps.poison.query import Query
 from apps.team.models import User
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Operation
+from apps.triage.states import Verb
 from tests.integration.dashboard.conftest import SignIn
 from tests.reports import poisons
-from tests.triage import confirm, preview
+from tests.triage import confirm, preview, run
 
 pytestmark = pytest.mark.django_db
 
@@ -427,7 +428,28 @@ def test_a_problem_is_listed_with_the_operations_on_it(
         f"operation:{by_hand.pk}",
         f"operation:{by_problem.pk}",
     ]
-    assert f"requeued 1 message of problem {one.problem_id}" in pages[0]
+    assert f"requeued message {one.pk} of problem {one.problem_id}" in pages[0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_is_listed_with_the_operations_that_held_it(
+    reader: Client, now: datetime
+) -> None:
+    one, other = poisons(now, 2)
+    mine = confirm(ADMIN, preview(ADMIN, now, ids=(one.pk,), verb=Verb.DROP), now)
+    run(mine, now)
+    run(confirm(ADMIN, preview(ADMIN, now, ids=(other.pk,), verb=Verb.DROP), now), now)
+    written(Action.BODY_REVEALED, f"poison:{one.pk}", now)
+
+    page = page_of(reader, f"?subject=message:{one.pk}")
+    file = reader.get(f"/audit.ndjson?subject=message:{one.pk}").getvalue()
+
+    subjects = [Entry.objects.get(seq=seq).subject for seq in numbers(page)]
+    operation = f"operation:{mine.pk}"
+    assert subjects == [f"poison:{one.pk}", operation, operation]
+    assert f"anna dropped message {one.pk} of problem" in page
+    assert f"of anna on message {one.pk} finished" in page
+    assert len(file.splitlines()) == 3
 
 
 def test_a_problem_with_too_many_operations_is_refused_with_the_remedy(

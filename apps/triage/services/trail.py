@@ -1,0 +1,37 @@
+"""What of the trail is about a message: its own entries, and of its operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from apps.audit.filters import MOST_DECISIONS, TrailFilter
+from apps.core.errors import Invalid
+from apps.triage.models import Item
+
+MESSAGE: Final = re.compile(r"poison:(\d{1,18})", re.ASCII)
+
+
+def parse(params: Mapping[str, str]) -> TrailFilter:
+    """Read a filter of the trail; of a message, also the operations that held it.
+
+    Raises Invalid for the first bad parameter, and where the operations are too many.
+    """
+    wanted = TrailFilter.parse(params)
+    message = MESSAGE.fullmatch(wanted.subject or "")
+    if message is None:
+        return wanted
+    subjects = operations_on(int(message[1]), limit=MOST_DECISIONS + 1)
+    if len(subjects) > MOST_DECISIONS:
+        remedy = f"more than {MOST_DECISIONS:,} operations held it; ask for one"
+        raise Invalid("subject", remedy)
+    return replace(wanted, operations=tuple(subjects))
+
+
+def operations_on(message_id: int, *, limit: int) -> list[str]:
+    """Name the newest confirmed operations that held a message, as the trail does."""
+    items = Item.objects.filter(poison=message_id).exclude(operation__confirmed_at=None)
+    operations = items.values_list("operation_id", flat=True).order_by("-operation_id")
+    return [f"operation:{pk}" for pk in operations[:limit]]
