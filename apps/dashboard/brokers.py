@@ -18,6 +18,7 @@ from apps.brokers.services import convention_of_topic
 from apps.capture import watching
 from apps.capture.models import Mode
 from apps.core.errors import Invalid, PoisonwebError
+from apps.dashboard.forms import reason_in
 from apps.team.rights import Principal
 
 REASON_LIMIT = 1_000
@@ -105,7 +106,7 @@ class PoliciesForm:
             values={name: sent.get(name, "") for name in (*PLAIN, *limits)},
             options=sent.get("options", ""),
             host_json=sent.get("host_json", ""),
-            reason=sent.get("reason", ""),
+            reason=reason_in(sent),
         )
 
     @classmethod
@@ -152,7 +153,7 @@ class ModeForm:
         return cls(
             mode=Mode(mode),
             tee_queue=sent.get("tee_queue", ""),
-            reason=sent.get("reason", ""),
+            reason=reason_in(sent),
             queue=sent.get("queue", ""),
         )
 

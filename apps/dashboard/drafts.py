@@ -14,7 +14,7 @@ from django.http import QueryDict
 
 from apps.brokers.models import Topic
 from apps.core.errors import Absent, Invalid, PoisonwebError, Refused
-from apps.dashboard.forms import require_valid
+from apps.dashboard.forms import ReasonField, require_valid
 from apps.dashboard.selectors.skips import Words
 from apps.poison import matching, reading, skip_list
 from apps.poison.matching import Matcher, Preview
@@ -83,7 +83,7 @@ class SkipForm(forms.Form):
     lives = forms.ChoiceField(
         choices=[(name, label) for name, (label, _) in LIVES.items()]
     )
-    reason = forms.CharField(required=False, max_length=skip_list.REASON_LIMIT)
+    reason = ReasonField(required=False, max_length=skip_list.REASON_LIMIT)
     everything = forms.BooleanField(required=False)
     seen = forms.CharField(required=False, max_length=NAME_LIMIT)
 

@@ -38,6 +38,21 @@ class Ids(forms.TypedMultipleChoiceField):
         return text.isascii() and text.isdigit() and int(text[:20]) <= MAX_ID
 
 
+def one_line_break(text: str) -> str:
+    """Give a text with one sign for each end of a line: browsers send CRLF."""
+    return text.replace("\r\n", "\n")
+
+
+class ReasonField(forms.CharField):
+    def to_python(self, value: Any) -> str:
+        return one_line_break(super().to_python(value) or "")
+
+
+def reason_in(sent: QueryDict) -> str:
+    """Read the reason that a form sends, as it will be on record."""
+    return one_line_break(sent.get("reason") or "")
+
+
 def require_valid(form: forms.Form) -> None:
     """Raise Invalid for the first field that is wrong."""
     if not form.is_valid():
@@ -122,7 +137,7 @@ class DecisionForm(forms.Form):
 
     target_topic = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
     ordered = forms.BooleanField(required=False)
-    reason = forms.CharField(required=False, max_length=REASON_LIMIT)
+    reason = ReasonField(required=False, max_length=REASON_LIMIT)
     typed = forms.CharField(required=False, max_length=NAME_LIMIT)
     act = forms.ChoiceField(choices=[("confirm", "confirm"), ("look", "look")])
 

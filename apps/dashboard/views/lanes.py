@@ -23,6 +23,7 @@ from apps.dashboard.brokers import (
     field_of,
 )
 from apps.dashboard.doors import SignedIn, needs
+from apps.dashboard.forms import reason_in
 from apps.dashboard.selectors import samples, topics
 from apps.dashboard.views import errors
 from apps.team.rights import Scope
@@ -54,7 +55,7 @@ def pause(request: SignedIn, topic_id: int) -> HttpResponse:
         act = watching.resume if "resume" in request.POST else watching.pause
         act(
             topic=topic,
-            reason=checked(request.POST.get("reason", "")),
+            reason=checked(reason_in(request.POST)),
             principal=request.user.principal,
             now=clock.now(),
         )

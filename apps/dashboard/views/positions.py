@@ -15,6 +15,7 @@ from apps.core.errors import Invalid
 from apps.dashboard import curl
 from apps.dashboard import moves as forms
 from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.forms import reason_in
 from apps.dashboard.selectors import positions
 from apps.team.rights import Scope
 from apps.triage.services import moves
@@ -80,7 +81,7 @@ def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
         _, done = moves.move(
             position_id=position_id,
             wish=agreement.wish,
-            reason=request.POST.get("reason", ""),
+            reason=reason_in(request.POST),
             fence="fence" in request.POST,
             principal=principal,
             now=clock.now(),
@@ -149,7 +150,7 @@ def _review(
         "position": position,
         "held": review.is_held(clock.now()),
         "token": forms.seal(review, request.user.principal),
-        "reason": request.POST.get("reason", ""),
+        "reason": reason_in(request.POST),
         "wrong": refusal if isinstance(refusal, Invalid) else None,
         "changed": "" if isinstance(refusal, Invalid | None) else str(refusal),
         "curl": curl.post(request, path, {**ask, "dry_run": True}),

@@ -16,6 +16,7 @@ from apps.core.errors import Invalid, Refused
 from apps.dashboard import curl, removals
 from apps.dashboard.brokers import checked, field_of
 from apps.dashboard.doors import SignedIn, needs
+from apps.dashboard.forms import reason_in
 from apps.dashboard.selectors import topics
 from apps.dashboard.views import errors
 from apps.team.rights import Scope
@@ -46,7 +47,7 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
         token = request.POST.get("token", "")
         removing.remove_topics(
             topics=removals.agreed(token, _name(topic), principal),
-            reason=checked(request.POST.get("reason", "")),
+            reason=checked(reason_in(request.POST)),
             principal=principal,
             now=clock.now(),
         )
@@ -66,7 +67,7 @@ def _remove_broker(request: SignedIn, broker: Broker) -> int:
     principal, now = request.user.principal, clock.now()
     token = request.POST.get("token", "")
     agreed = removals.agreed(token, _name(broker), principal)
-    reason = checked(request.POST.get("reason", ""))
+    reason = checked(reason_in(request.POST))
     if "others" in request.POST:
         removing.remove_topics(
             topics=agreed, reason=reason, principal=principal, now=now
@@ -112,7 +113,7 @@ def _asked(
         **context,
         "found": found,
         "token": removals.seal(_name(of), found.going, request.user.principal),
-        "reason": request.POST.get("reason", ""),
+        "reason": reason_in(request.POST),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
     }

@@ -11,7 +11,7 @@ from apps.core.errors import Invalid, Refused
 from apps.dashboard import asks, curl, drafts
 from apps.dashboard.doors import SignedIn, needs, show
 from apps.dashboard.drafts import Draft, Seen, SkipForm
-from apps.dashboard.forms import SkipsForm
+from apps.dashboard.forms import SkipsForm, reason_in
 from apps.dashboard.paging import Cursor
 from apps.dashboard.selectors import skips
 from apps.dashboard.views import errors
@@ -69,7 +69,7 @@ def remove(request: SignedIn, skip_id: int) -> HttpResponse:
     if request.method != "POST":
         return redirect("skip", skip_id)  # somebody reloads the page of a refusal
     principal, now = request.user.principal, clock.now()
-    reason = request.POST.get("reason", "")
+    reason = reason_in(request.POST)
     try:
         skips.one(skip_id, principal, now=now)
         drafts.check_reason(reason)
@@ -120,7 +120,7 @@ def _detail(
         "found": skips.one(skip_id, principal, now=clock.now()),
         "may_skip": principal.may(Scope.SKIPS_WRITE),
         "wrong": wrong,
-        "reason": request.POST.get("reason", ""),
+        "reason": reason_in(request.POST),
         "curl": curl.delete(request, f"{API}/{skip_id}"),
     }
     status = errors.status_of(wrong) if wrong else 200

@@ -11,6 +11,7 @@ import pytest
 from django.http import HttpResponse
 from django.test import Client
 
+from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
 from apps.brokers.services import RoutingPublisher
 from apps.core import clock
@@ -155,6 +156,18 @@ def test_problems_are_taken_as_their_list_showed_them(
     assert set(both.items.values_list("poison_id", flat=True)) == {one.pk, two.pk}
     assert single.query == f"is:open problem:{one.problem_id}"
     assert "Requeue 1 message</button>" in page
+
+
+def test_the_end_of_a_line_of_a_reason_is_one_sign(anna: Client, now: datetime) -> None:
+    longest = "a\r\n" * 500
+    (poison,) = poisons(now, 1)
+    operation, _ = look(anna, "drop", ids=ids(poison))
+
+    done = confirm(anna, operation, reason=longest)
+
+    assert done.status_code == 302
+    entry = Entry.objects.get(action="operation.confirmed")
+    assert entry.reason == ("a\n" * 500).strip()
 
 
 def test_a_drop_needs_a_reason(anna: Client, now: datetime) -> None:
