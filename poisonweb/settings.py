@@ -69,6 +69,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "apps.team.middleware.IdleSessionMiddleware",
     "apps.team.middleware.SignInRequiredMiddleware",
@@ -143,6 +144,9 @@ MFA_TOTP_ISSUER = f"Poisonweb {ENV.environment}"
 ACCOUNT_EMAIL_VERIFICATION = "none"
 SOCIALACCOUNT_ADAPTER = "apps.team.openid.ProviderAdapter"
 LOGIN_URL = "sign-in"
+# What was done is said once, on the next page; in a signed cookie, for reading a page
+# writes nothing. The app is not installed: allauth would send messages of its own.
+MESSAGE_STORAGE = "django.contrib.messages.storage.cookie.CookieStorage"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "sign-in"
 

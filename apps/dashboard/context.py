@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from django.conf import settings
+from django.contrib.messages import get_messages
 from django.http import HttpRequest
 
 from apps.core.requests import request_id
@@ -36,4 +37,6 @@ def shell(request: HttpRequest) -> dict[str, Any]:
         # Callables: a page without the bar must not ask the database for them.
         "running_operations": partial(_running, request),
         "may_act": partial(_may_act, request),
+        # What was done by the form that led here; said once, by a whole page.
+        "said": partial(get_messages, request),
     }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
-from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.brokers import adapters, allow_list, reaching, registering
@@ -22,6 +21,14 @@ from apps.dashboard.views import errors
 from apps.team.rights import Scope
 
 API = "/api/v1/brokers"
+ADDED = "It is added. See whether it answers, then which dead-letter queues it has."
+OBSERVED = (
+    "Observed from now on: {:,}. Nothing is removed from their dead-letter queues."
+)
+NOTHING_OBSERVED = (
+    "Nothing new to observe: what you chose is observed already, or is only known here "
+    "now, for it has no dead-letter queue of its own."
+)
 
 
 @require_safe
@@ -68,7 +75,8 @@ def new(request: SignedIn) -> HttpResponse:
         broker = form.add(request.user.principal, now=clock.now())
     except Invalid as wrong:
         return _form(request, form, wrong=wrong)
-    return redirect(f"{reverse('broker', args=[broker.pk])}?added=1")
+    messages.success(request, ADDED)
+    return redirect("broker", broker.pk)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -116,8 +124,11 @@ def observe(request: SignedIn, broker_id: int) -> HttpResponse:
         number = _observe(request, broker)
     except (Invalid, Refused, Unavailable) as wrong:
         return _discover(request, broker, wrong=wrong)
-    place = reverse("broker", args=[broker_id])
-    return redirect(f"{place}?{urlencode({'observed': number})}")
+    if number:
+        messages.success(request, OBSERVED.format(number))
+    else:
+        messages.info(request, NOTHING_OBSERVED)
+    return redirect("broker", broker_id)
 
 
 def _observe(request: SignedIn, broker: Broker) -> int:
@@ -151,9 +162,6 @@ def _detail(
         "broker": found.row.broker,
         "may_write": principal.may(Scope.BROKERS_WRITE),
         "reached": reached,
-        "was_added": "added" in request.GET,
-        "observed": request.GET.get("observed", "")[:9],
-        "removed": request.GET.get("removed", "")[:9],
         "curl": curl.post(request, f"{API}/{broker_id}/test", {}),
     }
     return render(request, "brokers/detail.html", context)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
@@ -21,7 +21,6 @@ from apps.team import services
 def index(request: SignedIn) -> HttpResponse:
     context = {
         "found": people.keys(now=clock.now()),
-        "was_revoked": "revoked" in request.GET,
     }
     return render(request, "keys/list.html", context)
 
@@ -47,10 +46,13 @@ def revoke(request: SignedIn, key_id: int) -> HttpResponse:
     row = people.key(key_id, now=clock.now())
     if request.method != "POST":
         return render(request, "keys/revoke.html", {"row": row, "key": row.key})
-    services.revoke_api_key(
-        name=row.key.name, actor=request.user.principal.actor, now=clock.now()
-    )
-    return redirect(f"{reverse('keys')}?revoked=1")
+    name, actor = row.key.name, request.user.principal.actor
+    if services.revoke_api_key(name=name, actor=actor, now=clock.now()):
+        said = f"The key {name} is revoked: its next request is refused."
+        messages.success(request, said)
+    else:
+        messages.info(request, f"The key {name} was revoked before.")
+    return redirect("keys")
 
 
 def _new(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from http import HTTPStatus
 from math import ceil
 
+from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
@@ -49,7 +49,7 @@ def password(request: SignedIn) -> HttpResponse:
         )
     except (Invalid, TooManySignIns) as wrong:
         return _page(request, wrong)
-    return _to("password")
+    return _to(request, "password")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -61,18 +61,19 @@ def end_sessions(request: SignedIn) -> HttpResponse:
     user, now = request.user, clock.now()
     if "others" in request.POST:
         own_account.end_other_sessions(request, username=user.username, now=now)
-        return _to("others")
+        return _to(request, "others")
     sessions.end_session(
         user=user,
         mark=request.POST.get("mark", ""),
         actor=user.principal.actor,
         now=now,
     )
-    return _to("session")
+    return _to(request, "session")
 
 
-def _to(done: str) -> HttpResponse:
-    return redirect(f"{reverse('account')}?done={done}")
+def _to(request: SignedIn, done: str) -> HttpResponse:
+    messages.success(request, DONE[done])
+    return redirect("account")
 
 
 def _page(request: SignedIn, wrong: PoisonwebError | None = None) -> HttpResponse:
@@ -84,7 +85,6 @@ def _page(request: SignedIn, wrong: PoisonwebError | None = None) -> HttpRespons
         "may": ROLES[Role(user.role)],
         "sessions": found[: people.MOST_SESSIONS],
         "number": len(found),
-        "done": DONE.get(request.GET.get("done", "")),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
     }

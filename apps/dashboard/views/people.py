@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
@@ -24,6 +24,7 @@ from apps.team import services
 from apps.team.models import User
 
 DONE = {
+    "same": "is as before: nothing was changed.",
     "added": "is added, and can sign in now.",
     "rights": "has these rights from the next page on.",
     "disabled": "is disabled and signed out everywhere.",
@@ -50,7 +51,7 @@ def new(request: SignedIn) -> HttpResponse:
         user = form.add(actor=request.user.principal.actor, now=clock.now())
     except Invalid as wrong:
         return _new(request, form, wrong)
-    return _to(user, "added")
+    return _to(request, user, "added")
 
 
 @require_safe
@@ -64,7 +65,7 @@ def detail(request: SignedIn, user_id: int) -> HttpResponse:
 def rights(request: SignedIn, user_id: int) -> HttpResponse:
     row = people.person(user_id, now=clock.now())
     if request.method != "POST":
-        return _to(row.user)
+        return redirect("person", user_id)
     form = RightsForm(request.POST)
     try:
         user = form.save(row.user, actor=request.user.principal.actor, now=clock.now())
@@ -72,7 +73,8 @@ def rights(request: SignedIn, user_id: int) -> HttpResponse:
         return _detail(request, row, form=form, wrong=wrong)
     if _is_own(request, user) and not user.is_admin:
         return redirect("account")
-    return _to(user, "rights")
+    same = (user.role, user.reads_bodies) == (row.user.role, row.user.reads_bodies)
+    return _to(request, user, "same" if same else "rights")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -81,7 +83,7 @@ def active(request: SignedIn, user_id: int) -> HttpResponse:
     """Disable a person, or enable one again."""
     row = people.person(user_id, now=clock.now())
     if request.method != "POST":
-        return _to(row.user)
+        return redirect("person", user_id)
     enable = "enable" in request.POST
     try:
         services.alter_user(
@@ -92,7 +94,9 @@ def active(request: SignedIn, user_id: int) -> HttpResponse:
         )
     except Refused as wrong:
         return _detail(request, row, wrong=wrong)
-    return _to(row.user, "enabled" if enable else "disabled")
+    if row.user.is_active == enable:
+        return _to(request, row.user, "same")
+    return _to(request, row.user, "enabled" if enable else "disabled")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -100,7 +104,7 @@ def active(request: SignedIn, user_id: int) -> HttpResponse:
 def password(request: SignedIn, user_id: int) -> HttpResponse:
     row = people.person(user_id, now=clock.now())
     if request.method != "POST":
-        return _to(row.user)
+        return redirect("person", user_id)
     try:
         services.set_password(
             user=row.user,
@@ -110,7 +114,7 @@ def password(request: SignedIn, user_id: int) -> HttpResponse:
         )
     except Invalid as wrong:
         return _detail(request, row, wrong=wrong)
-    return _to(row.user, "password")
+    return _to(request, row.user, "password")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -118,18 +122,19 @@ def password(request: SignedIn, user_id: int) -> HttpResponse:
 def end_sessions(request: SignedIn, user_id: int) -> HttpResponse:
     row = people.person(user_id, now=clock.now())
     if request.method != "POST":
-        return _to(row.user)
+        return redirect("person", user_id)
     services.end_sessions(
         username=row.user.username,
         actor=request.user.principal.actor,
         now=clock.now(),
     )
-    return _to(row.user, "sessions")
+    return _to(request, row.user, "sessions")
 
 
-def _to(user: User, done: str = "") -> HttpResponse:
-    place = reverse("person", args=[user.pk])
-    return redirect(f"{place}?done={done}" if done else place)
+def _to(request: SignedIn, user: User, done: str) -> HttpResponse:
+    say = messages.info if done == "same" else messages.success
+    say(request, f"{user.username} {DONE[done]}")
+    return redirect("person", user.pk)
 
 
 def _is_own(request: SignedIn, user: User) -> bool:
@@ -162,7 +167,6 @@ def _detail(
         "is_own": _is_own(request, row.user),
         "form": form or RightsForm.of(row.user),
         "roles": ROLES.items(),
-        "done": DONE.get(request.GET.get("done", "")),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
     }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
-from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods
 
 from apps.brokers import registering
@@ -33,7 +32,11 @@ def broker(request: SignedIn, broker_id: int) -> HttpResponse:
         number = _remove_broker(request, broker)
     except (Refused, Invalid) as wrong:
         return _broker(request, broker, wrong=wrong)
-    return _at(broker, number) if "others" in request.POST else redirect("brokers")
+    return (
+        _at(request, broker, number)
+        if "others" in request.POST
+        else redirect("brokers")
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -53,13 +56,14 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
         )
     except (Refused, Invalid) as wrong:
         return _topic(request, topic, wrong=wrong)
-    return _at(topic.broker, 1) if topic.broker else redirect("topics")
+    return _at(request, topic.broker, 1) if topic.broker else redirect("topics")
 
 
-def _at(broker: Broker, number: int) -> HttpResponse:
+def _at(request: SignedIn, broker: Broker, number: int) -> HttpResponse:
     """Lead to a broker that stays, and tell how many of its topics went."""
-    place = reverse("broker", args=[broker.pk])
-    return redirect(f"{place}?{urlencode({'removed': number})}")
+    said = f"Removed: {number:,}. What is at the broker stays there."
+    messages.success(request, said)
+    return redirect("broker", broker.pk)
 
 
 def _remove_broker(request: SignedIn, broker: Broker) -> int:

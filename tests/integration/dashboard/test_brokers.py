@@ -88,11 +88,13 @@ def test_a_broker_is_added_and_its_secret_is_on_no_page(
     paths = [place, "/brokers", f"/brokers/{broker.pk}/edit", "/audit", "/topics"]
 
     pages = [get(admin, path) for path in paths]
+    again = get(admin, f"{place}?added=1&observed=7&removed=7")
 
-    assert place == f"/brokers/{broker.pk}?added=1"
+    assert place == f"/brokers/{broker.pk}"
     assert secrets.revealed(broker.url) == redis_url
     assert [p for p in pages if password_of(redis_url) in p or broker.url in p] == []
     assert "It is added." in words(pages[0])
+    assert not re.search("It is added|Observed from now|Removed:", words(again))
     assert "kept, sealed" in words(pages[1])
 
 
@@ -165,7 +167,7 @@ def test_a_broker_whose_client_is_gone_says_so_once_and_offers_nothing_that_need
     broker = Broker.objects.create(name="a", kind="absent", url="env:BROKER_NOWHERE")
 
     pages = [
-        get(admin, f"/brokers/{broker.pk}?added=1"),
+        get(admin, f"/brokers/{broker.pk}"),
         post(admin, f"/brokers/{broker.pk}/test", 200),
     ]
 
@@ -345,7 +347,7 @@ def test_a_queue_of_the_convention_is_observed_before_it_is_made(
     assert "leaves no room for -poison" in words(page)
     assert "bills-poison looks like one itself" in words(page)
     assert "No dead-letter queue is left to watch" in words(page)
-    assert place.endswith("?observed=1")
+    assert "Observed from now on: 1." in words(get(admin, place))
     lane = Lane.objects.select_related("topic").get()
     assert (lane.mode, lane.topic.dead_letter_queue) == ("observe", "orders-poison")
     queues = dict(Topic.objects.values_list("name", "dead_letter_queue"))
@@ -359,9 +361,10 @@ def test_all_with_a_dead_letter_queue_are_observed_at_once(
         stream.xadd(name, {"body": b"1"})
     path = f"/brokers/{ours.pk}/observe"
 
-    places = [post(admin, path, 302, everything="1") for _ in "ab"]
+    said = [words(get(admin, post(admin, path, 302, everything="1"))) for _ in "ab"]
 
-    assert [place.partition("?")[2] for place in places] == ["observed=2", "observed=0"]
+    assert "Observed from now on: 2." in said[0]
+    assert "Nothing new to observe" in said[1]
     assert set(Lane.objects.values_list("topic__name", flat=True)) == {
         "orders",
         "bills",

@@ -163,7 +163,8 @@ def test_a_revoked_key_is_refused_at_once(admin: Client, now: datetime) -> None:
     answer = form_on(page, button="Revoke ci").press(admin)
 
     assert (before, looked, asked(made.secret)) == (200, 200, 401)
-    assert "The key is revoked" in words(admin.get(answer["Location"]))
+    assert "is revoked: its next request" in words(admin.get(answer["Location"]))
+    assert "next request" not in words(admin.get("/keys?revoked=1"))
     again = admin.post(f"/keys/{made.key.pk}/revoke")
     assert again.status_code == 302
     [entry] = Entry.objects.filter(action="api_key.revoked")

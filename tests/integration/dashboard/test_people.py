@@ -97,7 +97,7 @@ def test_a_person_is_added_and_can_sign_in(admin: Client) -> None:
     answer = form.press(admin, **NEW)
 
     vera = User.objects.get(username="vera")
-    assert answer["Location"] == f"/people/{vera.pk}?done=added"
+    assert answer["Location"] == f"/people/{vera.pk}"
     assert (vera.role, vera.reads_bodies) == ("viewer", True)
     assert "is added, and can sign in now" in words(admin.get(answer["Location"]))
     assert signed_in().get("/help").status_code == 200
@@ -155,10 +155,25 @@ def test_rights_are_changed(admin: Client, vera: User) -> None:
 
     vera.refresh_from_db()
     assert form.values["role"] == "viewer"
-    assert answer["Location"] == f"/people/{vera.pk}?done=rights"
+    assert answer["Location"] == f"/people/{vera.pk}"
     assert (vera.role, vera.reads_bodies) == ("operator", True)
     [entry] = entries("user.altered")
     assert (entry.actor, entry.source) == ("user:adminFalse", "ui")
+
+
+def test_what_was_done_is_said_once_and_by_no_address(
+    admin: Client, vera: User
+) -> None:
+    here = f"/people/{vera.pk}"
+    form = form_on(admin.get(here), button=">Save<")
+
+    same = words(admin.get(form.press(admin)["Location"]))
+    changed = words(admin.get(form.press(admin, role="operator")["Location"]))
+    forged = words(admin.get(f"{here}?done=disabled"))
+
+    assert "vera is as before: nothing was changed." in same
+    assert "vera has these rights from the next page on." in changed
+    assert not re.search("as before|from the next page|vera is disabled", forged)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +219,7 @@ def test_who_is_disabled_is_signed_out_until_they_are_enabled(
     enabled = admin.post(enabling.action, {"enable": "1"})
 
     assert [ended.status_code, refused.status_code] == [302, 302]
-    assert enabled["Location"] == f"/people/{vera.pk}?done=enabled"
+    assert enabled["Location"] == f"/people/{vera.pk}"
     assert client.get("/help").status_code == 302
     assert signed_in().get("/help").status_code == 200
 
@@ -219,7 +234,7 @@ def test_a_new_password_ends_their_sessions(admin: Client, vera: User) -> None:
 
     assert weak.status_code == 422
     assert is_marked(weak.content.decode(), "password")
-    assert answer["Location"] == f"/people/{vera.pk}?done=password"
+    assert answer["Location"] == f"/people/{vera.pk}"
     assert (kept, client.get("/help").status_code) == (200, 302)
     assert User.objects.get(pk=vera.pk).check_password("another horse")
     [entry] = entries("user.password_set")
