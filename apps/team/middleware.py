@@ -6,16 +6,26 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
+from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth.middleware import LoginRequiredMiddleware
 from django.contrib.auth.models import AnonymousUser
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
 from apps.core import clock
 from apps.team import second_factor_session, sessions
 from apps.team.models import User
+
+# The form that carries out a preview, and the page that it is on.
+CONFIRMS, PREVIEWS = "confirm", "preview"
+# What was typed stays in the address while somebody signs in; servers bound addresses.
+LONGEST_KEPT = 2_000
 
 Handler = Callable[[HttpRequest], HttpResponse]
 
@@ -39,9 +49,31 @@ class SignInRequiredMiddleware(LoginRequiredMiddleware):
         if not getattr(view_func, "login_required", True):
             return None
         refusal = super().process_view(request, view_func, view_args, view_kwargs)
+        if refusal is not None and request.method == "POST":
+            return _ask_again(request)
         if refusal is None and _has_to_add_a_factor(request):
             return redirect("second-factor")
         return refusal
+
+
+def _ask_again(request: HttpRequest) -> HttpResponse:
+    """Say that a form did nothing, and lead back to the page that it was on."""
+    messages.warning(request, "Your session ended: nothing was done. Sign in again.")
+    return redirect_to_login(_page_of_form(request), reverse(settings.LOGIN_URL))
+
+
+def _page_of_form(request: HttpRequest) -> str:
+    wanted = request.resolver_match
+    if wanted is not None and wanted.url_name == CONFIRMS:
+        # A refused form stays at its own address, where nothing is to be had.
+        names = ("token", "back", "reason")
+        kept = urlencode({name: request.POST.get(name, "") for name in names})
+        if len(kept) <= LONGEST_KEPT:
+            return f"{reverse(PREVIEWS)}?{kept}"
+    page = urlsplit(request.META.get("HTTP_REFERER", ""))
+    if page.netloc != request.get_host():
+        return reverse(settings.LOGIN_REDIRECT_URL)
+    return urlunsplit(("", "", page.path, page.query, ""))
 
 
 def _has_to_add_a_factor(request: HttpRequest) -> bool:

@@ -174,7 +174,9 @@ def _preview(
         "wrong": wrong,
         "changed": changed,
         "before": before,
-        "reason": request.POST.get("reason", found.operation.reason),
+        "reason": request.POST.get("reason")
+        or request.GET.get("reason")  # typed before a session ended
+        or found.operation.reason,
         "route": _posted_route(request) if wrong else Route.of(found.operation),
         "back": asks.back(request),
         "curl": curl.post(request, "/api/v1/operations/preview", found.as_asked),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from django.http import HttpResponse
@@ -17,6 +18,7 @@ from apps.brokers.services import RoutingPublisher
 from apps.core import clock
 from apps.poison.models import Poison
 from apps.poison.states import State
+from apps.team.models import User
 from apps.team.rights import Role
 from apps.triage.models import Operation
 from apps.triage.services import running
@@ -168,6 +170,44 @@ def test_the_end_of_a_line_of_a_reason_is_one_sign(anna: Client, now: datetime) 
     assert done.status_code == 302
     entry = Entry.objects.get(action="operation.confirmed")
     assert entry.reason == ("a\n" * 500).strip()
+
+
+def test_a_session_that_ended_says_so_and_leads_back_to_the_preview(
+    anna: Client, now: datetime
+) -> None:
+    (poison,) = poisons(now, 1)
+    operation, _ = look(anna, "drop", ids=ids(poison))
+    user = User.objects.get()
+    anna.logout()
+
+    asked = confirm(anna, operation, reason="too old", back="/problems")
+    page = anna.get(asked["Location"]).content.decode()
+    again = anna.get(asked["Location"]).content.decode()
+    anna.force_login(user)
+    (place,) = parse_qs(urlsplit(asked["Location"]).query)["next"]
+    preview = anna.get(place).content.decode()
+
+    assert "Your session ended: nothing was done." in page
+    assert "session ended" not in again
+    assert "too old</textarea>" in preview
+    assert f'value="{operation.token}"' in preview
+    assert 'value="/problems"' in preview
+
+
+@pytest.mark.parametrize(
+    ("referer", "wanted"),
+    [
+        ("http://testserver/skips/new?topic=a", "/skips/new?topic=a"),
+        ("http://elsewhere/skips/new", "/"),
+        ("", "/"),
+    ],
+)
+def test_after_a_session_ended_a_form_leads_back_to_its_own_page(
+    referer: str, wanted: str
+) -> None:
+    asked = Client().post("/skips/new", {}, headers={"referer": referer})
+
+    assert parse_qs(urlsplit(asked["Location"]).query)["next"] == [wanted]
 
 
 def test_a_drop_needs_a_reason(anna: Client, now: datetime) -> None:
