@@ -73,7 +73,7 @@ def _page_of_form(request: HttpRequest) -> str:
     page = urlsplit(request.META.get("HTTP_REFERER", ""))
     if page.netloc != request.get_host():
         return reverse(settings.LOGIN_REDIRECT_URL)
-    return urlunsplit(("", "", page.path, page.query, ""))
+    return str(urlunsplit(("", "", page.path, page.query, "")))
 
 
 def _has_to_add_a_factor(request: HttpRequest) -> bool:

@@ -411,7 +411,7 @@ def test_prepare_makes_the_role_and_gives_it_its_rights(
 
 def newest_migration(app: str) -> str:
     [(_, name)] = MigrationLoader(connection).graph.leaf_nodes(app)
-    return name
+    return str(name)
 
 
 def test_only_the_owner_can_prepare_what_is_to_be_migrated(
