@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from apps.capture import suspicions
+from apps.capture.models import Guard as GuardRow
 from apps.core import clock
 from apps.poison.models import Poison, Skip
 from poisonguard import BreakerPolicy, Guard, Outcome, RetryPolicy
@@ -123,6 +124,7 @@ def test_no_good_message_is_passed_over(
 ) -> None:
     one = consumer("sick", sick(share), breaker=BreakerPolicy(pause=0.5), hold_for=0.1)
     two = consumer("healthy", healthy)
+    eventually(lambda: GuardRow.objects.count() == 2)
     messages = [message(number) for number in range(int(pace * seconds / 60))]
 
     def feed(one_or_two: Consumer) -> None:
@@ -154,6 +156,7 @@ def test_no_good_message_is_passed_over(
 def test_what_is_bad_for_two_is_passed_over_by_the_third(consumer: Make) -> None:
     one, two = consumer("one", fails), consumer("two", fails)
     three = consumer("three", healthy)
+    eventually(lambda: GuardRow.objects.count() == 3)
     # Who has handled nothing yet says nothing against a message.
     for each in (one, two, three):
         each.guard.handle(message(1), healthy)
