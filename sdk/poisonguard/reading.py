@@ -50,16 +50,26 @@ class Reading:
 
     @cached_property
     def bookmark(self) -> str:
-        text = self._identifying("bookmark", str)
-        if text is None and self._is_described:
+        """Return the broker's id; what has none is told apart by its body."""
+        text = self._own_bookmark
+        if text:
+            return _fitting(text)
+        if text is not None:
+            return f"sha256:{_digest(self.body)}"
+        if self._is_described:
             # Its description may be that of others too, and is no name.
             return f"unreadable-{uuid4()}"
-        return _fitting(text) if text else f"unreadable-{_digest(self.body)}"
+        return f"unreadable-{_digest(self.body)}"
+
+    @cached_property
+    def _own_bookmark(self) -> str | None:
+        text: str | None = self._identifying("bookmark", str)
+        return text
 
     @cached_property
     def number(self) -> int:
         number: int | None = self._identifying("number", int)
-        if number is None or not 0 < number < NUMBERS_END:
+        if number is None or not 0 < number < NUMBERS_END or self._own_bookmark == "":
             return number_of(self.message_id or self.bookmark)
         return number
 

@@ -46,7 +46,7 @@ class Reader(ABC):
 
     @abstractmethod
     def bookmark(self, message: Any) -> str:
-        """Return the broker's own id of the message in its topic."""
+        """Return the broker's own id of the message in its topic, "" if it has none."""
 
     @abstractmethod
     def body(self, message: Any) -> bytes:
@@ -73,14 +73,15 @@ class Reader(ABC):
     def numbering(self, skipped: Container[str]) -> Callable[[Any], int]:
         """Make what numbers an ordinary message, and gives 0 to any other.
 
-        Another one is redriven, or its bookmark is among the skipped. A reader that is
-        worth the trouble makes a function that tells all this in one go, and fast.
+        Another one is redriven, has no bookmark, or one that is among the skipped. A
+        reader that is worth the trouble tells all this in one go, and fast.
         """
         glance = self.glance
 
         def number(message: Any) -> int:
             bookmark, number, redriven = glance(message)
-            return 0 if redriven or bookmark in skipped else number
+            is_ordinary = bookmark and not redriven and bookmark not in skipped
+            return number if is_ordinary else 0
 
         return number
 

@@ -49,8 +49,8 @@ class PlainReader(Reader):
         def number(message: Mapping[str, Any]) -> int:
             bookmark = message[name]
             if type(bookmark) is not str:
-                bookmark = str(bookmark)
-            if bookmark in skipped:
+                bookmark = _text(bookmark)
+            if not bookmark or bookmark in skipped:
                 return 0
             if "headers" in message:
                 headers = message["headers"]
@@ -64,8 +64,7 @@ class PlainReader(Reader):
         return number
 
     def bookmark(self, message: Mapping[str, Any]) -> str:
-        value = message[self._bookmark]
-        return value if type(value) is str else str(value)
+        return _text(message[self._bookmark]) or ""
 
     def number(self, message: Mapping[str, Any]) -> int:
         if self._seq is not None:
