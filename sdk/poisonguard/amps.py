@@ -33,6 +33,7 @@ from poisonguard.ending import end_process
 from poisonguard.errors import GuardError, Misconfigured, StartTimeout, Stopping
 from poisonguard.outcome import Outcome
 from poisonguard.positions import IN_FLIGHT_LIMIT, Resume
+from poisonguard.readers.amps import refuse_borrowed
 from poisonguard.skips import Fence
 
 if TYPE_CHECKING:
@@ -453,12 +454,19 @@ def _log_error(error: Any) -> None:
 
 def _bookmark_of(message: Any) -> str:
     try:
-        return str(message.get_bookmark() or "")
+        bookmark = str(message.get_bookmark() or "")
     except AttributeError:
         raise Misconfigured(
             f"MisterYuck takes messages of the AMPS client, not {type(message)!r}:"
             " pass it to the client's subscribe."
         ) from None
+    try:
+        refuse_borrowed(message)
+    except Misconfigured as reason:
+        # Whoever hands messages to other threads may never look at what is raised.
+        log.error("%s is not handled: %s", bookmark, reason)  # noqa: TRY400
+        raise
+    return bookmark
 
 
 def _why(error: BaseException) -> str:

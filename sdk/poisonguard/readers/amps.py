@@ -1,16 +1,23 @@
 """Messages as the AMPS Python client hands them to a handler.
 
-The client uses one message object for all of them: everything is copied out of it at
-once, and nothing of it is kept.
+The client uses one message object for all of them, on the thread that receives: there,
+everything is copied out of it at once. Whoever hands a message to another thread, or
+keeps it, takes `copy.deepcopy(message)` first; the object itself is refused there.
 """
 
 from __future__ import annotations
 
+import copy
+import ctypes
 import re
+import threading
+from collections.abc import Callable, Container
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
-from poisonguard.readers import Reader
+from poisonguard.errors import Misconfigured
+from poisonguard.readers import Reader, number_of
 
 SEQ_LIMIT = 2**63 - 2
 _BOOKMARK = re.compile("([0-9]+)[|]([0-9]{1,20})[|]")
@@ -21,10 +28,31 @@ class AmpsReader(Reader):
 
     replays = True
 
+    def numbering(self, skipped: Container[str]) -> Callable[[Any], int]:
+        thread = _thread
+
+        def number(message: Any) -> int:
+            if not thread.is_clients and is_clients_own(message):
+                return 0
+            bookmark = self.bookmark(message)
+            return 0 if bookmark in skipped else number_of(bookmark)
+
+        return number
+
+    def number(self, message: Any) -> int:
+        refuse_borrowed(message)
+        return super().number(message)
+
     def bookmark(self, message: Any) -> str:
-        told = message.get_bookmark()
+        try:
+            bookmark = message.get_bookmark()
+        except AttributeError:
+            raise Misconfigured(
+                f"An AmpsReader reads messages of the AMPS client, not {type(message)}:"
+                " give the guard the reader of your client."
+            ) from None
         # Outside of a bookmark subscription nothing but its body tells a message apart.
-        return str(told) if told else f"sha256:{sha256(self.body(message)).hexdigest()}"
+        return bookmark or f"sha256:{sha256(self.body(message)).hexdigest()}"
 
     def body(self, message: Any) -> bytes:
         return bytes(message.get_data_raw())
@@ -36,3 +64,50 @@ class AmpsReader(Reader):
     def seq(self, message: Any) -> int | None:
         found = _BOOKMARK.match(self.bookmark(message))
         return min(int(found[2]), SEQ_LIMIT) if found else None
+
+
+def refuse_borrowed(message: Any) -> None:
+    """Raise where a message is the client's own, and the thread is not."""
+    if not _thread.is_clients and is_clients_own(message):
+        raise Misconfigured(
+            "The AMPS client uses this message object for the next message, too: hand"
+            " another thread a copy.deepcopy(message) of it, made in the handler."
+        )
+
+
+def is_clients_own(message: Any) -> bool:
+    """Tell the object that the client uses again from a copy, and from a stream's."""
+    kind: Any = type(message)
+    return _says_whose(kind) and not _owns(message)
+
+
+class _Thread(threading.local):
+    """Knows of each thread whether it is a client's, which Python has not started."""
+
+    def __init__(self) -> None:
+        # Python makes a stand-in for a thread that it comes to know by a call from C.
+        self.is_clients = isinstance(
+            threading.current_thread(),
+            threading._DummyThread,  # noqa: SLF001
+        )
+
+
+_thread = _Thread()
+
+# A message is the two words of each object, a pointer, and whether it is to be deleted
+# with the object. No method of the client tells that, so it is read there.
+_MESSAGE_SIZE, _OWNS_AT = 32, 24
+_byte_at = ctypes.c_uint8.from_address
+
+
+def _owns(message: Any) -> bool:
+    return bool(_byte_at(id(message) + _OWNS_AT).value)
+
+
+@cache
+def _says_whose(kind: Any) -> bool:
+    """Tell whether messages of this type are kept as we know them."""
+    if kind.__module__ != "AMPS" or kind.__basicsize__ != _MESSAGE_SIZE:
+        return False
+    message = kind()
+    return _owns(message) and _owns(copy.deepcopy(message))
