@@ -33,7 +33,7 @@ from poisonguard.ending import end_process
 from poisonguard.errors import GuardError, Misconfigured, StartTimeout, Stopping
 from poisonguard.outcome import Outcome
 from poisonguard.positions import IN_FLIGHT_LIMIT, Resume
-from poisonguard.readers.amps import refuse_borrowed
+from poisonguard.readers.amps import refuse_borrowed, text_of
 from poisonguard.skips import Fence
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ class BookmarkStore:
     def is_discarded(self, message: Any) -> bool:
         """Tell whether a message was settled before; the client drops it then."""
         sub_id = message.get_sub_id()
-        self._make_known(sub_id, message.get_topic())
-        places = _places(message.get_bookmark())
+        self._make_known(sub_id, text_of(message.get_topic))
+        places = _places(text_of(message.get_bookmark))
         if len(places) != 1:
             return False
         self._positions.arrived(sub_id, *places[0])
@@ -121,9 +121,9 @@ class BookmarkStore:
 
     def log(self, message: Any) -> int:
         """Note that a message came; wait while too many are unsettled."""
-        sub_id, topic = message.get_sub_id(), message.get_topic() or None
+        sub_id, topic = message.get_sub_id(), text_of(message.get_topic) or None
         self._make_known(sub_id, topic)
-        places = _places(message.get_bookmark())
+        places = _places(text_of(message.get_bookmark))
         try:
             for place in places:
                 self._positions.received(sub_id, *place, topic=topic)
@@ -135,7 +135,7 @@ class BookmarkStore:
 
     def discard_message(self, message: Any) -> None:
         """Settle a message."""
-        for place in _places(message.get_bookmark()):
+        for place in _places(text_of(message.get_bookmark)):
             self._positions.settle(message.get_sub_id(), *place)
 
     def persisted(self, sub_id: str, bookmark: str) -> None:
@@ -243,6 +243,7 @@ class MisterYuck:
             ),
             timeout,
         )
+        self._monitor.set_exception_listener(self._note_error)
         try:
             self._load(timeout)
         except BaseException:
@@ -363,6 +364,10 @@ class MisterYuck:
         except AMPS.AMPSException as reason:  # it ends with the list, which comes anew
             log.warning("What is poison here is told later: %s", reason)
 
+    def _note_error(self, error: Any) -> None:
+        if not self._closed:  # then it is what ends it
+            log.error("The list of %s is not read: %r", self._topic, error)
+
     def close(self) -> None:
         """End the client that reads the list; again does nothing."""
         self._closed = True
@@ -440,7 +445,6 @@ def _monitor(chooser: _MonitorServers, timeout: float) -> Any:
     """
     client = AMPS.HAClient(f"poison_monitor-{uuid4()}", no_store=True)
     client.set_server_chooser(chooser)
-    client.set_exception_listener(_log_error)
     client.set_retry_on_disconnect(False)  # a handler must not wait for a server
     client.set_timeout(int(timeout * 1000))
     patience = AMPS.ExponentialDelayStrategy(maximum_retry_time=int(timeout * 1000))
@@ -448,13 +452,9 @@ def _monitor(chooser: _MonitorServers, timeout: float) -> Any:
     return client
 
 
-def _log_error(error: Any) -> None:
-    log.error("The monitor of the poison topic failed: %r", error)
-
-
 def _bookmark_of(message: Any) -> str:
     try:
-        bookmark = str(message.get_bookmark() or "")
+        bookmark = text_of(message.get_bookmark)
     except AttributeError:
         raise Misconfigured(
             f"MisterYuck takes messages of the AMPS client, not {type(message)!r}:"

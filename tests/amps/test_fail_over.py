@@ -259,6 +259,19 @@ def test_an_update_of_the_list_and_a_skip_are_logged(
     assert "skipped 5|1|: x" in caplog.text
 
 
+def test_closing_while_it_is_cut_off_ends_and_says_nothing(
+    pair: tuple[Amps, Amps], join: Join, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, protector, _ = join(chooser_of(*pair))
+    for server in pair:
+        server.stop()
+    until(lambda: "is not live until" in caplog.text)
+
+    protector.close()
+
+    assert [r for r in caplog.records if r.levelname == "ERROR"] == []
+
+
 def test_a_client_without_a_server_is_refused() -> None:
     client = AMPS.HAClient("billing-1", no_store=True)
 

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import random
+import struct
 import subprocess
 import sys
 import time
@@ -248,6 +249,33 @@ def test_a_position_that_begins_with_the_first_message_is_logged_once(
     assert len(before) == 1
     assert "eu of billing-1 has no position" in before[0]
     assert _warnings(caplog) == before
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"c":"p","t":"or\xffders","sids":"eu","bm":"5|1|"}',
+        b'{"c":"p","t":"orders","sids":"eu","bm":"77\xff|1|"}',
+        b'{"c":"p","t":"orders","sids":"eu","bm":""}',
+        b'{"c":"p","t":"orders","sids":"eu"}',
+    ],
+)
+def test_a_message_whose_headers_cannot_be_read_is_not_lost(
+    amps: Amps,
+    store_of: Open,
+    connect: Connect,
+    absorbed: list[BaseException],
+    header: bytes,
+) -> None:
+    reader = Reader(connect(store_of()))
+    reader.subscribe()
+    frame = header + bodies(1)[0]
+
+    amps.subscriptions[0].connection.send([struct.pack(">I", len(frame)) + frame])
+    amps.publish("orders", *bodies(2))
+
+    until(lambda: 2 in reader.ids)
+    assert (reader.ids, absorbed) == ([1, 2], [])
 
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -45,7 +45,7 @@ class AmpsReader(Reader):
 
     def bookmark(self, message: Any) -> str:
         try:
-            bookmark = message.get_bookmark()
+            bookmark = text_of(message.get_bookmark)
         except AttributeError:
             raise Misconfigured(
                 f"An AmpsReader reads messages of the AMPS client, not {type(message)}:"
@@ -64,6 +64,14 @@ class AmpsReader(Reader):
     def seq(self, message: Any) -> int | None:
         found = _BOOKMARK.match(self.bookmark(message))
         return min(int(found[2]), SEQ_LIMIT) if found else None
+
+
+def text_of(get: Callable[[], Any]) -> str:
+    """Read a header of a message, "" where there is none or it is no UTF-8."""
+    try:
+        return str(get() or "")
+    except UnicodeDecodeError:  # the client has no other way to get it
+        return ""
 
 
 def refuse_borrowed(message: Any) -> None:
