@@ -212,9 +212,9 @@ class MisterYuck:
     be handled. What the handler raises is raised again, once the topic has it; an
     `HAClient` is told to discard what is poison, so that it never comes back.
 
-    With a `guard`, whose reader is an `AmpsReader`, failures are retried as its policy
-    says, a message that kills the process is found, and Poisonweb keeps what is poison.
-    What the guard releases is neither told nor discarded.
+    With a started `guard`, whose reader is an `AmpsReader`, failures are retried as its
+    policy says, a message that kills the process is found, and Poisonweb keeps what is
+    poison. What the guard releases is neither told nor discarded.
     """
 
     def __init__(  # noqa: PLR0913 - each a setting of its own

@@ -365,9 +365,25 @@ def test_a_handler_that_exits_ends_the_process_and_the_next_one_skips_its_messag
     assert amps.bookmarks_asked() == ["0", f"{OWN}|2|"]
 
 
-def _run_to_its_end(amps: Amps, poisonweb: Server) -> subprocess.CompletedProcess[str]:
+def test_behind_a_guard_a_process_that_dies_twice_of_a_message_comes_through(
+    amps: Amps, poisonweb: Server, tmp_path: Path
+) -> None:
+    amps.publish("orders", *bodies(1, 2, 13, 4, 5))
+    journal = str(tmp_path / "journal")
+
+    lives = [_run_to_its_end(amps, poisonweb, journal) for _ in range(3)]
+
+    assert [life.returncode for life in lives] == [9, 9, 0]
+    assert lives[2].stdout.split() == ["4", "5"]
+    assert records(amps) == {f"{OWN}|3|": "poison (crash)"}
+    assert [f["cause"] for f in poisonweb.failures.values()] == ["crash"]
+
+
+def _run_to_its_end(
+    amps: Amps, poisonweb: Server, *journal: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.amps.exits", amps.url, poisonweb.url],
+        [sys.executable, "-m", "tests.amps.exits", amps.url, poisonweb.url, *journal],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'sdk'}"},
         stdout=subprocess.PIPE,
