@@ -50,6 +50,7 @@ WHY_LIMIT = 10_000
 PAUSE = 0.5  # seconds
 FLUSH = 5.0
 RECONNECT_WITHIN = 2.0  # seconds between two tries of the monitor, at the most
+LOGON = 5.0
 _BOOKMARK = re.compile(r"(?<!\d)(\d{1,20})\|(\d{1,20})\|", re.ASCII)
 # What the client calls a subscription that was given no sub id: the number of its
 # command. After a restart it may be that of another subscription, so no position is
@@ -206,7 +207,8 @@ class MisterYuck:
     It is read by a client of its own, the monitor, which comes back by itself when it
     is cut off. `servers` are its urls or its server chooser; without them it goes where
     the chooser of an `HAClient` goes, and stays with the one server of a plain client.
-    `authenticator` logs it on; without one, that of the client's chooser does.
+    `authenticator` logs it on; without one, that of the client's chooser does. With a
+    `heartbeat`, in seconds, it also leaves a server that falls silent.
 
     Raise `StartTimeout` when the list is not there in time: without it no message may
     be handled. What the handler raises is raised again, once the topic has it; an
@@ -226,6 +228,7 @@ class MisterYuck:
         timeout: float = 30.0,
         servers: Any = None,
         authenticator: Any = None,
+        heartbeat: int | None = None,
         guard: Guard | None = None,
     ) -> None:
         self._discard = getattr(client, "discard", None)
@@ -244,6 +247,8 @@ class MisterYuck:
             timeout,
         )
         self._monitor.set_exception_listener(self._note_error)
+        if heartbeat is not None:
+            self._monitor.set_heartbeat(heartbeat)
         try:
             self._load(timeout)
         except BaseException:
@@ -262,6 +267,7 @@ class MisterYuck:
             self._monitor.sow_and_subscribe(
                 self._learn, self._topic, timeout=int(timeout * 1000)
             )
+            self._monitor.set_timeout(int(min(timeout, LOGON) * 1000))
         except AMPS.AMPSException as reason:
             raise StartTimeout(f"{self._topic} cannot be read: {reason}") from reason
         if not self._loaded.wait(max(0.0, deadline - time.monotonic())):

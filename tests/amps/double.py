@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -55,6 +56,7 @@ class Amps:
     subscriptions: list[Subscription] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
     silent: frozenset[str] = frozenset()  # commands that get no answer
+    is_frozen: bool = False  # it takes connections, and nothing else happens
     lock: Lock = field(default_factory=Lock)
 
     def __enter__(self) -> Self:
@@ -138,7 +140,7 @@ class Amps:
     def obey(self, connection: Connection, header: Header, body: bytes) -> None:
         with self.lock:
             self.commands.append(header)
-            if header["c"] not in self.silent:
+            if header["c"] not in self.silent and not self.is_frozen:
                 _OBEY[header["c"]](self, connection, header, body)
 
     def logon(self, connection: Connection, header: Header, _: bytes) -> None:
@@ -150,6 +152,15 @@ class Amps:
     def publish_own(self, topic: str, body: bytes) -> None:
         last = max((m.seq for m in self.log if m.publisher == OWN), default=0)
         self._take(Logged(topic=topic, publisher=OWN, seq=last + 1, body=body))
+
+    def heartbeat(self, connection: Connection, header: Header, _: bytes) -> None:
+        if header["o"].startswith("start"):
+            Thread(target=self._beat, args=[connection], daemon=True).start()
+
+    def _beat(self, connection: Connection) -> None:
+        while connection in self.connections and not self.is_frozen:
+            connection.send([frame({"c": "heartbeat"})])
+            time.sleep(0.1)
 
     def flush(self, connection: Connection, header: Header, _: bytes) -> None:
         connection.acknowledge(header)
@@ -213,6 +224,7 @@ _OBEY = {
     "publish": Amps.take,
     "p": Amps.take,
     "flush": Amps.flush,
+    "heartbeat": Amps.heartbeat,
     "subscribe": Amps.subscribe,
     "sow": Amps.sow,
     "sow_and_subscribe": Amps.sow_and_subscribe,

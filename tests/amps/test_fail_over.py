@@ -49,6 +49,9 @@ def join() -> Iterator[Join]:
         made.append(client)
         client.set_exception_listener(lambda _: None)
         client.set_server_chooser(chooser)
+        if "heartbeat" in more:
+            client.set_heartbeat(more["heartbeat"])
+            client.set_timeout(1_000)
         client.connect_and_logon()
         handler = No13()
         protector = MisterYuck(client, handler, **more)
@@ -156,6 +159,20 @@ def test_a_fail_over_under_load_loses_no_message_and_no_report(
     until(lambda: len(records(second)) == 1_000 // 13)
     assert {*records(second)} == {f"{OWN}|{n}|" for n in range(13, 1_001, 13)}
     until(lambda: not any(protector._untold for _, protector, _ in members))
+
+
+def test_with_a_heartbeat_a_server_that_falls_silent_is_left(
+    pair: tuple[Amps, Amps], join: Join
+) -> None:
+    first, second = pair
+    _, protector, _ = join(chooser_of(*pair), heartbeat=1)
+
+    first.is_frozen = True
+
+    until(lambda: is_live_on(second, 1))
+    with pytest.raises(ValueError, match="superstitious"):
+        protector(a_message("5|1|"))
+    assert records(second) == {"5|1|": "I'm superstitious..."}
 
 
 def test_what_was_found_between_two_servers_is_told_to_the_second(
