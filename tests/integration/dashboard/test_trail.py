@@ -11,6 +11,7 @@ from html import unescape
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.db import connection
@@ -22,16 +23,21 @@ from apps.audit import checkpointing, filters
 from apps.audit import services as audit
 from apps.audit.models import Entry, LastCheckpoint
 from apps.audit.services import Action
-from apps.brokers.models import Broker
+from apps.bookmarks.models import BookmarkPosition
+from apps.brokers.models import Broker, Topic
+from apps.capture.models import Lane
 from apps.core.actor import Actor
 from apps.dashboard.selectors import trail
 from apps.dashboard.trail_changes import Details
 from apps.dashboard.trail_sentences import SENTENCES, sentence
 from apps.poison.query import Query
+from apps.reports.models import Run
+from apps.team import services
 from apps.team.models import User
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Operation
 from apps.triage.states import Verb
+from tests import positions, skips
 from tests.integration.dashboard.conftest import SignIn
 from tests.reports import poisons
 from tests.triage import confirm, preview, run
@@ -643,3 +649,57 @@ def test_the_pages_of_things_lead_to_their_entries(
     page = client.get(path).content.decode()
 
     assert f'href="/audit?subject={subject}"' in page
+
+
+def entries_of_pages(now: datetime) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Give the address of a page of each of these, and the filters it leads to."""
+    name = "ours & theirs"
+    key = services.create_api_key(
+        name=name, scopes=[Scope.SKIPS_READ], actor=ANNA, now=now
+    ).key
+    person = services.create_user(
+        username="berta@example.com",
+        password="correct horse",
+        role=Role.VIEWER,
+        reads_bodies=False,
+        actor=ANNA,
+        now=now,
+    )
+    skip = skips.added(now)
+    positions.opened(now)
+    position = BookmarkPosition.objects.get()
+    topic = Topic.objects.get()
+    broker = Broker.objects.create(
+        name=name, kind="redis_streams", url="env:BROKER_NOWHERE"
+    )
+    Topic.objects.update(broker=broker, dead_letter_queue="orders-poison")
+    Lane.objects.create(topic=topic)
+    day = now.date() - timedelta(days=1)
+    run = Run.objects.create(
+        first_day=day, last_day=day, asked_by="system:nightly", asked_at=now
+    )
+    of_person = ("actor=user:berta%40example.com", "subject=user:berta%40example.com")
+    return {
+        "position": (f"/positions/{position.pk}", (f"subject=position:{position.pk}",)),
+        "skip": (f"/skips/{skip.pk}", (f"subject=skip:{skip.pk}",)),
+        "person": (f"/people/{person.pk}", of_person),
+        "key": ("/keys", (f"subject=api_key:{quote(key.name)}",)),
+        "lane": (f"/topics/{topic.pk}", ("subject=lane:orders",)),
+        "report": ("/reports/runs", (f"subject=report:{run.pk}",)),
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", ["position", "skip", "person", "key", "lane", "report"]
+)
+def test_the_other_pages_of_things_lead_to_their_entries_too(
+    sign_in: SignIn, now: datetime, kind: str
+) -> None:
+    client = sign_in(Role.ADMIN)
+    path, filters_of_it = entries_of_pages(now)[kind]
+
+    page = client.get(path).content.decode()
+
+    for query in filters_of_it:
+        assert f'href="/audit?{query}"' in page
+        assert client.get(f"/audit?{query}").status_code == 200
