@@ -94,6 +94,7 @@ class Guard:
         )
         self._starting = threading.RLock()
         self._running: Running | None = None
+        self._is_stopping = False
         self.handle = self._start_and_handle
         self.handle_async = self._start_and_handle_async
 
@@ -110,6 +111,18 @@ class Guard:
         with self._starting:
             if self._running is not None:
                 self._running.close(timeout=timeout)
+
+    def stopping(self) -> None:
+        """Say that this process is to stop: from here on no message is blamed for it.
+
+        The guard hears SIGTERM by itself where it can; `health()` warns where it
+        cannot. Waits are cut short, and messages are handled on until `close`. May be
+        called again, and by a signal handler: it waits for nothing and takes no lock.
+        """
+        self._is_stopping = True
+        running = self._running
+        if running is not None:
+            running.stopping()
 
     def health(self) -> dict[str, object]:
         """Return the facts: age of the skip list, spool, breaker, suspects and more."""
@@ -221,6 +234,8 @@ class Guard:
                 self.handle = healthy_path(parts, Threads(parts, handling))
                 self.handle_async = healthy_path_async(parts, Tasks(parts, handling))
                 self._running = running
+                if self._is_stopping:  # said while we started
+                    running.stopping()
             return self._running
 
 

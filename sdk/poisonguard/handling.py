@@ -40,6 +40,7 @@ from poisonguard.reading import Reading
 from poisonguard.reporter import Receipt, Reporter
 from poisonguard.reports import failure_report, raised_by, raised_by_death
 from poisonguard.settings import Settings
+from poisonguard.sigterm import SIGTERM
 from poisonguard.skips import SkipList
 from poisonguard.steps import RUN, Call, Step, Steps, Wait
 from poisonguard.tally import Slot, Tally
@@ -54,7 +55,7 @@ DOUBTFUL_AFTER = 10
 MOST_RAISED = 1_000
 LOOK_AGAIN = 0.01  # seconds, for a slot or a turn
 AFTER_REFUSAL = 5.0  # seconds, or a broker that returns it at once makes us spin
-FIRST = "first"  # why the gate of a forked child is closed until its first message
+FIRST = "first"  # why the gate of a process is closed until its first message
 
 _CAUSES = {
     Verdict.FATAL: Cause.FATAL,
@@ -146,7 +147,9 @@ class Handling:
         if self._parts.closed.is_set():
             raise Released("the guard is closed")
         if self._parts.gate.is_closed_by(FIRST):
-            yield Call(self._begin_in_child)
+            # By now the application has set its handlers, maybe on this very thread.
+            SIGTERM.look()
+            yield Call(self._begin)
         return (yield from self._look_up(reading))
 
     def _look_up(self, reading: Reading) -> Steps:
@@ -171,8 +174,8 @@ class Handling:
             yield from self._wait(reading, record.wait(now).total_seconds())
         return (yield from self._start(reading, record))
 
-    def _begin_in_child(self) -> None:
-        """Know who died before the first message is looked up, and not amid it."""
+    def _begin(self) -> None:
+        """In a forked child, know who died before a message is looked up."""
         self._journal.reopen()
         self._parts.gate.open(FIRST)
 
@@ -186,7 +189,9 @@ class Handling:
 
     def _was_poisoned(self, reading: Reading) -> bool:
         """Tell whether we have given it up before, and died before it was settled."""
-        if reading.number not in self._attempts.given_up or reading.redrive_id:
+        # Not `given_up`: another process may have given it up since we looked last, and
+        # with that word the record of it is gone.
+        if reading.number not in self._attempts.suspects or reading.redrive_id:
             return False
         now = self._parts.clock()
         return self._attempts.is_poisoned(reading.bookmark, now=now)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import signal
 import socket
 import threading
 import time
@@ -13,7 +12,6 @@ import weakref
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from types import FrameType
 from typing import Any, Never
 
 from poisonguard.breaker import Breaker, BreakerPolicy, State
@@ -26,6 +24,7 @@ from poisonguard.link import Link
 from poisonguard.policy import RetryPolicy
 from poisonguard.readers import Reader
 from poisonguard.settings import Settings
+from poisonguard.sigterm import SIGTERM
 from poisonguard.tally import Slot, Tally
 from poisonguard.turns import Gate, Turns
 from poisonguard.version import VERSION
@@ -70,6 +69,7 @@ class Running:
         )
         gate = Gate(
             "starting",
+            FIRST,
             choose=partial(
                 numbering, reader=reader, skips=skips, policy=policy, clock=clock
             ),
@@ -103,7 +103,6 @@ class Running:
             if settings.handler_timeout
             else None
         )
-        self._before: object = None  # who was told of SIGTERM before us
         self._begin()
 
     @staticmethod
@@ -120,6 +119,7 @@ class Running:
 
     def _begin(self) -> None:
         self._refreshed_at = time.monotonic()
+        self._deaf_looks = 0
         self._counting = threading.Lock()
         self._resending = threading.Lock()
         self._closing = threading.Lock()
@@ -148,37 +148,23 @@ class Running:
     # Signals
 
     def listen(self) -> None:
-        """Learn of SIGTERM before those who knew of it: from then on nobody is blamed.
+        """Learn of SIGTERM before those who know of it: from then on nobody is blamed.
 
-        Only the main thread may listen. Who has SIGTERM ignored, or handled outside of
-        Python, is left alone.
+        Only the main thread can begin to; a look on any thread goes on from there.
         """
-        if threading.current_thread() is not threading.main_thread():
-            return
-        before = signal.getsignal(signal.SIGTERM)
-        if before in {None, signal.SIG_IGN}:
-            return
-        self._before = before
-        signal.signal(signal.SIGTERM, self._terminated)
+        SIGTERM.join(self.stopping)
 
-    def _terminated(self, number: int, frame: FrameType | None) -> None:
+    def stopping(self) -> None:
+        """Blame nobody from here on, and wait for nothing; takes no lock."""
         self._journal.stopping()
         self.parts.leaving.set()
-        if callable(self._before):
-            self._before(number, frame)
-        else:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-
-    def _listen_no_more(self) -> None:
-        is_ours = signal.getsignal(signal.SIGTERM) == self._terminated
-        if is_ours and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._before)  # type: ignore[arg-type]
 
     # About once a second
 
     def tick(self) -> None:
         """Hand over what was counted, and look around; waits for nothing."""
+        SIGTERM.look()
+        self._deaf_looks = self._deaf_looks + 1 if SIGTERM.warning else 0
         self._count()
         self._tell()
         self._vouch()
@@ -289,6 +275,8 @@ class Running:
     @property
     def warnings(self) -> list[str]:
         problems = [*self._journal.problems, *self.parts.attempts.problems]
+        if self._deaf_looks > 1:  # what the first look finds, it mostly mends
+            problems += filter(None, [SIGTERM.warning])
         return [*self._warnings, *self._link.warnings, *problems]
 
     def health(self) -> dict[str, object]:
@@ -328,8 +316,7 @@ class Running:
                 return
             self.parts.closed.set()
         self.parts.gate.close("closed")
-        self.parts.leaving.set()
-        self._journal.stopping()
+        self.stopping()
         deadline = time.monotonic() + timeout
         while self.parts.turns.running and time.monotonic() < deadline:
             time.sleep(DRAIN_LOOK)
@@ -338,7 +325,7 @@ class Running:
     def _let_go(self, timeout: float) -> None:
         atexit.unregister(self.close)
         _live.discard(self)
-        self._listen_no_more()
+        SIGTERM.leave(self.stopping)
         if self.tick in self._link.on_tick:
             self._link.on_tick.remove(self.tick)
             self._count()

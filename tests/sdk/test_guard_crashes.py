@@ -15,6 +15,7 @@ from tests.sdk.server import Server
 
 CONSUMER = Path(__file__).with_name("guarded_consumer.py")
 FORKING = Path(__file__).with_name("forking_consumer.py")
+LATE = Path(__file__).with_name("late_consumer.py")
 CRASH_LIMIT = 2
 SDK = Path(__file__).parents[2] / "sdk"
 
@@ -141,3 +142,36 @@ def test_children_that_are_forked_anew_die_no_more_often_than_the_limit_says(
     assert started.count("killer") <= CRASH_LIMIT + children - 1
     assert {report["bookmark"] for report in server.failures.values()} == {"killer"}
     assert set(settled) == set(bookmarks)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "before the first message",
+        "after the first message",
+        "beside the thread that handles",
+        "in a loop",
+        "started off the main thread",
+    ],
+)
+def test_who_sets_sigterm_after_the_start_charges_nobody_either(
+    server: Server, tmp_path: Path, how: str
+) -> None:
+    def notes(name: str) -> int:
+        file = tmp_path / name
+        return len(file.read_text().split()) if file.exists() else 0
+
+    for n in range(1, CRASH_LIMIT + 2):
+        with subprocess.Popen(
+            [sys.executable, LATE, server.url, tmp_path, how],
+            env={**os.environ, "PYTHONPATH": str(SDK)},
+        ) as process:
+            try:
+                server.until(lambda: notes("started") == n)  # noqa: B023
+                process.send_signal(signal.SIGTERM)
+                server.until(lambda: notes("told") == n)  # noqa: B023
+            finally:
+                process.kill()
+
+    assert notes("started") == CRASH_LIMIT + 1
+    assert server.failures == {}

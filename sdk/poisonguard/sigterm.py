@@ -1,0 +1,116 @@
+"""SIGTERM, of which the guards of a process learn before the application does.
+
+Python has one handler for a signal, and whoever sets it last has it. Ours stands before
+the application's and calls it. Where another one is set later, also by an event loop, a
+look finds that out, and ours is put before that one. Only the main thread may do so: a
+look on another thread sends it a SIGURG, which is otherwise ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+# Who sets its own again whenever it finds ours would make a chain without an end.
+MOST_TIMES = 100
+REMEDY = (
+    "so what is in flight when this process is told to stop may be blamed for its end: "
+    "call guard.stopping() where you learn that it is to stop."
+)
+
+
+class Sigterm:
+    """Those who want to know of SIGTERM; a signal handler takes no lock."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[Callable[[], None], None] = {}
+        self._times = 0
+
+    def join(self, tell: Callable[[], None]) -> None:
+        """Call `tell` at each SIGTERM, from when it can be heard on."""
+        self._listeners[tell] = None
+        is_free = signal.getsignal(signal.SIGURG) is signal.SIG_DFL
+        if is_free and _is_main():
+            signal.signal(signal.SIGURG, self._nudged)
+        self.look()
+
+    def leave(self, tell: Callable[[], None]) -> None:
+        """Call it no more; the last who leaves leaves the handlers as they were."""
+        self._listeners.pop(tell, None)
+        if self._listeners or not _is_main():
+            return
+        handler = signal.getsignal(signal.SIGTERM)
+        if isinstance(handler, _Handler):
+            signal.signal(signal.SIGTERM, handler.before)
+        if signal.getsignal(signal.SIGURG) == self._nudged:
+            signal.signal(signal.SIGURG, signal.SIG_DFL)
+
+    def look(self) -> None:
+        """See that our handler is the first, on whatever thread; waits for nothing."""
+        if not self._listeners or not self._is_missing():
+            return
+        main = threading.main_thread()
+        if _is_main():
+            self._listen()
+        elif signal.getsignal(signal.SIGURG) == self._nudged and main.is_alive():
+            signal.pthread_kill(main.ident or 0, signal.SIGURG)
+
+    @property
+    def warning(self) -> str:
+        """Say why SIGTERM is not heard, and what to do; empty while it is."""
+        handler = signal.getsignal(signal.SIGTERM)
+        if isinstance(handler, _Handler):
+            return ""
+        if handler is signal.SIG_IGN:
+            why = "This process ignores SIGTERM"
+        elif handler is None:
+            why = "SIGTERM is handled outside of Python"
+        else:
+            why = "SIGTERM is handled without us, for only the main thread may set that"
+        return f"{why}, {REMEDY}"
+
+    def _is_missing(self) -> bool:
+        # Who has SIGTERM ignored, or handled outside of Python, is left alone.
+        handler = signal.getsignal(signal.SIGTERM)
+        if isinstance(handler, _Handler) or handler in {None, signal.SIG_IGN}:
+            return False
+        return self._times < MOST_TIMES
+
+    def _listen(self) -> None:
+        self._times += 1
+        before = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, _Handler(self._tell, before))
+
+    def _tell(self) -> None:
+        for tell in list(self._listeners):
+            tell()
+
+    def _nudged(self, _number: int, _frame: FrameType | None) -> None:
+        self.look()
+
+
+class _Handler:
+    """Tells the guards, and hands the signal on."""
+
+    def __init__(self, tell: Callable[[], None], before: Any) -> None:
+        self.before = before
+        self._tell = tell
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._tell()
+        if callable(self.before):
+            self.before(number, frame)
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+SIGTERM = Sigterm()

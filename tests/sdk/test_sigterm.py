@@ -1,0 +1,150 @@
+"""Who hears of SIGTERM, whoever else sets a handler for it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from poisonguard import Guard
+from poisonguard.sigterm import MOST_TIMES, Sigterm
+from tests.sdk.guarded import Handler, guarding, message
+from tests.sdk.server import KEY, Server
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Leave the handlers of the tests' process as they were."""
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGURG)
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def heard() -> list[str]:
+    return []
+
+
+def test_all_who_joined_are_told_before_the_one_who_came_before(
+    heard: list[str],
+) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: heard.append("application"))
+    sigterm = Sigterm()
+    for name in "ab":
+        sigterm.join(lambda name=name: heard.append(name))  # type: ignore[misc]
+
+    signal.raise_signal(signal.SIGTERM)
+
+    assert heard == ["a", "b", "application"]
+
+
+def test_one_that_is_set_later_and_calls_ours_is_called_once(heard: list[str]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: heard.append("first"))
+    sigterm = Sigterm()
+    sigterm.join(lambda: heard.append("a"))
+    ours = signal.getsignal(signal.SIGTERM)
+    assert callable(ours)
+    signal.signal(signal.SIGTERM, lambda *of: (heard.append("late"), ours(*of)))
+
+    sigterm.look()
+    signal.raise_signal(signal.SIGTERM)
+
+    assert heard == ["a", "late", "a", "first"]
+
+
+def test_a_look_on_another_thread_has_the_main_thread_listen(heard: list[str]) -> None:
+    sigterm = Sigterm()
+    sigterm.join(lambda: heard.append("a"))
+    signal.signal(signal.SIGTERM, lambda *_: heard.append("late"))
+
+    thread = threading.Thread(target=sigterm.look)
+    thread.start()
+    thread.join()
+    signal.raise_signal(signal.SIGTERM)
+
+    assert heard == ["a", "late"]
+
+
+def test_who_leaves_last_leaves_the_handlers_as_they_were() -> None:
+    def application(*_: object) -> None: ...
+
+    signal.signal(signal.SIGTERM, application)
+    sigterm, tell = Sigterm(), Handler()
+    sigterm.join(tell)  # type: ignore[arg-type] # nobody calls it
+
+    sigterm.leave(tell)  # type: ignore[arg-type]
+
+    assert signal.getsignal(signal.SIGTERM) is application
+    assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
+
+
+def test_one_that_is_set_again_and_again_is_left_in_the_end() -> None:
+    sigterm = Sigterm()
+    sigterm.join(lambda: None)
+
+    for _ in range(2 * MOST_TIMES):
+        signal.signal(signal.SIGTERM, print)
+        sigterm.look()
+
+    assert signal.getsignal(signal.SIGTERM) is print
+    assert "guard.stopping()" in sigterm.warning
+
+
+def test_sigterm_that_is_ignored_is_left_so_and_warned_of(server: Server) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    with guarding(server) as guard:
+        server.until(lambda: "ignores SIGTERM" in str(guard.health()["warnings"]))
+        handler = signal.getsignal(signal.SIGTERM)
+
+    assert handler is signal.SIG_IGN
+
+
+def test_a_guard_that_cannot_hear_it_warns_until_it_does(server: Server) -> None:
+    guard = Guard(
+        topic="orders",
+        consumer_group="billing",
+        url=server.url,
+        api_key=KEY,
+        journal=None,
+    )
+    start = threading.Thread(target=guard.start)
+    start.start()
+    start.join()
+    server.until(lambda: "guard.stopping()" in str(guard.health()["warnings"]))
+
+    guard.handle(message(), Handler())  # on the main thread
+    warnings = guard.health()["warnings"]
+    guard.close()
+
+    assert warnings == []
+
+
+def test_a_guard_that_is_told_of_the_stop_cuts_its_waits_short(server: Server) -> None:
+    with guarding(server) as guard:
+        for _ in "ab":
+            guard.stopping()
+        state = guard.health()["state"]
+
+    assert state == "stopping"
+
+
+def test_a_guard_may_be_told_of_the_stop_before_it_starts(server: Server) -> None:
+    guard = Guard(
+        topic="orders",
+        consumer_group="billing",
+        url=server.url,
+        api_key=KEY,
+        journal=None,
+    )
+
+    guard.stopping()
+    with guard:
+        state = guard.health()["state"]
+
+    assert state == "stopping"
