@@ -44,6 +44,7 @@ app.conf.update(
         "partitions": _every(3600.0, "apps.capture.tasks.partitions"),
         "guards": _every(600.0, "apps.capture.tasks.forget_guards"),
         # Consumers look at the time themselves: this is for the list, and the page.
+        "oversize": _every(3600.0, "apps.capture.tasks.forget_oversize"),
         "end-skips": _every(10.0, "apps.capture.tasks.end_skips"),
         "forget-skips": _every(3600.0, "apps.capture.tasks.forget_skips"),
         "positions": _every(60.0, "apps.bookmarks.tasks.sample"),

@@ -12,6 +12,8 @@ from django.db.models import Q
 from apps.brokers.models import Topic
 from apps.capture.querysets import DeliveryQuerySet, LaneQuerySet
 from apps.core.fields import CurrentTransaction, TransactionIdField
+from apps.core.ids import unraw
+from apps.core.text import storable
 
 
 class Counter(models.Model):
@@ -209,6 +211,49 @@ class HeldDeadLetter(models.Model):
 
     def __str__(self) -> str:
         return f"{self.topic_id} {self.bookmark}"
+
+
+class OversizeMessage(models.Model):
+    """A message that its consumer gave up on and we cannot take: its broker has it.
+
+    `identity` is what a poison of it would have. `times` counts how often it was told.
+    """
+
+    identity = models.BinaryField(primary_key=True)
+    topic = models.ForeignKey(
+        Topic, on_delete=models.CASCADE, related_name="oversize", db_index=False
+    )
+    consumer_group = models.TextField()
+    client_name = models.TextField(help_text="that told it last")
+    host = models.TextField(null=True)
+    bookmark = models.BinaryField()
+    message_id = models.TextField(null=True)
+    size = models.BigIntegerField(help_text="bytes of the body")
+    digest = models.BinaryField(help_text="SHA-256 of the body")
+    cause = models.CharField(max_length=20)
+    error = models.TextField()
+    first_seen_at = models.DateTimeField()
+    seen_at = models.DateTimeField(db_index=True)
+    times = models.PositiveIntegerField(default=1)
+
+    class Meta:
+        db_table = "capture_oversize_message"
+        indexes = [
+            models.Index(
+                fields=["topic", "-seen_at"], name="capture_oversize_by_topic"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.topic_id} {self.bookmark_text}"
+
+    @property
+    def bookmark_text(self) -> str:
+        return storable(unraw(self.bookmark))
+
+    @property
+    def digest_text(self) -> str:
+        return bytes(self.digest).hex()
 
 
 class GuardState(StrEnum):

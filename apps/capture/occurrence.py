@@ -93,7 +93,7 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
         sub_id=report.sub_id,
         host=report.host,
         handler_version=report.handler_version,
-        message_id=_message_id(report.message_id),
+        message_id=stored_message_id(report.message_id),
         body=report.body,
         digest=digest,
         headers=report.headers,
@@ -219,7 +219,7 @@ def believed(claimed: datetime, *, now: datetime) -> tuple[datetime, datetime | 
     return now, claimed
 
 
-def _message_id(told: str | None) -> str | None:
+def stored_message_id(told: str | None) -> str | None:
     return None if told is None else storable(told, limit=MESSAGE_ID_LIMIT)
 
 

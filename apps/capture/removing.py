@@ -24,13 +24,24 @@ from apps.bookmarks.models import BookmarkPosition
 from apps.brokers import allow_list
 from apps.brokers.models import Broker, Topic
 from apps.brokers.querysets import TopicQuerySet
-from apps.capture.models import Counter, HeldDeadLetter, Lane, Sample
+from apps.capture.models import (
+    Counter,
+    HeldDeadLetter,
+    Lane,
+    OversizeMessage,
+    Sample,
+)
 from apps.core.errors import Absent, Refused
 from apps.team.rights import Principal, Scope
 
 MOST_NAMED = 10
-# What a lane saw; and of these, what the broker told it.
-SEEN: set[type[models.Model]] = {Lane, Sample, HeldDeadLetter}
+# What a lane saw, or consumers left at the broker; and what the broker told a lane.
+SEEN: set[type[models.Model]] = {
+    Lane,
+    Sample,
+    HeldDeadLetter,
+    OversizeMessage,
+}
 TOLD: set[type[models.Model]] = {BookmarkPosition, Counter}
 # What a record is to people; siblings of this app are named, not imported.
 WORDS: Mapping[str, str] = {

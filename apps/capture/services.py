@@ -18,6 +18,7 @@ from psycopg.errors import DeadlockDetected
 from apps.brokers import services as brokers
 from apps.brokers.holding import hold
 from apps.brokers.models import Topic
+from apps.capture import oversize
 from apps.capture.merge import merge
 from apps.capture.occurrence import Occurrence, believed, from_report
 from apps.poison import services as poison
@@ -82,12 +83,19 @@ def capture(
 ) -> list[Answer]:
     """Take what guards report; one bad member never sinks the rest."""
     answers, reports = _parsed(members, parse_failure)
+    too_large = list[FailureReport]()
     for place, report in list(reports.items()):
-        refusal = _refusal(report, principal)
-        if refusal:
-            answers[place] = refusal
-            del reports[place]
-    topics = brokers.topics_named(names={r.topic for r in reports.values()})
+        if not principal.sees(report.topic):
+            answers[place] = _out_of_scope(report.topic)
+        elif remedy := _too_large(report):
+            answers[place] = _oversize(remedy)
+            too_large.append(report)
+        else:
+            continue
+        del reports[place]
+    told = [*reports.values(), *too_large]
+    topics = brokers.topics_named(names={report.topic for report in told})
+    oversize.note(too_large, topics, now=now)
     replaying = {topics[r.topic] for r in reports.values() if r.replays}
     brokers.note_replays(topics=replaying)
     occurrences = [
@@ -95,6 +103,7 @@ def capture(
         for report in reports.values()
     ]
     written = write(occurrences=occurrences, now=now)
+    oversize.taken({occurrence.identity for occurrence in occurrences})
     answers.update(zip(reports, written, strict=True))
     return [answers[place] for place in range(len(members))]
 
@@ -156,19 +165,24 @@ def _parsed(
     return answers, parsed
 
 
-def _refusal(report: FailureReport, principal: Principal) -> Answer | None:
-    if not principal.sees(report.topic):
-        return _out_of_scope(report.topic)
+def _too_large(report: FailureReport) -> str:
+    """Say why a body cannot be taken; "" where it can be."""
+    if report.oversize_body is not None:
+        size = report.oversize_body.size
+        return f"the body of {size} bytes was left out"
     limit = settings.POISONWEB_BODY_LIMIT
     if len(report.body) > limit:
-        size = len(report.body)
-        return Answer(
-            status=Status.REJECTED,
-            detail=f"oversize: the body has {size} bytes, the limit is {limit}; "
-            "do not settle the message, or raise POISONWEB_BODY_LIMIT",
-            pointer="/body",
-        )
-    return None
+        return f"the body has {len(report.body)} bytes, the limit is {limit}"
+    return ""
+
+
+def _oversize(why: str) -> Answer:
+    return Answer(
+        status=Status.REJECTED,
+        detail=f"oversize: {why}; it is noted on the page of its topic: "
+        "do not settle the message, or raise POISONWEB_BODY_LIMIT",
+        pointer="/body",
+    )
 
 
 def _out_of_scope(topic: str) -> Answer:

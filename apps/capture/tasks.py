@@ -6,7 +6,7 @@ import logging
 
 from celery import shared_task
 
-from apps.capture import guards, skips, suspicions
+from apps.capture import guards, oversize, skips, suspicions
 from apps.capture import partitions as by_day
 from apps.core import clock
 from apps.poison import skip_list
@@ -26,6 +26,12 @@ def partitions() -> None:
 def forget_guards() -> None:
     """Forget the guards of processes that are gone."""
     guards.forget(now=clock.now())
+
+
+@shared_task
+def forget_oversize() -> None:
+    """Forget the messages that were too large, and of which nobody tells any more."""
+    oversize.forget(now=clock.now())
 
 
 @shared_task

@@ -13,10 +13,11 @@ and lone surrogates too. What a *consumer* is called may not.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TypeVar
@@ -117,6 +118,17 @@ class Raised:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OversizeBody:
+    """A body that no request can hold: its size in bytes, and its SHA-256."""
+
+    size: int
+    sha256: bytes
+
+    def to_wire(self) -> dict[str, object]:
+        return {"size": self.size, "sha256": self.sha256.hex()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FailureReport:
     """One message that its consumer could not process, whole.
 
@@ -125,6 +137,9 @@ class FailureReport:
     sick: the message is kept, and no other consumer skips it, until the same report
     comes again without that word. `suspect` lets the server ask the other consumers of
     the group first, too, where there are any.
+
+    With `oversize_body` the body itself is left out, and empty here: such a report is
+    noted and rejected, for the message stays with its broker.
 
     `bookmark` and `message_id` are the broker's own and opaque. `attempts`, `failures`
     and `crashes` are the consumer's counts, `dequeue_count` is the broker's. `redrive`
@@ -157,6 +172,13 @@ class FailureReport:
     replays: bool = False
     suspected: bool = False
     suspect: bool = True
+    oversize_body: OversizeBody | None = None
+
+    def without_body(self) -> FailureReport:
+        """Return the same report, as it is told when its body is too large."""
+        digest = hashlib.sha256(self.body).digest()
+        left_out = OversizeBody(size=len(self.body), sha256=digest)
+        return replace(self, body=b"", oversize_body=left_out)
 
     def to_wire(self) -> dict[str, object]:
         return _present(
@@ -169,7 +191,8 @@ class FailureReport:
             publisher=self.publisher,
             seq=self.seq,
             message_id=self.message_id,
-            body=_base64(self.body),
+            body=None if self.oversize_body else _base64(self.body),
+            oversize_body=self.oversize_body and self.oversize_body.to_wire(),
             content_type=self.content_type,
             headers=[[_header_text(name), _base64(v)] for name, v in self.headers],
             cause=self.cause.value,
@@ -272,6 +295,7 @@ class Skip:
 def parse_failure(value: object) -> FailureReport:
     """Read one member of `failures`; raise `Invalid` with the place and the remedy."""
     item = _Members(value)
+    oversize_body = item.optional("oversize_body", _oversize_body)
     return FailureReport(
         report_id=item.required("report_id", _uuid),
         topic=item.required("topic", _name),
@@ -282,7 +306,8 @@ def parse_failure(value: object) -> FailureReport:
         publisher=item.optional("publisher", _name),
         seq=item.optional("seq", _sequence),
         message_id=item.optional("message_id", _text),
-        body=item.required("body", _bytes),
+        body=b"" if oversize_body else item.required("body", _bytes),
+        oversize_body=oversize_body,
         content_type=item.optional("content_type", _text),
         headers=item.required("headers", _headers),
         cause=item.required("cause", _cause),
@@ -535,6 +560,14 @@ def _bytes(value: object, pointer: str) -> bytes:
     except ValueError:
         remedy = "is not base64: send the bytes in the standard alphabet, with padding."
         raise _wrong(pointer, remedy) from None
+
+
+def _oversize_body(value: object, pointer: str) -> OversizeBody:
+    item = _Members(value, pointer)
+    return OversizeBody(
+        size=item.required("size", _sequence),
+        sha256=bytes.fromhex(item.required("sha256", _digest)),
+    )
 
 
 def _base64(value: bytes) -> str:

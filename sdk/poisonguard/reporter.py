@@ -32,6 +32,7 @@ from poisonguard.client import Backoff, Client
 from poisonguard.contract import Confirmation, FailureReport
 from poisonguard.counters import AppliedCounts, CounterKey, Counters
 from poisonguard.errors import Away, Full, GuardError, Misconfigured, Refused
+from poisonguard.oversize import Oversize, explained, without_body
 from poisonguard.spool import Item, Spool
 from poisonguard.version import VERSION
 
@@ -54,6 +55,7 @@ _SHOWN = 100  # characters of a word that is not ours
 _OF_CONTENT = {400, 413, 422}
 # It is who sends it; what is sent will be taken once the key is mended.
 _OF_KEY = {401, 403}
+_TOO_LARGE = 413
 _PATHS = {"applied": "/skips/applied"}
 # What a server may answer, by the kind of report: each but `rejected` means that it has
 # it. A word that is none of these, from a server newer than this, says nothing of that.
@@ -128,6 +130,7 @@ class Reporter:
         self.rejected_counters = 0
         self.counters = Counters(self.id)
         self.applied = AppliedCounts()
+        self._oversize = Oversize()
         self._lock = threading.Lock()
         self._jobs: list[_Job] = []
         self._confirmations: deque[Item] = deque()
@@ -258,6 +261,8 @@ class Reporter:
             told.append(
                 f"{self.rejected_counters} counters were rejected: see the log."
             )
+        if oversize := self._oversize.warning:
+            told.append(oversize)
         if self._spool is None:
             return told
         if self._spool.rejected:
@@ -464,18 +469,25 @@ class Reporter:
         except Refused as refused:
             if refused.status not in _OF_CONTENT:
                 raise
-            if len(items) <= 1:
-                return [{"status": "rejected", "detail": str(refused)} for _ in items]
-            return [self._deliver(kind, [item])[0] for item in items]
-        return [_known(kind, one) for one in _answers(answer, expected=len(items))]
+            if len(items) > 1:
+                return [self._deliver(kind, [item])[0] for item in items]
+            if refused.status == _TOO_LARGE and "body" in items[0]:
+                return self._deliver(kind, [without_body(items[0])])
+            return [{"status": "rejected", "detail": str(refused)} for _ in items]
+        answers = _answers(answer, expected=len(items))
+        return [
+            explained(item, one) if "oversize_body" in item else _known(kind, one)
+            for item, one in zip(items, answers, strict=True)
+        ]
 
     def _send_failures(self) -> None:
         while jobs := self._next_jobs():
             try:
-                items = [job.report.to_wire() for job in jobs]
+                items = [self._to_wire(job.report) for job in jobs]
                 for job, answer in zip(
                     jobs, self._deliver("failures", items), strict=True
                 ):
+                    self._oversize.told(job.report, answer)
                     job.finish(answer)
             except Exception as reason:
                 if isinstance(reason, Refused) and reason.status not in _OF_KEY:
@@ -487,6 +499,12 @@ class Reporter:
                 for job in jobs:
                     job.away = away
                 raise
+
+    def _to_wire(self, report: FailureReport) -> Item:
+        """Write a report, without its body where that would be sent in vain."""
+        if not self._oversize.fits(len(report.body)):
+            report = report.without_body()
+        return report.to_wire()
 
     def _next_jobs(self) -> list[_Job]:
         jobs, size = list[_Job](), 0

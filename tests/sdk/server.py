@@ -244,6 +244,8 @@ class Server:
 
     def _fail(self, item: Json) -> Json:
         detail = self.rejects(item)
+        if "body" not in item:
+            return {"status": "rejected", "detail": "noted", "pointer": "/body"}
         if detail is not None:
             return {"status": "rejected", "detail": detail}
         report_id = item["report_id"]

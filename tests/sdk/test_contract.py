@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -172,6 +173,20 @@ def test_a_counter_survives_the_wire() -> None:
     assert report.duration_ms_hist == ((0, 7), (10, 3), (63, 1))
     assert isinstance(report, CounterReport)
     assert parse_counter(json.loads(json.dumps(report.to_wire()))) == report
+
+
+def test_a_body_that_was_left_out_is_told_by_its_size_and_digest() -> None:
+    whole = parse_failure(FAILURE)
+
+    report = whole.without_body()
+
+    told = report.to_wire()
+    assert parse_failure(told) == report
+    assert (report.body, "body" in told) == (b"", False)
+    assert told["oversize_body"] == {
+        "size": 2,
+        "sha256": hashlib.sha256(b"\x00\xff").hexdigest(),
+    }
 
 
 def test_members_that_are_not_known_are_ignored() -> None:

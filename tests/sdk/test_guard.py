@@ -126,6 +126,22 @@ def test_a_new_version_of_the_handler_tries_what_only_the_old_one_failed_on(
     assert handler.seen == ["b-1"]
 
 
+def test_a_message_that_is_too_large_is_released_and_its_health_says_so(
+    server: Server,
+) -> None:
+    server.answer(413, times=1, path="/failures")
+    large = message(body=b"x" * 1_000)
+
+    with guarding(server, hold_for=0.1) as guard:
+        outcomes = [guard.handle(large, Failing(ValueError())) for _ in range(2)]
+        health = guard.health()
+
+    told = [b["failures"] for _, path, b in server.requests if "/failures" in path]
+    assert outcomes == [RELEASE, RELEASE]
+    assert ["body" in report for (report,) in told] == [True, False, False]
+    assert "1 messages are too large for Poisonweb" in str(health["warnings"])
+
+
 @pytest.mark.parametrize("status", ["banana", None])
 def test_a_message_whose_report_got_an_unknown_status_is_released(
     status: object, server: Server

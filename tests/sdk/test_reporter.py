@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from poisonguard import counters as counting
+from poisonguard import oversize
 from poisonguard import reporter as reporting
 from poisonguard.client import Client
 from poisonguard.counters import CounterKey, Counters
@@ -115,6 +116,70 @@ def test_a_spooled_report_that_got_an_unknown_status_is_kept_aside(
     server.until(lambda: spooling.spooled == 0)
 
     assert any("1 reports were rejected" in told for told in spooling.warnings)
+
+
+def uploads(server: Server) -> list[dict[str, Any]]:
+    return [
+        report
+        for _, path, body in server.requests
+        if path.endswith("/failures")
+        for report in body["failures"]
+    ]
+
+
+def test_a_body_that_no_request_holds_is_told_of_without_it_and_uploaded_once(
+    server: Server, reporter: Reporter
+) -> None:
+    large = failure(body=b"x" * 100_000)
+    larger = failure(body=b"y" * 100_001, bookmark="larger")
+    server.answer(413, times=1, path="/failures")
+
+    for report in (large, large, larger):
+        with pytest.raises(Refused, match=r"oversize: the body has 10000\d bytes"):
+            poison(reporter, report=report)
+    small = poison(reporter, report=failure(body=b"x" * 99_999))
+
+    first, *others, last = uploads(server)
+    assert first == large.to_wire()
+    assert others[0] == large.without_body().to_wire()
+    assert [("body" in one, one["oversize_body"]["size"]) for one in others] == [
+        (False, 100_000),
+        (False, 100_000),
+        (False, 100_001),
+    ]
+    assert (small.status, len(last["body"]) > 99_999) == ("created", True)
+    (warning,) = reporter.warnings
+    assert warning.startswith("2 messages are too large for Poisonweb")
+    assert "'larger' of orders (100001 bytes)" in warning
+
+
+def test_a_body_above_the_servers_limit_is_uploaded_once(
+    server: Server, reporter: Reporter
+) -> None:
+    told = {"status": "rejected", "pointer": "/body", "detail": "oversize: 9 bytes"}
+    server.rewords = lambda _: told
+    report = failure(body=b"x" * 1_000)
+
+    for _ in range(2):
+        with pytest.raises(Refused, match="oversize"):
+            poison(reporter, report=report)
+
+    assert ["body" in upload for upload in uploads(server)] == [True, False]
+
+
+def test_a_body_that_was_too_large_is_tried_again_later(
+    server: Server, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oversize, "TRIED_AGAIN_AFTER", 0.0)
+    server.answer(413, times=1, path="/failures")
+    report = failure()
+
+    with pytest.raises(Refused):
+        poison(reporter, report=report)
+    receipt = poison(reporter, report=report)
+
+    assert receipt.status == "created"
+    assert reporter.warnings == []
 
 
 def test_one_bad_report_does_not_sink_those_sent_with_it(
@@ -337,7 +402,7 @@ def test_a_spooled_report_that_no_request_can_hold_is_kept_aside(
     server.stop()
     for _ in range(3):
         poison(spooling, when_away="spool")
-    server.answer(413, times=4, path="/failures")
+    server.answer(413, path="/failures")
     server.start()
 
     server.until(lambda: spooling.spooled == 0)

@@ -18,6 +18,11 @@ class Raised(Schema):
     traceback = Text(allow_blank=True)
 
 
+class OversizeBody(Schema):
+    size = Number(min_value=0, help_text="in bytes")
+    sha256 = Text(help_text="64 hexadecimal digits")
+
+
 class FailureReport(Schema):
     report_id = Id()
     topic = Text()
@@ -28,7 +33,15 @@ class FailureReport(Schema):
     publisher = Text(required=False)
     seq = Number(required=False, min_value=0)
     message_id = Text(required=False)
-    body = Text(help_text="base64", allow_blank=True)
+    body = Text(
+        required=False,
+        help_text="base64; left out only beside oversize_body",
+        allow_blank=True,
+    )
+    oversize_body = OversizeBody(
+        required=False,
+        help_text="of a body that no request holds: it is noted, and `rejected`",
+    )
     content_type = Text(required=False)
     headers = serializers.ListField(
         child=serializers.ListField(child=Text(), min_length=2, max_length=2),

@@ -87,6 +87,9 @@ class Topic(Schema):
     owner = Text(allow_blank=True)
     runbook = Text(allow_blank=True)
     options = serializers.DictField()
+    oversize = Number(
+        help_text="messages that are too large to be kept here, and stay at the broker"
+    )
     lane = Lane(allow_null=True, help_text="null: nobody looks at its dead letters")
 
 

@@ -13,7 +13,7 @@ from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies, set_policies
 from apps.brokers.services import register_topic
 from apps.capture import watching
-from apps.capture.models import HeldDeadLetter, Lane
+from apps.capture.models import HeldDeadLetter, Lane, OversizeMessage
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.team.rights import Principal, Scope
 
@@ -23,6 +23,7 @@ class TopicSeen:
     topic: Topic
     lane: Lane | None
     held: int
+    oversize: int
 
 
 def find(
@@ -130,12 +131,16 @@ def _refuse_taken(change: TopicChange, broker: Broker) -> None:
 
 
 def _seen(topics: Sequence[Topic]) -> list[TopicSeen]:
-    held = Counter(
-        HeldDeadLetter.objects.filter(topic__in=topics).values_list(
-            "topic_id", flat=True
-        )
+    held, oversize = (
+        Counter(model.objects.filter(topic__in=topics).values_list("topic", flat=True))
+        for model in (HeldDeadLetter, OversizeMessage)
     )
     return [
-        TopicSeen(topic=topic, lane=getattr(topic, "lane", None), held=held[topic.pk])
+        TopicSeen(
+            topic=topic,
+            lane=getattr(topic, "lane", None),
+            held=held[topic.pk],
+            oversize=oversize[topic.pk],
+        )
         for topic in topics
     ]

@@ -23,6 +23,7 @@ def topic(seen: TopicSeen, *, now: datetime) -> Shape:
         "owner": row.owner,
         "runbook": row.runbook,
         "options": row.options,
+        "oversize": seen.oversize,
         "lane": seen.lane and lane(seen.lane, held=seen.held, now=now),
     }
 

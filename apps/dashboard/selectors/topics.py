@@ -17,7 +17,14 @@ from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.brokers.queue_readers import reader_of_queue
 from apps.brokers.services import Convention, convention_of_topic
-from apps.capture.models import LANE_LIVES, HeldDeadLetter, Lane, LaneState, Sample
+from apps.capture.models import (
+    LANE_LIVES,
+    HeldDeadLetter,
+    Lane,
+    LaneState,
+    OversizeMessage,
+    Sample,
+)
 from apps.core.errors import Absent
 from apps.core.hurry import TooSlow, unless_slow
 from apps.core.patterns import like
@@ -158,6 +165,8 @@ class TopicDetail:
     withheld: list[SkipList]
     held: list[HeldDeadLetter]
     held_number: int
+    oversize: list[OversizeMessage]
+    oversize_number: int
     samples: int
     other_reader: Topic | None
 
@@ -223,6 +232,7 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
     topic = visible(topic_id, principal)
     marks = Mark.objects.filter(position__topic=topic)
     held = HeldDeadLetter.objects.filter(topic=topic)
+    oversize = OversizeMessage.objects.filter(topic=topic)
     return TopicDetail(
         row=_rows([topic], now=now)[0],
         limits=policies.limits_of(topic),
@@ -237,6 +247,8 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
         withheld=skips.withheld(Topic.objects.filter(pk=topic_id), now=now),
         held=list(held.order_by("-seen_at")[:MOST_HELD]),
         held_number=held.count(),
+        oversize=list(oversize.order_by("-seen_at")[:MOST_HELD]),
+        oversize_number=oversize.count(),
         samples=Sample.objects.filter(topic=topic).count(),
         other_reader=_other_reader(topic),
     )

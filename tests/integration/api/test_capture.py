@@ -8,13 +8,15 @@ import json
 import uuid
 import zlib
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
+from hashlib import sha256
 
 import pytest
 import zstandard
 from pytest_django import Settings
 
-from apps.capture.models import Counter
+from apps.capture import oversize
+from apps.capture.models import Counter, OversizeMessage
 from apps.core import clock
 from apps.poison.models import Body, Poison
 from apps.team.rights import Scope
@@ -216,6 +218,97 @@ def test_an_oversize_body_is_rejected_and_says_what_to_do(
 
     assert [a["status"] for a in answers] == ["created", "created", "rejected"]
     assert "oversize" in answers[2]["detail"]
+
+
+def without_body(member: dict[str, object], size: int) -> dict[str, object]:
+    rest = {name: value for name, value in member.items() if name != "body"}
+    return {**rest, "oversize_body": {"size": size, "sha256": "ab" * 32}}
+
+
+def test_a_message_without_its_body_is_noted_and_not_taken(
+    guard: Caller, now: datetime
+) -> None:
+    member = failure(now, bookmark="7-0", message_id="m-7", host="h", cause="crash")
+    told = without_body(member, 90 * 2**20)
+
+    answers = [guard.post("failures", {"failures": [told]}).results for _ in range(2)]
+
+    noted = OversizeMessage.objects.get()
+    assert [(a["status"], a["pointer"]) for (a,) in answers] == [
+        ("rejected", "/body")
+    ] * 2
+    assert "noted on the page of its topic" in answers[0][0]["detail"]
+    assert (noted.topic.name, noted.bookmark_text, noted.size, noted.digest_text) == (
+        "orders",
+        "7-0",
+        90 * 2**20,
+        "ab" * 32,
+    )
+    assert (noted.consumer_group, noted.client_name, noted.host, noted.message_id) == (
+        "billing",
+        "billing-1",
+        "h",
+        "m-7",
+    )
+    assert (noted.cause, noted.error, noted.times) == (
+        "crash",
+        "ValueError: I'm superstitious...",
+        2,
+    )
+    assert Poison.objects.count() == 0
+
+
+def test_a_body_above_the_limit_is_noted_until_it_comes_whole(
+    guard: Caller, now: datetime, settings: Settings
+) -> None:
+    settings.POISONWEB_BODY_LIMIT = 10
+    member = failure(now, body=b"x" * 11)
+    guard.post("failures", {"failures": [member]})
+    noted = OversizeMessage.objects.get()
+
+    settings.POISONWEB_BODY_LIMIT = 11
+    (answer,) = guard.post("failures", {"failures": [member]}).results
+
+    assert (noted.size, noted.digest_text) == (11, sha256(b"x" * 11).hexdigest())
+    assert answer["status"] == "created"
+    assert OversizeMessage.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("oversize_body", "pointer"),
+    [
+        ({"size": -1, "sha256": "ab" * 32}, "/oversize_body/size"),
+        ({"size": 1, "sha256": "ab"}, "/oversize_body/sha256"),
+        ({"size": 1}, "/oversize_body/sha256"),
+        ([], "/oversize_body"),
+        (None, "/body"),
+    ],
+)
+def test_what_is_told_of_a_body_that_is_left_out_has_to_be_whole(
+    guard: Caller, now: datetime, oversize_body: object, pointer: str
+) -> None:
+    told = {**without_body(failure(now), 1), "oversize_body": oversize_body}
+
+    (answer,) = guard.post("failures", {"failures": [told]}).results
+
+    assert (answer["status"], answer["pointer"]) == ("rejected", pointer)
+    assert OversizeMessage.objects.count() == 0
+
+
+def test_of_each_topic_so_many_oversize_messages_are_noted_and_not_for_ever(
+    guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oversize, "MOST", 2)
+    told = [without_body(failure(now), 1) for _ in range(3)]
+    guard.post("failures", {"failures": told})
+    number = OversizeMessage.objects.count()
+
+    noted_at = OversizeMessage.objects.latest("seen_at").seen_at
+    oversize.forget(now=noted_at + oversize.LIVES)
+    still_there = OversizeMessage.objects.count()
+    oversize.forget(now=noted_at + oversize.LIVES + timedelta(seconds=1))
+
+    assert (number, still_there, OversizeMessage.objects.count()) == (2, 2, 0)
 
 
 @each_post

@@ -299,6 +299,24 @@ def test_a_list_that_withheld_skips_lately_is_named_on_its_topic_s_page_alone(
     assert told == {"orders": True, "stock": False, "prices": False}
 
 
+def test_messages_that_are_too_large_are_named_with_where_they_are(
+    anna: Client, now: datetime
+) -> None:
+    told = failure(now, bookmark="<7-0>", host="host-3", cause="crash")
+    del told["body"]
+    told["oversize_body"] = {"size": 90 * 2**20, "sha256": "ab" * 32}
+    capture(now, told)
+    topic = Topic.objects.get(name="orders")
+    calm = Topic.objects.create(name="stock", native_name="stock")
+
+    page, other = (get(anna, f"/topics/{each.pk}") for each in (topic, calm))
+
+    facts = ("&lt;7-0&gt;", "90.0", "ab" * 32, "billing-1 on host-3", "crash")
+    assert [fact for fact in facts if fact not in page] == []
+    assert "1 message that consumers gave up on is too large" in page
+    assert "too large" not in other
+
+
 def test_how_many_wait_for_a_skip_is_told_on_the_skips_page_and_their_topic_s(
     anna: Client, now: datetime
 ) -> None:

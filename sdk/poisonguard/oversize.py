@@ -1,0 +1,88 @@
+"""Bodies that the server does not take: told of without them, and not sent in vain."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from poisonguard.contract import FailureReport, OversizeBody
+
+# A limit may be raised while we run: then a body is tried whole again.
+TRIED_AGAIN_AFTER = 3_600.0
+MOST_NAMED = 1_000
+SHOWN = 200
+
+
+class Oversize:
+    """From which size on the server takes no body, and which messages have such one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._end = math.inf
+        self._known_until = 0.0
+        self._messages: dict[tuple[str, str], int] = {}
+
+    def fits(self, size: int) -> bool:
+        """Tell whether a body may be small enough, as far as we know."""
+        return size < self._end or time.monotonic() >= self._known_until
+
+    def note(self, topic: str, bookmark: str, size: int) -> None:
+        """Remember that the body of this message was too large."""
+        with self._lock:
+            if time.monotonic() >= self._known_until:
+                self._end = math.inf
+            self._end = min(self._end, size)
+            self._known_until = time.monotonic() + TRIED_AGAIN_AFTER
+            self._remember((topic, bookmark), size)
+
+    def told(self, report: FailureReport, answer: Mapping[str, Any]) -> None:
+        """Learn from the answer to a report."""
+        key = report.topic, report.bookmark
+        if answer.get("status") != "rejected":
+            self._messages.pop(key, None)
+        elif answer.get("pointer") == "/body":
+            body = report.oversize_body
+            self.note(*key, body.size if body else len(report.body))
+
+    def _remember(self, key: tuple[str, str], size: int) -> None:
+        self._messages.pop(key, None)
+        self._messages[key] = size
+        while len(self._messages) > MOST_NAMED:
+            del self._messages[next(iter(self._messages))]
+
+    @property
+    def warning(self) -> str | None:
+        """Name what stays with its broker for its size; None where nothing does."""
+        with self._lock:
+            if not self._messages:
+                return None
+            (topic, bookmark), size = list(self._messages.items())[-1]
+            return (
+                f"{len(self._messages)} messages are too large for Poisonweb and stay"
+                f" with their broker, the last one {bookmark[:SHOWN]!r} of {topic}"
+                f" ({size} bytes): raise the limits there, or settle them by hand."
+            )
+
+
+def without_body(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same report, already on the wire, without its body."""
+    body = base64.b64decode(item["body"])
+    told = OversizeBody(size=len(body), sha256=hashlib.sha256(body).digest())
+    rest = {name: value for name, value in item.items() if name != "body"}
+    return {**rest, "oversize_body": told.to_wire()}
+
+
+def explained(item: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Say why a message stays, also where an older server cannot."""
+    size = item["oversize_body"]["size"]
+    detail = (
+        f"oversize: the body has {size} bytes, more than the server takes: the message"
+        " stays with its broker; raise POISONWEB_REQUEST_LIMIT and POISONWEB_BODY_LIMIT"
+        " there, or settle it by hand"
+    )
+    return {**answer, "status": "rejected", "detail": detail, "pointer": "/body"}
