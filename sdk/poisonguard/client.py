@@ -32,6 +32,7 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 from urllib3.connection import HTTPConnection
 
+from poisonguard.addresses import shown
 from poisonguard.errors import Away, Misconfigured, Refused
 from poisonguard.events import Event, parse
 from poisonguard.version import VERSION
@@ -339,7 +340,9 @@ os.register_at_fork(after_in_child=_remake_all)
 def _usable(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise Misconfigured(f"{url} is no url: write it like https://poisonweb:8000")
+        raise Misconfigured(
+            f"{shown(url)} is no url: write it like https://poisonweb:8000"
+        )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise Misconfigured(
             f"The url of {parts.hostname} holds a user, a query or a fragment:"

@@ -7,12 +7,13 @@ import math
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 from urllib.parse import urlsplit
 
+from poisonguard import addresses
 from poisonguard.errors import Misconfigured
 
 PREFIX = "POISONGUARD_"
@@ -63,7 +64,7 @@ class Settings:
     topic: str
     consumer_group: str
     url: tuple[str, ...]
-    api_key: ApiKey
+    api_key: ApiKey = field(repr=False)
     client_name: str
     sub_id: str | None = None
     version: str | None = None
@@ -118,6 +119,7 @@ def load(options: Options, environ: Mapping[str, str]) -> Settings:
     }
     told |= {name: value for name, value in options.items() if value is not None}
     _refuse_unknown_options(told)
+    told |= _key_apart(told)
     told.setdefault("client_name", socket.gethostname())
     for name in ("topic", "consumer_group", "url", "api_key"):
         if name not in told:
@@ -125,6 +127,28 @@ def load(options: Options, environ: Mapping[str, str]) -> Settings:
                 f"{name} is missing: pass {name}=... or set {PREFIX}{name.upper()}."
             )
     return Settings(**{name: KNOWN[name](name, value) for name, value in told.items()})
+
+
+def _key_apart(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the key out of the address, before anybody keeps or shows it."""
+    texts = _addresses(told.get("url"))
+    if not all(isinstance(text, str) for text in texts):
+        return {}
+    pairs = [addresses.without_key(text.strip()) for text in texts]
+    key = addresses.one_key(key for _, key in pairs)
+    if key is None:
+        return {}
+    if told.get("api_key", key) != key:
+        raise Misconfigured(
+            "There is a key in url and another one in api_key: give it once."
+        )
+    return {"url": [url for url, _ in pairs], "api_key": key}
+
+
+def _addresses(value: object) -> Sequence[Any]:
+    if isinstance(value, str):
+        return value.split(",")
+    return value if isinstance(value, Sequence) else ()
 
 
 def _refuse_unknown(environ: Mapping[str, str]) -> None:
@@ -162,8 +186,8 @@ def _name(name: str, value: object) -> str:
 
 
 def _urls(name: str, value: object) -> tuple[str, ...]:
-    texts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(texts, Sequence) or not texts:
+    texts = _addresses(value)
+    if not texts:
         raise _wrong(name, value, "give an address or several, the first preferred.")
     return tuple(_url(name, text) for text in texts)
 
@@ -172,7 +196,8 @@ def _url(name: str, value: object) -> str:
     text = value.strip().rstrip("/") if isinstance(value, str) else ""
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise _wrong(name, value, "give it like https://poisonweb.example.com.")
+        remedy = "give it like https://poisonweb.example.com."
+        raise _wrong(name, addresses.shown(value), remedy)
     return text
 
 

@@ -111,7 +111,11 @@ def test_a_key_may_change_while_we_run_and_may_end_a_line(server: Server) -> Non
 
 
 @pytest.mark.parametrize(
-    "url", ["poisonweb", "ftp://h", "http://", "http://u:p@h", "http://h?a=1"]
+    "url",
+    [
+        *("poisonweb", "ftp://h", "ftp://u:p@h", "http://"),
+        *("http://u:p@h", "http://h?a=1"),
+    ],
 )
 def test_an_unusable_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(Misconfigured) as wrong:

@@ -124,6 +124,71 @@ def test_a_message_is_kept_alive_thrice_within_its_lease() -> None:
     assert (usual.keep_alive_every, short.keep_alive_every) == (5, 1)
 
 
+def without_api_key(url: object, **environ: str) -> Settings:
+    told = {name: value for name, value in NEEDED.items() if name != "api_key"}
+    return settings.load({**told, "url": url}, environ)  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("url", "urls"),
+    [
+        ("https://pw_k%2Fy@a.example.com/x/", ("https://a.example.com/x",)),
+        ("http://pw_k%2Fy@127.0.0.1:8000", ("http://127.0.0.1:8000",)),
+        ("https://pw_k%2Fy:@[::1]:8000", ("https://[::1]:8000",)),
+        (
+            "https://pw_k%2Fy@a.example.com, https://b.example.com",
+            ("https://a.example.com", "https://b.example.com"),
+        ),
+        (
+            ["https://a.example.com", "https://pw_k%2Fy@b.example.com"],
+            ("https://a.example.com", "https://b.example.com"),
+        ),
+    ],
+)
+def test_an_address_may_carry_the_key_and_is_kept_without_it(
+    url: object, urls: tuple[str, ...]
+) -> None:
+    argument = without_api_key(url)
+
+    assert (argument.url, argument.api_key) == (urls, "pw_k/y")
+    assert "pw_k" not in repr(argument)
+
+
+def test_the_environment_may_carry_the_key_in_the_address() -> None:
+    told: Options = {"topic": "orders", "consumer_group": "billing"}
+
+    read = settings.load(told, {"POISONGUARD_URL": "https://pw_k@h.example.com"})
+
+    assert (read.url, read.api_key) == (("https://h.example.com",), "pw_k")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://pw_secret:pw_secret@h.example.com",
+        "https://:pw_secret@h.example.com",
+        "ftp://pw_secret@h.example.com",
+        "pw_secret@h.example.com",
+        "https://pw_secret@",
+        "https://pw_secret@a.example.com,https://pw_secret2@b.example.com",
+    ],
+)
+def test_an_address_that_cannot_be_used_is_told_without_its_key(url: str) -> None:
+    with pytest.raises(Misconfigured) as wrong:
+        without_api_key(url)
+
+    assert "pw_secret" not in str(wrong.value)
+
+
+@pytest.mark.parametrize("api_key", ["pw_another", lambda: "pw_k"])
+def test_two_keys_are_one_too_many(api_key: object) -> None:
+    with pytest.raises(Misconfigured, match="give it once") as wrong:
+        load({"url": "https://pw_k@h.example.com", "api_key": api_key})
+
+    assert "pw_k" not in str(wrong.value)
+    assert load({"url": "https://pw_test_key@h"}).api_key == "pw_test_key"
+
+
 def test_a_guard_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POISONGUARD_URL", "https://a.example.com")
     monkeypatch.setenv("POISONGUARD_API_KEY", "pw_key")
