@@ -8,7 +8,6 @@ only once, unlink it, let go of the lock.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import stat
@@ -30,6 +29,7 @@ from poisonguard.journal_file import (
     Unreadable,
     Unstarted,
 )
+from poisonguard.linux import fcntl
 from poisonguard.processes import Identity
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ It is a database of SQLite. Any thread may use it, and a forked child after its 
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sqlite3
@@ -17,6 +16,7 @@ from typing import TypeVar
 from weakref import WeakSet
 
 from poisonguard.errors import Full, GuardError, Misconfigured
+from poisonguard.linux import fcntl
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import uuid
@@ -15,6 +14,7 @@ from poisonguard import journal_file, processes
 from poisonguard.errors import Full
 from poisonguard.journal_file import EndingKind, Header, State
 from poisonguard.journal_folder import NO_ROOM
+from poisonguard.linux import fcntl
 from poisonguard.processes import Identity
 
 CREATE_ATTEMPTS = 20

@@ -17,7 +17,6 @@ consumers must survive.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -34,6 +33,7 @@ from uuid import uuid4
 from zlib import crc32
 
 from poisonguard.errors import Full, Misconfigured
+from poisonguard.linux import fcntl
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from poisonguard.contract import parse_failure
 from tests.sdk.server import Server
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "sdk/README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "sdk/README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOW = int(time.time() * 1_000)  # entry ids say when, and what is old expires
 GOOD, BAD = f"{NOW}-0", f"{NOW}-1"
@@ -72,8 +73,9 @@ def test_every_page_whose_first_snippet_is_a_program_is_run_here() -> None:
 
     assert kinds == {
         "README.md": "",  # a drawing
-        "sdk/README.md": kinds["sdk/README.md"],
+        "sdk/README.md": "sh",
         "docs/alerts.md": "sh",
+        "docs/brokers/amazon-sqs.md": "",  # a command
         "docs/consumers.md": "python",
         "docs/operators.md": "sh",
         "docs/protocol.md": "",  # a request
@@ -142,12 +144,29 @@ def test_the_first_request_of_the_protocol_is_one() -> None:
     assert parse_failure(report).topic == "orders"
 
 
-@pytest.mark.parametrize("page", ["docs/alerts.md", "docs/operators.md"])
-def test_the_first_commands_of_a_page_are_there(page: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [
+        ("docs/alerts.md", 1),
+        ("docs/operators.md", 2),
+        ("docs/brokers/amazon-sqs.md", 1),
+    ],
+)
+def test_what_the_first_commands_of_a_page_name_is_there(
+    page: str, number: int
+) -> None:
     words = shlex.split(FIRST[page][1], comments=True)
     commands = [words[n + 1] for n, word in enumerate(words) if word == "manage.py"]
+    files = [word for word in words if word.endswith(".txt")]
 
-    assert commands
+    assert len(commands) + len(files) == number
     assert set(commands) <= set(get_commands())
-    for name in (word for word in words if word.endswith(".txt")):
-        assert (ROOT / name).exists()
+    assert all((ROOT / name).is_file() for name in files)
+
+
+def test_what_the_sdks_readme_installs_is_there() -> None:
+    command, extra = re.findall(r"\./sdk(?:\[(\w+)\])?", FIRST["sdk/README.md"][1])
+    project = tomllib.loads((ROOT / "sdk/pyproject.toml").read_text())["project"]
+
+    assert (command, project["name"]) == ("", "poisonguard")
+    assert extra in project["optional-dependencies"]
