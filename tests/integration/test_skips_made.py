@@ -8,7 +8,7 @@ import pytest
 
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.brokers.models import Topic
-from apps.capture import skips
+from apps.capture import skips, tasks
 from apps.capture.services import Status
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import Failure, Poison, Skip, SkipList, WaitingSkip
@@ -295,6 +295,17 @@ def test_what_found_no_room_is_shared_when_there_is_some(
     assert (last.poison, last.at) == (Poison.objects.get(bookmark=b"4-0"), later)
     assert WaitingSkip.objects.count() == 0
     assert SkipList.objects.get(topic=replaying).made == 2
+
+
+def test_the_task_that_ends_skips_makes_those_that_waited(
+    now: datetime, replaying: Topic, few: None
+) -> None:
+    before = now - timedelta(minutes=2)
+    capture(before, *(failure(before) for _ in range(5)))
+
+    tasks.end_skips()
+
+    assert (Skip.objects.count(), WaitingSkip.objects.count()) == (5, 0)
 
 
 def test_who_kills_goes_first_at_once_and_later(

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+from django.db.models import Count as CountOf
+
 from apps.brokers.models import Topic
+from apps.brokers.querysets import TopicQuerySet
 from apps.core.hurry import TooSlow, unless_slow
 from apps.dashboard.paging import Count, counted
 from apps.dashboard.selectors import guards, health, operations, problems, topics
@@ -84,6 +87,7 @@ class Overview:
     more_topics: bool
     operations: list[OperationRow]
     idle: Idle
+    oversize: list[Topic]
     signs: list[Sign]
     night: Night
     open: Count | TooSlow
@@ -116,10 +120,21 @@ def find(since: datetime | None, principal: Principal, *, now: datetime) -> Over
         more_topics=more,
         operations=operations.latest(principal, most=MOST_OPERATIONS),
         idle=guards.idle(visible, now=now),
+        oversize=oversize(visible),
         signs=[*work.signs, *guards.signs(visible, now=now)],
         night=night,
         open=counted(Poison.objects.on_topics(principal.topics).open()),
         last_failed_at=last_failed_at(principal),
+    )
+
+
+def oversize(visible: TopicQuerySet) -> list[Topic]:
+    """Find the topics with messages too large for us; each with their `number`."""
+    there = visible.filter(oversize__isnull=False)
+    return list(
+        there.annotate(number=CountOf("oversize")).order_by("-number", "name")[
+            :MOST_TOPICS
+        ]
     )
 
 

@@ -305,16 +305,19 @@ def test_messages_that_are_too_large_are_named_with_where_they_are(
     told = failure(now, bookmark="<7-0>", host="host-3", cause="crash")
     del told["body"]
     told["oversize_body"] = {"size": 90 * 2**20, "sha256": "ab" * 32}
-    capture(now, told)
+    capture(now, told, {**told, "bookmark": "8-0"})
     topic = Topic.objects.get(name="orders")
     calm = Topic.objects.create(name="stock", native_name="stock")
 
     page, other = (get(anna, f"/topics/{each.pk}") for each in (topic, calm))
 
+    overview = get(anna, "/")
+
     facts = ("&lt;7-0&gt;", "90.0", "ab" * 32, "billing-1 on host-3", "crash")
     assert [fact for fact in facts if fact not in page] == []
-    assert "1 message that consumers gave up on is too large" in page
+    assert "2 messages that consumers gave up on are too large" in page
     assert "too large" not in other
+    assert "2 messages of orders</a> are too large to be kept here" in overview
 
 
 def test_how_many_wait_for_a_skip_is_told_on_the_skips_page_and_their_topic_s(
