@@ -49,7 +49,12 @@ def test_one_that_is_set_later_and_calls_ours_is_called_once(heard: list[str]) -
     sigterm.join(lambda: heard.append("a"))
     ours = signal.getsignal(signal.SIGTERM)
     assert callable(ours)
-    signal.signal(signal.SIGTERM, lambda *of: (heard.append("late"), ours(*of)))
+
+    def late(number: int, frame: object) -> None:
+        heard.append("late")
+        ours(number, frame)
+
+    signal.signal(signal.SIGTERM, late)
 
     sigterm.look()
     signal.raise_signal(signal.SIGTERM)

@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     dependencies = [
         ("brokers", "0006_allow_lists"),
-        ("capture", "0008_partitions_by_a_function"),
+        ("capture", "0009_contradicted_guards"),
     ]
 
     operations = [
