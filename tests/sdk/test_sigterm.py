@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_one_that_is_set_later_and_calls_ours_is_called_once(heard: list[str]) -
     ours = signal.getsignal(signal.SIGTERM)
     assert callable(ours)
 
-    def late(number: int, frame: object) -> None:
+    def late(number: int, frame: FrameType | None) -> None:
         heard.append("late")
         ours(number, frame)
 
