@@ -16,6 +16,11 @@ from apps.audit.services import Action
 from apps.dashboard.trail_changes import changes
 from apps.team.sign_in import UNKNOWN
 
+# What a change of a person's rights is called, by what it is now.
+RIGHTS: Final = {
+    "is_active": {"yes": "enabled", "no": "disabled"},
+    "reads_bodies": {"yes": "may read bodies now", "no": "may no longer read bodies"},
+}
 LONGEST_NAME: Final = 120
 LONGEST_REASON: Final = 300
 MOST_NAMES: Final = 3
@@ -183,10 +188,19 @@ def _user_created(facts: Facts) -> str:
 
 
 def _user_altered(facts: Facts) -> str:
-    changed = [f"{name} from {old} to {new}" for name, old, new in changes(facts.entry)]
+    changed = changes(facts.entry)
+    if len(changed) == 1 and changed[0].field == "is_active":
+        deed = "enabled" if changed[0].after == "yes" else "disabled"
+        return f"{facts.who} {deed} {facts.subject}"
+    said = [cut(_right_changed(*change)) for change in changed]
     return f"{facts.who} changed {facts.subject}" + (
-        f": {listed([cut(each) for each in changed])}" if changed else ""
+        f": {listed(said)}" if said else ""
     )
+
+
+def _right_changed(name: str, old: str, new: str) -> str:
+    words = RIGHTS.get(name, {}).get(new)
+    return words or f"{name} from {old} to {new}"
 
 
 def _sessions_ended(facts: Facts) -> str:

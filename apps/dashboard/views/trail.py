@@ -12,7 +12,6 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.audit import verification
 from apps.audit.filters import PARAMETERS, TEXT_LIMIT
 from apps.audit.models import Entry
-from apps.audit.services import Action
 from apps.core import clock
 from apps.core.errors import Invalid
 from apps.core.streams import flowing
@@ -20,6 +19,7 @@ from apps.dashboard import curl, spreadsheet
 from apps.dashboard.doors import SignedIn, needs
 from apps.dashboard.paging import NumberCursor
 from apps.dashboard.selectors import checkpoint, trail
+from apps.dashboard.trail_actions import GROUPS
 from apps.team.rights import Scope
 from apps.triage.services import trail as message_trail
 
@@ -40,7 +40,7 @@ def index(request: SignedIn) -> HttpResponse:
         "params": {name: params.get(name, "") for name in PARAMETERS},
         "told": params,
         "query": urlencode(params),
-        "actions": sorted(Action),
+        "actions": {group: words.items() for group, words in GROUPS.items()}.items(),
         "actors": trail.actors(),
         "most": trail.MOST_EXPORTED,
         "longest": TEXT_LIMIT,

@@ -28,6 +28,7 @@ from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.core.actor import Actor
 from apps.dashboard.selectors import trail
+from apps.dashboard.trail_actions import GROUPS
 from apps.dashboard.trail_changes import Details
 from apps.dashboard.trail_sentences import SENTENCES, sentence
 from apps.poison.query import Query
@@ -142,6 +143,12 @@ def test_every_action_has_a_sentence_of_its_own(action: Action) -> None:
 
     assert action in SENTENCES
     assert action.value not in sentence(bare)
+
+
+def test_the_filter_has_each_action_in_words_once() -> None:
+    listed = [action for group in GROUPS.values() for action in group]
+
+    assert sorted(listed) == sorted(Action)
 
 
 @pytest.mark.parametrize("action", list(Action))
@@ -278,6 +285,23 @@ def test_no_detail_breaks_a_sentence_or_makes_it_long(
             "anna changed boris: role from viewer to admin",
         ),
         (
+            Action.USER_ALTERED,
+            "user:boris",
+            {"detail": {"before": {"is_active": True}, "after": {"is_active": False}}},
+            "anna disabled boris",
+        ),
+        (
+            Action.USER_ALTERED,
+            "user:boris",
+            {
+                "detail": {
+                    "before": {"role": "viewer", "reads_bodies": False},
+                    "after": {"role": "admin", "reads_bodies": True},
+                }
+            },
+            "anna changed boris: role from viewer to admin, may read bodies now",
+        ),
+        (
             Action.POSITION_MOVED,
             "position:3",
             {"detail": {"client_name": "billing", "topic": "orders"}, "reason": "gap"},
@@ -387,7 +411,7 @@ def test_filters_are_in_the_address_and_in_the_form(
 
     assert numbers(page) == [first]
     assert 'value="user:anna"' in page
-    assert "<option selected>api_key.revoked</option>" in page
+    assert '<option value="api_key.revoked" selected>Revoked a key</option>' in page
     assert f'value="{day}"' in page
     assert "audit.csv?actor=user%3Aanna&amp;action=api_key.revoked" in page
 
