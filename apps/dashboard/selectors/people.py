@@ -9,9 +9,11 @@ from typing import Generic, TypeVar
 
 from django.db.models import Q
 
+from apps.brokers.models import Topic
 from apps.core.errors import Absent
-from apps.team import sessions
+from apps.team import second_factor, sessions
 from apps.team.models import ApiKey, User
+from apps.team.rights import ALL_TOPICS, Scope
 from apps.team.sessions import OpenSession
 
 MOST = 500
@@ -31,6 +33,7 @@ class Rows(Generic[Row]):
 class PersonRow:
     user: User
     sessions: int
+    has_second_factor: bool
 
     @property
     def word(self) -> str:
@@ -56,8 +59,14 @@ def people(*, now: datetime) -> Rows[PersonRow]:
     users = list(User.objects.order_by("-is_active", "username")[: MOST + 1])
     shown = users[:MOST]
     found = sessions.open_sessions(shown, now=now)
+    having = second_factor.who_have_one(shown)
     rows = [
-        PersonRow(user=user, sessions=len(found.get(user.pk, []))) for user in shown
+        PersonRow(
+            user=user,
+            sessions=len(found.get(user.pk, [])),
+            has_second_factor=user.pk in having,
+        )
+        for user in shown
     ]
     return Rows(rows=rows, has_more=len(users) > MOST)
 
@@ -68,7 +77,11 @@ def person(user_id: int, *, now: datetime) -> PersonRow:
     if user is None:
         raise Absent("There is no such person here.")
     found = sessions.open_sessions([user], now=now)
-    return PersonRow(user=user, sessions=len(found.get(user.pk, [])))
+    return PersonRow(
+        user=user,
+        sessions=len(found.get(user.pk, [])),
+        has_second_factor=second_factor.is_set(user),
+    )
 
 
 def keys(*, now: datetime) -> Rows[KeyRow]:
@@ -88,6 +101,20 @@ def key(key_id: int, *, now: datetime) -> KeyRow:
     if found is None:
         raise Absent("There is no such key here.")
     return KeyRow(key=found, word=found.state(now))
+
+
+def unmatched(key: ApiKey) -> list[str]:
+    """List the patterns of a key that no topic has yet."""
+    return [
+        pattern
+        for pattern in key.topics
+        if not Topic.objects.matching([pattern]).exists()
+    ]
+
+
+def sees_no_trail(key: ApiKey) -> bool:
+    """Tell whether a key may read the trail in vain: it spans all topics."""
+    return Scope.AUDIT_READ in key.scopes and ALL_TOPICS[0] not in key.topics
 
 
 def own_sessions(user: User, *, here: str, now: datetime) -> list[OwnSession]:

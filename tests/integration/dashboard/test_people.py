@@ -80,9 +80,9 @@ def test_the_list_says_who_may_what_and_who_is_signed_in(
 
     rows = [words_of(row) for row in re.findall(r"<tr.*?</tr>", page, re.DOTALL)[1:]]
     assert rows == [
-        "adminFalse you ● Active admin no bodies 1 now",
-        "vera ● Active viewer no bodies 2 now",
-        "bert ✕ Disabled operator no bodies 0 never",
+        "adminFalse you ● Active admin no bodies no second factor 1 now",
+        "vera ● Active viewer no bodies no second factor 2 now",
+        "bert ✕ Disabled operator no bodies no second factor 0 never",
     ]
 
 
@@ -116,6 +116,8 @@ def test_a_person_is_added_and_can_sign_in(admin: Client) -> None:
         ("username", "x" * 151, "Give a name of up to 150 characters"),
         ("username", " vera", "Give up to 150 characters that can be seen"),
         ("username", "a\u202eb", "Give up to 150 characters that can be seen"),
+        ("username", "User:vera", "entries of the trail that Poisonweb writes"),
+        ("username", "poisonweb", "entries of the trail that Poisonweb writes"),
         ("username", "ADMINFALSE", "There is already a person called ADMINFALSE"),
         ("password", "", "Enter a password"),
         ("password", "short", "This password is too short"),

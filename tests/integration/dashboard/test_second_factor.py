@@ -119,6 +119,30 @@ def test_who_has_a_factor_is_signed_in_by_its_code_and_led_on(
     assert len(entries("user.signed_in")) == 2
 
 
+def test_the_code_page_says_whose_account_it_is_and_what_helps(phone: Phone) -> None:
+    client, answer = with_password()
+
+    page = client.get(answer["Location"]).content.decode()
+
+    assert "You are signing in as <strong>anna</strong>." in page
+    assert "manage.py remove_second_factor</code>" in page
+
+
+def test_admins_see_who_has_a_factor_and_how_a_lost_one_is_removed(
+    phone: Phone, anna: User
+) -> None:
+    ada, admin = person("ada", Role.ADMIN), Client()
+    admin.force_login(ada)
+
+    people = admin.get("/people").content.decode()
+    pages = [admin.get(f"/people/{one.pk}").content.decode() for one in (anna, ada)]
+
+    assert people.count(">second factor<") == 1
+    assert people.count(">no second factor<") == 1
+    told = [f"remove_second_factor {name}<" for name in ("anna", "ada")]
+    assert [say in page for say, page in zip(told, pages, strict=True)] == [True, False]
+
+
 def test_a_code_leads_to_no_other_site(phone: Phone, time: Time) -> None:
     client, _ = with_password()
     form = {"code": phone.code(time.now), "next": "https://evil.example/"}
