@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
+
+OURS = "poisonweb"
+# As actors and as sentences of the trail begin, written small.
+SAID_BY_US = (f"{OURS} (", "system:", "user:", "key:", "the key ", "a sign-in as ")
 NUL_PICTURE = "\N{SYMBOL FOR NULL}"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -15,6 +20,12 @@ def storable(text: str, *, limit: int | None = None) -> str:
 
 def readable(value: bytes) -> str:
     return storable(bytes(value).decode("utf-8", "replace"))
+
+
+def speaks_as_system(name: str) -> bool:
+    """Check whether a sentence of the trail that begins with it would seem ours."""
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return plain == OURS or plain.startswith(SAID_BY_US)
 
 
 def is_name(text: str, *, limit: int) -> bool:

@@ -18,7 +18,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
-from apps.core.text import is_name
+from apps.core.text import is_name, speaks_as_system
 from apps.team.models import ApiKey, User
 from apps.team.rights import ALL_TOPICS, Role, Scope
 
@@ -52,10 +52,7 @@ def create_api_key(
     unknown = sorted(set(scopes) - set(Scope))
     if unknown or not scopes:
         raise Invalid("scope", f"use some of {', '.join(Scope)}")
-    is_taken = ApiKey.objects.filter(name=name).exists()
-    if is_taken or not is_name(name, limit=NAME_LIMIT):
-        remedy = f"give up to {NAME_LIMIT} characters that can be seen, not another"
-        raise Invalid("name", f"{remedy} key's")
+    _check_name_of_key(name)
     if not 0 < len(topics) <= MOST_PATTERNS or not all(map(_is_pattern, topics)):
         remedy = f"give 1 to {MOST_PATTERNS} names or patterns of topics, each of up to"
         raise Invalid("topics", f"{remedy} {PATTERN_LIMIT} characters that can be seen")
@@ -93,6 +90,25 @@ def revoke_api_key(*, name: str, actor: Actor, now: datetime) -> bool:
         return False
     _record(action=Action.KEY_REVOKED, subject=f"api_key:{name}", actor=actor, now=now)
     return True
+
+
+def _check_name_of_key(name: str) -> None:
+    if not is_name(name, limit=NAME_LIMIT):
+        remedy = f"give up to {NAME_LIMIT} characters that can be seen"
+        raise Invalid("name", f"{remedy}, without a blank at either end")
+    check_speaker("name", name)
+    other = ApiKey.objects.filter(name=name).first()
+    if other is not None:
+        revoked = ", though it is revoked" if other.revoked_at else ""
+        remedy = f"there is a key called {name} already{revoked}: choose another name"
+        raise Invalid("name", f"{remedy}; the trail knows each by its own")
+
+
+def check_speaker(field: str, name: str) -> None:
+    """Raise Invalid for a name with which entries of the trail would seem ours."""
+    if speaks_as_system(name):
+        remedy = "choose another name: entries of the trail that Poisonweb writes"
+        raise Invalid(field, f"{remedy} itself begin like this one")
 
 
 def _is_pattern(text: str) -> bool:
@@ -141,6 +157,7 @@ def create_user(
     if not is_name(username, limit=USERNAME_LIMIT):
         remedy = f"give up to {USERNAME_LIMIT} characters that can be seen"
         raise Invalid("username", f"{remedy}, without a blank at either end")
+    check_speaker("username", username)
     if User.objects.filter(username__iexact=username).exists():
         raise Invalid("username", f"there is already a person called {username}")
     _check_password(password, User(username=username))

@@ -37,7 +37,13 @@ def new(request: SignedIn) -> HttpResponse:
         made = form.make(actor=request.user.principal.actor, now=now)
     except Invalid as wrong:
         return _new(request, form, wrong)
-    return render(request, "keys/made.html", {"made": made, "key": made.key})
+    context = {
+        "made": made,
+        "key": made.key,
+        "unmatched": people.unmatched(made.key),
+        "sees_no_trail": people.sees_no_trail(made.key),
+    }
+    return render(request, "keys/made.html", context)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 
 from apps.audit.models import Entry
+from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.dashboard.people_forms import ROLES, SCOPES
 from apps.team import services
@@ -87,6 +88,22 @@ def test_a_key_without_a_last_day_does_not_expire(admin: Client) -> None:
     assert "never" in words(admin.get("/keys"))
 
 
+def test_topics_may_stand_between_commas(admin: Client, orders: Topic) -> None:
+    answer = admin.post("/keys/new", {**NEW, "topics": "orders, ship.*,\r\norders"})
+
+    assert ApiKey.objects.get().topics == ["orders", "ship.*"]
+    assert "No topic is called so yet: ship.*." in words(answer)
+
+
+def test_a_key_for_some_topics_says_that_the_trail_stays_shut(admin: Client) -> None:
+    trail = {**NEW, "scopes": ["audit:read"]}
+    some = admin.post("/keys/new", trail)
+    every = admin.post("/keys/new", {**trail, "name": "all", "topics": "*"})
+
+    assert "audit:read opens nothing with this key" in words(some)
+    assert "opens nothing" not in words(every)
+
+
 def test_today_is_a_last_day(admin: Client, now: datetime) -> None:
     answer = admin.post("/keys/new", {**NEW, "expires": f"{now:%Y-%m-%d}"})
 
@@ -100,7 +117,11 @@ def test_today_is_a_last_day(admin: Client, now: datetime) -> None:
         ("name", "", "Give a name of up to 100 characters"),
         ("name", "x" * 101, "Give a name of up to 100 characters"),
         ("name", "a\u202eb", "Give up to 100 characters that can be seen"),
-        ("name", "ci", "not another key"),
+        ("name", "ci", "There is a key called ci already: choose another name"),
+        ("name", "gone", "There is a key called gone already, though it is revoked"),
+        ("name", "Poisonweb (worker)", "entries of the trail that Poisonweb writes"),
+        ("name", "KEY:x", "entries of the trail that Poisonweb writes"),
+        ("name", "system\uff1afoo", "entries of the trail that Poisonweb writes"),
         ("scopes", [], "Tick at least one scope"),
         ("scopes", ["everything"], "Tick scopes of the list"),
         ("topics", "", "Name at least one topic, or * for all"),
@@ -118,13 +139,15 @@ def test_what_is_wrong_of_a_new_key_is_told_at_its_field(
     admin: Client, now: datetime, field: str, value: object, says: str
 ) -> None:
     key(now)
+    key(now, name="gone")
+    services.revoke_api_key(name="gone", actor=ADA, now=now)
 
     answer = admin.post("/keys/new", {**NEW, field: value})
 
     page = answer.content.decode()
     assert answer.status_code == 422
     assert says in words(answer)
-    assert ApiKey.objects.count() == 1
+    assert ApiKey.objects.count() == 2
     if field == "scopes":
         assert '<fieldset class="field" aria-describedby="wrong">' in page
     else:

@@ -206,7 +206,7 @@ def test_another_issuer_s_subject_is_another_person(work: Provider) -> None:
     assert status == 409
 
 
-@pytest.mark.parametrize("name", ["", "an\u202ena", "x" * 151, " anna"])
+@pytest.mark.parametrize("name", ["", "an\u202ena", "x" * 151, " anna", "system:anna"])
 def test_a_name_that_cannot_be_used_is_refused_or_replaced(
     work: Provider, name: str
 ) -> None:
