@@ -31,21 +31,30 @@ IPAddress = IPv4Address | IPv6Address
 METADATA = "169.254.169.254:80"
 USUAL_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671}
 USUAL_PORTS |= {"pyamqp": 5672, "http": 80, "https": 443, "sqs": 443}
-# Where no broker is: link-local, reserved, multicast, and where clouds answer for any
-# machine of theirs.
-FORBIDDEN = tuple(
+# Where no broker is: link-local, and where clouds answer for any machine of theirs;
+LINK_LOCAL = tuple(
     map(
         ip_network,
         (
-            *("0.0.0.0/8", "169.254.0.0/16", "192.0.0.0/24", "224.0.0.0/3"),
+            *("169.254.0.0/16", "fe80::/10", "fec0::/10"),
             *("100.100.100.200/32", "168.63.129.16/32"),
-            *("::/128", "fe80::/10", "fec0::/10", "ff00::/8"),
             *("fd00:ec2::/32", "fd20:ce::254/128"),
+        ),
+    )
+)
+# and reserved, and multicast.
+RESERVED = tuple(
+    map(
+        ip_network,
+        (
+            *("0.0.0.0/8", "192.0.0.0/24", "224.0.0.0/3", "::/128", "ff00::/8"),
             # Tunnels and translations whose other end cannot be told (RFC 4380, 8215).
             *("2001::/32", "64:ff9b:1::/48"),
         ),
     )
 )
+FORBIDDEN = (*LINK_LOCAL, *RESERVED)
+NO_OTHERS = "which then allows no others"
 PRIVATE = tuple(
     map(
         ip_network,
@@ -88,11 +97,17 @@ class Place:
 
     def is_named_by(self, pattern: str) -> bool:
         """Tell whether `host` or `host:port` stands for it; `*` is any text."""
-        host, colon, port = pattern.rpartition(":")
-        if not colon or pattern.endswith("]"):
-            host, port = pattern, "*"
-        named = matches(host.strip("[]").lower(), self.host)
-        return named and port in {"*", str(self.port)}
+        port = _of_pattern(pattern)[1]
+        return self.has_host_of(pattern) and port in {"*", str(self.port)}
+
+    def has_host_of(self, pattern: str) -> bool:
+        return matches(_of_pattern(pattern)[0].strip("[]").lower(), self.host)
+
+
+def _of_pattern(pattern: str) -> tuple[str, str]:
+    """Take `host` or `host:port` apart; without a port it stands for any."""
+    host, colon, port = pattern.rpartition(":")
+    return (pattern, "*") if not colon or pattern.endswith("]") else (host, port)
 
 
 class Dial(Protocol):
@@ -206,19 +221,24 @@ class Target:
         if self.is_trusted and place.host in {known.host for known in self.of_address}:
             return ""
         if is_forbidden(address):
-            return f"{place.host} leads to where no broker is."
+            kind = "reserved"
+            if any(address in network for network in LINK_LOCAL):
+                kind = "link-local or cloud metadata"
+            said = f"the host {place.host} leads to where no broker is"
+            return f"{said}: {address} is {kind}."
         if self._has_word(place):
             return ""
         if address.is_loopback and not settings.POISONWEB_LOOPBACK_BROKERS:
             return (
-                f"{place.host} leads to this machine itself: name it in "
-                "POISONWEB_BROKER_HOSTS, or set POISONWEB_LOOPBACK_BROKERS=1."
+                f"the host {place.host} leads to this machine itself: set "
+                "POISONWEB_LOOPBACK_BROKERS=1, or name it in POISONWEB_BROKER_HOSTS, "
+                f"{NO_OTHERS}."
             )
         if any(address in network for network in PRIVATE):
             return (
-                f"{place.host} leads into a private network: name it in "
-                "POISONWEB_BROKER_HOSTS, or put the address into the environment and "
-                "enter env:BROKER_NAME."
+                f"the host {place.host} leads into a private network: put the address "
+                "into the environment and enter env:BROKER_NAME, or name the host in "
+                f"POISONWEB_BROKER_HOSTS, {NO_OTHERS}."
             )
         return ""
 
@@ -226,9 +246,9 @@ class Target:
         if not self._has_word(place):
             raise Invalid(
                 "options",
-                f"{option} names {place.host}, which is another host than that of the "
-                "address: name that host in POISONWEB_BROKER_HOSTS, or leave the "
-                "option out.",
+                f"the option {option} names {place.host}, which is another host than "
+                "that of the address: leave the option out, or name that host in "
+                f"POISONWEB_BROKER_HOSTS, {NO_OTHERS}.",
             )
 
     def _has_word(self, place: Place) -> bool:
@@ -356,7 +376,10 @@ def _unreadable() -> Invalid:
 
 
 def _not_allowed(place: Place) -> str:
+    said = f"{place} is not among the hosts of POISONWEB_BROKER_HOSTS"
+    if any(map(place.has_host_of, settings.POISONWEB_BROKER_HOSTS)):
+        said = f"{place} is in POISONWEB_BROKER_HOSTS with another port"
     return (
-        f"{place.host} is not among the hosts of POISONWEB_BROKER_HOSTS: add it there, "
-        "or put the address into the environment and enter env:BROKER_NAME."
+        f"the host {said}: add it there, or put the address into the environment and "
+        "enter env:BROKER_NAME."
     )

@@ -180,6 +180,40 @@ def test_only_hosts_of_the_setting_may_be_entered(url: str, *, wrong: bool) -> N
     assert refused(url) is wrong
 
 
+@override_settings(POISONWEB_BROKER_HOSTS=("mq.example:5671", "*.eu.example:1"))
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (
+            "amqp://mq.example",
+            "host mq.example:5672 is in POISONWEB_BROKER_HOSTS with",
+        ),
+        ("redis://a.eu.example", "a.eu.example:6379 is in POISONWEB_BROKER_HOSTS with"),
+        ("redis://other", "the host other:6379 is not among the hosts of"),
+    ],
+)
+def test_a_refusal_names_host_and_port_and_what_of_them_is_missing(
+    url: str, says: str
+) -> None:
+    assert says in told(url)
+
+
+@pytest.mark.parametrize(
+    ("host", "kind"),
+    [
+        ("169.254.169.254", "169.254.169.254 is link-local or cloud metadata"),
+        ("[fd00:ec2::254]", "fd00:ec2::254 is link-local or cloud metadata"),
+        ("240.0.0.1", "240.0.0.1 is reserved"),
+    ],
+)
+def test_a_refusal_says_what_kind_of_address_it_is(host: str, kind: str) -> None:
+    assert f"leads to where no broker is: {kind}" in told(f"redis://{host}")
+
+
+def test_who_is_told_to_name_a_host_is_told_that_it_forbids_the_others() -> None:
+    assert "which then allows no others" in told("redis://10.0.0.5")
+
+
 def test_a_name_is_judged_by_what_it_leads_to() -> None:
     Target.read("redis://localhost", {}).check(resolve=True)
     Target.read("redis://nowhere.invalid", {}).check(resolve=True)
@@ -203,7 +237,7 @@ RABBIT = "amqp://u:secret@mq:5672/v"
 def test_a_password_goes_to_no_other_host_than_that_of_the_address() -> None:
     said = said_of_options(RABBIT, keeps_to_address=True)
 
-    assert said.startswith("options: management_url names other, which is another host")
+    assert said.startswith("options: the option management_url names other, which")
     assert "POISONWEB_BROKER_HOSTS" in said
     assert not said_of_options(
         RABBIT, keeps_to_address=True, management_url="http://MQ.:9"
