@@ -53,7 +53,7 @@ def own_redis(tmp_path: Path) -> Iterator[str]:
 
 
 def connect(page: Page, own: Own) -> None:
-    page.get_by_role("link", name="Connect a broker").click()
+    page.get_by_role("link", name="Add a broker").click()
     page.get_by_label("Name", exact=True).fill("ours")
     page.get_by_label("RabbitMQ").check()
     page.get_by_label("Address").fill(own.url)

@@ -31,6 +31,7 @@ class Step:
     why: str
     link: str
     done: bool
+    again: str = "Again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,10 +96,11 @@ def _steps(facts: _Facts, principal: Principal) -> tuple[Step, ...]:
     acts = principal.may(Scope.OPERATIONS_WRITE)
     return (
         Step(
-            what="Connect a broker",
+            what="Add a broker",
             why="Where your messages are. Nothing is read from it before you say so.",
             link=reverse("broker-new") if writes else "",
             done=facts.broker is not None,
+            again="Add another",
         ),
         Step(
             what="See its dead-letter queues",

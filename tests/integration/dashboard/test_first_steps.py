@@ -113,7 +113,7 @@ def test_the_card_stands_on_the_overview_until_it_is_put_away(
     after = get(admin, "/")
 
     assert "0 of 4 done" in words(before)
-    assert '<a class="button primary" href="/brokers/new">Connect a broker' in before
+    assert '<a class="button primary" href="/brokers/new">Add a broker' in before
     assert answer.status_code == 302
     assert "Your first hour" not in after
     assert "No message yet" in words(after)
@@ -130,6 +130,14 @@ def test_the_card_leaves_by_itself(anna: Client, now: datetime) -> None:
     assert "3 of 4 done" in before
     assert re.search(r"Requeue one It goes back .* Requeue one", before)
     assert "Your first hour" not in after
+
+
+def test_a_broker_that_is_added_need_not_be_reached(sign_in: SignIn) -> None:
+    own_broker()
+
+    page = words(get(sign_in(Role.ADMIN), "/"))
+
+    assert re.search(r"Add a broker is done\. .* Add another", page)
 
 
 def test_who_may_not_connect_a_broker_is_told_who_can(sign_in: SignIn) -> None:
