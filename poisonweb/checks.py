@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.core.checks import CheckMessage, Tags, Warning, register  # noqa: A004
 from django.db import InterfaceError, OperationalError
 
 from poisonweb import application_role
 
 ID = "poisonweb.W001"
+NOT_SECURE = "poisonweb.W002"
 
 
 @register(Tags.security, deploy=True)
@@ -28,5 +30,19 @@ def application_owns_nothing(**_: Any) -> list[CheckMessage]:
             hint="Give the processes a role of their own: see 'A role that owns no "
             "table' in docs/operators.md.",
             id=ID,
+        )
+    ]
+
+
+@register(Tags.security, deploy=True)
+def is_behind_tls(**_: Any) -> list[CheckMessage]:
+    """Say in one warning what makes cookies, redirects and HSTS those of HTTPS."""
+    if settings.SESSION_COOKIE_SECURE:
+        return []
+    return [
+        Warning(
+            "Passwords and sessions travel unencrypted: it is not set up for HTTPS.",
+            hint="Put a proxy that speaks TLS in front, and set POISONWEB_SECURE=1.",
+            id=NOT_SECURE,
         )
     ]

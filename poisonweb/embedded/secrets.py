@@ -8,10 +8,10 @@ from pathlib import Path
 from secrets import token_hex, token_urlsafe
 
 
-def secret(path: Path) -> str:
-    """Return the secret kept in `path`; make it when it is asked for first."""
+def secret(path: Path, *, size: int = 32) -> str:
+    """Return the secret kept in `path`; make it, of `size` bytes, when asked first."""
     if not path.exists():
-        draft = _draft(path, token_urlsafe(32))
+        draft = _draft(path, token_urlsafe(size))
         # A link refuses to replace: of two who come together, the first one's holds.
         with suppress(FileExistsError):
             path.hardlink_to(draft)

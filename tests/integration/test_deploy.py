@@ -55,6 +55,21 @@ def test_the_deployment_checks_find_nothing(behind_tls: dict[str, str]) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_the_secret_key_of_a_new_installation_is_long_enough(
+    behind_tls: dict[str, str], tmp_path: Path
+) -> None:
+    words = [sys.executable, "manage.py", "check", "--deploy"]
+    environment = {**behind_tls}
+    del environment["POISONWEB_SECRET_KEY"]
+
+    ended = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert len((tmp_path / "secret-key").read_text()) == 64
+    assert "W009" not in ended.stderr
+
+
 def test_without_tls_the_deployment_checks_name_what_is_missing(
     behind_tls: dict[str, str],
 ) -> None:
@@ -69,8 +84,8 @@ def test_without_tls_the_deployment_checks_name_what_is_missing(
         check=False,
     )
 
-    assert "SECURE_SSL_REDIRECT" in ended.stderr
-    assert "SESSION_COOKIE_SECURE" in ended.stderr
+    assert "set POISONWEB_SECURE=1" in ended.stderr
+    assert "1 issue" in ended.stderr
 
 
 def test_behind_tls_pages_asked_by_http_are_redirected_and_programs_are_not(
