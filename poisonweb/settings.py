@@ -138,6 +138,7 @@ AUTH_PASSWORD_VALIDATORS = [
         "OPTIONS": {"user_attributes": ["username"]},
     },
     {"NAME": "apps.team.password_rules.NotOfThisProduct"},
+    {"NAME": "apps.team.password_rules.NotTheName"},
 ]
 MFA_ADAPTER = "apps.team.second_factor_adapter.SealingAdapter"
 MFA_TOTP_ISSUER = f"Poisonweb {ENV.environment}"

@@ -9,6 +9,8 @@ from django.core.exceptions import ValidationError
 
 # What who attacks this very product tries first.
 OURS = frozenset({"poisonweb", "poisonguard", "poisonmessage", "deadletter", "admin"})
+# What is shorter stands in many words.
+SHORTEST_NAME = 4
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 
 
@@ -21,3 +23,18 @@ class NotOfThisProduct:
 
     def get_help_text(self) -> str:
         return "Your password is not a word of this product."
+
+
+class NotTheName:
+    """Refuses a password that contains the name of its account, in any case.
+
+    Django's own rule asks how alike the two are as a whole: olga-2026-password passes.
+    """
+
+    def validate(self, password: str, user: AbstractBaseUser | None = None) -> None:
+        name = "" if user is None else user.get_username().casefold()
+        if len(name) >= SHORTEST_NAME and name in password.casefold():
+            raise ValidationError("This password contains the user name.")
+
+    def get_help_text(self) -> str:
+        return "Your password does not contain your user name."

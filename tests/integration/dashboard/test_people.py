@@ -122,6 +122,7 @@ def test_a_person_is_added_and_can_sign_in(admin: Client) -> None:
         ("password", "", "Enter a password"),
         ("password", "short", "This password is too short"),
         ("password", "poisonweb", "the first that others would try"),
+        ("password", "my-VERA-password", "This password contains the user name"),
         ("password", "x" * 1_001, "Give at most 1,000 characters"),
         ("role", "owner", "Choose one of viewer, operator, admin"),
         ("role", "", "Choose one of viewer, operator, admin"),
