@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 
 from django.db.models import Q
 
+from apps.audit.models import Entry
+from apps.audit.services import Action
 from apps.brokers.models import Topic
 from apps.core.errors import Absent
 from apps.team import second_factor, sessions
@@ -110,6 +112,13 @@ def unmatched(key: ApiKey) -> list[str]:
         for pattern in key.topics
         if not Topic.objects.matching([pattern]).exists()
     ]
+
+
+def revoked_by(key: ApiKey) -> str:
+    """Name who revoked a key, as the trail does; "" where it was not revoked."""
+    about = {"action": Action.KEY_REVOKED.value, "subject": f"api_key:{key.name}"}
+    entries = Entry.objects.filter(**about).order_by("-seq")
+    return entries.values_list("actor", flat=True).first() or ""
 
 
 def sees_no_trail(key: ApiKey) -> bool:

@@ -51,7 +51,8 @@ def new(request: SignedIn) -> HttpResponse:
 def revoke(request: SignedIn, key_id: int) -> HttpResponse:
     row = people.key(key_id, now=clock.now())
     if request.method != "POST":
-        return render(request, "keys/revoke.html", {"row": row, "key": row.key})
+        context = {"row": row, "key": row.key, "revoked_by": people.revoked_by(row.key)}
+        return render(request, "keys/revoke.html", context)
     name, actor = row.key.name, request.user.principal.actor
     if services.revoke_api_key(name=name, actor=actor, now=clock.now()):
         said = f"The key {name} is revoked: its next request is refused."

@@ -198,6 +198,19 @@ def test_a_revoked_key_is_refused_at_once(admin: Client, now: datetime) -> None:
     )
 
 
+def test_the_page_of_a_revoked_key_says_when_and_by_whom(
+    admin: Client, now: datetime
+) -> None:
+    made = key(now).key
+    services.revoke_api_key(name="ci", actor=ADA, now=now)
+
+    page = words(admin.get(f"/keys/{made.pk}/revoke"))
+
+    assert re.search(r"Revoked .*\d\d:\d\d.* by user:ada", page)
+    assert "Nothing has been done yet" not in page
+    assert "Revoke ci?" not in page
+
+
 def test_a_key_that_ended_is_not_offered_to_be_revoked(
     admin: Client, now: datetime
 ) -> None:
