@@ -18,6 +18,10 @@ def raw_bytes(message: object) -> bytes | None:
     """Find the bytes of a message of any kind; None where there is none to be had."""
     if (itself := as_bytes(message)) is not None:
         return itself
+    if isinstance(message, tuple) and message:
+        message = message[-1]  # clients put what tells of a body before it
+        if (last := as_bytes(message)) is not None:
+            return last
     if isinstance(message, Mapping):
         return _of_mapping(message)
     for name in _NAMES:
@@ -45,7 +49,8 @@ def _attribute(message: object, name: str) -> object:
 def _of_mapping(message: Mapping[object, object]) -> bytes | None:
     try:
         for name in _NAMES:
-            if (found := as_bytes(message.get(name))) is not None:
+            value = message.get(name, message.get(name.encode()))
+            if (found := as_bytes(value)) is not None:
                 return found
         return json.dumps(dict(message), separators=(",", ":")).encode()
     except Exception:  # noqa: BLE001 - what JSON does not have, a cycle, a broken mapping

@@ -82,6 +82,9 @@ def body(report: dict[str, Any]) -> bytes:
         (Msg("text"), b"text"),
         (SimpleNamespace(value=b"v"), b"v"),
         (Msg({"a": 1}), b"Msg(body={'a': 1})"),
+        (("method", "properties", b"\xff"), b"\xff"),
+        ((b"1-0", {b"body": b"\xff", b"k": b"v"}), b"\xff"),
+        ((), b"()"),
         (None, b"None"),
         (13, b"13"),
         ({"a": {1, 2}}, b'{"a":"{1, 2}"}'),
@@ -95,6 +98,7 @@ def body(report: dict[str, Any]) -> bytes:
             "object of a value",
             "object of neither",
         ),
+        *("delivery", "entry", "empty tuple"),
         *("None", "number", "mapping of no JSON", "evil"),
     ],
 )

@@ -79,7 +79,11 @@ class PlainReader(Reader):
         return seq + 1
 
     def body(self, message: Mapping[str, Any]) -> bytes:
-        return to_bytes(message["body"] if "body" in message else dict(message))
+        if "body" in message:
+            return to_bytes(message["body"])
+        if not isinstance(message, Mapping):  # dict() would make one of any pairs
+            raise TypeError(f"A {type(message).__name__} is no mapping.")
+        return to_bytes(dict(message))
 
     def headers(self, message: Mapping[str, Any]) -> Headers:
         return header_pairs(message.get("headers") or ())
