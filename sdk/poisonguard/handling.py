@@ -194,7 +194,7 @@ class Handling:
         if reading.number not in self._attempts.suspects or reading.redrive_id:
             return False
         now = self._parts.clock()
-        return self._attempts.is_poisoned(reading.bookmark, now=now)
+        return self._attempts.is_poisoned(self._poisoned_as(reading), now=now)
 
     def _waiting_since(
         self, reading: Reading, record: Record | None
@@ -558,10 +558,17 @@ class Handling:
             self._attempts.poisoned(
                 reading.identity,
                 reading.number,
-                bookmark=reading.bookmark,
+                bookmark=self._poisoned_as(reading),
                 now=self._parts.clock(),
                 lasts=SKIP_COMES if is_skipped else UNSETTLED,
             )
+
+    def _poisoned_as(self, reading: Reading) -> str:
+        """Name it among the poisons: where it is there again, of this version alone."""
+        version = self._settings.version
+        if version is None or not self._parts.reader.replays:
+            return reading.bookmark
+        return f"{version}\0{reading.bookmark}"
 
     def _settle_redrive(self, reading: Reading) -> None:
         redrive = reading.redrive_id

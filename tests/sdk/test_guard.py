@@ -142,6 +142,25 @@ def test_a_message_that_is_too_large_is_released_and_its_health_says_so(
     assert "1 messages are too large for Poisonweb" in str(health["warnings"])
 
 
+def test_a_new_version_tries_what_the_old_one_failed_on_and_did_not_share(
+    server: Server, tmp_path: Path
+) -> None:
+    server.replays = True
+    options: dict[str, Any] = {"reader": PlainReader(replays=True), "journal": tmp_path}
+    failing, handler = Failing(ValueError()), Handler()
+
+    with guarding(server, version="1", **options) as old:
+        poisoned = old.handle(message(), failing)  # its first: suspected
+    with guarding(server, version="1", **options) as again:
+        known = again.handle(message(), handler)
+    with guarding(server, version="2", **options) as new:
+        tried = new.handle(message(), handler)
+
+    assert only(server.failures)["suspected"]
+    assert (poisoned, known, tried) == (POISONED, POISONED, HANDLED)
+    assert handler.seen == ["b-1"]
+
+
 @pytest.mark.parametrize("status", ["banana", None])
 def test_a_message_whose_report_got_an_unknown_status_is_released(
     status: object, server: Server
