@@ -143,6 +143,15 @@ def test_admins_see_who_has_a_factor_and_how_a_lost_one_is_removed(
     assert [say in page for say, page in zip(told, pages, strict=True)] == [True, False]
 
 
+def test_forms_say_what_they_will_do_and_which_codes_they_take(at_home: Client) -> None:
+    page = at_home.get("/second-factor").content.decode()
+
+    assert "New codes end the present ones." in page
+    assert "Removing it ends your other sessions." in page
+    assert page.count("Six digits from the app, or one of your recovery codes.") == 2
+    assert "good no longer" not in page
+
+
 def test_a_code_leads_to_no_other_site(phone: Phone, time: Time) -> None:
     client, _ = with_password()
     form = {"code": phone.code(time.now), "next": "https://evil.example/"}
