@@ -88,6 +88,10 @@ class BookmarkStore:
     Who opens a subscription takes it over. Its former holder is *fenced*: it is told so
     with its next write (`on_fenced` gets the sub id), cannot settle any more, and opens
     it again to go on. A person who moves the position does the same to its holder.
+
+    Where a publisher's numbers may begin again, because its log was removed, tell
+    `asked` where the broker is asked to begin, and `arrived` what comes: the store
+    cannot tell its new messages from the old ones by their numbers alone.
     """
 
     def __init__(  # noqa: PLR0913 - each a setting of its own
