@@ -47,7 +47,7 @@ class AmpsReader(Reader):
         try:
             bookmark = text_of(message.get_bookmark)
         except AttributeError:
-            raise Misconfigured(
+            raise TypeError(
                 f"An AmpsReader reads messages of the AMPS client, not {type(message)}:"
                 " give the guard the reader of your client."
             ) from None
