@@ -24,13 +24,16 @@ class Tasks:
         self._handling = handling
 
     async def handle(self, message: object, handler: AsyncHandler) -> Outcome:
-        steps = self._handling.steps(message)
+        while (entry := self._handling.again()) is not None:
+            again = self._handling.steps_again(entry)
+            await play(again, entry.handler, entry.message, self._parts.leaving)
+        steps = self._handling.steps(message, handler)
         return await play(steps, handler, message, self._parts.leaving)
 
     async def after(
         self, message: object, handler: AsyncHandler, slot: Slot, error: BaseException
     ) -> Outcome:
-        steps = self._handling.steps_after(message, slot, error)
+        steps = self._handling.steps_after(message, handler, slot, error)
         return await play(steps, handler, message, self._parts.leaving)
 
 

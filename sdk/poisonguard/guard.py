@@ -59,13 +59,18 @@ class Guard:
     in the environment. Any number of threads and tasks may share a guard.
 
     `keep_alive(message)` is called, maybe on another thread, while a message waits for
-    its retry or for Poisonweb. `breaker=None` and `journal=None` go without.
+    its retry or for Poisonweb. `redeliver(message, seconds)` gives it to a broker that
+    hands it out again after that time: no retry is waited for here then, and a
+    `RELEASE` asks nothing more of the caller. `settle(message, outcome)` is called,
+    maybe on another thread, when a message of a topic that replays is done with after
+    it was released: the guard has kept it and tried again. `breaker=None` and
+    `journal=None` go without.
     """
 
     handle: Handle
     handle_async: HandleAsync
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the signature is the manual
         self,
         *,
         reader: Reader | None = None,
@@ -73,12 +78,16 @@ class Guard:
         breaker: BreakerPolicy | None = _DEFAULT_BREAKER,
         journal: Journal | Path | str | None = "auto",
         keep_alive: Callable[[Any], object] | None = None,
+        redeliver: Callable[[Any, float], object] | None = None,
+        settle: Callable[[Any, Outcome], object] | None = None,
         clock: Callable[[], datetime] = utc_now,
         **options: Unpack[settings.Options],
     ) -> None:
         self.settings = settings.load(options, os.environ)
-        if inspect.iscoroutinefunction(keep_alive):
-            raise Misconfigured("keep_alive is a coroutine: give a plain function.")
+        calls = {"keep_alive": keep_alive, "redeliver": redeliver, "settle": settle}
+        for name, call in calls.items():
+            if inspect.iscoroutinefunction(call):
+                raise Misconfigured(f"{name} is a coroutine: give a plain function.")
         self._journal = (
             journal if isinstance(journal, Journal) else Journal(journal, clock=clock)
         )
@@ -90,6 +99,8 @@ class Guard:
             breaker=breaker,
             journal=self._journal,
             keep_alive=keep_alive,
+            redeliver=redeliver,
+            settle=settle,
             clock=clock,
         )
         self._starting = threading.RLock()
@@ -247,13 +258,16 @@ class Threads:
         self._handling = handling
 
     def handle(self, message: object, handler: Handler) -> Outcome:
-        steps = self._handling.steps(message)
+        while (entry := self._handling.again()) is not None:
+            again = self._handling.steps_again(entry)
+            play(again, entry.handler, entry.message, self._parts.leaving)
+        steps = self._handling.steps(message, handler)
         return play(steps, handler, message, self._parts.leaving)
 
     def after(
         self, message: object, handler: Handler, slot: Slot, error: BaseException
     ) -> Outcome:
-        steps = self._handling.steps_after(message, slot, error)
+        steps = self._handling.steps_after(message, handler, slot, error)
         return play(steps, handler, message, self._parts.leaving)
 
 

@@ -31,8 +31,9 @@ from poisonguard.contract import (
 )
 from poisonguard.counters import CounterKey
 from poisonguard.ending import Leaving
-from poisonguard.errors import Full, GuardError, Refused
+from poisonguard.errors import Full, GuardError, Misconfigured, Refused
 from poisonguard.journal import Journal
+from poisonguard.kept import Entry, HandlerNeeded, Kept
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy, Verdict
 from poisonguard.readers import Reader
@@ -53,6 +54,8 @@ log = logging.getLogger(__name__)
 DOUBTFUL_AFTER = 10
 # Of more messages than these that wait to be reported, the oldest lose their traceback.
 MOST_RAISED = 1_000
+AT_ONCE = 1.0  # seconds, for a message that came before its time
+AFTER_NO_ROOM = 1.0  # seconds, before a message that cannot be kept is tried again
 LOOK_AGAIN = 0.01  # seconds, for a slot or a turn
 AFTER_REFUSAL = 5.0  # seconds, or a broker that returns it at once makes us spin
 FIRST = "first"  # why the gate of a process is closed until its first message
@@ -65,7 +68,11 @@ _CAUSES = {
 
 
 class Released(Exception):
-    """The message goes back to the broker."""
+    """The message goes back to the broker, to come again after some seconds."""
+
+    def __init__(self, reason: str, *, after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.after = after
 
 
 @dataclass(kw_only=True, slots=True)
@@ -84,7 +91,10 @@ class Parts:
     turns: Turns
     gate: Gate
     withheld: Withheld
+    kept: Kept
     keep_alive: Callable[[Any], object] | None
+    redeliver: Callable[[Any, float], object] | None
+    settle: Callable[[Any, Outcome], object] | None
     clock: Callable[[], datetime]
     host: str
     leaving: Leaving  # this process was told to stop: wait for nothing
@@ -104,6 +114,7 @@ class Handling:
         self._breaker = parts.breaker
         self._turns = parts.turns
         self._reporter = parts.reporter
+        self._kept = parts.kept
         self.key = CounterKey(
             topic=parts.settings.topic,
             consumer_group=parts.settings.consumer_group,
@@ -114,34 +125,120 @@ class Handling:
     def begin(self) -> None:
         """Know of nothing yet."""
         self.holding: set[UUID] = set()  # the reports that wait to be taken
+        self.retrying: set[Reading] = set()  # those that wait for their retry in place
         # Why those failed that are given up but not reported yet, for when they return.
         self._raised: dict[bytes, Raised] = {}
 
-    def steps(self, message: object) -> Steps:
+    def steps(self, message: object, handler: Callable[[Any], Any]) -> Steps:
         """Handle a message that has just come."""
-        reading = Reading(self._parts.reader, message)
+        reading = Reading(self._parts.reader, message, handler)
         return self._released_on_trouble(reading, self._arrived(reading))
 
-    def steps_after(self, message: object, slot: Slot, error: BaseException) -> Steps:
+    def steps_after(
+        self,
+        message: object,
+        handler: Callable[[Any], Any],
+        slot: Slot,
+        error: BaseException,
+    ) -> Steps:
         """Go on with a message at what its handler raised on the healthy path."""
-        reading = Reading(self._parts.reader, message)
+        reading = Reading(self._parts.reader, message, handler)
         return self._released_on_trouble(reading, self._caught(reading, slot, error))
 
-    def _released_on_trouble(self, reading: Reading, steps: Steps) -> Steps:
+    def again(self) -> Entry | None:
+        """Take a message that was kept, to be run on its consumer's thread."""
+        if self._breaker.state is not State.CLOSED or self._parts.closed.is_set():
+            return None
+        return self._kept.take(needs_handler=True)
+
+    def steps_again(self, entry: Entry) -> Steps:
+        """Try a message once more that was released, and kept by the guard."""
+        reading = Reading(self._parts.reader, entry.message, entry.handler)
         try:
-            return (yield from steps)
-        except Released as reason:
-            log.info("%s is released: %s", self._name(reading), reason)
-        except Refused as reason:
-            log.error(  # noqa: TRY400 - the server says why
-                "%s cannot be reported: %s", self._name(reading), reason
+            outcome = yield from self._look_up(reading)
+        except (Released, GuardError) as reason:
+            log.info("%s waits on in the guard: %s", self._name(reading), reason)
+            self._kept.give_back(entry, needs_handler=False)
+            return Outcome.RELEASE
+        except BaseException as error:
+            self._kept.give_back(entry, needs_handler=isinstance(error, HandlerNeeded))
+            raise
+        if self._parts.settle is not None:
+            yield from self._tell(
+                reading, partial(self._parts.settle, entry.message, outcome)
             )
-            with suppress(Released):
-                pause = min(AFTER_REFUSAL, self._settings.hold_for)
-                yield from self._wait(reading, pause)
-        except GuardError as reason:
-            log.warning("%s is released, unsettled: %s", self._name(reading), reason)
-        return Outcome.RELEASE
+        self._kept.settled(entry)
+        return outcome
+
+    def _released_on_trouble(self, reading: Reading, steps: Steps) -> Steps:
+        while True:
+            try:
+                return (yield from steps)
+            except Released as reason:
+                after = reason.after
+                log.info("%s is released: %s", self._name(reading), reason)
+            except Refused as reason:
+                after = AFTER_REFUSAL
+                log.error(  # noqa: TRY400 - the server says why
+                    "%s cannot be reported: %s", self._name(reading), reason
+                )
+                with suppress(Released):
+                    yield from self._pause_after_refusal(reading)
+            except Misconfigured as reason:
+                # There is no telling which message it is: keep none.
+                log.error(  # noqa: TRY400 - it says what to do
+                    "a message is released, unsettled: %s", reason
+                )
+                return Outcome.RELEASE
+            except GuardError as reason:
+                after = AFTER_REFUSAL
+                log.warning(
+                    "%s is released, unsettled: %s", self._name(reading), reason
+                )
+            if (yield from self._release(reading, after)):
+                return Outcome.RELEASE
+            steps = self._look_up(reading)
+
+    def _pause_after_refusal(self, reading: Reading) -> Generator[Step, Any, None]:
+        if self._parts.redeliver is None and not self._parts.reader.replays:
+            pause = min(AFTER_REFUSAL, self._settings.hold_for)
+            yield from self._wait(reading, pause)
+
+    def _release(self, reading: Reading, after: float) -> Generator[Step, Any, bool]:
+        """See that a message is tried again, as far as that is ours.
+
+        Answers False where it would have to be kept, and there is no room: then it is
+        held, and no message behind it is taken meanwhile.
+        """
+        redeliver, leaving = self._parts.redeliver, self._parts.leaving
+        if redeliver is not None:
+            call = partial(redeliver, reading.message, after)
+            yield from self._tell(reading, call)
+            return True
+        # Of a process that is to stop, the next one reads the topic anew.
+        if not self._parts.reader.replays or leaving.is_set() or self._keep(reading):
+            return True
+        with suppress(Released):
+            yield from self._wait(reading, AFTER_NO_ROOM)
+        return False
+
+    def _keep(self, reading: Reading) -> bool:
+        entry = Entry(
+            bookmark=reading.bookmark,
+            message=self._parts.reader.copy(reading.message),
+            handler=reading.handler,
+            size=len(reading.body),
+        )
+        return self._kept.add(entry)
+
+    def _tell(
+        self, reading: Reading, call: Callable[[], object]
+    ) -> Generator[Step, Any, None]:
+        """Call back to the application; what goes wrong there is logged."""
+        try:
+            yield Call(call)
+        except Exception:
+            log.exception("a call back for %s failed", self._name(reading))
 
     def _arrived(self, reading: Reading) -> Steps:
         if self._parts.closed.is_set():
@@ -150,6 +247,8 @@ class Handling:
             # By now the application has set its handlers, maybe on this very thread.
             SIGTERM.look()
             yield Call(self._begin)
+        while not self._kept.came_again(reading.bookmark):
+            yield from self._wait(reading, LOOK_AGAIN)
         return (yield from self._look_up(reading))
 
     def _look_up(self, reading: Reading) -> Steps:
@@ -171,7 +270,7 @@ class Handling:
             if cause is not None:
                 yield from self._hold_while_paused(reading)
                 return (yield from self._poison(reading, cause, record))
-            yield from self._wait(reading, record.wait(now).total_seconds())
+            yield from self._until_due(reading, record.wait(now).total_seconds())
         return (yield from self._start(reading, record))
 
     def _begin(self) -> None:
@@ -250,8 +349,10 @@ class Handling:
                 return (yield from self._give_up(reading, _CAUSES[verdict], record))
             log.info("%s failed and is tried again: %r", self._name(reading), error)
             self._reporter.count(self.key, retried=1)
-            wait = record.wait(self._parts.clock())
-            yield from self._wait(reading, wait.total_seconds())
+            wait = record.wait(self._parts.clock()).total_seconds()
+            if self._is_redelivered(reading):
+                raise Released(f"it is due in {wait:.1f} s", after=wait)
+            yield from self._wait_for_retry(reading, wait)
             error = yield from self._attempt(reading, record)
         return self._handled(reading)
 
@@ -265,6 +366,12 @@ class Handling:
             type(reading.reader).__name__,
             error,
         )
+        if reading.is_described and not reading.reader.replays:
+            # Settled at its broker, what the message held would be nowhere.
+            with suppress(Released):
+                yield from self._pause_after_refusal(reading)
+            remedy = "nothing of it can be kept but what it looks like"
+            raise Released(remedy, after=AFTER_REFUSAL)
         yield from self._hold_while_paused(reading)
         _, record = self._charge(reading, record, error)
         self._remember(reading, error)
@@ -368,10 +475,7 @@ class Handling:
             return
         # Marked before it is told: at most once, whatever happens in between.
         if self._attempts.told_first(reading.identity, now=self._parts.clock()):
-            try:
-                yield Call(partial(tell, reading.message, error))
-            except Exception:
-                log.exception("on_first_failure failed for %s", self._name(reading))
+            yield from self._tell(reading, partial(tell, reading.message, error))
 
     def _handled(self, reading: Reading) -> Outcome:
         self._forget(reading)
@@ -393,6 +497,35 @@ class Handling:
             self._reporter.confirm(confirmation)
 
     # Waiting
+
+    def _is_redelivered(self, reading: Reading) -> bool:
+        """Tell whether its broker hands it out again at its time, and we know it then.
+
+        Otherwise its failures would be counted from the beginning each time.
+        """
+        has_identity = self._parts.reader.has_identity(reading.message)
+        return self._parts.redeliver is not None and has_identity
+
+    def _until_due(
+        self, reading: Reading, seconds: float
+    ) -> Generator[Step, Any, None]:
+        """Wait for the time of a retry with a message that came before it."""
+        # Not at once again, or a broker that heeds no delay makes us spin.
+        later = seconds - AT_ONCE if self._is_redelivered(reading) else 0.0
+        yield from self._wait_for_retry(
+            reading, min(seconds, AT_ONCE) if later > 0 else seconds
+        )
+        if later > 0:
+            raise Released(f"it is due in {later:.1f} s", after=later)
+
+    def _wait_for_retry(
+        self, reading: Reading, seconds: float
+    ) -> Generator[Step, Any, None]:
+        self.retrying.add(reading)
+        try:
+            yield from self._wait(reading, seconds)
+        finally:
+            self.retrying.discard(reading)
 
     def _wait(self, reading: Reading, seconds: float) -> Generator[Step, Any, None]:
         """Let time pass and keep the message alive; release it if we are to stop."""

@@ -17,3 +17,14 @@ class Outcome(StrEnum):
     def settles(self) -> bool:
         """Tell whether the consumer is done with the message."""
         return self is not Outcome.RELEASE
+
+    @property
+    def duty(self) -> str:
+        """Say what the consumer owes the broker now, where the guard does not do it."""
+        return _RETURN if self is Outcome.RELEASE else "settle it"
+
+
+_RETURN = (
+    "see that it comes again: nack it with a delay, let its visibility end, requeue "
+    "it, or seek back to it; commit nothing behind it"
+)

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import re
 import time
+from collections.abc import Callable
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from poisonguard.contract import (
     Skip,
     is_name,
 )
+from poisonguard.errors import GuardError
 from poisonguard.readers import Headers, Reader, header_pairs, number_of, to_bytes
 from poisonguard.rules import PointerRule, read
 from poisonguard.salvage import DESCRIBED_TYPE, description, raw_bytes
@@ -41,11 +43,14 @@ class Reading:
     else a reader cannot tell is left out.
     """
 
-    def __init__(self, reader: Reader, message: Any) -> None:
+    def __init__(
+        self, reader: Reader, message: Any, handler: Callable[[Any], Any]
+    ) -> None:
         self.reader = reader
         self.message = message
         self.unreadable: Exception | None = None
         self._has_bytes = True
+        self.handler = handler
         self.kept_alive_at = time.monotonic()  # having come counts
 
     @cached_property
@@ -56,7 +61,7 @@ class Reading:
             return _fitting(text)
         if text is not None:
             return f"sha256:{_digest(self.body)}"
-        if self._is_described:
+        if self.is_described:
             # Its description may be that of others too, and is no name.
             return f"unreadable-{uuid4()}"
         return f"unreadable-{_digest(self.body)}"
@@ -94,7 +99,7 @@ class Reading:
         return description(self.message) if found is None else found
 
     @property
-    def _is_described(self) -> bool:
+    def is_described(self) -> bool:
         """Tell whether the body is no more than what the message looks like."""
         return bool(self.body) and not self._has_bytes
 
@@ -135,7 +140,7 @@ class Reading:
     @cached_property
     def replays(self) -> bool:
         """Tell whether it will be handed out again, and known by its bookmark then."""
-        return self.reader.replays and not self._is_described
+        return self.reader.replays and not self.is_described
 
     @cached_property
     def publisher(self) -> str | None:
@@ -149,7 +154,7 @@ class Reading:
 
     @cached_property
     def content_type(self) -> str | None:
-        if self._is_described:
+        if self.is_described:
             return DESCRIBED_TYPE
         text = self._told("content_type", str | None)
         return text[:TEXT_LIMIT] if text else None
@@ -163,6 +168,8 @@ class Reading:
         """Read what tells which message it is; without it nobody can handle it."""
         try:
             return self._read(name, kind)
+        except GuardError:  # it is not the message that is to be mended
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
             self.unreadable = self.unreadable or error
             return None

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Never
@@ -20,11 +21,14 @@ from poisonguard.errors import Away, Full, Refused, StartTimeout
 from poisonguard.fast import numbering
 from poisonguard.handling import FIRST, Handling, Parts
 from poisonguard.journal import Journal
+from poisonguard.kept import HandlerNeeded, Kept, refuse_to_run
 from poisonguard.link import Link
+from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
 from poisonguard.readers import Reader
 from poisonguard.settings import Settings
 from poisonguard.sigterm import SIGTERM
+from poisonguard.steps import play
 from poisonguard.tally import Slot, Tally
 from poisonguard.turns import Gate, Turns
 from poisonguard.version import VERSION
@@ -54,6 +58,8 @@ class Running:
         breaker: BreakerPolicy | None,
         journal: Journal,
         keep_alive: Callable[[Any], object] | None,
+        redeliver: Callable[[Any, float], object] | None,
+        settle: Callable[[Any, Outcome], object] | None,
         clock: Callable[[], datetime],
     ) -> None:
         self._settings = settings
@@ -90,7 +96,10 @@ class Running:
             turns=Turns(slots, gate),
             gate=gate,
             withheld=Withheld(),
+            kept=Kept(gate),
             keep_alive=keep_alive,
+            redeliver=redeliver,
+            settle=settle,
             clock=clock,
             host=self._host,
             leaving=Leaving(),
@@ -122,6 +131,7 @@ class Running:
         self._deaf_looks = 0
         self._counting = threading.Lock()
         self._resending = threading.Lock()
+        self._retrying = threading.Lock()
         self._closing = threading.Lock()
 
     def open(self) -> None:
@@ -172,6 +182,10 @@ class Running:
         if self.parts.withheld.first(handled=handled) and not self._resending.locked():
             threading.Thread(
                 target=self._resend, name="poisonguard-withheld", daemon=True
+            ).start()
+        if self.parts.kept.is_due() and not self._retrying.locked():
+            threading.Thread(
+                target=self._retry, name="poisonguard-kept", daemon=True
             ).start()
         if time.monotonic() - self._refreshed_at >= REFRESH_EVERY:
             self._refreshed_at = time.monotonic()
@@ -229,6 +243,18 @@ class Running:
                     )
                 withheld.sent()
 
+    def _retry(self) -> None:
+        """Try again what was released, as far as it goes without its handler."""
+        kept, leaving = self.parts.kept, self.parts.leaving
+        with self._retrying:
+            while not leaving.is_set():
+                entry = kept.take(needs_handler=False)
+                if entry is None:
+                    return
+                steps = self.handling.steps_again(entry)
+                with suppress(HandlerNeeded):
+                    play(steps, refuse_to_run, entry.message, leaving)
+
     def _tell(self) -> None:
         self._link.reporter.tell(
             {
@@ -263,7 +289,8 @@ class Running:
             return "stopping"
         if self.parts.breaker.state is not State.CLOSED:
             return "paused"
-        if self.handling.holding and "failures" in self._link.reporter.trouble:
+        waiting = self.handling.holding or self.parts.kept
+        if waiting and "failures" in self._link.reporter.trouble:
             return "holding"
         return "running"
 
@@ -278,6 +305,13 @@ class Running:
         if self._deaf_looks > 1:  # what the first look finds, it mostly mends
             problems += filter(None, [SIGTERM.warning])
         return [*self._warnings, *self._link.warnings, *problems]
+
+    @property
+    def _kept_warnings(self) -> list[str]:
+        number = len(self.parts.kept)
+        if not number:
+            return []
+        return [f"Released messages that wait to be tried again here: {number}."]
 
     def health(self) -> dict[str, object]:
         """Return the facts, for a health page or a log."""
@@ -294,6 +328,8 @@ class Running:
             "skips_age": parts.skips.age,
             "spooled": self._link.reporter.spooled,
             "holding": len(self.handling.holding),
+            "retrying": len(self.handling.retrying),
+            "kept": len(parts.kept),
             "breaker": {
                 "state": parts.breaker.state.value,
                 "failed_in_a_row": parts.breaker.in_a_row,
@@ -304,7 +340,7 @@ class Running:
             "handled": parts.tally.total,
             "in_flight": parts.turns.running,
             "journal": self._journal.facts(),
-            "warnings": self.warnings,
+            "warnings": [*self.warnings, *self._kept_warnings],
         }
 
     # The end
@@ -352,6 +388,7 @@ class Running:
         parts.tally.begin()
         parts.breaker.begin()
         parts.withheld.begin()
+        parts.kept.begin()
         self.handling.begin()
         self._begin()
 

@@ -105,13 +105,25 @@ def body(report: dict[str, Any]) -> bytes:
 def test_a_message_that_cannot_be_read_is_poison_with_what_can_be_had_of_it(
     server: Server, unreadable: object, kept: bytes
 ) -> None:
-    with guarding(server) as guard:
+    server.replays = True
+    with guarding(server, reader=PlainReader(replays=True)) as guard:
         outcome = guard.handle(unreadable, never)
 
     (report,) = reported(server)
     assert outcome is POISONED
     assert (report["cause"], body(report)) == ("undecodable", kept)
     assert report["exception"]["type"].endswith("Error")
+
+
+def test_what_only_its_broker_has_stays_there(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with guarding(server, hold_for=0.05) as guard:
+        outcomes = [guard.handle(each, never) for each in (object(), b"bytes")]
+
+    assert outcomes == [RELEASE, POISONED]
+    assert [body(report) for report in reported(server)] == [b"bytes"]
+    assert "nothing of it can be kept" in caplog.text
 
 
 def test_tasks_poison_what_cannot_be_read_too(server: Server) -> None:
@@ -307,7 +319,7 @@ def test_a_message_without_a_bookmark_is_handled_and_known_by_its_body(
 
     (report,) = reported(server)
     assert (handled, failed) == (HANDLED, POISONED)
-    assert report["bookmark"].startswith("unreadable-")
+    assert report["bookmark"].startswith("sha256:")
 
 
 def test_a_redriven_message_that_cannot_be_read_whole_is_told_as_the_same(

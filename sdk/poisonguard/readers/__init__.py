@@ -52,6 +52,14 @@ class Reader(ABC):
     def body(self, message: Any) -> bytes:
         """Return the bytes that its producer sent."""
 
+    def copy(self, message: Any) -> Any:
+        """Return a message that stays as it is, for a retry some time later."""
+        return message
+
+    def has_identity(self, message: Any) -> bool:
+        """Tell whether it is known again when the broker hands it out again."""
+        return True
+
     def number(self, message: Any) -> int:
         """Number the message from 1 to 2**64-1, in every process the same."""
         return number_of(self.message_id(message) or self.bookmark(message))

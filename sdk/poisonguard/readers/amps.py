@@ -57,6 +57,9 @@ class AmpsReader(Reader):
     def body(self, message: Any) -> bytes:
         return bytes(message.get_data_raw())
 
+    def copy(self, message: Any) -> Any:
+        return copy.deepcopy(message)
+
     def publisher(self, message: Any) -> str | None:
         found = _BOOKMARK.match(self.bookmark(message))
         return found[1] if found else None

@@ -36,6 +36,9 @@ class PikaReader(Reader):
         _, properties, body = message
         return number_of(properties.message_id or hashlib.sha256(body).hexdigest())
 
+    def has_identity(self, message: Delivery) -> bool:
+        return bool(message[1].message_id)
+
     def message_id(self, message: Delivery) -> str | None:
         return message[1].message_id or None
 
