@@ -314,8 +314,9 @@ def test_a_call_back_that_nobody_would_await_is_refused(name: str) -> None:
     async def call(*_: object) -> None: ...
 
     options: dict[str, Any] = {"topic": "orders", "consumer_group": "billing"}
+    options[name] = call
     with pytest.raises(Misconfigured, match=f"{name} is a coroutine"):
-        Guard(url="http://127.0.0.1", api_key=KEY, **options, **{name: call})
+        Guard(url="http://127.0.0.1", api_key=KEY, **options)
 
 
 def test_an_outcome_says_what_it_asks_for() -> None:
