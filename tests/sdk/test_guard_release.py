@@ -253,7 +253,7 @@ def test_a_retry_is_left_to_a_broker_that_delays(
 
 
 class Nameless(PlainReader):
-    def has_identity(self, message: Message) -> bool:  # type: ignore[override]
+    def has_identity(self, message: Message) -> bool:
         return False
 
 
