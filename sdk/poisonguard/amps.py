@@ -282,7 +282,7 @@ class MisterYuck:
         bookmark = _bookmark_of(message)
         if bookmark in self._why:
             self.skipped += 1
-            log.info("skipped %s: %s", bookmark, self._why[bookmark])
+            log.info("skipped %.300r: %.300r", bookmark, self._why[bookmark])
             self._settle(message, bookmark)
         elif self._guard is not None:
             self._handle_guarded(message, bookmark, self._guard)
@@ -328,7 +328,7 @@ class MisterYuck:
     def _poison(self, bookmark: str, why: str) -> None:
         """Skip it from here on, and tell the others; whatever keeps us from that."""
         if not bookmark:
-            log.error("A message without bookmark cannot be skipped later: %s", why)
+            log.error("A message without bookmark cannot be skipped later: %.300r", why)
             return
         self._untold.add(bookmark)
         self._why[bookmark] = why
@@ -361,7 +361,9 @@ class MisterYuck:
                 self._why[bookmark] = why
                 self._untold.discard(bookmark)
             if bookmark and command == "publish":
-                log.info("%s is poison, says %s: %s", bookmark, self._topic, why)
+                log.info(
+                    "%.300r is poison, says %s: %.300r", bookmark, self._topic, why
+                )
 
     def _tell_again(self) -> None:
         try:
@@ -470,7 +472,7 @@ def _bookmark_of(message: Any) -> str:
         refuse_borrowed(message)
     except Misconfigured as reason:
         # Whoever hands messages to other threads may never look at what is raised.
-        log.error("%s is not handled: %s", bookmark, reason)  # noqa: TRY400
+        log.error("%.300r is not handled: %s", bookmark, reason)  # noqa: TRY400
         raise
     return bookmark
 

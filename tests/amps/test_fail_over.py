@@ -270,10 +270,10 @@ def test_an_update_of_the_list_and_a_skip_are_logged(
     _, protector, _ = join(chooser_of(pair[0]))
 
     pair[0].publish(POISON_TOPIC, json.dumps({"bookmark": "5|1|", "why": "x"}).encode())
-    until(lambda: "5|1| is poison, says ADMIN_PoisonMessages: x" in caplog.text)
+    until(lambda: "'5|1|' is poison, says ADMIN_PoisonMessages: 'x'" in caplog.text)
     protector(a_message("5|1|"))
 
-    assert "skipped 5|1|: x" in caplog.text
+    assert "skipped '5|1|': 'x'" in caplog.text
 
 
 def test_closing_while_it_is_cut_off_ends_and_says_nothing(

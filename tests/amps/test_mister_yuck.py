@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -212,14 +213,22 @@ def test_closing_is_clean_however_often_and_nothing_is_handled_after(
     ],
 )
 def test_whatever_an_exception_says_is_told(
-    amps: Amps, client: Any, wrap: Wrap, text: str, why: str
+    amps: Amps,
+    client: Any,
+    wrap: Wrap,
+    text: str,
+    why: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO)
     protector = wrap(client, fails_with(ValueError(text)))
 
     with pytest.raises(ValueError):  # noqa: PT011 - any text will do
         protector(a_message('5|1|"'))
 
     assert records(amps) == {'5|1|"': why}
+    # And any log can be written: no half characters, and no novels.
+    assert len(caplog.text.encode()) < 5_000
 
 
 def test_an_exception_that_cannot_say_what_it_is_is_named(
