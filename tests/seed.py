@@ -19,6 +19,7 @@ import pytest
 # failures, and what a command has to begin with to see the same clock.
 PART, FAILURES, CLOCK = "TESTS_PART", "TESTS_FAILURES", "TESTS_CLOCK"
 PYTEST = ".venv/bin/python -m pytest"
+CAUSE = 600  # characters of what failed, at most
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,8 +55,17 @@ def _lines(reporter: pytest.TerminalReporter, seed: int) -> Iterator[str]:
     part = os.environ.get(PART, "")
     where = f'part "{part}", ' if part else ""
     reports = [*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())]
-    for test in dict.fromkeys(report.nodeid for report in reports):
-        yield f"{where}seed {seed}: repeat with: {repeat(test, seed)}"
+    for report in {report.nodeid: report for report in reversed(reports)}.values():
+        yield f"{where}seed {seed}: repeat with: {repeat(report.nodeid, seed)}"
+        yield f"  {cause(report)}"
+
+
+def cause(report: object) -> str:
+    """Give the place and the first words of what failed: a log may end with these."""
+    crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
+    if crash is None:
+        return " ".join(str(getattr(report, "longrepr", "")).split())[-CAUSE:]
+    return f"{crash.path}:{crash.lineno}: {' '.join(crash.message.split())[:CAUSE]}"
 
 
 def repeat(test: str, seed: int) -> str:

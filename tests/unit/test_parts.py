@@ -148,6 +148,8 @@ def test_a_failure_says_the_line_that_repeats_it_alone(
     drawn = noted(tmp_path)
     lines = re.findall(r"^seed 5: repeat with: (.+)$", said, re.MULTILINE)
     assert len(lines) == 2
+    cause = r"^  .+test_it.py:\d+: assert False$"
+    assert len(re.findall(cause, said, re.MULTILINE)) == 2
     for line in lines:
         python, _, pytest, *arguments = shlex.split(line)
         assert (python, pytest) == (".venv/bin/python", "pytest")
