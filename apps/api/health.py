@@ -65,10 +65,10 @@ def alive(_: HttpRequest) -> JsonResponse:
 @never_cache
 @login_not_required
 def ready(_: HttpRequest) -> JsonResponse:
-    found = dependencies(now=clock.now())
-    is_ready = all(found[name] == UP for name in NEEDED)
+    states = dependencies(now=clock.now())
+    is_ready = all(states[name] == UP for name in NEEDED)
     return JsonResponse(
-        {"status": "ready" if is_ready else "not ready", "dependencies": found},
+        {"status": "ready" if is_ready else "not ready", "dependencies": states},
         status=HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE,
     )
 
@@ -128,10 +128,10 @@ def _migrations() -> frozenset[tuple[str, str]]:
 def _sessions() -> States:
     """Tell how many sessions are in use, and what to do before none is left."""
     usage = session_usage.usage()
-    told = {"used": usage.used, "most": usage.most}
+    numbers = {"used": usage.used, "most": usage.most}
     if usage.is_short:
-        return {"sessions": {"state": SHORT, **told, "remedy": usage.remedy}}
-    return {"sessions": {"state": UP, **told}}
+        return {"sessions": {"state": SHORT, **numbers, "remedy": usage.remedy}}
+    return {"sessions": {"state": UP, **numbers}}
 
 
 def _lanes(now: datetime) -> States:

@@ -38,9 +38,10 @@ PARAMETERS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrailFilter:
-    """What is None filters nothing. Both times are included.
+    """Which entries of the trail to select; a member that is None selects all of them.
 
-    `operations` are further subjects: those that held the message that is asked for.
+    `since` and `until` are included. `operations` are further subjects: the operations
+    that held the message which `subject` names.
     """
 
     actor: str | None = None
@@ -113,9 +114,9 @@ def _by(actor: str) -> Q:
     names = [f"{kind}:{actor}" for kind in KINDS_OF_ACTORS]
     with connection.cursor() as cursor:
         cursor.execute(_ACTORS, {"names": names, "most": MOST_ACTORS})
-        found = [name for (name,) in cursor.fetchall()]
+        actors = [name for (name,) in cursor.fetchall()]
     # One actor by itself is read along an index that has the numbers, too.
-    return Q(actor=found[0]) if len(found) == 1 else Q(actor__in=found)
+    return Q(actor=actors[0]) if len(actors) == 1 else Q(actor__in=actors)
 
 
 def _about(subject: str, operations: Sequence[str]) -> Q:
@@ -132,11 +133,13 @@ def _about(subject: str, operations: Sequence[str]) -> Q:
         action=Action.OPERATION_CONFIRMED.value,
         detail__problems__contains=[int(number[1])],
     )
-    found = list(decided.order_by().values_list("seq", flat=True)[: MOST_DECISIONS + 1])
-    if len(found) > MOST_DECISIONS:
+    numbers = list(
+        decided.order_by().values_list("seq", flat=True)[: MOST_DECISIONS + 1]
+    )
+    if len(numbers) > MOST_DECISIONS:
         remedy = f"more than {MOST_DECISIONS:,} operations were on it; ask for one"
         raise Invalid("subject", remedy)
-    return itself | Q(seq__in=found)
+    return itself | Q(seq__in=numbers)
 
 
 def _within(

@@ -180,11 +180,11 @@ class Target:
         """
         for place in () if self.is_trusted else self.of_address:
             self._check(place, "url", resolve=resolve)
-        known = {place.host for place in self.of_address}
+        hosts = {place.host for place in self.of_address}
         for option, place in self.of_options.items():
-            if place.host in known and self.is_trusted:
+            if place.host in hosts and self.is_trusted:
                 continue
-            if place.host not in known and self.keeps_to_address:
+            if place.host not in hosts and self.keeps_to_address:
                 self._require_word(place, option)
             self._check(place, "options", resolve=resolve)
 
@@ -218,7 +218,9 @@ class Target:
     def _reason_against(self, place: Place, address: IPAddress) -> str:
         """Say why an address may not be dialled; "" where it may."""
         address = innermost(address)
-        if self.is_trusted and place.host in {known.host for known in self.of_address}:
+        if self.is_trusted and place.host in {
+            address.host for address in self.of_address
+        }:
             return ""
         if is_forbidden(address):
             kind = "reserved"
@@ -256,16 +258,16 @@ class Target:
         return str(place) in self.allowed or any(map(place.is_named_by, named))
 
 
-# For an address that nobody vouches for.
+# For an address that no operator has allowed: it reaches what is allowed by default.
 usual_dial: Dial = Target().dial
 
 
 def places(url: str) -> list[Place]:
     """List every place that an address leads to; raises Invalid where it names none."""
-    found = list(_of_address(url))
-    if not found:
+    listed = list(_of_address(url))
+    if not listed:
         raise _unreadable()
-    return found
+    return listed
 
 
 def places_of_options(options: Mapping[str, object]) -> dict[str, Place]:
@@ -301,10 +303,10 @@ def addresses_of(host: str, *, resolve: bool) -> set[IPAddress]:
     # The resolver reads 0xA9FEA9FE and 2852039166 as addresses, too.
     flags = 0 if resolve else socket.AI_NUMERICHOST
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=flags)
+        results = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=flags)
     except (OSError, UnicodeError):
         return set()
-    return {_address_in(where) for *_, where in found}
+    return {_address_in(where) for *_, where in results}
 
 
 def _address_in(where: tuple[str | int, ...] | tuple[int, bytes]) -> IPAddress:
@@ -320,16 +322,16 @@ def _connected(
     *,
     seconds: float | None,
 ) -> socket.socket:
-    made = socket.socket(family, kind, protocol)
+    connection = socket.socket(family, kind, protocol)
     try:
-        made.settimeout(LONGEST_CONNECT_SECONDS if seconds is None else seconds)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        made.connect(where)
+        connection.settimeout(LONGEST_CONNECT_SECONDS if seconds is None else seconds)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.connect(where)
     except BaseException:
-        made.close()
+        connection.close()
         raise
-    return made
+    return connection
 
 
 def _of_address(url: str) -> Iterator[Place]:
@@ -350,13 +352,13 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
             yield name.strip().lower(), value.strip()
 
 
-def _of_pairs(told: Mapping[str, str]) -> Iterator[Place]:
-    yield from (Place.of(value) for value in told.values() if "://" in value)
-    if told.get("usedevelopmentstorage", "").lower() == "true":
+def _of_pairs(pairs: Mapping[str, str]) -> Iterator[Place]:
+    yield from (Place.of(value) for value in pairs.values() if "://" in value)
+    if pairs.get("usedevelopmentstorage", "").lower() == "true":
         yield Place("127.0.0.1", None)
-    if "accountname" in told and "queueendpoint" not in told:
-        suffix = told.get("endpointsuffix") or AZURE_SUFFIX
-        yield Place(_plain(f"{told['accountname']}.queue.{suffix}"), 443)
+    if "accountname" in pairs and "queueendpoint" not in pairs:
+        suffix = pairs.get("endpointsuffix") or AZURE_SUFFIX
+        yield Place(_plain(f"{pairs['accountname']}.queue.{suffix}"), 443)
 
 
 def _plain(host: str) -> str:

@@ -128,27 +128,27 @@ class Worker:
             self.stop.wait(breath)
 
     def _hold_and_work(self, lane: Lane) -> float:
-        with self.locks.attempt(f"lane:{lane.pk}") as held:
-            if held is None:
+        with self.locks.attempt(f"lane:{lane.pk}") as lock:
+            if lock is None:
                 return LOCK_EVERY
             work = _work(lane, self.clock)
             try:
-                self._work(work, lane, held)
+                self._work(work, lane, lock)
             finally:
                 work.close()
         return 0.0
 
-    def _work(self, work: Work, lane: Lane, held: Lock) -> None:
+    def _work(self, work: Work, lane: Lane, lock: Lock) -> None:
         """Go on as long as the row tells the same, and the lock is ours."""
-        told, due_at = _told(lane), time.monotonic()
-        while not (self.stop.is_set() or held.lost()):
+        terms, due_at = _told(lane), time.monotonic()
+        while not (self.stop.is_set() or lock.lost()):
             if time.monotonic() >= due_at:
                 due_at = work.once() + time.monotonic()
                 self._troubles = 0
             left = max(0.0, due_at - time.monotonic())
             self.stop.wait(min(left, LOOK_AT_ROW_EVERY))
             now = self.row_of(self.topic_id)
-            if now is None or (now is not lane and _told(now) != told):
+            if now is None or (now is not lane and _told(now) != terms):
                 return
             lane = now
 

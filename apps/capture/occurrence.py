@@ -189,7 +189,7 @@ def from_dead_letter(
         seq=None,
         replays=topic.replays,
         suspected=False,
-        # Its broker gave it up, whoever had failed on it.
+        # The broker gave it up: no consumer that fails alone can be the reason.
         is_shared_at_once=True,
         queue=letter.queue,
         place="" if nameless else place,

@@ -1,8 +1,8 @@
-"""Messages whose body is too large to be taken: their consumer's broker keeps them.
+"""Messages whose body is larger than the limit: they stay with their broker.
 
-A consumer gives such a message back, and tells of it without its body. What is noted
-here says which message it is and where it lies, so that a person knows of it. It goes
-when the message comes whole after all, or was not told of for long.
+A consumer releases such a message and reports it without its body. The row says which
+message it is and where it lies, so that a person can look for it. The row is deleted
+when the whole message is captured after all, or no report has come for 30 days.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DETAIL_LIMIT = 500
 def note(
     reports: Collection[FailureReport], topics: Mapping[str, Topic], *, now: datetime
 ) -> None:
-    """Write down that these are left with the broker, or were told of again."""
+    """Record these messages, or count one more report of each."""
     if not reports:
         return
     # No topic goes in between.
@@ -50,12 +50,12 @@ def note(
 
 
 def taken(identities: Collection[bytes]) -> None:
-    """Strike off what came whole."""
+    """Delete the rows of messages that have now been captured whole."""
     OversizeMessage.objects.filter(identity__in=identities).delete()
 
 
 def forget(*, now: datetime) -> None:
-    """Strike off what its consumers have not told of for long."""
+    """Delete the rows that no consumer has reported for 30 days."""
     OversizeMessage.objects.filter(seen_at__lt=now - LIVES).delete()
 
 

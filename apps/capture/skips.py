@@ -34,7 +34,7 @@ KEPT_FOR = timedelta(days=1)
 # exceptions: then it is the consumer that is sick.
 MOST_ACTIVE = 100_000
 MOST_A_MINUTE = 1_000
-# What found no room waits for some; a list that is so far behind is none any more.
+# Skips over the limit wait for room, so many of them; those beyond are not made.
 MOST_WAITING = 100_000
 AT_ONCE = 1_000
 

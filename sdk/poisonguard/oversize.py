@@ -1,4 +1,8 @@
-"""Bodies that the server does not take: told of without them, and not sent in vain."""
+"""Bodies larger than the server takes: report the messages without their bodies.
+
+Once the server has refused a body, others as large are reported without their bytes
+for an hour; then one is tried whole again, since the limit may have been raised.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ SHOWN = 200
 
 
 class Oversize:
-    """From which size on the server takes no body, and which messages have such one."""
+    """The size from which the server refuses bodies, and the messages of such size."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

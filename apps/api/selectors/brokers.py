@@ -47,7 +47,7 @@ def one(broker_id: int, principal: Principal) -> BrokerSeen:
 
 
 def visible(broker_id: int, principal: Principal) -> Broker:
-    """Find a broker; raises Absent where there is none that the caller may see."""
+    """Give a broker; raises Absent if this principal may not see it, or it is none."""
     broker = _visible(principal).filter(pk=broker_id).first()
     if broker is None:
         raise Absent(f"There is no broker {broker_id} here.")

@@ -32,7 +32,10 @@ def suspect_at(told: Told) -> Shape:
 
 
 def suspect(told: Told) -> Shape:
-    """Tell of a skip with all that a consumer may know its message by."""
+    """Show a skip with the message id and the number of its message.
+
+    A consumer that has handled the message recognises it by any of them.
+    """
     return {**skip(told), "message_id": told.message_id, "seq": told.seq}
 
 

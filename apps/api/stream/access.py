@@ -16,10 +16,12 @@ Session = psycopg.AsyncConnection[Any]
 
 
 async def usable(
-    session: Session, shown: Collection[Credential], *, now: datetime
+    session: Session, candidates: Collection[Credential], *, now: datetime
 ) -> set[Credential]:
     """Give those of the credentials that would be let in now."""
-    names = {kind: [each.name for each in shown if each.kind is kind] for kind in Kind}
+    names = {
+        kind: [each.name for each in candidates if each.kind is kind] for kind in Kind
+    }
     keys = await _usable_keys(session, names[Kind.KEY], now)
     signed_in = await _usable_sessions(session, names[Kind.SESSION], now)
     return keys | signed_in
@@ -42,11 +44,11 @@ async def _usable_sessions(
         return set()
     values = {"keys": keys, "now": now}
     rows = await session.execute(credentials.SESSIONS, values)
-    held = {key: sessions.decoded(text) for key, text in await rows.fetchall()}
-    users = await _users(session, held)
+    payloads = {key: sessions.decoded(text) for key, text in await rows.fetchall()}
+    users = await _users(session, payloads)
     return {
         Credential(Kind.SESSION, key)
-        for key, data in held.items()
+        for key, data in payloads.items()
         if (user := users.get(sessions.user_id_of(data))) is not None
         and sessions.is_of(user, data)
         and not sessions.is_over(data, now=now)
@@ -54,9 +56,9 @@ async def _usable_sessions(
 
 
 async def _users(
-    session: Session, held: Mapping[str, Mapping[str, Any]]
+    session: Session, payloads: Mapping[str, Mapping[str, Any]]
 ) -> dict[int, User]:
-    ids = sorted({sessions.user_id_of(data) for data in held.values()})
+    ids = sorted({sessions.user_id_of(data) for data in payloads.values()})
     rows = await session.execute(credentials.ACCOUNTS, {"ids": ids})
     return {row[0]: _user(*row) for row in await rows.fetchall()}
 

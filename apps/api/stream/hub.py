@@ -188,8 +188,10 @@ class Hub:
         if self._loop.time() < self._checked_at + CHECK_SECONDS:
             return
         self._checked_at = self._loop.time()
-        shown = {reader.credential for reader in self._open}
-        refused = shown - await access.usable(session, shown, now=clock.now())
+        credentials = {reader.credential for reader in self._open}
+        refused = credentials - await access.usable(
+            session, credentials, now=clock.now()
+        )
         for reader in self._open:
             if reader.credential in refused:
                 reader.end()
@@ -267,10 +269,10 @@ class Hub:
     ) -> None:
         """Bring a new reader from where it stands to the present."""
         topics, after = reader.followed.topics, reader.followed.after
-        told = tuple(self._told[topic] for topic in topics)
-        known = told if after is None else after.revisions
-        reader.standing = replace(reader.standing, revisions=known)
-        for place in zip(topics, known, strict=True):
+        newest = tuple(self._told[topic] for topic in topics)
+        revisions = newest if after is None else after.revisions
+        reader.standing = replace(reader.standing, revisions=revisions)
+        for place in zip(topics, revisions, strict=True):
             if place not in pages:
                 pages[place] = await self._since(session, *place)
             page = pages[place]
@@ -284,12 +286,12 @@ class Hub:
 
     async def _since(self, session: Session, topic: str, revision: int) -> Page | None:
         """Give what came after a revision; None if it is too much."""
-        told, changes = self._told[topic], list[Told]()
-        if revision < told:
+        newest, changes = self._told[topic], list[Told]()
+        if revision < newest:
             changes = await _changes(session, topic, revision, limit=MOST_BEHIND + 1)
         if len(changes) > MOST_BEHIND:
             return None
-        return Page(self._epoch, topic, changes, to=told)
+        return Page(self._epoch, topic, changes, to=newest)
 
     def _ping(self) -> None:
         """Tell those who heard nothing for long that they are at the present still."""

@@ -132,7 +132,7 @@ def _change(change: Told) -> bytes:
     if change.is_suspected:
         return suspect
     skip = encoded("skip", shapes.skip_at(change))
-    # Whoever has handled the message knows it again by these.
+    # A consumer that has handled the message recognises it by these.
     is_known_by_more = change.message_id is not None or change.seq is not None
     return suspect + skip if is_known_by_more else skip
 

@@ -41,7 +41,7 @@ class Brokers(View):
         refusals=[HTTPStatus.BAD_REQUEST],
     )
     def get(self, request: Request) -> Response:
-        """Addresses are told to nobody: only where each is kept.
+        """The answer never contains an address, only where it is stored.
 
         A key of some topics sees the brokers that carry any of them.
         """

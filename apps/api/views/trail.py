@@ -32,8 +32,8 @@ class Entries(View):
     def get(self, request: Request) -> Response:
         """Not for a key that is for some topics only: the trail spans all of them."""
         window = Window.parse(request.query_params, name="audit")
-        wanted = message_trail.parse(request.query_params.dict())
-        page = trail.matching(wanted, window, self.principal)
+        asked = message_trail.parse(request.query_params.dict())
+        page = trail.matching(asked, window, self.principal)
         return listed(page, [shapes.entry(row) for row in page.rows])
 
 

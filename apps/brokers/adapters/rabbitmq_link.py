@@ -129,18 +129,18 @@ def reason_of(error: Exception) -> str:
 
 def _connected(address: Address) -> socket.socket:
     try:
-        made = address.dial(address.host, address.port, seconds=CONNECT_SECONDS)
+        connection = address.dial(address.host, address.port, seconds=CONNECT_SECONDS)
         try:
-            made = _with_tls(made, address)
-            made.settimeout(0)
+            connection = _with_tls(connection, address)
+            connection.settimeout(0)
         except BaseException:
-            made.close()
+            connection.close()
             raise
     # ValueError: a host name that no resolver would take.
     except (OSError, ValueError) as error:
         reason = f"{address.place} is away: {reason_of(error)}"
         raise Unavailable(reason) from error
-    return made
+    return connection
 
 
 def _with_tls(plain: socket.socket, address: Address) -> socket.socket:

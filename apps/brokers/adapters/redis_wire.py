@@ -192,11 +192,16 @@ def _connection_settings(url: str) -> dict[str, Any]:
         port, database = parts.port or 6379, int(parts.path.strip("/") or 0)
     except ValueError:
         raise _unusable() from None
-    known = {"redis": Checked, "rediss": CheckedTLS}
-    if parts.scheme not in known or not parts.hostname or parts.query or parts.fragment:
+    classes = {"redis": Checked, "rediss": CheckedTLS}
+    if (
+        parts.scheme not in classes
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+    ):
         raise _unusable()
     return {
-        "connection_class": known[parts.scheme],
+        "connection_class": classes[parts.scheme],
         "host": unquote(parts.hostname),
         "port": port,
         "db": database,

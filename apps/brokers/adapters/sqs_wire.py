@@ -129,9 +129,9 @@ class NoSuchQueue(Answered, QueueMissing):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where SQS is, and as whom to call; without keys, whoever this machine is.
+    """Where SQS is, and the keys to call it with; without keys, those of this machine.
 
-    What a cloud says that it is, is asked for only if `may_ask_metadata`.
+    The metadata service of a cloud is asked for them only if `may_ask_metadata`.
     """
 
     region: str

@@ -31,9 +31,9 @@ def index(request: SignedIn) -> HttpResponse:
     params = _params(request)
     page, wrong = None, None
     try:
-        wanted = message_trail.parse(params)
+        asked = message_trail.parse(params)
         cursor = NumberCursor.parse(request.GET.get("cursor", ""))
-        page = trail.find(wanted, cursor, sees_people=request.user.is_admin)
+        page = trail.find(asked, cursor, sees_people=request.user.is_admin)
     except Invalid as invalid:
         wrong = invalid
     context = {
