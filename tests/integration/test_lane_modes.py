@@ -38,7 +38,7 @@ from apps.core import clock, lock
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.core.lock import Lock, Locks
-from apps.dashboard.trail_changes import changes
+from apps.dashboard.presentation.trail_changes import changes
 from apps.poison.models import Poison
 from apps.team.rights import GRANTS, Principal, Role
 from tests.lanes import drain_all, draining, serving, topic_on_queues, within

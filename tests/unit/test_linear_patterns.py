@@ -228,4 +228,4 @@ def test_patterns_are_found_in_every_package() -> None:
     packages = {use.where.partition(".")[0] for use in USES.values()}
 
     assert packages == {"apps", "poisonguard", "poisonweb", "spark"}
-    assert "apps.dashboard.body._TOKEN.findall" in USES
+    assert "apps.dashboard.presentation.body._TOKEN.findall" in USES

@@ -13,11 +13,11 @@ from django.db.models import Q
 from apps.audit.models import Entry
 from apps.core.hurry import TooSlow
 from apps.core.text import readable
-from apps.dashboard.asked import Asked
-from apps.dashboard.body import BodyView, view
+from apps.dashboard.list_params import Asked
 from apps.dashboard.paging import Count, Cursor, Page, counted, page
+from apps.dashboard.presentation.body import BodyView, view
 from apps.dashboard.selectors import skips
-from apps.dashboard.selectors.beside import Beside, beside
+from apps.dashboard.selectors.neighbours import Beside, beside
 from apps.dashboard.selectors.skips import SkipRow
 from apps.poison import origins, reading
 from apps.poison.headers import is_public

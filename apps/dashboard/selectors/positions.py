@@ -21,8 +21,8 @@ from apps.brokers import services as brokers
 from apps.capture.models import LANE_LIVES, Lane, LaneState
 from apps.core.errors import Absent, Refused, Unavailable
 from apps.core.hurry import TooSlow, unless_slow
-from apps.dashboard import position_line
-from apps.dashboard.position_line import Line
+from apps.dashboard.presentation import position_line
+from apps.dashboard.presentation.position_line import Line
 from apps.team.rights import Principal, Scope
 from apps.triage.services import moves
 from apps.triage.services.moves import Placed, PlacedPoison

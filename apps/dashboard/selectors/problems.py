@@ -11,12 +11,12 @@ from django.db import connection
 
 from apps.core.errors import Absent
 from apps.core.hurry import TOO_SLOW, TooSlow, unless_slow
-from apps.dashboard.asked import Asked, Origin, ProblemAsked
+from apps.dashboard.list_params import Asked, Origin, ProblemAsked
 from apps.dashboard.paging import MOST_COUNTED, Count, Page, counted, page
 from apps.dashboard.selectors import differences, messages, ranking
-from apps.dashboard.selectors.beside import Beside, beside
 from apps.dashboard.selectors.differences import Differences
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
+from apps.dashboard.selectors.neighbours import Beside, beside
 from apps.poison import backlogs, problems, reading
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.querysets import ProblemQuerySet

@@ -10,7 +10,7 @@ from functools import partial
 from apps.brokers.models import Topic
 from apps.core.hurry import TooSlow, unless_slow
 from apps.dashboard.paging import MOST_COUNTED
-from apps.dashboard.selectors.beside import Beside
+from apps.dashboard.selectors.neighbours import Beside
 from apps.poison import backlogs
 from apps.poison.backlogs import OpenProblem
 from apps.poison.states import Shown

@@ -12,10 +12,10 @@ from django.db.models import Case, Q, Sum, Value, When
 
 from apps.brokers.models import Topic
 from apps.core.errors import Absent
-from apps.dashboard.charts import Heat
 from apps.dashboard.paging import Cursor, Page, page
 from apps.dashboard.period import Asked, Period
-from apps.dashboard.selectors.risers import Risers, of_topics, risers
+from apps.dashboard.presentation.charts import Heat
+from apps.dashboard.selectors.rising import Risers, of_topics, risers
 from apps.dashboard.selectors.series import (
     HourRow,
     Series,

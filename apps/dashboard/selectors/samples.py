@@ -9,7 +9,7 @@ from apps.brokers.models import Topic
 from apps.capture import samples
 from apps.capture.models import Sample
 from apps.core.text import readable
-from apps.dashboard.body import BodyView, view
+from apps.dashboard.presentation.body import BodyView, view
 from apps.dashboard.selectors.messages import MASKED, legible
 
 

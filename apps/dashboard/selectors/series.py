@@ -11,10 +11,10 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from apps.brokers.models import Topic
-from apps.dashboard import charts
-from apps.dashboard.charts import Chart, Heat, Point
-from apps.dashboard.figures import percent
 from apps.dashboard.period import Period
+from apps.dashboard.presentation import charts
+from apps.dashboard.presentation.charts import Chart, Heat, Point
+from apps.dashboard.presentation.formatting import percent
 from apps.poison.query import Query, Term
 from apps.reports.models import Rate
 from apps.reports.states import Source

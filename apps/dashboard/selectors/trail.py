@@ -18,8 +18,8 @@ from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
 from apps.core.errors import Invalid
 from apps.dashboard.paging import NumberCursor, NumberedPage, page_by_number
-from apps.dashboard.trail_changes import Details
-from apps.dashboard.trail_sentences import sentence
+from apps.dashboard.presentation.trail_changes import Details
+from apps.dashboard.presentation.trail_sentences import sentence
 from apps.team.models import ApiKey, User
 
 MOST_EXPORTED: Final = 100_000

@@ -19,12 +19,12 @@ from apps.brokers import adapters
 from apps.brokers.models import Broker
 from apps.core import clock
 from apps.core.hurry import TooSlow
-from apps.dashboard import figures
-from apps.dashboard.definitions import DEFINITIONS
 from apps.dashboard.paging import Count
+from apps.dashboard.presentation import formatting
+from apps.dashboard.presentation.definitions import DEFINITIONS
+from apps.dashboard.presentation.stack import app_frames
+from apps.dashboard.presentation.trail_sentences import sentence
 from apps.dashboard.selectors.operations import OperationRow, Standing
-from apps.dashboard.stack import app_frames
-from apps.dashboard.trail_sentences import sentence
 from apps.poison.models import Poison
 from apps.poison.query import Query, Term
 from apps.triage.states import Verb
@@ -269,7 +269,7 @@ def counted(value: int | Count | TooSlow, noun: str) -> str:
 
 @register.filter
 def percent(share: float | TooSlow | None) -> str:
-    return took_too_long() if isinstance(share, TooSlow) else figures.percent(share)
+    return took_too_long() if isinstance(share, TooSlow) else formatting.percent(share)
 
 
 @register.filter(name="hex")

@@ -6,10 +6,10 @@ from datetime import date, timedelta
 
 from django import template
 
-from apps.dashboard import figures
+from apps.dashboard.presentation import formatting
 
 register = template.Library()
-register.filter(figures.milliseconds)
+register.filter(formatting.milliseconds)
 
 # Who counts what was delivered, in words.
 COUNTED_BY = {
@@ -21,7 +21,7 @@ COUNTED_BY = {
 
 @register.simple_tag
 def interval(low: float | None, high: float | None) -> str:
-    return figures.interval(low, high)
+    return formatting.interval(low, high)
 
 
 @register.simple_tag
@@ -54,6 +54,6 @@ def times(ratio: float | None) -> str:
 @register.filter
 def duration(span: timedelta | None) -> str:
     if span is None:
-        return figures.NOTHING
+        return formatting.NOTHING
     minutes, seconds = divmod(round(span.total_seconds()), 60)
     return f"{minutes}\u00a0min {seconds}\u00a0s" if minutes else f"{seconds}\u00a0s"

@@ -20,9 +20,9 @@ from django.views.decorators.http import require_POST
 
 from apps.core import clock
 from apps.core.errors import PoisonwebError
-from apps.dashboard import asks
-from apps.dashboard.doors import SignedIn
-from apps.dashboard.forms import CodeForm, SignInForm
+from apps.dashboard.decorators import SignedIn
+from apps.dashboard.forms import selection
+from apps.dashboard.forms.fields import CodeForm, SignInForm
 from apps.dashboard.preferences import ONE_YEAR, wanted
 from apps.dashboard.views import errors
 from apps.team import second_factor, second_factor_session, sign_in
@@ -102,7 +102,7 @@ def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpRespons
 
 @require_POST
 def preferences(request: SignedIn) -> HttpResponse:
-    response = redirect(asks.back(request))
+    response = redirect(selection.back(request))
     for cookie, value in wanted(request.POST).items():
         response.set_cookie(
             cookie,

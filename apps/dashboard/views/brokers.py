@@ -13,9 +13,9 @@ from apps.brokers.reaching import Reached
 from apps.capture import watching
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
-from apps.dashboard import curl
-from apps.dashboard.brokers import BrokerForm, chosen_allowances, field_of
-from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.forms.brokers import BrokerForm, chosen_allowances, field_of
+from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import brokers
 from apps.dashboard.views import errors
 from apps.team.rights import Scope

@@ -9,8 +9,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
 from apps.core.errors import Invalid
-from apps.dashboard.doors import SignedIn, for_admins
-from apps.dashboard.people_forms import SCOPES, KeyForm, field_of
+from apps.dashboard.decorators import SignedIn, for_admins
+from apps.dashboard.forms.people import SCOPES, KeyForm, field_of
 from apps.dashboard.selectors import people
 from apps.dashboard.views import errors
 from apps.team import services

@@ -14,16 +14,16 @@ from apps.capture import watching
 from apps.capture.models import Mode
 from apps.core import clock
 from apps.core.errors import Absent, Invalid, Unavailable
-from apps.dashboard import curl
-from apps.dashboard.brokers import (
+from apps.dashboard.decorators import SignedIn, needs
+from apps.dashboard.forms.brokers import (
     ModeForm,
     PoliciesForm,
     checked,
     dead_letter_queue_of,
     field_of,
 )
-from apps.dashboard.doors import SignedIn, needs
-from apps.dashboard.forms import reason_in
+from apps.dashboard.forms.fields import reason_in
+from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import samples, topics
 from apps.dashboard.views import errors
 from apps.team.rights import Scope

@@ -12,9 +12,9 @@ from django.views.decorators.http import (
 
 from apps.core import clock
 from apps.core.streams import flowing
-from apps.dashboard import curl
-from apps.dashboard.asked import Asked
-from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.list_params import Asked
+from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import messages
 from apps.dashboard.selectors.messages import MessageDetail
 from apps.poison import reading

@@ -17,10 +17,11 @@ from django.views.decorators.http import (
 
 from apps.core import clock
 from apps.core.errors import Invalid
-from apps.dashboard import asks, curl
-from apps.dashboard.doors import SignedIn, needs, show
-from apps.dashboard.forms import DecisionForm
+from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.forms import selection
+from apps.dashboard.forms.fields import DecisionForm
 from apps.dashboard.paging import Cursor
+from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
 from apps.team.rights import Scope
@@ -48,7 +49,7 @@ def index(request: SignedIn) -> HttpResponse:
 def preview(request: SignedIn) -> HttpResponse:
     principal, now = request.user.principal, clock.now()
     if request.method == "POST":
-        ask = asks.of_list(request.POST)
+        ask = selection.of_list(request.POST)
         made = dispatch.preview(ask=ask, principal=principal, now=now)
         return _to_preview(request, made)
     found = operations.preview(request.GET.get("token", ""), principal, now=now)
@@ -70,7 +71,7 @@ def confirm(request: SignedIn) -> HttpResponse:
         form = DecisionForm.read(request.POST)
         if form.cleaned_data["act"] == "look":
             return _look_again(request, found, form)
-        asks.check_typed(found, form.cleaned_data["typed"])
+        selection.check_typed(found, form.cleaned_data["typed"])
         done = dispatch.confirm(
             token=found.operation.token,
             reason=form.cleaned_data["reason"],
@@ -129,7 +130,7 @@ def _look_again(
 
 
 def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
-    place = {"token": str(operation.token), "back": asks.back(request)}
+    place = {"token": str(operation.token), "back": selection.back(request)}
     return redirect(f"{reverse('preview')}?{urlencode(place)}")
 
 
@@ -178,7 +179,7 @@ def _preview(
         or request.GET.get("reason")  # typed before a session ended
         or found.operation.reason,
         "route": _posted_route(request) if wrong else Route.of(found.operation),
-        "back": asks.back(request),
+        "back": selection.back(request),
         "curl": curl.post(request, "/api/v1/operations/preview", found.as_asked),
     }
     live = "operations/_preview.html"

@@ -7,8 +7,8 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_POST, require_safe
 
 from apps.core import clock
-from apps.dashboard import first_steps, visits
-from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard import last_visit, onboarding
+from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.selectors import overview
 from apps.team.rights import Scope
 
@@ -19,15 +19,15 @@ def index(request: SignedIn) -> HttpResponse:
     now = clock.now()
     # A page that refreshes itself is nobody who looks.
     before = (
-        visits.before(request.session)
+        last_visit.before(request.session)
         if request.htmx
-        else visits.enter(request.session, now=now)
+        else last_visit.enter(request.session, now=now)
     )
     found = overview.find(before, request.user.principal, now=now)
     context: dict[str, object] = {
         "found": found,
         "before": before,
-        "first": first_steps.wanted(request, request.user.principal),
+        "first": onboarding.wanted(request, request.user.principal),
     }
     return show(request, "overview/page.html", context, live="overview/_live.html")
 
@@ -36,4 +36,4 @@ def index(request: SignedIn) -> HttpResponse:
 @needs(Scope.PROBLEMS_READ)
 def put_away(_: SignedIn) -> HttpResponse:
     """Hide the first steps from this browser."""
-    return first_steps.dismiss(redirect("home"))
+    return onboarding.dismiss(redirect("home"))

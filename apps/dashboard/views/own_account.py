@@ -12,8 +12,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError
-from apps.dashboard.doors import SignedIn, for_everyone
-from apps.dashboard.people_forms import ROLES, OwnPasswordForm, field_of
+from apps.dashboard.decorators import SignedIn, for_everyone
+from apps.dashboard.forms.people import ROLES, OwnPasswordForm, field_of
 from apps.dashboard.selectors import people
 from apps.dashboard.views import errors
 from apps.team import own_account, second_factor, sessions

@@ -9,8 +9,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused
-from apps.dashboard.doors import SignedIn, for_admins
-from apps.dashboard.people_forms import (
+from apps.dashboard.decorators import SignedIn, for_admins
+from apps.dashboard.forms.people import (
     ROLES,
     NewPersonForm,
     PasswordForm,

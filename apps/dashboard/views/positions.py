@@ -12,10 +12,10 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
 from apps.core.errors import Invalid
-from apps.dashboard import curl
-from apps.dashboard import moves as forms
-from apps.dashboard.doors import SignedIn, needs, show
-from apps.dashboard.forms import reason_in
+from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.forms import positions as forms
+from apps.dashboard.forms.fields import reason_in
+from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import positions
 from apps.team.rights import Scope
 from apps.triage.services import moves

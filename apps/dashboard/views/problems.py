@@ -8,9 +8,9 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
-from apps.dashboard import curl
-from apps.dashboard.asked import Asked, Origin, ProblemAsked
-from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.list_params import Asked, Origin, ProblemAsked
+from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import problems
 from apps.poison import reading
 from apps.team.rights import Scope

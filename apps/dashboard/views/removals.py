@@ -12,10 +12,11 @@ from apps.brokers.models import Broker, Topic
 from apps.capture import removing
 from apps.core import clock
 from apps.core.errors import Invalid, Refused
-from apps.dashboard import curl, removals
-from apps.dashboard.brokers import checked, field_of
-from apps.dashboard.doors import SignedIn, needs
-from apps.dashboard.forms import reason_in
+from apps.dashboard.decorators import SignedIn, needs
+from apps.dashboard.forms import removals
+from apps.dashboard.forms.brokers import checked, field_of
+from apps.dashboard.forms.fields import reason_in
+from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import topics
 from apps.dashboard.views import errors
 from apps.team.rights import Scope

@@ -13,10 +13,10 @@ from django.views.decorators.http import require_http_methods, require_safe
 from apps.core import clock
 from apps.core.errors import Invalid, Refused
 from apps.core.streams import flowing
-from apps.dashboard import curl, spreadsheet
-from apps.dashboard.doors import SignedIn, needs, show
+from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.paging import Cursor
 from apps.dashboard.period import CHOICES, Asked, day
+from apps.dashboard.presentation import curl, spreadsheet
 from apps.dashboard.selectors import reports
 from apps.reports import dispatch
 from apps.reports.services.requests import newest_over

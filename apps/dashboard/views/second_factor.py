@@ -16,8 +16,8 @@ from django.views.decorators.http import (
 
 from apps.core import clock
 from apps.core.errors import Absent, Invalid, PoisonwebError
-from apps.dashboard.doors import SignedIn
-from apps.dashboard.forms import ProofForm
+from apps.dashboard.decorators import SignedIn
+from apps.dashboard.forms.fields import ProofForm
 from apps.dashboard.views import errors
 from apps.team import second_factor, second_factor_session, sign_in, single_sign_on
 from apps.team.errors import TooManySignIns

@@ -8,11 +8,13 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
 from apps.core.errors import Invalid, Refused
-from apps.dashboard import asks, curl, drafts
-from apps.dashboard.doors import SignedIn, needs, show
-from apps.dashboard.drafts import Draft, Seen, SkipForm
-from apps.dashboard.forms import SkipsForm, reason_in
+from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.forms import selection
+from apps.dashboard.forms import skips as skip_forms
+from apps.dashboard.forms.fields import SkipsForm, reason_in
+from apps.dashboard.forms.skips import Draft, Seen, SkipForm
 from apps.dashboard.paging import Cursor
+from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import skips
 from apps.dashboard.views import errors
 from apps.poison import skip_list
@@ -50,13 +52,13 @@ def new(request: SignedIn) -> HttpResponse:
     """Show what a skip would match; add it when that is what was looked at."""
     principal = request.user.principal
     sent = request.POST if request.method == "POST" else request.GET
-    message = drafts.message_of(sent, principal)
+    message = skip_forms.message_of(sent, principal)
     form, seen = SkipForm(sent, message), None
     try:
-        if request.method == "POST" or drafts.says_all(form, message):
-            seen = drafts.look(drafts.draft(form, message, principal))
+        if request.method == "POST" or skip_forms.says_all(form, message):
+            seen = skip_forms.look(skip_forms.draft(form, message, principal))
         if seen and request.POST.get("act") == "add":
-            made = drafts.add(form, seen, principal, now=clock.now())
+            made = skip_forms.add(form, seen, principal, now=clock.now())
             return redirect("skip", made.pk)
     except (Invalid, Refused) as wrong:
         return _new(request, form, message, seen, wrong=wrong)
@@ -72,11 +74,11 @@ def remove(request: SignedIn, skip_id: int) -> HttpResponse:
     reason = reason_in(request.POST)
     try:
         skips.one(skip_id, principal, now=now)
-        drafts.check_reason(reason)
+        skip_forms.check_reason(reason)
         skip_list.remove(skip_id=skip_id, reason=reason, principal=principal, now=now)
     except Invalid as wrong:
         return _detail(request, skip_id, wrong=wrong)
-    return redirect(asks.back(request) if "back" in request.POST else "skips")
+    return redirect(selection.back(request) if "back" in request.POST else "skips")
 
 
 def _new(
@@ -94,11 +96,11 @@ def _new(
         "seen": seen,
         "mark": seen.draft.mark(principal) if seen else "",
         "wrong": wrong,
-        "wrong_at": drafts.field_of(wrong),
-        "choices": drafts.choices(message),
-        "lives": [(name, label) for name, (label, _) in drafts.LIVES.items()],
+        "wrong_at": skip_forms.field_of(wrong),
+        "choices": skip_forms.choices(message),
+        "lives": [(name, label) for name, (label, _) in skip_forms.LIVES.items()],
         "topics": skips.topics(principal),
-        "headers": drafts.header_names(message) if message else [],
+        "headers": skip_forms.header_names(message) if message else [],
         "curl": _curl(request, seen.draft) if seen else "",
     }
     status = errors.status_of(wrong) if wrong else 200

@@ -6,8 +6,8 @@ from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
 from apps.core import clock
-from apps.dashboard.doors import SignedIn, needs, show
-from apps.dashboard.forms import TopicsForm
+from apps.dashboard.decorators import SignedIn, needs, show
+from apps.dashboard.forms.fields import TopicsForm
 from apps.dashboard.selectors import topics
 from apps.team.rights import Scope
 

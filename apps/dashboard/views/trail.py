@@ -15,11 +15,11 @@ from apps.audit.models import Entry
 from apps.core import clock
 from apps.core.errors import Invalid
 from apps.core.streams import flowing
-from apps.dashboard import curl, spreadsheet
-from apps.dashboard.doors import SignedIn, needs
+from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.paging import NumberCursor
+from apps.dashboard.presentation import curl, spreadsheet
+from apps.dashboard.presentation.trail_actions import GROUPS
 from apps.dashboard.selectors import checkpoint, trail
-from apps.dashboard.trail_actions import GROUPS
 from apps.team.rights import Scope
 from apps.triage.services import trail as message_trail
 

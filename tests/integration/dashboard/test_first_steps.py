@@ -13,7 +13,7 @@ from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.core.actor import Actor
 from apps.core.hurry import TooSlow
-from apps.dashboard.selectors import first_steps
+from apps.dashboard.selectors import onboarding
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal, Role, Scope
 from tests.integration.dashboard.conftest import SignIn
@@ -64,7 +64,7 @@ def sent(poison: Poison, now: datetime) -> Redrive:
 
 def state(principal: Principal = ADMIN) -> tuple[list[bool], str]:
     """Give which steps are done, and where the next one leads."""
-    found = first_steps.find(principal)
+    found = onboarding.find(principal)
     if found is None:
         return [], ""
     assert not isinstance(found, TooSlow)

@@ -20,7 +20,7 @@ from django.test import Client
 from apps.brokers.models import Topic
 from apps.brokers.ports import Outcome, OutcomeKind
 from apps.capture.models import Lane
-from apps.dashboard.definitions import CHAPTERS, DEFINITIONS
+from apps.dashboard.presentation.definitions import CHAPTERS, DEFINITIONS
 from apps.poison import services as poison_services
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.query import Query

@@ -13,7 +13,7 @@ from django.test import Client
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
-from apps.dashboard import removals
+from apps.dashboard.forms import removals
 from apps.team.rights import Role
 from tests.integration.dashboard.conftest import SignIn
 from tests.reports import poisons

@@ -17,8 +17,8 @@ from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Invalid
-from apps.dashboard import drafts
-from apps.dashboard.drafts import SkipForm
+from apps.dashboard.forms import skips as skip_forms
+from apps.dashboard.forms.skips import SkipForm
 from apps.dashboard.paging import PAGE_SIZE
 from apps.dashboard.selectors import skips
 from apps.poison import skip_counts, skip_list
@@ -524,9 +524,9 @@ def test_nobody_skips_on_other_topics(now: datetime) -> None:
     sent.update({**RULE, "message": str(poison.pk)})
 
     with pytest.raises(Invalid, match="there is no topic “orders” here"):
-        drafts.draft(SkipForm(sent, None), None, EU)
+        skip_forms.draft(SkipForm(sent, None), None, EU)
     with pytest.raises(Absent):
-        drafts.message_of(sent, EU)
+        skip_forms.message_of(sent, EU)
 
 
 def test_who_only_reads_sees_the_buttons_and_why_they_rest(

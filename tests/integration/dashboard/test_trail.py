@@ -27,10 +27,10 @@ from apps.bookmarks.models import BookmarkPosition
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.core.actor import Actor
+from apps.dashboard.presentation.trail_actions import GROUPS
+from apps.dashboard.presentation.trail_changes import Details
+from apps.dashboard.presentation.trail_sentences import SENTENCES, sentence
 from apps.dashboard.selectors import trail
-from apps.dashboard.trail_actions import GROUPS
-from apps.dashboard.trail_changes import Details
-from apps.dashboard.trail_sentences import SENTENCES, sentence
 from apps.poison.query import Query
 from apps.reports.models import Run
 from apps.team import services

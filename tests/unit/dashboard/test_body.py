@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from apps.dashboard.body import hexdump, view
+from apps.dashboard.presentation.body import hexdump, view
 
 
 @pytest.mark.parametrize(

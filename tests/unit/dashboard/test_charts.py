@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.dashboard import charts, figures
-from apps.dashboard.charts import Kind, Point
+from apps.dashboard.presentation import charts, formatting
+from apps.dashboard.presentation.charts import Kind, Point
 
 
 def points(*values: float | None) -> list[Point]:
@@ -120,16 +120,16 @@ def test_no_hour_at_all_is_no_fault() -> None:
 def test_a_small_share_is_never_nothing_nor_a_large_one_everything(
     share: float | None, told: str
 ) -> None:
-    assert figures.percent(share) == told.replace(" ", "\u00a0")
+    assert formatting.percent(share) == told.replace(" ", "\u00a0")
 
 
 def test_an_interval_is_told_with_both_its_ends() -> None:
-    assert figures.interval(0.0031, 0.0055) == "0.31–0.55\u00a0%"  # noqa: RUF001
-    assert figures.interval(None, None) == "—"
+    assert formatting.interval(0.0031, 0.0055) == "0.31–0.55\u00a0%"  # noqa: RUF001
+    assert formatting.interval(None, None) == "—"
 
 
 @pytest.mark.parametrize(
     ("bound", "told"), [(None, "—"), (512, "512 ms"), (4096, "4.1 s")]
 )
 def test_a_handling_time_is_told_in_its_unit(bound: int | None, told: str) -> None:
-    assert figures.milliseconds(bound) == told.replace(" ", "\u00a0")
+    assert formatting.milliseconds(bound) == told.replace(" ", "\u00a0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apps.dashboard.stack import app_frames
+from apps.dashboard.presentation.stack import app_frames
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/app/consumer.py", line 10, in run

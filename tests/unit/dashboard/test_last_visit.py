@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from apps.dashboard import visits
+from apps.dashboard import last_visit
 from tests.conftest import NOON
 
 
@@ -14,7 +14,7 @@ def test_a_visit_ends_after_half_an_hour() -> None:
     minutes = (0, 20, 40, 71, 72)
 
     told = [
-        visits.enter(session, now=NOON + timedelta(minutes=minute))
+        last_visit.enter(session, now=NOON + timedelta(minutes=minute))
         for minute in minutes
     ]
 
@@ -24,8 +24,8 @@ def test_a_visit_ends_after_half_an_hour() -> None:
 
 def test_asking_when_somebody_was_here_is_no_visit() -> None:
     session: dict[str, Any] = {}
-    visits.enter(session, now=NOON)
+    last_visit.enter(session, now=NOON)
     kept = dict(session)
 
-    assert visits.before(session) is None
+    assert last_visit.before(session) is None
     assert session == kept

@@ -14,7 +14,7 @@ from django.http import QueryDict
 
 from apps.brokers.models import Topic
 from apps.core.errors import Absent, Invalid, PoisonwebError, Refused
-from apps.dashboard.forms import ReasonField, require_valid
+from apps.dashboard.forms.fields import ReasonField, require_valid
 from apps.dashboard.selectors.skips import Words
 from apps.poison import matching, reading, skip_list
 from apps.poison.matching import Matcher, Preview

@@ -7,8 +7,8 @@ from django.http import HttpRequest, HttpResponse
 
 from apps.core.hurry import TooSlow
 from apps.dashboard.preferences import ONE_YEAR
-from apps.dashboard.selectors import first_steps
-from apps.dashboard.selectors.first_steps import FirstSteps
+from apps.dashboard.selectors import onboarding
+from apps.dashboard.selectors.onboarding import FirstSteps
 from apps.team.rights import Principal
 
 COOKIE = "pw_first_steps"
@@ -19,7 +19,7 @@ def wanted(request: HttpRequest, principal: Principal) -> FirstSteps | TooSlow |
     """Give the steps that are left, unless this person put them away."""
     if request.COOKIES.get(COOKIE) == DISMISSED:
         return None
-    return first_steps.find(principal)
+    return onboarding.find(principal)
 
 
 def dismiss(response: HttpResponse) -> HttpResponse:

@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from apps.core.errors import Invalid
-from apps.dashboard.forms import SelectionForm, require_valid
+from apps.dashboard.forms.fields import SelectionForm, require_valid
 from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
 from apps.poison.query import Query

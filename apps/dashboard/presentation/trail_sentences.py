@@ -13,7 +13,7 @@ from typing import Final
 
 from apps.audit.models import Entry
 from apps.audit.services import Action
-from apps.dashboard.trail_changes import changes
+from apps.dashboard.presentation.trail_changes import changes
 from apps.team.sign_in import UNKNOWN
 
 # What a change of a person's rights is called, by what it is now.

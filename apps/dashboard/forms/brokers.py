@@ -18,7 +18,7 @@ from apps.brokers.services import convention_of_topic
 from apps.capture import watching
 from apps.capture.models import Mode
 from apps.core.errors import Invalid, PoisonwebError
-from apps.dashboard.forms import reason_in
+from apps.dashboard.forms.fields import reason_in
 from apps.team.rights import Principal
 
 REASON_LIMIT = 1_000

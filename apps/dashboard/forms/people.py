@@ -11,7 +11,7 @@ from django.http import QueryDict
 
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, PoisonwebError
-from apps.dashboard.forms import require_valid
+from apps.dashboard.forms.fields import require_valid
 from apps.team import services
 from apps.team.models import User
 from apps.team.rights import Role, Scope
