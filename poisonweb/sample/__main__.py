@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Protocol
 
+from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import Consumer
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     except BadEnvironment as problem:
         sys.stderr.write(f"poisonweb.sample: {problem}\n")
         return 1
-    stop = threading.Event()
+    stop = StopEvent()
     return _run(_parts(options, place=place, stop=stop), stop)
 
 
@@ -84,10 +85,11 @@ def _parts(
 
 def _run(parts: Sequence[Part], stop: threading.Event) -> int:
     """Run all of them until one ends or somebody asks to stop."""
-    asked = threading.Event()
+    is_asked = False
 
     def ask(*_: object) -> None:
-        asked.set()
+        nonlocal is_asked
+        is_asked = True
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -103,7 +105,7 @@ def _run(parts: Sequence[Part], stop: threading.Event) -> int:
     for thread in threads:
         # Who waits for a server that hangs is left behind: nothing is lost by it.
         thread.join(max(0.0, deadline - time.monotonic()))
-    return 0 if asked.is_set() else 1
+    return 0 if is_asked else 1
 
 
 def _until_the_end(part: Part, stop: threading.Event) -> None:

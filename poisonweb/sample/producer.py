@@ -41,12 +41,12 @@ class Producer:
         self._ledger = ledger
         self._seconds = 1 / rate
         self._stop = stop
-        self._paused = threading.Event()
+        self._is_paused = False
         self._trim_at = datetime.now(UTC) + TRIM_EVERY
 
     def pause(self) -> None:
         """Send nothing more; safe to call from a signal handler."""
-        self._paused.set()
+        self._is_paused = True
 
     def run(self) -> None:
         back_off = BackOff(self._stop)
@@ -68,7 +68,7 @@ class Producer:
             yield topic, self._seconds
 
     def _turn(self, turns: Iterator[tuple[str, float]]) -> None:
-        if self._paused.is_set():
+        if self._is_paused:
             self._stop.wait(self._seconds)
         else:
             topic, rest = next(turns)

@@ -11,9 +11,9 @@ import json
 import os
 import signal
 import sys
-import threading
 from typing import Any
 
+from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import Consumer
 from poisonweb.sample.place import Place
@@ -44,7 +44,7 @@ def main() -> int:
     except BadEnvironment as problem:
         sys.stderr.write(f"poisonweb.sample.shipping: {problem}\n")
         return 1
-    stop = threading.Event()
+    stop = StopEvent()
 
     def ask(*_: Any) -> None:
         stop.set()

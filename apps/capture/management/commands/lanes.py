@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import threading
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
 from apps.capture import lanes
 from apps.core import clock, sessions
+from apps.core.stop_event import StopEvent
 
 # For all lanes together, beside the one of their locks: none holds one while it waits
 # for its broker, and writing takes most of its time here, not there.
@@ -20,7 +20,7 @@ class Command(BaseCommand):
     help = "Drain the dead-letter queue of every topic that has one; a lane for each."
 
     def handle(self, *_: Any, **__: Any) -> None:
-        stop = threading.Event()
+        stop = StopEvent()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         with sessions.shared("lanes", most=MOST_SESSIONS):
