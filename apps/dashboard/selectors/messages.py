@@ -17,7 +17,7 @@ from apps.dashboard.list_params import Asked
 from apps.dashboard.paging import Count, Cursor, Page, counted, page
 from apps.dashboard.presentation.body import BodyView, view
 from apps.dashboard.selectors import skips
-from apps.dashboard.selectors.neighbours import Beside, beside
+from apps.dashboard.selectors.neighbours import Neighbours, neighbours
 from apps.dashboard.selectors.skips import SkipRow
 from apps.poison import origins, reading
 from apps.poison.headers import is_public
@@ -75,7 +75,7 @@ class MessageDetail:
     entries: list[Entry]
     headers: HeaderRows
     skips: list[SkipRow]
-    beside: Beside
+    neighbours: Neighbours
     given_back_to: str = ""
     origin: str = ""
     body: BodyView | None = None
@@ -183,7 +183,7 @@ def _detail(
         skips=skips.of_message(message, now=now)
         if principal.may(Scope.SKIPS_READ)
         else [],
-        beside=beside(kin, message, field="last_failed_at"),
+        neighbours=neighbours(kin, message, field="last_failed_at"),
         origin=origins.of(message.pk, topic=message.topic.native_name),
         body=body,
         content_type=content_type,

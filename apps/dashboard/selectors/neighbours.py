@@ -12,14 +12,14 @@ Row = TypeVar("Row", bound=models.Model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Beside:
+class Neighbours:
     newer: int | None
     older: int | None
 
 
-def beside(rows: models.QuerySet[Row], row: Row, *, field: str) -> Beside:
+def neighbours(rows: models.QuerySet[Row], row: Row, *, field: str) -> Neighbours:
     """Find the neighbours of a row in a list with the newest first."""
-    return Beside(
+    return Neighbours(
         newer=_next(rows, row, field, side="gt"),
         older=_next(rows, row, field, side="lt"),
     )

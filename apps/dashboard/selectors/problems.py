@@ -16,7 +16,7 @@ from apps.dashboard.paging import MOST_COUNTED, Count, Page, counted, page
 from apps.dashboard.selectors import differences, messages, ranking
 from apps.dashboard.selectors.differences import Differences
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
-from apps.dashboard.selectors.neighbours import Beside, beside
+from apps.dashboard.selectors.neighbours import Neighbours, neighbours
 from apps.poison import backlogs, problems, reading
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.querysets import ProblemQuerySet
@@ -116,7 +116,7 @@ class ProblemDetail:
     sample: FailureSeen | None
     first: FirstFailure | None
     tops: list[Top] | TooSlow
-    beside: Beside
+    neighbours: Neighbours
     messages: MessageList
     differences: Differences
 
@@ -164,7 +164,7 @@ def one(
         sample=samples[0] if samples else None,
         first=_first(problem.pk),
         tops=unless_slow(partial(_tops, problem.pk)),
-        beside=_beside(problem, asked.origin, principal),
+        neighbours=_neighbours(problem, asked.origin, principal),
         messages=listed,
         differences=differences.between(
             listed.page.rows,
@@ -205,12 +205,12 @@ def _field(sort: str) -> str:
     return SORTS.get(sort, SORTS[""])[0]
 
 
-def _beside(problem: Problem, origin: Origin, principal: Principal) -> Beside:
+def _neighbours(problem: Problem, origin: Origin, principal: Principal) -> Neighbours:
     """Find the neighbours in the list that this person came from."""
     if origin.is_overview:
-        return ranking.beside(problem.pk, principal)
+        return ranking.neighbours(problem.pk, principal)
     listed = asked_for(origin, principal)
-    return beside(listed, problem, field=_field(origin.sort))
+    return neighbours(listed, problem, field=_field(origin.sort))
 
 
 def _sum(counts: Iterable[Count]) -> Count:

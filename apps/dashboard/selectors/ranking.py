@@ -10,7 +10,7 @@ from functools import partial
 from apps.brokers.models import Topic
 from apps.core.hurry import TooSlow, unless_slow
 from apps.dashboard.paging import MOST_COUNTED
-from apps.dashboard.selectors.neighbours import Beside
+from apps.dashboard.selectors.neighbours import Neighbours
 from apps.poison import backlogs
 from apps.poison.backlogs import OpenProblem
 from apps.poison.states import Shown
@@ -49,7 +49,7 @@ def ranked(principal: Principal) -> Ranking | TooSlow:
     return unless_slow(partial(_ranking, _topics(principal)))
 
 
-def beside(problem_id: int, principal: Principal) -> Beside:
+def neighbours(problem_id: int, principal: Principal) -> Neighbours:
     """Find the problems before and after one in the ranking.
 
     One that has no open message any more is followed by the first of the others.
@@ -57,9 +57,9 @@ def beside(problem_id: int, principal: Principal) -> Beside:
     ranking = ranked(principal)
     ids = [] if isinstance(ranking, TooSlow) else ranking.ids
     if problem_id not in ids:
-        return Beside(newer=None, older=ids[0] if ids else None)
+        return Neighbours(newer=None, older=ids[0] if ids else None)
     at = ids.index(problem_id)
-    return Beside(
+    return Neighbours(
         newer=ids[at - 1] if at else None,
         older=ids[at + 1] if at + 1 < len(ids) else None,
     )

@@ -15,7 +15,7 @@ from apps.core.errors import Absent
 from apps.dashboard.paging import Cursor, Page, page
 from apps.dashboard.period import Asked, Period
 from apps.dashboard.presentation.charts import Heat
-from apps.dashboard.selectors.rising import Risers, of_topics, risers
+from apps.dashboard.selectors.rising import Rising, of_topics, rising
 from apps.dashboard.selectors.series import (
     HourRow,
     Series,
@@ -103,7 +103,7 @@ class Report:
 class EveryTopic(Report):
     """Where most failed comes first; no more topics than a page can bear."""
 
-    risers: Risers | None
+    rising: Rising | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,7 +166,7 @@ def _every(asked: Asked, principal: Principal, *, now: datetime) -> EveryTopic:
             for pk in shown
         ],
         gaps=period.length - len(published),
-        risers=risers(max(published), principal) if published else None,
+        rising=rising(max(published), principal) if published else None,
     )
 
 

@@ -35,7 +35,7 @@ class Riser:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Risers:
+class Rising:
     """Those with the most failures above what is usual come first."""
 
     day: date
@@ -44,13 +44,13 @@ class Risers:
     problems: Sequence[Riser]
 
 
-def risers(day: date, principal: Principal) -> Risers | None:
+def rising(day: date, principal: Principal) -> Rising | None:
     """Compare this published day; None where too few of its weekday are published."""
     before = [day - week for week in WEEKS]
     known = list(Day.objects.filter(day__in=before).values_list("day", flat=True))
     if len(known) < FEWEST:
         return None
-    return Risers(
+    return Rising(
         day=day,
         weeks=len(known),
         topics=_topics(day, known, principal),

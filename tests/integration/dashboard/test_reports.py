@@ -247,12 +247,12 @@ def test_what_rose_stands_beside_the_mean_of_its_weekday(anna: Client) -> None:
     for number, failed in ((1, 1), (2, 3)):
         rate(DAY - number * WEEK, 100, failed)
 
-    risers = every().risers
+    rising = every().rising
     page = get(anna, PAGE)
 
-    assert risers
-    (orders,) = risers.topics
-    assert (risers.day, risers.weeks) == (DAY, 3)
+    assert rising
+    (orders,) = rising.topics
+    assert (rising.day, rising.weeks) == (DAY, 3)
     assert orders.newest == pytest.approx(0.06)
     assert orders.usual == pytest.approx(0.02)
     assert orders.ratio == pytest.approx(3)
@@ -265,10 +265,10 @@ def test_what_did_not_rise_is_not_among_it() -> None:
     for number, failed in ((0, 2), (1, 1), (2, 3)):
         rate(DAY - number * WEEK, 100, failed)
 
-    risers = every().risers
+    rising = every().rising
 
-    assert risers
-    assert risers.topics == []
+    assert rising
+    assert rising.topics == []
 
 
 def test_of_one_week_nobody_knows_what_is_usual(anna: Client) -> None:
@@ -276,7 +276,7 @@ def test_of_one_week_nobody_knows_what_is_usual(anna: Client) -> None:
     rate(DAY, 100, 50)
     rate(DAY - WEEK, 100, 1)
 
-    assert every().risers is None
+    assert every().rising is None
     assert "What rose" not in get(anna, PAGE)
 
 
@@ -285,10 +285,10 @@ def test_a_topic_that_was_counted_only_once_has_no_usual() -> None:
     rate(DAY, 100, 50)
     rate(DAY - WEEK, 100, 1)
 
-    risers = every().risers
+    rising = every().rising
 
-    assert risers
-    assert risers.topics == []
+    assert rising
+    assert rising.topics == []
 
 
 def test_most_failures_above_the_usual_come_first() -> None:
@@ -298,10 +298,10 @@ def test_most_failures_above_the_usual_come_first() -> None:
         for number in (1, 2):
             rate(DAY - number * WEEK, delivered, 1, topic=topic)
 
-    risers = every().risers
+    rising = every().rising
 
-    assert risers
-    assert [riser.name for riser in risers.topics] == ["large", "small"]
+    assert rising
+    assert [row.name for row in rising.topics] == ["large", "small"]
 
 
 def test_a_problem_that_was_not_there_before_rose_from_nothing(
@@ -312,11 +312,11 @@ def test_a_problem_that_was_not_there_before_rose_from_nothing(
     rate(DAY, 10, 1)
     problem_day(DAY, poison.problem, 4)
 
-    risers = every().risers
+    rising = every().rising
     page = get(anna, PAGE)
 
-    assert risers
-    (problem,) = risers.problems
+    assert rising
+    (problem,) = rising.problems
     assert (problem.newest, problem.usual, problem.ratio) == (4, 0, None)
     assert f'href="/problems/{poison.problem_id}"' in page
     assert ">new<" in page
@@ -330,10 +330,10 @@ def test_a_published_week_without_the_problem_counts_as_none_of_it(
     problem_day(DAY, poison.problem, 4)
     problem_day(DAY - WEEK, poison.problem, 6)
 
-    risers = every().risers
+    rising = every().rising
 
-    assert risers
-    assert [riser.usual for riser in risers.problems] == [3]
+    assert rising
+    assert [row.usual for row in rising.problems] == [3]
 
 
 def test_who_sees_some_topics_gets_a_report_of_those(now: datetime) -> None:
@@ -348,9 +348,9 @@ def test_who_sees_some_topics_gets_a_report_of_those(now: datetime) -> None:
 
     assert list(found.names) == ["orders.eu"]
     assert found.total.failed == 3
-    assert found.risers
-    assert [riser.name for riser in found.risers.topics] == ["orders.eu"]
-    assert [riser.pk for riser in found.risers.problems] == [mine[0].problem_id]
+    assert found.rising
+    assert [row.name for row in found.rising.topics] == ["orders.eu"]
+    assert [row.pk for row in found.rising.problems] == [mine[0].problem_id]
     with pytest.raises(Absent):
         report(f"{PAGE}&topic=payments", "orders.*")
 
