@@ -1,18 +1,58 @@
-"""From a form to an Ask: what somebody wants done, and to which messages."""
+"""The forms of an operation: which messages, what to do with them, and why."""
 
 from __future__ import annotations
 
+from typing import Self
+
+from django import forms
 from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from apps.core.errors import Invalid
-from apps.dashboard.forms.fields import SelectionForm, require_valid
+from apps.dashboard.forms.fields import Ids, ReasonField, require_valid
 from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
 from apps.poison.query import Query
-from apps.triage.services.selection import Ask
-from apps.triage.states import Verb
+from apps.triage.services.selection import REASON_LIMIT, Ask, Route
+from apps.triage.states import ASKED, Verb
+from poisonguard.contract import NAME_LIMIT
+
+
+class SelectionForm(forms.Form):
+    """What a list sends: rows, or everything that its query matches; and the verb."""
+
+    verb = forms.ChoiceField(choices=[(verb.value, verb.value) for verb in ASKED])
+    of = forms.ChoiceField(
+        choices=[("messages", "messages"), ("problems", "problems")], required=False
+    )
+    q = forms.CharField(required=False, strip=False)
+    everything = forms.BooleanField(required=False)
+    ids = Ids()
+
+
+class DecisionForm(forms.Form):
+    """What a preview's form sends: how the messages go, why, and what to do now."""
+
+    target_topic = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
+    ordered = forms.BooleanField(required=False)
+    reason = ReasonField(required=False, max_length=REASON_LIMIT)
+    typed = forms.CharField(required=False, max_length=NAME_LIMIT)
+    act = forms.ChoiceField(choices=[("confirm", "confirm"), ("look", "look")])
+
+    @classmethod
+    def read(cls, sent: QueryDict) -> Self:
+        """Parse it; raises Invalid for the first field that is wrong."""
+        form = cls({"act": "confirm", **sent.dict()})
+        require_valid(form)
+        return form
+
+    @property
+    def route(self) -> Route:
+        values = self.cleaned_data
+        return Route(
+            target_topic=values["target_topic"] or None, ordered=values["ordered"]
+        )
 
 
 def of_list(posted: QueryDict) -> Ask:

@@ -22,7 +22,7 @@ from apps.core import clock
 from apps.core.errors import PoisonwebError
 from apps.dashboard.decorators import SignedIn
 from apps.dashboard.forms import selection
-from apps.dashboard.forms.fields import CodeForm, SignInForm
+from apps.dashboard.forms.sign_in import CodeForm, SignInForm
 from apps.dashboard.preferences import ONE_YEAR, wanted
 from apps.dashboard.views import errors
 from apps.team import second_factor, second_factor_session, sign_in

@@ -19,7 +19,7 @@ from apps.core import clock
 from apps.core.errors import Invalid
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.forms import selection
-from apps.dashboard.forms.fields import DecisionForm
+from apps.dashboard.forms.selection import DecisionForm
 from apps.dashboard.paging import Cursor
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import operations

@@ -17,7 +17,7 @@ from django.views.decorators.http import (
 from apps.core import clock
 from apps.core.errors import Absent, Invalid, PoisonwebError
 from apps.dashboard.decorators import SignedIn
-from apps.dashboard.forms.fields import ProofForm
+from apps.dashboard.forms.sign_in import ProofForm
 from apps.dashboard.views import errors
 from apps.team import second_factor, second_factor_session, sign_in, single_sign_on
 from apps.team.errors import TooManySignIns

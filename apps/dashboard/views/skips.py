@@ -11,7 +11,8 @@ from apps.core.errors import Invalid, Refused
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.forms import selection
 from apps.dashboard.forms import skips as skip_forms
-from apps.dashboard.forms.fields import SkipsForm, reason_in
+from apps.dashboard.forms.fields import reason_in
+from apps.dashboard.forms.filters import SkipsForm
 from apps.dashboard.forms.skips import Draft, Seen, SkipForm
 from apps.dashboard.paging import Cursor
 from apps.dashboard.presentation import curl

@@ -1,0 +1,81 @@
+"""The forms of signing in, and of the second factor."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Self
+
+from django import forms
+from django.contrib.auth.forms import AuthenticationForm
+from django.http import HttpRequest, QueryDict
+
+from apps.core import clock
+from apps.dashboard.forms.fields import require_valid
+from apps.team import second_factor, second_factor_session
+from apps.team.errors import TooManySignIns
+from apps.team.models import User
+from apps.team.sign_in import Attempt
+
+# A recovery code, with all the blanks that a person may type.
+CODE_LIMIT = 40
+PASSWORD_LIMIT = 4096
+
+
+class SignInForm(AuthenticationForm):
+    """Name and password; `delay` is set where the next attempt has to wait."""
+
+    delay: timedelta | None = None
+
+    def clean(self) -> dict[str, Any]:
+        try:
+            return super().clean()
+        except TooManySignIns as refusal:
+            self.delay = refusal.delay
+            raise forms.ValidationError(str(refusal)) from None
+
+
+class CodeForm(forms.Form):
+    """A code of the second factor; `delay` is set where the next one has to wait."""
+
+    code = forms.CharField(max_length=CODE_LIMIT)
+    delay: timedelta | None = None
+
+    def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._request = request
+        self._user = second_factor_session.asked(request, now=clock.now())
+
+    def clean_code(self) -> str:
+        code: str = self.cleaned_data["code"]
+        if self._user is None:
+            raise forms.ValidationError("That took too long: sign in again.")
+        try:
+            attempt = Attempt.of_code(self._request, account=self._user.username)
+            is_right = second_factor.prove(
+                user=self._user, code=code, attempt=attempt, now=clock.now()
+            )
+        except TooManySignIns as refusal:
+            self.delay = refusal.delay
+            raise forms.ValidationError(str(refusal)) from None
+        if not is_right:
+            raise forms.ValidationError(
+                "That code is not right, or was used before: wait for the next one."
+            )
+        return code
+
+    def get_user(self) -> User | None:
+        return self._user
+
+
+class ProofForm(forms.Form):
+    """What a change of the second factor asks for."""
+
+    password = forms.CharField(strip=False, max_length=PASSWORD_LIMIT)
+    code = forms.CharField(max_length=CODE_LIMIT)
+
+    @classmethod
+    def read(cls, sent: QueryDict) -> Self:
+        """Parse it; raises Invalid for the first field that is wrong."""
+        form = cls(sent)
+        require_valid(form)
+        return form
