@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -73,17 +74,18 @@ class Turn(NamedTuple):
 
 
 class _Failure(NamedTuple):
-    """Which of the messages it was, and when by the breaker's clock."""
+    """Which of the messages it was, and when by the clock that dates failures."""
 
     place: int
-    at: float
+    at: datetime
 
 
 class Breaker:
     """Counts failed messages against handled ones; safe to share between threads.
 
     `handled` tells how many messages were handled so far, `clock` the seconds of a
-    clock that is never set back. Without a policy it counts and never opens.
+    clock that is never set back, `dates` the time by the clock that dates failures.
+    Without a policy it counts and never opens.
     """
 
     def __init__(
@@ -92,10 +94,12 @@ class Breaker:
         *,
         handled: Callable[[], int],
         clock: Callable[[], float],
+        dates: Callable[[], datetime],
     ) -> None:
         self._policy = policy
         self._handled = handled
         self._clock = clock
+        self._dates = dates
         self.begin()
 
     def begin(self) -> None:
@@ -120,12 +124,13 @@ class Breaker:
             return self._in_a_row if self._handled() == self._handled_then else 0
 
     @property
-    def failing_for(self) -> float | None:
-        """Seconds since the first of the failures it opened for; None while closed."""
+    def failing_since(self) -> datetime | None:
+        """The earliest date of the failures it opened for; None while closed."""
         with self._lock:
             if self._state is State.CLOSED or not self._failures:
                 return None
-            return self._clock() - self._failures[0].at
+            # Not of the first: a clock that was set back dates a later one before it.
+            return min(failure.at for failure in self._failures)
 
     def failed(self) -> bool:
         """Count a message that was about to be given up; tell whether it is open now.
@@ -175,7 +180,7 @@ class Breaker:
             return ""
         self._failed += 1
         total = handled - self._handled_before + self._failed
-        self._failures.append(_Failure(total, self._clock()))
+        self._failures.append(_Failure(total, self._dates()))
         last = min(total, policy.of_last)
         while self._failures[0].place <= total - last:
             self._failures.popleft()

@@ -52,6 +52,7 @@ MOST_PATIENCE = 60.0
 # Reading costs a server little, and a list must be current as soon as it can be.
 READING_PATIENCE = 1.0
 SKEW_WARNED = 60.0
+_NO_DATE_YET = 2**37  # seconds, in the year 6325: far from the last one of `datetime`
 _SKEW_NOISE = 5.0  # `Date` has whole seconds, and an answer takes its time
 
 _PATIENCE = {
@@ -132,6 +133,8 @@ class Client:
         self._user_agent = user_agent
         self._proxy = proxy
         self.skew: float | None = None  # seconds the server's clock is ahead of ours
+        # From the monotonic clock, which nobody sets, to the server's time.
+        self._to_server = time.time() - time.monotonic()
         self._remake()
         _clients.add(self)
 
@@ -158,10 +161,8 @@ class Client:
         return self._servers[self._working].url
 
     def now(self) -> datetime:
-        """The server's time, as far as we know it."""
-        skew = self.skew or 0.0
-        ahead = skew if abs(skew) > _SKEW_NOISE else 0.0
-        return datetime.fromtimestamp(time.time() + ahead, UTC)
+        """The server's time, as far as we know it: when ours is set, it stays."""
+        return datetime.fromtimestamp(time.monotonic() + self._to_server, UTC)
 
     def get(self, path: str, query: Query = ()) -> Any:
         return self._read(self._request("GET", path, query=query))
@@ -249,7 +250,7 @@ class Client:
         patience = server.patience(reading=reading)
         if patience > 0:
             raise Away(f"{server.url} asked for {patience:.0f} s of patience.")
-        asked_at = time.time()
+        asked_at = time.monotonic()
         try:
             response = self._pool.request(
                 method,
@@ -273,7 +274,7 @@ class Client:
             return json.loads(response.data)
         except urllib3.exceptions.HTTPError as reason:
             raise _away(url, reason) from reason
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Away(
                 f"{url} answers with something that is no JSON:"
                 " is it Poisonweb, and nothing in between that answers for it?"
@@ -303,14 +304,13 @@ class Client:
     def _compare_clocks(
         self, response: urllib3.BaseHTTPResponse, asked_at: float
     ) -> None:
-        told = response.headers.get("Date")
-        if told is None:
+        there = _moment(response.headers.get("Date"))
+        if there is None:
             return
-        try:
-            there = parsedate_to_datetime(told).timestamp() + 0.5
-        except ValueError:
-            return
-        before, self.skew = self.skew, there - (asked_at + time.time()) / 2
+        now, here = time.monotonic(), time.time()
+        ahead = there + 0.5 - (here - (now - asked_at) / 2)
+        before, self.skew = self.skew, ahead
+        self._to_server = here - now + (ahead if abs(ahead) > _SKEW_NOISE else 0.0)
         if abs(self.skew) > SKEW_WARNED >= abs(before or 0.0):
             log.warning("%s", self.skew_warning)
 
@@ -405,7 +405,7 @@ def _detail(response: urllib3.BaseHTTPResponse) -> str:
     """Read what the server says of it; a problem of RFC 9457, or nothing."""
     try:
         problem = json.loads(response.data)
-    except (ValueError, urllib3.exceptions.HTTPError):
+    except (ValueError, RecursionError, urllib3.exceptions.HTTPError):
         return ""
     if not isinstance(problem, Mapping):
         return ""
@@ -425,7 +425,14 @@ def _seconds(told: str | None) -> float:
         return 0.0
     if re.fullmatch("[0-9]{1,9}", told.strip()):
         return float(told)
+    moment = _moment(told)
+    return 0.0 if moment is None else max(0.0, moment - time.time())
+
+
+def _moment(told: str | None) -> float | None:
+    """Read a date of HTTP; None for one that cannot be a server's."""
     try:
-        return max(0.0, parsedate_to_datetime(told).timestamp() - time.time())
-    except ValueError:
-        return 0.0
+        moment = parsedate_to_datetime(told or "").timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return moment if 0 <= moment < _NO_DATE_YET else None

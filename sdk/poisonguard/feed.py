@@ -26,7 +26,10 @@ log = logging.getLogger(__name__)
 REFUSED_PAUSE = 5.0
 _SHOWN = 200  # characters of an event that is not understood
 # What reading the data of an event may raise, however deep it is nested.
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_UNREADABLE = (
+    *(ValueError, KeyError, TypeError, AttributeError),
+    *(RecursionError, OverflowError),
+)
 
 
 class Feed:
@@ -175,7 +178,7 @@ class Feed:
             epoch, revision = str(answer["epoch"]), int(answer["revision"])
             told = list(answer["skips"])
             suspects = [_doubts(one) for one in answer.get("suspects") or ()]
-        except (KeyError, TypeError, ValueError):
+        except _UNREADABLE:
             raise Away("The snapshot of skips has another form than ours.") from None
         skips, now = _readable(told), self._client.now()
         for skip_list in self._of(topic):

@@ -6,9 +6,8 @@ import asyncio
 import inspect
 import os
 import threading
-import time
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +31,7 @@ from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
 from poisonguard.readers import Reader
 from poisonguard.readers.plain import PlainReader
-from poisonguard.running import Running
+from poisonguard.running import Running, utc_now
 from poisonguard.skips import SkipList
 from poisonguard.steps import play
 from poisonguard.tally import Slot
@@ -41,10 +40,6 @@ from poisonguard.version import VERSION
 CLOSE_TIMEOUT = 5.0
 _DEFAULT_POLICY = RetryPolicy()
 _DEFAULT_BREAKER = BreakerPolicy()
-
-
-def utc_now() -> datetime:
-    return datetime.fromtimestamp(time.time(), UTC)
 
 
 class Guard:
@@ -80,7 +75,7 @@ class Guard:
         keep_alive: Callable[[Any], object] | None = None,
         redeliver: Callable[[Any, float], object] | None = None,
         settle: Callable[[Any, Outcome], object] | None = None,
-        clock: Callable[[], datetime] = utc_now,
+        clock: Callable[[], datetime] | None = None,
         **options: Unpack[settings.Options],
     ) -> None:
         self.settings = settings.load(options, os.environ)
@@ -89,7 +84,9 @@ class Guard:
             if inspect.iscoroutinefunction(call):
                 raise Misconfigured(f"{name} is a coroutine: give a plain function.")
         self._journal = (
-            journal if isinstance(journal, Journal) else Journal(journal, clock=clock)
+            journal
+            if isinstance(journal, Journal)
+            else Journal(journal, clock=clock or utc_now)
         )
         self._parts = partial(
             Running,

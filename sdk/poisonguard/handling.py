@@ -96,6 +96,7 @@ class Parts:
     redeliver: Callable[[Any, float], object] | None
     settle: Callable[[Any, Outcome], object] | None
     clock: Callable[[], datetime]
+    server_clock: Callable[[], datetime]
     host: str
     leaving: Leaving  # this process was told to stop: wait for nothing
     closed: threading.Event  # the guard takes no more messages
@@ -255,7 +256,7 @@ class Handling:
         record = self._record(reading)
         now = self._parts.clock()
         since = self._waiting_since(reading, record)
-        if since is not None and self._policy.is_expired(since, at=now):
+        if since is not None and self._policy.is_expired(since, at=min(self._times())):
             return (yield from self._poison(reading, Cause.EXPIRED, record))
         skip = reading.skip(self._parts.skips)
         if skip is not None:
@@ -347,7 +348,9 @@ class Handling:
             if verdict is not Verdict.RETRY:
                 self._remember(reading, error)
                 return (yield from self._give_up(reading, _CAUSES[verdict], record))
-            log.info("%s failed and is tried again: %r", self._name(reading), error)
+            log.info(
+                "%s failed and is tried again: %.1000r", self._name(reading), error
+            )
             self._reporter.count(self.key, retried=1)
             wait = record.wait(self._parts.clock()).total_seconds()
             if self._is_redelivered(reading):
@@ -454,16 +457,19 @@ class Handling:
         delay = self._policy.delay(
             attempts, before=before.total_seconds() if before else None
         )
-        due_at = now + timedelta(seconds=delay)
-        since = self._waiting_since(reading, record) or now
+        due_in = timedelta(seconds=delay)
+        since = self._waiting_since(reading, record) or max(self._times())
         verdict = self._policy.judge(
-            error, attempts=attempts, due_at=due_at, first_enqueued_at=since
+            error,
+            attempts=attempts,
+            due_at=min(self._times()) + due_in,
+            first_enqueued_at=since,
         )
         return verdict, self._attempts.failed(
             reading.identity,
             reading.number,
             now=now,
-            due_at=due_at if verdict is Verdict.RETRY else None,
+            due_at=now + due_in if verdict is Verdict.RETRY else None,
             first_enqueued_at=since,
         )
 
@@ -574,7 +580,9 @@ class Handling:
         finally:
             self._breaker.probed(handled=handled)
         if error is not None:
-            raise Released(f"the guard stays paused, its probe failed too: {error!r}")
+            raise Released(
+                f"the guard stays paused, its probe failed too: {error!r:.1000}"
+            )
         log.warning("the guard goes on: its probe was handled")
         self._parts.gate.open("breaker")
         return self._handled(reading)
@@ -670,6 +678,13 @@ class Handling:
         )
 
     # Records
+
+    def _times(self) -> tuple[datetime, datetime]:
+        """Give the time by our clock and by the server's.
+
+        One of them may have been set wrongly: a message has expired where both say so.
+        """
+        return self._parts.clock(), self._parts.server_clock()
 
     def _forget(self, reading: Reading) -> None:
         if reading.number in self._attempts.suspects:

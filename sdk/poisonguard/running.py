@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Never
 
@@ -43,6 +43,10 @@ RESEND_TIMEOUT = 5.0
 DRAIN_LOOK = 0.02
 
 
+def utc_now() -> datetime:
+    return datetime.fromtimestamp(time.time(), UTC)
+
+
 class Running:
     """The parts of a started guard, and what goes on beside the messages.
 
@@ -60,8 +64,9 @@ class Running:
         keep_alive: Callable[[Any], object] | None,
         redeliver: Callable[[Any, float], object] | None,
         settle: Callable[[Any, Outcome], object] | None,
-        clock: Callable[[], datetime],
+        clock: Callable[[], datetime] | None,
     ) -> None:
+        own_clock = clock or utc_now
         self._settings = settings
         self._journal = journal
         self._host = socket.gethostname()
@@ -77,7 +82,7 @@ class Running:
             "starting",
             FIRST,
             choose=partial(
-                numbering, reader=reader, skips=skips, policy=policy, clock=clock
+                numbering, reader=reader, skips=skips, policy=policy, clock=own_clock
             ),
         )
         skips.on_kinds.append(gate.choose)
@@ -91,7 +96,12 @@ class Running:
             attempts=journal.attempts,
             skips=skips,
             reporter=self._link.reporter,
-            breaker=Breaker(breaker, handled=lambda: tally.total, clock=time.monotonic),
+            breaker=Breaker(
+                breaker,
+                handled=lambda: tally.total,
+                clock=time.monotonic,
+                dates=own_clock,
+            ),
             tally=tally,
             turns=Turns(slots, gate),
             gate=gate,
@@ -100,7 +110,8 @@ class Running:
             keep_alive=keep_alive,
             redeliver=redeliver,
             settle=settle,
-            clock=clock,
+            clock=own_clock,
+            server_clock=clock or self._link.client.now,
             host=self._host,
             leaving=Leaving(),
             closed=threading.Event(),
@@ -277,11 +288,9 @@ class Running:
     @property
     def _failing_since(self) -> str | None:
         """Date the first failure of those that the breaker opened for."""
-        ago = self.parts.breaker.failing_for
-        if ago is None:
-            return None
+        since = self.parts.breaker.failing_since
         # A message fails a moment before it counts.
-        return (self.parts.clock() - timedelta(seconds=ago + 1)).isoformat()
+        return None if since is None else (since - timedelta(seconds=1)).isoformat()
 
     @property
     def state(self) -> str:

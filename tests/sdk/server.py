@@ -58,6 +58,7 @@ class Server:
         self.arrivals: Counter[str] = Counter()  # of each report id, however often
         self.rejects: Callable[[Json], str | None] = lambda _: None
         self.key = KEY
+        self.forged: dict[str, Any] = {}  # a whole answer, by path
         self.rewords: Callable[[Json], Json] = dict  # each result of a POST
         self.ping: Callable[[str, dict[str, int]], str] = _ping
         self.replays = False  # a failure makes a skip
@@ -65,6 +66,7 @@ class Server:
         self.positions: dict[tuple[str, str, str], Position] = {}
         self.epoch = "e1"
         self.date_shift = 0.0
+        self.date_of: Callable[[], str] | None = None  # in place of the time
         self.ping_every = 0.5
         self.oldest = 0  # of the revisions that a reader may still resume from
         self._revisions: Counter[str] = Counter()
@@ -489,7 +491,10 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
     def date_time_string(self, timestamp: float | None = None) -> str:
-        shifted = (timestamp or time.time()) + self.server.double.date_shift
+        double = self.server.double
+        if double.date_of is not None:
+            return double.date_of()
+        shifted = (timestamp or time.time()) + double.date_shift
         return super().date_time_string(shifted)
 
     def do_GET(self) -> None:
@@ -521,6 +526,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _call(self, path: str, query: list[tuple[str, str]], body: Json) -> None:
         double = self.server.double
+        if path in double.forged:
+            self._answer(HTTPStatus.OK, double.forged[path])
+            return
         try:
             answer = double.call(self.command, path, query, body)
         except LookupError:
@@ -543,7 +551,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(
         self, status: int, answer: Any, headers: dict[str, str] | None = None
     ) -> None:
-        whole = json.dumps(answer).encode()
+        whole = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
         for name, value in {
             "Content-Type": "application/json",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,8 +15,12 @@ class Scene:
     def __init__(self, policy: BreakerPolicy | None) -> None:
         self.now = 1_000.0
         self.handled = 0
+        self.today = datetime(2026, 11, 20, 12, tzinfo=UTC)
         self.breaker = Breaker(
-            policy, handled=lambda: self.handled, clock=lambda: self.now
+            policy,
+            handled=lambda: self.handled,
+            clock=lambda: self.now,
+            dates=lambda: self.today,
         )
 
     def fail(self, times: int) -> list[bool]:
@@ -168,3 +173,19 @@ def test_without_a_policy_it_counts_and_never_opens() -> None:
 
     assert not any(opened)
     assert scene.breaker.in_a_row == 500
+
+
+@pytest.mark.parametrize("set_by", [timedelta(hours=-9), timedelta(days=40)])
+def test_the_first_of_the_failures_is_found_though_the_clock_is_set_meanwhile(
+    set_by: timedelta,
+) -> None:
+    scene = Scene(BreakerPolicy(in_a_row=4))
+    dates = [scene.today]
+    scene.fail(2)
+    closed = scene.breaker.failing_since
+    scene.today += set_by
+    dates.append(scene.today)
+    scene.fail(2)
+
+    assert closed is None
+    assert scene.breaker.failing_since == min(dates)
