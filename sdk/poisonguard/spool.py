@@ -197,23 +197,43 @@ class Spool:
             self._count(kind, 1)
 
     def adopt(self) -> int:
-        """Take over the segments of dead processes; tell how many."""
-        names = sorted(self.folder.glob(f"*{_SUFFIX}"))
-        found = [segment for path in names if (segment := _locked(path, os.O_RDWR))]
+        """Take over the segments of dead processes; tell how many.
+
+        Raises Full where there are some that cannot be had, after the others.
+        """
+        found, trouble = list[_Segment](), None
+        for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
+            try:
+                segment = _locked(path, os.O_RDWR)
+            except OSError as reason:
+                trouble = reason
+            else:
+                found += [segment] if segment else []
         with self._lock:
             for segment in found:
                 self._take_over(segment)
             self._segments.sort(key=lambda segment: segment.path.name)
+        if trouble is not None:
+            raise _stuck(self.folder, trouble) from trouble
         return len(found)
 
     def batch(self) -> Batch | None:
-        """Give the oldest records; the same again until they are taken."""
+        """Give the oldest records; the same again until they are taken.
+
+        Raises Full where the disk keeps what was taken, once there is nothing else.
+        """
+        trouble = None
         with self._lock:
             for segment in list(self._segments):
                 batch = _batch(segment)
                 if batch is not None:
                     return batch
-                self._let_go(segment)
+                try:
+                    self._let_go(segment)
+                except OSError as reason:
+                    trouble = reason
+        if trouble is not None:
+            raise _stuck(self.folder, trouble) from trouble
         return None
 
     def taken(self, batch: Batch) -> None:
@@ -222,7 +242,8 @@ class Spool:
             batch.segment.offset = batch.end
             self._count(batch.kind, -len(batch.items))
             if batch.end >= batch.segment.size:
-                self._let_go(batch.segment)
+                with suppress(OSError):  # `batch` tries again, and says so
+                    self._let_go(batch.segment)
 
     def set_aside(self, kind: str, item: Item, detail: str) -> None:
         """Keep what the server rejected, for a person; the same item is kept once."""
@@ -243,9 +264,10 @@ class Spool:
             for segment in list(self._segments):
                 if segment.offset >= segment.size:
                     segment.sealed = True
-                    self._let_go(segment)
-                else:
-                    segment.close()
+                    with suppress(OSError):  # the next process finds it once more
+                        self._let_go(segment)
+            for segment in self._segments:
+                segment.close()
             self._segments = []
 
     def _count(self, kind: str, number: int) -> None:
@@ -285,13 +307,15 @@ class Spool:
         if segment is self._segments[-1] and not segment.sealed:
             segment.empty()
             return
-        self._segments.remove(segment)
-        if os.fstat(segment.descriptor).st_size > segment.size:
+        if segment.is_gone:
+            log.warning("%s was removed by somebody", segment.path)
+        elif os.fstat(segment.descriptor).st_size > segment.size:
             kept = self._damaged_folder / segment.path.name
             segment.path.replace(kept)
             log.warning("the end of a segment cannot be read, kept as %s", kept)
         else:
             segment.path.unlink(missing_ok=True)
+        self._segments.remove(segment)
         segment.close()
 
 
@@ -396,6 +420,14 @@ def _files(folder: Path) -> int:
     with suppress(OSError):
         return sum(1 for path in folder.iterdir() if path.suffix != ".new")
     return 0
+
+
+def _stuck(folder: Path, reason: OSError) -> Full:
+    return Full(
+        f"{folder} holds segments that cannot be taken over or removed"
+        f" ({reason.strerror or reason}): give it back its rights. Nothing of them is"
+        " lost; what the server has already is sent once more, and counts once."
+    )
 
 
 def _full(folder: Path, reason: OSError) -> Full:

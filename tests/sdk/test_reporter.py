@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -488,6 +491,106 @@ def test_more_confirmations_than_memory_may_hold_are_refused_aloud(
 
     server.start()
     server.until(lambda: len(server.confirmations) == 2)
+
+
+# A disk that turns read-only
+
+
+@contextmanager
+def read_only(monkeypatch: pytest.MonkeyPatch, *calls: str) -> Iterator[None]:
+    """Let these calls fail for segments, as on a disk that was mounted read-only."""
+
+    def refuse(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def refusing(what: Any, *rest: Any, **more: Any) -> Any:
+            path = Path(f"/proc/self/fd/{what}").readlink() if name in BY_FD else what
+            if str(path).endswith(".spool"):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            return call(what, *rest, **more)
+
+        return refusing
+
+    with monkeypatch.context() as patch:
+        for name in calls:
+            patch.setattr(os, name, refuse(name, getattr(os, name)))
+        yield
+
+
+BY_FD = ("ftruncate", "write")
+
+
+def test_segments_that_cannot_be_taken_over_hold_up_nothing_else(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "ADOPT_EVERY", 0.0)
+    monkeypatch.setattr(reporting, "REFUSED_PAUSE", 0.1)
+    before = Spool(tmp_path)
+    before.append("failures", failure(bookmark="left").to_wire(), durable=True)
+    before.close()
+    reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+
+    with read_only(monkeypatch, "open"):
+        reporter.start()
+        server.until(lambda: "segments" in str(reporter.warnings))
+        reporter.confirm(confirmation("redrive.1"))
+        reporter.count(BILLING, handled=3)
+        poison(reporter, report=failure(bookmark="now"))
+        reporter.flush(10)
+        server.until(lambda: server.confirmations and server.counters)
+        told, kept = [*server.failures.values()], reporter.warnings
+
+    server.until(lambda: len(server.failures) == 2)
+    server.until(lambda: reporter.warnings == [])
+    reporter.close(1)
+    assert [report["bookmark"] for report in told] == ["now"]
+    assert "give it back its rights" in kept[0]
+
+
+def test_segments_that_cannot_be_removed_are_told_of_and_hold_up_nothing_else(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "REFUSED_PAUSE", 0.1)
+    reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    server.stop()
+    poison(reporter, report=failure(bookmark="spooled"), when_away="spool")
+
+    with read_only(monkeypatch, "ftruncate", "unlink"):
+        server.start()
+        server.until(lambda: "segments" in str(reporter.warnings))
+        poison(reporter, report=failure(bookmark="now"))
+        reporter.confirm(confirmation("redrive.1"))
+        server.until(lambda: server.confirmations)
+        spooled = reporter.spooled
+
+    server.until(lambda: reporter.warnings == [])
+    reporter.close(1)
+    after = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    after.start()
+    assert after.flush(10)
+    after.close(1)
+    assert spooled == 0
+    assert sorted(r["bookmark"] for r in server.failures.values()) == ["now", "spooled"]
+
+
+def test_a_reporter_ends_on_a_disk_that_turned_read_only(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporter = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    server.stop()
+    poison(reporter, report=failure(bookmark="spooled"), when_away="spool")
+
+    with read_only(monkeypatch, "ftruncate", "unlink", "write"):
+        server.start()
+        server.until(lambda: reporter.spooled == 0)
+        reporter.close(10)
+        held = reporter._thread
+
+    assert held is not None
+    assert not held.is_alive()
+    after = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
+    after.start()  # what the disk kept is sent once more, and counts once
+    server.until(lambda: not list(tmp_path.glob("*.spool")))
+    after.close(1)
+    assert len(server.failures) == 1
 
 
 # Counters
