@@ -491,13 +491,13 @@ def _read(data: bytes) -> tuple[str, str]:
     """Read a record; anybody may write to the topic, so it may be anything."""
     try:
         record = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         record = None
     bookmark = record.get("bookmark") if isinstance(record, dict) else None
     if not isinstance(bookmark, str) or not isinstance(record, dict):
         log.warning("A record of the poison topic names no bookmark: %.100r", data)
         return "", ""
-    return bookmark, str(record.get("why"))
+    return bookmark, str(record.get("why"))[:WHY_LIMIT]
 
 
 def _bookmark(publisher: str, seq: int) -> str:

@@ -518,10 +518,11 @@ class BookmarkStore:
             track.confirm(update.changes)
         else:
             track.give_back(update.changes)
-        if answer["status"] == "rejected":
+        if answer["status"] not in ("ok", "lost"):
+            # A word that a newer server may have says nothing of whether it was kept.
             subscription.trouble = (
                 f"The position of {subscription.sub_id} is not taken:"
-                f" {answer.get('detail')}"
+                f" {answer.get('detail') or answer['status']!s:.100}"
             )
             self._say(subscription.trouble)
         return None

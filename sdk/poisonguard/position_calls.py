@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from poisonguard.client import Client
 from poisonguard.errors import Away, Misconfigured
-from poisonguard.positions import Changes, Start, Subscription, Track
+from poisonguard.positions import SEQ_LIMIT, Changes, Start, Subscription, Track
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,21 +41,31 @@ class PositionCalls:
         if topic is not None:
             question["topic"] = topic
         answer = self.client.post("/positions/open", question)
-        marks = [m for m in answer["positions"] if topic is None or m["topic"] == topic]
-        topic = topic or _only_topic(sub_id, marks)
+        with _of_our_form():
+            marks = [
+                mark
+                for mark in answer["positions"]
+                if topic is None or mark["topic"] == topic
+            ]
+            tracks = {str(mark["publisher"]): _track(mark) for mark in marks}
+            epoch = _number(answer["epoch"])
+            topic = topic or _only_topic(sub_id, marks)
         return Subscription(
             sub_id=sub_id,
             topic=topic,
             start=start,
-            epoch=None if topic is None else int(answer["epoch"]),
-            tracks={str(mark["publisher"]): _track(mark) for mark in marks},
+            epoch=None if topic is None else epoch,
+            tracks=tracks,
         )
 
     def settle(self, updates: Sequence[Update]) -> list[Mapping[str, Any]]:
         """Write them all in one request; give `status` and `detail` of each."""
         body = {"updates": [self._wire(update) for update in updates]}
-        results: list[Mapping[str, Any]] = []
-        results += self.client.post("/positions/settle", body)["results"]
+        answer = self.client.post("/positions/settle", body)
+        with _of_our_form():
+            results: list[Mapping[str, Any]] = [
+                {**result, "status": result["status"]} for result in answer["results"]
+            ]
         if len(results) != len(updates):
             raise Away(f"{len(updates)} updates got {len(results)} answers.")
         return results
@@ -87,8 +98,26 @@ def _only_topic(sub_id: str, marks: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _track(mark: Mapping[str, Any]) -> Track:
-    processed = int(mark["processed"])
-    settled = [(int(first), int(last)) for first, last in mark["settled"]]
+    processed, persisted = _number(mark["processed"]), mark["persisted"]
+    settled = [(_number(first), _number(last)) for first, last in mark["settled"]]
     if processed >= 0:
         settled.append((0, processed))
-    return Track.known(settled=settled, persisted=mark["persisted"])
+    return Track.known(
+        settled=settled, persisted=None if persisted is None else _number(persisted)
+    )
+
+
+def _number(value: object) -> int:
+    # More than any message can bear would have all of them dropped as settled before.
+    if type(value) is not int or not -1 <= value <= SEQ_LIMIT:
+        raise ValueError(f"{value!r} is no number of a message")
+    return value
+
+
+@contextmanager
+def _of_our_form() -> Iterator[None]:
+    """Take an answer that cannot be read for no answer at all."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as reason:
+        raise Away("The answer about positions has another form than ours.") from reason

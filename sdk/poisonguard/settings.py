@@ -170,7 +170,7 @@ def _meant(name: str, known: set[str]) -> str:
 
 
 def _wrong(name: str, value: object, remedy: str) -> Misconfigured:
-    return Misconfigured(f"{name} is {value!r}: {remedy}")
+    return Misconfigured(f"{name} is {value!r:.300}: {remedy}")
 
 
 def _name(name: str, value: object) -> str:
