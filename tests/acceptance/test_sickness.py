@@ -133,13 +133,16 @@ def test_no_good_message_is_passed_over(
             time.sleep(max(0, began + number * 60 / pace - time.monotonic()))
             one_or_two.take(each)
 
-    threads = [threading.Thread(target=feed, args=(each,)) for each in (one, two)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    # What it withheld it may report later, and anew: the healthy one is asked again.
+    ill, well = [threading.Thread(target=feed, args=(each,)) for each in (one, two)]
+    ill.start()
+    well.start()
+    while well.is_alive():
+        suspicions.make_firm(now=clock.now())
+        well.join(timeout=1.0)
+    # While it pauses it would go on for long; what it withheld it may report only now,
+    # and anew: the healthy one is asked again.
     one.guard.close()
+    ill.join()
     eventually(
         lambda: not Skip.objects.active().exists(),
         seconds=SECONDS,
