@@ -8,16 +8,13 @@ of crashes equal bodies count as one message.
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from poisonguard.contract import REDRIVE_HEADER
-from poisonguard.readers import Headers, Reader, header_pairs, number_of, to_bytes
+from poisonguard.readers import Headers, Reader, amqp, number_of
 
 # pika's Basic.Deliver or Basic.GetOk, BasicProperties, and the body
 Delivery = tuple[Any, Any, bytes]
-
-DELIVERY_COUNT = "x-delivery-count"  # set by quorum queues: how often it came back
 
 
 class PikaReader(Reader):
@@ -46,26 +43,16 @@ class PikaReader(Reader):
         return bytes(message[2])
 
     def headers(self, message: Delivery) -> Headers:
-        return header_pairs(message[1].headers or {})
+        return amqp.pairs(vars(message[1]), message[1].headers or {})
 
     def redrive(self, message: Delivery) -> str | None:
-        headers = message[1].headers
-        if not headers or REDRIVE_HEADER not in headers:
-            return None
-        return to_bytes(headers[REDRIVE_HEADER]).decode("utf-8", "replace")
+        return amqp.redrive(message[1].headers)
 
     def enqueued_at(self, message: Delivery) -> datetime | None:
-        timestamp = message[1].timestamp
-        if timestamp is None:
-            return None
-        try:
-            return datetime.fromtimestamp(timestamp, UTC)
-        except (OverflowError, OSError, ValueError):  # a producer's idea of a time
-            return None
+        return amqp.moment(message[1].timestamp)
 
     def content_type(self, message: Delivery) -> str | None:
         return message[1].content_type or None
 
     def dequeue_count(self, message: Delivery) -> int | None:
-        returned = (message[1].headers or {}).get(DELIVERY_COUNT)
-        return returned + 1 if isinstance(returned, int) else None
+        return amqp.dequeue_count(message[1].headers)

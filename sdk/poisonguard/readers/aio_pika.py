@@ -1,0 +1,69 @@
+"""RabbitMQ messages as aio-pika hands them out, on its event loop.
+
+Settle a message in the task that handled it: `ack` and `nack` are coroutines there.
+The guard calls `keep_alive` and `redeliver` on other threads, but needs neither here:
+RabbitMQ hides no message for a time only, and a retry is waited for in the task.
+
+Have producers set `message_id`: see `poisonguard.readers.pika`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from poisonguard.readers import Headers, Reader, amqp, number_of
+
+if TYPE_CHECKING:
+    from aio_pika.abc import AbstractIncomingMessage
+
+
+class AioPikaReader(Reader):
+    """Reads an `aio_pika.IncomingMessage`."""
+
+    def bookmark(self, message: AbstractIncomingMessage) -> str:
+        if message.message_id:
+            return message.message_id
+        # aio-pika makes up a new consumer tag for each subscription: no two are equal.
+        consumer = message.consumer_tag or "get"
+        digest = hashlib.sha256(message.body).hexdigest()[:16]
+        return f"{consumer}/{message.delivery_tag}/{digest}"
+
+    def number(self, message: AbstractIncomingMessage) -> int:
+        name = message.message_id or hashlib.sha256(message.body).hexdigest()
+        return number_of(name)
+
+    def has_identity(self, message: AbstractIncomingMessage) -> bool:
+        return bool(message.message_id)
+
+    def message_id(self, message: AbstractIncomingMessage) -> str | None:
+        return message.message_id or None
+
+    def body(self, message: AbstractIncomingMessage) -> bytes:
+        return bytes(message.body)
+
+    def headers(self, message: AbstractIncomingMessage) -> Headers:
+        properties = {
+            **{name: getattr(message, name) for name in amqp.PROPERTIES},
+            # The client does not tell a 0 from none.
+            "priority": message.priority or None,
+            "expiration": _milliseconds(message.expiration),
+        }
+        return amqp.pairs(properties, message.headers)
+
+    def redrive(self, message: AbstractIncomingMessage) -> str | None:
+        return amqp.redrive(message.headers)
+
+    def enqueued_at(self, message: AbstractIncomingMessage) -> datetime | None:
+        return amqp.moment(message.timestamp)
+
+    def content_type(self, message: AbstractIncomingMessage) -> str | None:
+        return message.content_type or None
+
+    def dequeue_count(self, message: AbstractIncomingMessage) -> int | None:
+        return amqp.dequeue_count(message.headers)
+
+
+def _milliseconds(seconds: object) -> str | None:
+    return str(int(seconds * 1_000)) if isinstance(seconds, int | float) else None

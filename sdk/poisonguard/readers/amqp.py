@@ -1,0 +1,173 @@
+"""Messages of AMQP 0-9-1 as Poisonweb's RabbitMQ lanes write them down.
+
+A message's properties come first, as `amqp.` and their name, then its own headers. Text
+stands for itself; a value of another type is JSON that says its type, like `{"$I": 5}`.
+So what is requeued has its content type, its message id and the types of its headers.
+Clients do not tell how wide an integer was: it goes back with 32 bits where they do.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from poisonguard.contract import REDRIVE_HEADER
+from poisonguard.readers import Headers, as_bytes, to_bytes
+
+DELIVERY_COUNT = "x-delivery-count"  # set by quorum queues: how often it came back
+PREFIX = "amqp."
+# In the order of the wire. Not `delivery_mode`: what Poisonweb sends is persistent.
+PROPERTIES = (
+    "content_type",
+    "content_encoding",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
+_DEEPEST = 32
+
+
+def pairs(properties: Mapping[str, object], headers: Mapping[str, Any]) -> Headers:
+    """Write properties and headers as a lane does; what has no value is left out."""
+    # Behind another header no name of a property is taken for one.
+    own = sorted(headers.items(), key=lambda item: str(item[0]).startswith(PREFIX))
+    return (
+        *_properties(properties),
+        *((to_bytes(n), _told(v)) for n, v in own if n != DELIVERY_COUNT),
+    )
+
+
+def redrive(headers: Mapping[str, Any] | None) -> str | None:
+    if not headers or REDRIVE_HEADER not in headers:
+        return None
+    return to_bytes(headers[REDRIVE_HEADER]).decode("utf-8", "replace")
+
+
+def dequeue_count(headers: Mapping[str, Any] | None) -> int | None:
+    returned = (headers or {}).get(DELIVERY_COUNT)
+    return returned + 1 if isinstance(returned, int) else None
+
+
+def moment(timestamp: object) -> datetime | None:
+    """Read the time that a producer gave its message, None where it is no time."""
+    if isinstance(timestamp, datetime):
+        return _zoned(timestamp)
+    try:
+        return datetime.fromtimestamp(timestamp, UTC)  # type: ignore[arg-type]
+    except (OverflowError, OSError, TypeError, ValueError):  # a producer's idea of it
+        return None
+
+
+def _properties(properties: Mapping[str, object]) -> Iterator[tuple[bytes, bytes]]:
+    for name in PROPERTIES:
+        value = properties.get(name)
+        if isinstance(value, datetime):
+            value = _seconds(value)
+        if value is not None and value != "":
+            yield f"{PREFIX}{name}".encode(), to_bytes(value)
+
+
+def _zoned(moment: datetime) -> datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _seconds(moment: datetime) -> int:
+    return int(_zoned(moment).timestamp())
+
+
+def _told(value: object) -> bytes:
+    text = as_bytes(value)
+    if text is not None:
+        return _raw(text) if _reads_as_json(text) else text
+    try:
+        plain = _plain(value, deep=0)
+        is_bare = not isinstance(value, list | tuple | Mapping) or not value
+        return _json(_typed(value, plain) if is_bare else plain)
+    except (TypeError, ValueError):  # no value of AMQP's
+        return to_bytes(value)
+
+
+def _plain(value: object, *, deep: int) -> object:
+    if deep > _DEEPEST:
+        raise ValueError("it is too deep")
+    match value:
+        case list() | tuple():
+            return [_plain(one, deep=deep + 1) for one in value]
+        case Mapping():
+            return {str(n): _plain(one, deep=deep + 1) for n, one in value.items()}
+        case _:
+            return _plain_scalar(value)
+
+
+def _plain_scalar(value: object) -> object:
+    match value:
+        case None | bool() | str():
+            return value
+        case int() if _fits(value, bits=64):
+            return value
+        case float():
+            return {"$d": value}
+        case Decimal():
+            sign, digits, exponent = value.as_tuple()
+            number = int("".join(map(str, digits))) * (-1 if sign else 1)
+            return {"$D": [-int(exponent), number]}
+        case datetime():
+            return {"$T": _seconds(value)}
+        case bytes() | bytearray() | memoryview():
+            return {"$x": base64.b64encode(bytes(value)).decode()}
+        case _:
+            raise TypeError(f"AMQP has no {type(value).__name__}")
+
+
+def _typed(value: object, plain: object) -> object:
+    """Say the type of a value that stands alone."""
+    match value:
+        case None:
+            return {"$V": None}
+        case bool():
+            return {"$t": value}
+        case int():
+            return {"$I" if _fits(value, bits=32) else "$l": value}
+        case list() | tuple():
+            return {"$A": []}
+        case Mapping():
+            return {"$F": {}}
+        case _:
+            return plain
+
+
+def _fits(number: int, *, bits: int) -> bool:
+    # Not a range: it would try out all its numbers for a type of pika's own.
+    half = 1 << bits - 1
+    return -half <= number < half
+
+
+def _reads_as_json(text: bytes) -> bool:
+    """Tell whether Poisonweb may take a text for the value of another type."""
+    if text[:1] not in {b"[", b"{"}:
+        return False
+    try:
+        value = json.loads(text)
+        return bool(value) and _json(value) == text
+    except (ValueError, RecursionError):
+        return False
+
+
+def _raw(text: bytes) -> bytes:
+    long_string = b"S" + len(text).to_bytes(4, "big") + text
+    return _json({"$raw": base64.b64encode(long_string).decode()})
+
+
+def _json(plain: object) -> bytes:
+    return json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()

@@ -1,0 +1,159 @@
+"""Tasks of Celery: a decorator that makes a guarded task, and how its message is read.
+
+The id of the task is that of its message. What a requeue can do depends on the broker:
+
+- On RabbitMQ a requeue reaches the task, under the same task id, where the topic in
+  Poisonweb is the queue that the worker consumes. Properties and headers are those of
+  its message. The body holds the same arguments, written by the same serializer anew:
+  Celery does not hand its bytes to a task.
+- On other brokers of Celery (Redis, SQS) a message is an envelope of kombu's, which
+  Poisonweb does not make: it keeps what failed, and no requeue reaches the task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+from celery.exceptions import Reject, TaskPredicate
+from kombu.serialization import (  # type: ignore[attr-defined] # no stub has it
+    dumps,
+    registry,
+)
+
+from poisonguard.errors import GuardError
+from poisonguard.guard import Guard
+from poisonguard.outcome import Outcome
+from poisonguard.readers import Headers, Reader, amqp, to_bytes
+
+# What a request holds besides the headers of its message.
+_ADDED = frozenset(
+    {
+        *("args", "kwargs", "properties", "reply_to", "correlation_id", "hostname"),
+        *("delivery_info", "loglevel", "logfile", "is_eager", "called_directly"),
+        *("callbacks", "errbacks", "chain", "chord", "headers", "time_limit"),
+        *("soft_time_limit", "utc", "_protected"),
+    }
+)
+# The body that is written anew is not compressed.
+_COMPRESSION = "compression"
+_EMBEDDED = ("callbacks", "errbacks", "chain", "chord")
+# A task of Celery gives up after so many retries: that is for the guard to say.
+_MOST_RETRIES = 2**31
+
+
+class NotHandled(GuardError):
+    """A task was not run, or not any more: Poisonweb has it, or had it skipped."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TaskMessage:
+    """The message of a task that is being run; `request` is what Celery tells of it."""
+
+    task: Any
+    request: Any
+    due_in: float | None = None  # seconds, once it is to come again
+
+
+def redeliver(message: TaskMessage, seconds: float) -> None:
+    """Have the message come again by Celery's own retry, which holds no process."""
+    message.due_in = seconds
+
+
+def guarded_task(
+    app: Any, guard: Guard, **options: Any
+) -> Callable[[Callable[..., Any]], Any]:
+    """Make a task of a function, as `app.task` does, with the guard around it.
+
+    Its message is acknowledged late, and comes again when its process is lost: without
+    that, a message that kills could not be found. A task that is poison, or skipped,
+    ends in the state FAILURE: what is chained to it does not run.
+    """
+    bind = options.pop("bind", False)
+
+    def make(function: Callable[..., Any]) -> Any:
+        @wraps(function)
+        def run(task: Any, /, *args: Any, **kwargs: Any) -> Any:
+            bound = (task, *args) if bind else args
+            if task.request.called_directly or task.request.is_eager:
+                return function(*bound, **kwargs)
+            return _run(guard, task, lambda: function(*bound, **kwargs))
+
+        late = {"acks_late": True, "reject_on_worker_lost": True}
+        return app.task(bind=True, **late, **options)(run)
+
+    return make
+
+
+def _run(guard: Guard, task: Any, call: Callable[[], Any]) -> Any:
+    message = TaskMessage(task=task, request=task.request)
+    ended: dict[str, Any] = {}
+
+    def handler(_: object) -> None:
+        ended.clear()
+        try:
+            ended["value"] = call()
+        except TaskPredicate as wish:  # to be retried, ignored, rejected: no failure
+            ended["wish"] = wish
+        except Exception as error:
+            ended["error"] = error
+            raise
+
+    outcome = guard.handle(message, handler)
+    if outcome is Outcome.RELEASE:
+        raise _returned(message)
+    if outcome is Outcome.HANDLED:
+        if "wish" in ended:
+            raise ended["wish"]
+        return ended["value"]
+    raise ended.get("error") or NotHandled(f"the task {task.request.id} is {outcome}")
+
+
+def _returned(message: TaskMessage) -> Exception:
+    """Give the message back: make what Celery takes for that."""
+    if message.due_in is None:
+        return Reject("it was released by its guard", requeue=True)
+    again: Exception = message.task.retry(
+        countdown=math.ceil(message.due_in), max_retries=_MOST_RETRIES, throw=False
+    )
+    return again
+
+
+class CeleryReader(Reader):
+    """Reads the message of a task."""
+
+    def bookmark(self, message: TaskMessage) -> str:
+        return str(message.request.id)
+
+    def message_id(self, message: TaskMessage) -> str:
+        return str(message.request.id)
+
+    def body(self, message: TaskMessage) -> bytes:
+        request = message.request
+        embedded = {name: getattr(request, name, None) for name in _EMBEDDED}
+        payload = (request.args, request.kwargs, embedded)
+        serializer = registry.type_to_name[self.content_type(message)]
+        return to_bytes(dumps(payload, serializer)[2])
+
+    def headers(self, message: TaskMessage) -> Headers:
+        told = vars(message.request)
+        properties = told.get("properties") or {}
+        headers = properties.get("application_headers")
+        if headers is None:  # of another broker than RabbitMQ
+            headers = {n: value for n, value in told.items() if n not in _ADDED}
+        own = {n: value for n, value in headers.items() if n != _COMPRESSION}
+        return amqp.pairs(properties, own)
+
+    def redrive(self, message: TaskMessage) -> str | None:
+        return amqp.redrive(vars(message.request))
+
+    def content_type(self, message: TaskMessage) -> str:
+        properties = message.request.properties or {}
+        return properties.get("content_type") or "application/json"
+
+    def dequeue_count(self, message: TaskMessage) -> int | None:
+        properties = message.request.properties or {}
+        return amqp.dequeue_count(properties.get("application_headers"))

@@ -1,0 +1,126 @@
+"""Messages of Amazon SQS as boto3 receives them: those of a client, or a resource's.
+
+SQS hands out attributes only to who asks for them. Ask for all, or a requeued message
+is not known as one:
+
+    client.receive_message(QueueUrl=url, **ATTRIBUTES)
+
+A message keeps its id until it is deleted; sent again, it gets another. What is no
+attribute but belongs to the message stands among the headers as Poisonweb's lanes write
+it, `sqs:types`, `sqs:MessageGroupId` and `sqs:AWSTraceHeader`: requeued, it goes back
+as it came.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from poisonguard.contract import REDRIVE_HEADER
+from poisonguard.readers import Headers, Reader, to_bytes
+
+# For receive_message: what there is to know of a message.
+ATTRIBUTES: dict[str, Any] = {
+    "MessageAttributeNames": ["All"],
+    "MessageSystemAttributeNames": ["All"],
+}
+# Of a body that is no text: Poisonweb sends it in base64, and marks it so.
+BODY_MARK = "x-poisonweb-body"
+_MARKED = ("String", b"base64")
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ASIDE = ("MessageGroupId", "AWSTraceHeader", "DeadLetterQueueSourceArn")
+
+
+class SqsReader(Reader):
+    """Reads a message of `receive_message`, or a `Message` of a boto3 resource."""
+
+    bookmarks_are_places = True
+
+    def bookmark(self, message: Any) -> str:
+        return str(_members(message)["MessageId"])
+
+    def body(self, message: Any) -> bytes:
+        members = _members(message)
+        body = to_bytes(members["Body"])
+        if _attributes(members).get(BODY_MARK) != _MARKED:
+            return body
+        decoded = _decoded(body)
+        return body if decoded is None else decoded
+
+    def headers(self, message: Any) -> Headers:
+        members = _members(message)
+        attributes = _attributes(members)
+        is_marked = attributes.get(BODY_MARK) == _MARKED
+        if is_marked and _decoded(to_bytes(members["Body"])) is not None:
+            del attributes[BODY_MARK]
+        own = ((to_bytes(name), value) for name, (_, value) in attributes.items())
+        return (*own, *_aside(members.get("Attributes") or {}, attributes))
+
+    def redrive(self, message: Any) -> str | None:
+        attributes = _members(message).get("MessageAttributes")
+        if not attributes or REDRIVE_HEADER not in attributes:
+            return None
+        return _value(attributes[REDRIVE_HEADER])[1].decode("utf-8", "replace")
+
+    def enqueued_at(self, message: Any) -> datetime | None:
+        sent = (_members(message).get("Attributes") or {}).get("SentTimestamp")
+        return datetime.fromtimestamp(int(sent) / 1_000, UTC) if sent else None
+
+    def dequeue_count(self, message: Any) -> int | None:
+        attributes = _members(message).get("Attributes") or {}
+        count = attributes.get("ApproximateReceiveCount")
+        return int(count) if count else None
+
+
+def _members(message: Any) -> Mapping[str, Any]:
+    """Give what SQS has sent, which a resource keeps in its `meta`."""
+    members: Mapping[str, Any]
+    members = message if isinstance(message, Mapping) else message.meta.data
+    return members
+
+
+def _attributes(members: Mapping[str, Any]) -> dict[str, tuple[str, bytes]]:
+    attributes = members.get("MessageAttributes") or {}
+    return {name: _value(wire) for name, wire in sorted(attributes.items())}
+
+
+def _value(wire: Mapping[str, Any]) -> tuple[str, bytes]:
+    kind = wire["DataType"]
+    is_binary = kind.partition(".")[0] == "Binary"
+    value = wire.get("BinaryValue", b"") if is_binary else wire.get("StringValue", "")
+    return kind, to_bytes(value)
+
+
+def _aside(
+    system: Mapping[str, str], attributes: Mapping[str, tuple[str, bytes]]
+) -> Headers:
+    types = {name: kind for name, (kind, _) in attributes.items() if kind != "String"}
+    written = json.dumps(types, separators=(",", ":")) if types else ""
+    told = {"types": written, **{name: system.get(name, "") for name in _ASIDE}}
+    return tuple(
+        (f"sqs:{name}".encode(), to_bytes(value))
+        for name, value in told.items()
+        if value
+    )
+
+
+def _decoded(body: bytes) -> bytes | None:
+    """Undo what Poisonweb did, and only that: it sends no other body like this."""
+    try:
+        decoded = base64.b64decode(body, validate=True)
+    except binascii.Error:
+        return None
+    is_ours = not _is_text(decoded) and base64.b64encode(decoded) == body
+    return decoded if is_ours else None
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        return not _NO_XML.search(value.decode())
+    except UnicodeDecodeError:
+        return False
