@@ -20,6 +20,7 @@ import socket
 import threading
 import time
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -44,6 +45,9 @@ USER_AGENT = f"poisonguard/{VERSION}"
 GZIP_FROM = 65_536
 # A server takes what inflates further than this for a bomb; it gets it as it is.
 GZIP_RATIO = 100
+# Of an answer that is read as it comes: room for a million skips, and an end.
+MOST_INFLATED = 1024 * 1024 * 1024
+_PIECE = 65_536
 # Poisonweb says something every 15 s; two of these may be missed.
 STREAM_SILENCE = 35.0
 # Beyond the time-out, for a server that has much to read before it can answer.
@@ -112,6 +116,30 @@ class _Server:
         return (self.reads_from if reading else self.writes_from) - time.monotonic()
 
 
+class Answer:
+    """An answer that is read while it comes, in lines, or whole as JSON."""
+
+    def __init__(self, url: str, response: urllib3.BaseHTTPResponse) -> None:
+        self._url = url
+        self._response = response
+        told = response.headers.get("Content-Type", "")
+        self.media_type = told.partition(";")[0].strip().lower()
+
+    def json(self) -> Any:
+        return _json(self._url, self._response)
+
+    def lines(self, *, longest: int) -> Iterator[bytes]:
+        """Give each line without its end; raise Away where one is longer, or cut."""
+        try:
+            yield from _lines(_inflated(self._response), longest)
+        except (urllib3.exceptions.HTTPError, zlib.error, _Excess) as reason:
+            raise _away(self._url, reason) from reason
+
+
+class _Excess(Exception):
+    """An answer is larger than any of ours is."""
+
+
 class Client:
     """Calls of Poisonweb's API; may be used by any number of threads."""
 
@@ -165,15 +193,26 @@ class Client:
         return datetime.fromtimestamp(time.monotonic() + self._to_server, UTC)
 
     def get(self, path: str, query: Query = ()) -> Any:
-        return self._read(self._request("GET", path, query=query))
+        return _json(self.url, self._request("GET", path, query=query))
+
+    @contextmanager
+    def open(self, path: str, query: Query, *, accept: str) -> Iterator[Answer]:
+        """Ask for what is read as it comes, compressed where the server can."""
+        headers = {"Accept": accept, "Accept-Encoding": "gzip"}
+        response = self._request("GET", path, query=query, headers=headers)
+        try:
+            yield Answer(self.url, response)
+        finally:
+            response.close()
 
     def post(
         self, path: str, body: Mapping[str, object], *, timeout: float | None = None
     ) -> Any:
-        return self._read(self._request("POST", path, body=body, timeout=timeout))
+        response = self._request("POST", path, body=body, timeout=timeout)
+        return _json(self.url, response)
 
     def delete(self, path: str, body: Mapping[str, object] | None = None) -> Any:
-        return self._read(self._request("DELETE", path, body=body))
+        return _json(self.url, self._request("DELETE", path, body=body))
 
     @contextmanager
     def stream(
@@ -268,18 +307,6 @@ class Client:
             raise _refusal(server, response)
         return response
 
-    def _read(self, response: urllib3.BaseHTTPResponse) -> Any:
-        url = self.url
-        try:
-            return json.loads(response.data)
-        except urllib3.exceptions.HTTPError as reason:
-            raise _away(url, reason) from reason
-        except (ValueError, RecursionError):
-            raise Away(
-                f"{url} answers with something that is no JSON:"
-                " is it Poisonweb, and nothing in between that answers for it?"
-            ) from None
-
     def _headers(self) -> dict[str, str]:
         key = self._api_key if isinstance(self._api_key, str) else self._api_key()
         key = key.strip()
@@ -362,6 +389,53 @@ def _encoded(body: Mapping[str, object], headers: dict[str, str]) -> bytes:
         return data
     headers["Content-Encoding"] = "gzip"
     return small
+
+
+def _json(url: str, response: urllib3.BaseHTTPResponse) -> Any:
+    try:
+        return json.loads(response.data)
+    except urllib3.exceptions.HTTPError as reason:
+        raise _away(url, reason) from reason
+    except (ValueError, RecursionError):
+        raise Away(
+            f"{url} answers with something that is no JSON:"
+            " is it Poisonweb, and nothing in between that answers for it?"
+        ) from None
+
+
+def _inflated(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    """Give the body in pieces of a bounded size, whatever it inflates to."""
+    pieces, total = response.stream(_PIECE, decode_content=False), 0
+    if response.headers.get("Content-Encoding", "").strip().lower() == "gzip":
+        pieces = _gunzipped(pieces)
+    for piece in pieces:
+        total += len(piece)
+        if total > MOST_INFLATED:
+            raise _Excess(f"its answer has more than {MOST_INFLATED} bytes")
+        yield piece
+
+
+def _gunzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    inflating = zlib.decompressobj(wbits=31)
+    for piece in pieces:
+        rest = piece
+        while rest:
+            yield inflating.decompress(rest, _PIECE)
+            rest = inflating.unconsumed_tail
+
+
+def _lines(pieces: Iterator[bytes], longest: int) -> Iterator[bytes]:
+    begun: list[bytes] = []  # of the line that has no end yet
+    size = 0
+    for piece in pieces:
+        *whole, rest = piece.split(b"\n")
+        for part in whole:
+            yield b"".join([*begun, part])
+            begun, size = [], 0
+        begun.append(rest)
+        size += len(rest)
+        if size > longest:
+            raise _Excess(f"its answer has a line of more than {longest} bytes")
 
 
 def _pieces(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:

@@ -10,14 +10,17 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
-from poisonguard.client import Backoff, Client, Query
+from poisonguard import skip_lines
+from poisonguard.client import Answer, Backoff, Client, Query
 from poisonguard.contract import Invalid, Skip, parse_skip
 from poisonguard.errors import Away, GuardError, Refused
 from poisonguard.events import Event
+from poisonguard.skip_lines import Head
+from poisonguard.skip_table import SkipTable
 from poisonguard.skips import Doubt, Fence, SkipList
 
 log = logging.getLogger(__name__)
@@ -25,6 +28,7 @@ log = logging.getLogger(__name__)
 # What is refused will be refused again until somebody does something about it.
 REFUSED_PAUSE = 5.0
 _SHOWN = 200  # characters of an event that is not understood
+_ANOTHER_FORM = "The snapshot of skips has another form than ours."
 # What reading the data of an event may raise, however deep it is nested.
 _UNREADABLE = (
     *(ValueError, KeyError, TypeError, AttributeError),
@@ -173,18 +177,19 @@ class Feed:
 
     def _take_snapshot(self, topic: str) -> None:
         asked_at = time.monotonic()
-        answer = self._client.get("/skips", [("topic", topic), *self._group()])
-        try:
-            epoch, revision = str(answer["epoch"]), int(answer["revision"])
-            told = list(answer["skips"])
-            suspects = [_doubts(one) for one in answer.get("suspects") or ()]
-        except _UNREADABLE:
-            raise Away("The snapshot of skips has another form than ours.") from None
-        skips, now = _readable(told), self._client.now()
-        for skip_list in self._of(topic):
-            skip_list.load(skips, suspects=chain(*suspects), now=now, asked_at=asked_at)
-        self._places[topic] = epoch, revision
-        log.info("the skips of %s are loaded: %d of them", topic, len(skips))
+        query = [("topic", topic), *self._group()]
+        with self._client.open("/skips", query, accept=skip_lines.ACCEPT) as answer:
+            lists, now = self._of(topic), self._client.now()
+            tables = [skip_list.table(now=now) for skip_list in lists]
+            if answer.media_type == skip_lines.MEDIA_TYPE:
+                head, suspects = _read_lines(answer, topic, tables)
+            else:
+                head, suspects = _read_json(answer.json(), tables)
+        for skip_list, table in zip(lists, tables, strict=True):
+            skip_list.load(table, suspects=suspects, now=now, asked_at=asked_at)
+        self._places[topic] = head.epoch, head.revision
+        number = max(map(len, tables), default=0)
+        log.info("the skips of %s are loaded: %d of them", topic, number)
         with self._changed:
             self._changed.notify_all()
 
@@ -267,15 +272,51 @@ class Feed:
                 skip_list.touch()
 
 
+def _read_lines(
+    answer: Answer, topic: str, tables: list[SkipTable]
+) -> tuple[Head, list[Doubt]]:
+    """Put a snapshot into the tables as it comes."""
+    head, suspects = None, list[Doubt]()
+    try:
+        for part in skip_lines.read(answer.lines(longest=skip_lines.LONGEST_LINE)):
+            if isinstance(part, Head):
+                head = part
+            elif part.of == "suspects":
+                for row in part.rows():
+                    suspects += _doubts({**row, "topic": topic})
+            elif part.of == "skips":
+                for table in tables:
+                    table.add_block(part)
+    except Invalid:
+        head = None
+    if head is None:
+        raise Away(_ANOTHER_FORM)
+    return head, suspects
+
+
+def _read_json(told: Any, tables: list[SkipTable]) -> tuple[Head, list[Doubt]]:
+    """Put the snapshot of a server that has no lines into the tables."""
+    try:
+        head = Head(str(told["epoch"]), int(told["revision"]))
+        skips, suspects = list(told["skips"]), list(told.get("suspects") or ())
+    except _UNREADABLE:
+        raise Away(_ANOTHER_FORM) from None
+    for skip in map(_readable, skips):
+        for table in tables:
+            if skip is not None:
+                table.add(skip)
+    return head, list(chain.from_iterable(map(_doubts, suspects)))
+
+
 def _doubts(told: object) -> list[Doubt]:
     """Read a skip with what tells its message apart; none that we cannot read."""
-    skips = _readable([told])
-    if not (skips and isinstance(told, Mapping)):
+    skip = _readable(told)
+    if skip is None or not isinstance(told, Mapping):
         return []
     message_id, seq = told.get("message_id"), told.get("seq")
     return [
         Doubt(
-            skip=skips[0],
+            skip=skip,
             message_id=message_id if isinstance(message_id, str) else None,
             seq=seq if type(seq) is int else None,
             since=time.monotonic(),
@@ -283,12 +324,10 @@ def _doubts(told: object) -> list[Doubt]:
     ]
 
 
-def _readable(told: Iterable[object]) -> list[Skip]:
-    """Read the skips that we know how to read; a newer server may know others."""
-    skips = list[Skip]()
-    for one in told:
-        try:
-            skips.append(parse_skip(one))
-        except Invalid as wrong:
-            log.warning("a skip is not understood and not applied: %s", wrong.detail)
-    return skips
+def _readable(told: object) -> Skip | None:
+    """Read a skip, if we know how to; a newer server may know others."""
+    try:
+        return parse_skip(told)
+    except Invalid as wrong:
+        log.warning("a skip is not understood and not applied: %s", wrong.detail)
+        return None

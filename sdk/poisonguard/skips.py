@@ -1,10 +1,10 @@
 """The mirror of one skip list: what this consumer passes over, by now.
 
-Reads take no lock: `bookmarks`, `message_ids` and `digests` are plain dicts that are
-never replaced, only changed in place, so a reader may keep them, and so is `skipped`,
-the set of the bookmarks; `rules` is a tuple that is swapped whole. A new snapshot adds
-what is new before it takes out what is gone: at no moment is anything missing that both
-have.
+To look a message up takes no lock: `skipped` and `refs` are a plain set and plain dicts
+that are never replaced, only changed in place, so a reader may keep them; `rules` is a
+tuple that is swapped whole. A new snapshot adds what is new before it takes out what is
+gone: at no moment is anything missing that both have. `bookmarks`, `message_ids` and
+`digests` show the skip of each, which is made when it is asked for.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import count
+from itertools import chain, count
+from typing import TypeVar
 
 from poisonguard.contract import MatcherKind, Skip
 from poisonguard.rules import Rule, from_canonical
+from poisonguard.skip_lines import EPOCH
+from poisonguard.skip_table import Facts, Key, SkipTable, key_of
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +34,14 @@ OWN_FOR = 600.0  # seconds for which the server's list may leave one of them out
 CUT_OFF = 60.0
 # Whoever has a message in hand when its skip comes has handled it by then.
 DOUBT_FOR = 60.0
+# So many that came by the stream may be kept as they are before they are packed.
+LOOSE = 1_000
+LISTED = "the server's list has it now"  # why one of our own is taken out
 
-_Key = tuple[MatcherKind, str]
+_Key = tuple[MatcherKind, Key]
+# A skip, or its row in the table of the last snapshot, or all those of one key.
+_Ref = Skip | int
+_KeyT = TypeVar("_KeyT", str, bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,31 @@ class _Own:
         return self.skip.poison is not None and self.since < moment
 
 
+class Shown(Mapping[_KeyT, Skip]):
+    """The skips of one kind by what they match by; of several the last."""
+
+    def __init__(
+        self, refs: Mapping[Key, object], find: Callable[[_KeyT], Skip | None]
+    ) -> None:
+        self._refs = refs
+        self._find = find
+
+    def __getitem__(self, key: _KeyT) -> Skip:
+        skip = self._find(key)
+        if skip is None:
+            raise KeyError(key)
+        return skip
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._refs
+
+    def __iter__(self) -> Iterator[_KeyT]:
+        return iter(list(self._refs))  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+
 class SkipList:
     """The skips of one topic that apply to one consumer group and handler version.
 
@@ -105,10 +139,13 @@ class SkipList:
         self.topic = topic
         self.consumer_group = consumer_group
         self.handler_version = handler_version
-        self.bookmarks: dict[str, Skip] = {}
-        self.skipped: set[str] = set()  # many are looked up faster than in a dict
-        self.message_ids: dict[str, Skip] = {}
-        self.digests: dict[bytes, Skip] = {}
+        self.refs: dict[MatcherKind, dict[Key, _Ref | list[_Ref]]] = {
+            kind: {} for kind in MatcherKind
+        }
+        self.skipped: set[Key] = set()  # many are looked up faster than in a dict
+        self.bookmarks: Shown[str] = self._shown(MatcherKind.BOOKMARK)
+        self.message_ids: Shown[str] = self._shown(MatcherKind.MESSAGE_ID)
+        self.digests: Shown[bytes] = self._shown(MatcherKind.BODY_DIGEST)
         self.rules: tuple[RuleSkip, ...] = ()
         self.is_exact = True
         self.is_plain = True
@@ -121,11 +158,12 @@ class SkipList:
         self._tell_applied = tell_applied
         self._current_at: float | None = None
         self._current_since = 0.0
-        self._by_id: dict[int, Skip] = {}
-        self._same: dict[_Key, list[Skip]] = {}  # all that match by it; the last shows
+        self._table = self.table(now=EPOCH)
+        self._table.close()
+        self._loose: dict[int, Skip] = {}  # what came since the table was made
         self._own: dict[_Key, _Own] = {}  # the oldest first
         self._own_applied: Counter[_Key] = Counter()
-        self._rules: dict[str, RuleSkip] = {}
+        self._rules: dict[Key, RuleSkip] = {}
         self._expiring: list[tuple[datetime, int, Skip]] = []
         self._tie = count()
         self.remake()
@@ -139,15 +177,18 @@ class SkipList:
         return None if self._current_at is None else time.monotonic() - self._current_at
 
     def __len__(self) -> int:
-        return len(self._same)
+        return sum(map(len, self.refs.values()))
+
+    def _shown(self, kind: MatcherKind) -> Shown[_KeyT]:
+        return Shown(self.refs[kind], lambda key: self._last((kind, key)))
 
     # What the guard does
 
     def add_own(self, skip: Skip) -> None:
         """Pass over it from now on, also offline, until the server's list decides."""
-        key = skip.kind, skip.value
+        key = _key(skip)
         with self._writing:
-            if key in self._same:
+            if self._last(key) is not None:
                 return
             if len(self._own) >= OWN_LIMIT:
                 self._drop_own(next(iter(self._own)), "too many")
@@ -159,13 +200,13 @@ class SkipList:
         log.info("skipped a message: %s", _told(skip))
         with self._writing:
             self.changes["skipped"] += 1
-            key = skip.kind, skip.value
+            key = _key(skip)
             if skip.id is None and key in self._own:
                 # Its number is not known yet; told when the server's takes its place.
                 self._own_applied[key] += 1
                 return
             # The server's may have taken its place, or nobody's, since it was found.
-            listed = self._same.get(key, [skip])[-1] if skip.id is None else skip
+            listed = (self._last(key) or skip) if skip.id is None else skip
         if listed.id is not None:
             self._tell_applied(listed.id, 1)
 
@@ -194,7 +235,7 @@ class SkipList:
     def doubt(self, doubt: Doubt) -> None:
         """Look for some time whether we handled what is passed over from now on."""
         with self._writing:
-            if _id(doubt.skip) in self._by_id:
+            if self._ref(_id(doubt.skip)) is not None:
                 self._lately.setdefault(_id(doubt.skip), doubt)
 
     def put(self, skip: Skip, *, now: datetime) -> None:
@@ -203,31 +244,34 @@ class SkipList:
             suspected = self.suspects.pop(_id(skip), None)
             if suspected is not None:
                 self._lately[_id(skip)] = replace(suspected, since=time.monotonic())
-            known = self._by_id.get(_id(skip))
-            if known == skip:
+            known = self._ref(_id(skip))
+            if known is not None and self._skip(known) == skip:
                 return
             if self._applies(skip, now):
-                self._by_id[_id(skip)] = skip
+                self._loose[_id(skip)] = skip
                 self._put_in(skip)
                 self._replace_own(skip)
             if known is not None:
                 self._take_out(known, "changed")
-                if not self._applies(skip, now):
-                    del self._by_id[_id(skip)]
+            self._pack()
 
     def remove(self, skip_id: int, *, because: str) -> None:
         with self._writing:
             suspected = self.suspects.get(skip_id)
             self.settle_doubt(skip_id)
-            skip = self._by_id.pop(skip_id, None)
-            if skip is not None:
-                self._take_out(skip, because)
+            ref = self._ref(skip_id)
+            if ref is not None:
+                self._take_out(ref, because)
             elif suspected is not None:
                 self._drop_own_like(suspected.skip, because)
 
+    def table(self, *, now: datetime) -> SkipTable:
+        """Make a table for `load` that takes in the skips which apply to us."""
+        return SkipTable(topic=self.topic, applies=self._concerns, now=now)
+
     def load(
         self,
-        skips: Iterable[Skip],
+        skips: Iterable[Skip] | SkipTable,
         *,
         suspects: Iterable[Doubt] = (),
         now: datetime,
@@ -238,16 +282,17 @@ class SkipList:
         `asked_at`, on the monotonic clock, is when the list was asked for: it decides
         on those of our own that the server had taken note of before.
         """
+        table = skips if isinstance(skips, SkipTable) else self._packed(skips, now)
+        table.close()
         with self._writing:
             self.suspects.clear()
             for doubt in suspects:
-                self.suspect(doubt, now=now)
-            listed = {_id(skip): skip for skip in skips}
-            for skip in listed.values():
-                self.put(skip, now=now)
-            for skip_id in self._by_id.keys() - listed.keys():
-                self.remove(skip_id, because="removed")
-            suspected = {(d.skip.kind, d.skip.value) for d in self.suspects.values()}
+                if table.row(_id(doubt.skip)) is None:
+                    self.suspect(doubt, now=now)
+            before, loose = self._table, self._loose
+            self._become(table)
+            self._tell_of_changes(before, loose)
+            suspected = {_key(d.skip) for d in self.suspects.values()}
             for key, own in list(self._own.items()):
                 if key in suspected:
                     continue
@@ -270,17 +315,20 @@ class SkipList:
         with self._writing:
             while self._expiring and self._expiring[0][0] <= now:
                 _, _, skip = heapq.heappop(self._expiring)
-                if skip in self._same.get((skip.kind, skip.value), ()):
+                if self._is_kept(skip):
                     if skip.id is None:
-                        self._drop_own((skip.kind, skip.value), "expired")
+                        self._drop_own(_key(skip), "expired")
                     else:
-                        del self._by_id[skip.id]
                         self._take_out(skip, "expired")
+            for row in self._table.expired(now):
+                self._take_out(row, "expired")
 
     @property
     def next_expiry(self) -> datetime | None:
         with self._writing:
-            return self._expiring[0][0] if self._expiring else None
+            loose = self._expiring[0][0] if self._expiring else None
+            packed = self._table.next_expiry
+            return min(filter(None, (loose, packed)), default=None)
 
     def fence(self, fence: Fence) -> None:
         for tell in list(self.on_fence):
@@ -291,51 +339,164 @@ class SkipList:
 
     # How it is kept
 
+    def _concerns(self, skip: Skip | Facts) -> bool:
+        is_of_ours = skip.consumer_group in (None, self.consumer_group)
+        return is_of_ours and skip.handler_version in (None, self.handler_version)
+
     def _applies(self, skip: Skip, now: datetime) -> bool:
-        return (
-            skip.consumer_group in (None, self.consumer_group)
-            and skip.handler_version in (None, self.handler_version)
-            and (skip.expires_at is None or skip.expires_at > now)
-        )
+        is_over = skip.expires_at is not None and skip.expires_at <= now
+        return self._concerns(skip) and not is_over
+
+    def _ref(self, skip_id: int) -> _Ref | None:
+        """Find a skip of the server's list."""
+        skip = self._loose.get(skip_id)
+        return self._table.row(skip_id) if skip is None else skip
+
+    def _skip(self, ref: _Ref) -> Skip:
+        return self._table.skip(ref) if isinstance(ref, int) else ref
+
+    def _last(self, key: _Key) -> Skip | None:
+        """Give the skip that shows, of those that match by the same."""
+        # Rows are numbered anew with each snapshot.
+        with self._writing:
+            refs = self.refs[key[0]].get(key[1])
+            if refs is None:
+                return None
+            return self._skip(refs[-1] if isinstance(refs, list) else refs)
+
+    def _is_kept(self, skip: Skip) -> bool:
+        if skip.id is not None:
+            return self._loose.get(skip.id) is skip
+        own = self._own.get(_key(skip))
+        return own is not None and own.skip is skip
 
     def _put_in(self, skip: Skip) -> None:
-        self._same.setdefault((skip.kind, skip.value), []).append(skip)
-        self._show(skip)
-        if skip.expires_at is not None:
-            heapq.heappush(self._expiring, (skip.expires_at, next(self._tie), skip))
-            self._forget_past_expiries()
+        kind, key = _key(skip)
+        self.refs[kind][key] = _with(self.refs[kind].get(key), skip)
+        self._show(kind, key)
+        self._let_expire(skip)
+        self._note_added(skip)
+
+    def _take_out(self, ref: _Ref, because: str) -> None:
+        skip = self._skip(ref)
+        kind, key = _key(skip)
+        left = _without(self.refs[kind][key], ref)
+        if left is None:
+            self._hide(kind, key)
+        else:
+            self.refs[kind][key] = left
+            self._show(kind, key)
+        if isinstance(ref, int):
+            self._table.remove(ref)
+        elif skip.id is not None and self._loose.get(skip.id) is skip:
+            del self._loose[skip.id]
+        self._note_removed(skip, because)
+
+    # A whole snapshot
+
+    def _packed(self, skips: Iterable[Skip], now: datetime) -> SkipTable:
+        table = self.table(now=now)
+        for skip in skips:
+            table.add(skip)
+        return table
+
+    def _pack(self) -> None:
+        """Put into columns what came one by one, once it is much."""
+        if len(self._loose) + self._table.dead <= LOOSE + len(self._table) // 4:
+            return
+        packed = (self._table.skip(row) for row, _ in self._table.ids())
+        table = self._packed(chain(packed, self._loose.values()), EPOCH)
+        table.close()
+        self._become(table)
+
+    def _become(self, table: SkipTable) -> None:
+        """Take the place of what is in force, but of our own."""
+        fresh: dict[MatcherKind, dict[Key, _Ref | list[_Ref]]]
+        fresh = {kind: {} for kind in MatcherKind}
+        for row, kind, key in table.rows():
+            refs = fresh[kind]
+            if key in refs:
+                refs[key] = _with(refs[key], row)
+            else:
+                refs[key] = row
+        listed = [key for key in self._own if key[1] in fresh[key[0]]]
+        for (kind, key), own in self._own.items():
+            fresh[kind][key] = _with(fresh[kind].get(key), own.skip)
+        self._table, self._loose = table, {}
+        self._expiring.clear()
+        for own in self._own.values():
+            self._let_expire(own.skip)
+        for kind, refs in fresh.items():
+            self._exchange(kind, refs)
+        for key in listed:
+            first = fresh[key[0]][key[1]]
+            skip = self._skip(first[0] if isinstance(first, list) else first)
+            self._drop_own(key, LISTED, in_place_of=skip)
+
+    def _exchange(self, kind: MatcherKind, fresh: dict[Key, _Ref | list[_Ref]]) -> None:
+        refs = self.refs[kind]
+        refs.update(fresh)
+        if kind is MatcherKind.BOOKMARK:
+            self.skipped.update(fresh)
+        if kind is MatcherKind.RULE:
+            for key in fresh:
+                self._show(kind, key)
+        if len(refs) > len(fresh):
+            for key in refs.keys() - fresh.keys():
+                self._hide(kind, key)
+        self._judge_kinds()
+
+    def _tell_of_changes(self, before: SkipTable, loose: Mapping[int, Skip]) -> None:
+        """Count and log how the table differs from what was in force."""
+        table = self._table
+        if self._current_at is None and not len(before) and not loose:
+            self.changes["added"] += len(table)
+            return
+        for row, number in table.ids():
+            there = before.row(number)
+            was = loose.get(number)
+            if was is None and there is not None:
+                if table.is_same(row, before, there):
+                    continue
+                was = before.skip(there)
+            skip = table.skip(row)
+            if skip != was:
+                self._note_added(skip)
+                if was is not None:
+                    self._note_removed(was, "changed")
+        gone = [before.skip(row) for row, number in before.ids() if number not in loose]
+        for was in (*gone, *loose.values()):
+            if table.row(_id(was)) is None:
+                self._note_removed(was, "removed")
+
+    def _note_added(self, skip: Skip) -> None:
         self.changes["added"] += 1
         # A first snapshot may hold 100,000 of them: the feed tells of it in one line.
         if self._current_at is not None:
             log.info("a skip was added: %s", _told(skip))
 
-    def _take_out(self, skip: Skip, because: str) -> None:
-        same = self._same[skip.kind, skip.value]
-        same.remove(skip)
-        if same:
-            self._show(same[-1])
-        else:
-            del self._same[skip.kind, skip.value]
-            self._hide(skip)
+    def _note_removed(self, skip: Skip, because: str) -> None:
         self.changes["removed"] += 1
         log.info("a skip was removed (%s): %s", because, _told(skip))
 
+    # Our own
+
     def _replace_own(self, skip: Skip) -> None:
-        key = skip.kind, skip.value
-        if key not in self._own:
-            return
-        times = self._own_applied[key]
-        self._drop_own(key, "the server's list has it now")
-        if times:
-            self._tell_applied(_id(skip), times)
+        key = _key(skip)
+        if key in self._own:
+            self._drop_own(key, LISTED, in_place_of=skip)
 
     def _drop_own_like(self, skip: Skip, because: str) -> None:
-        if (skip.kind, skip.value) in self._own:
-            self._drop_own((skip.kind, skip.value), because)
+        if _key(skip) in self._own:
+            self._drop_own(_key(skip), because)
 
-    def _drop_own(self, key: _Key, because: str) -> None:
-        self._own_applied.pop(key, None)
-        self._take_out(self._own.pop(key).skip, because)
+    def _drop_own(
+        self, key: _Key, because: str, *, in_place_of: Skip | None = None
+    ) -> None:
+        own, times = self._own.pop(key).skip, self._own_applied.pop(key, 0)
+        self._take_out(own, because)
+        if in_place_of is not None and times:
+            self._tell_applied(_id(in_place_of), times)
 
     def _drop_overdue(self, now: float) -> None:
         """Let the server's list decide on our own that it has left out for long."""
@@ -345,32 +506,25 @@ class SkipList:
                 return
             self._drop_own(key, "the server's list is without it")
 
-    def _show(self, skip: Skip) -> None:
-        match skip.kind:
-            case MatcherKind.BOOKMARK:
-                self.bookmarks[skip.value] = skip
-                self.skipped.add(skip.value)
-            case MatcherKind.MESSAGE_ID:
-                self.message_ids[skip.value] = skip
-            case MatcherKind.BODY_DIGEST:
-                self.digests[bytes.fromhex(skip.value)] = skip
-            case MatcherKind.RULE:
-                self._rules[skip.value] = RuleSkip(skip, from_canonical(skip.value))
-                self.rules = tuple(self._rules.values())
+    # How it is shown
+
+    def _show(self, kind: MatcherKind, key: Key) -> None:
+        if kind is MatcherKind.BOOKMARK:
+            self.skipped.add(key)
+        elif kind is MatcherKind.RULE:
+            skip = self._last((kind, key))
+            if skip is not None:
+                self._rules[key] = RuleSkip(skip, from_canonical(skip.value))
+            self.rules = tuple(self._rules.values())
         self._judge_kinds()
 
-    def _hide(self, skip: Skip) -> None:
-        match skip.kind:
-            case MatcherKind.BOOKMARK:
-                self.skipped.discard(skip.value)
-                del self.bookmarks[skip.value]
-            case MatcherKind.MESSAGE_ID:
-                del self.message_ids[skip.value]
-            case MatcherKind.BODY_DIGEST:
-                del self.digests[bytes.fromhex(skip.value)]
-            case MatcherKind.RULE:
-                del self._rules[skip.value]
-                self.rules = tuple(self._rules.values())
+    def _hide(self, kind: MatcherKind, key: Key) -> None:
+        if kind is MatcherKind.BOOKMARK:
+            self.skipped.discard(key)
+        elif kind is MatcherKind.RULE:
+            del self._rules[key]
+            self.rules = tuple(self._rules.values())
+        del self.refs[kind][key]
         self._judge_kinds()
 
     def _judge_kinds(self) -> None:
@@ -381,16 +535,31 @@ class SkipList:
             for call in self.on_kinds:
                 call()
 
-    def _forget_past_expiries(self) -> None:
+    def _let_expire(self, skip: Skip) -> None:
+        if skip.expires_at is None:
+            return
+        heapq.heappush(self._expiring, (skip.expires_at, next(self._tie), skip))
         # Skips that were removed before their time stay in the heap until then.
-        if len(self._expiring) > 2 * len(self._same) + 1_000:
-            self._expiring = [
-                (skip.expires_at, next(self._tie), skip)
-                for same in self._same.values()
-                for skip in same
-                if skip.expires_at is not None
-            ]
+        if len(self._expiring) > 2 * (len(self._loose) + len(self._own)) + 1_000:
+            self._expiring = [each for each in self._expiring if self._is_kept(each[2])]
             heapq.heapify(self._expiring)
+
+
+def _with(refs: _Ref | list[_Ref] | None, ref: _Ref) -> _Ref | list[_Ref]:
+    if refs is None:
+        return ref
+    return [*refs, ref] if isinstance(refs, list) else [refs, ref]
+
+
+def _without(refs: _Ref | list[_Ref], ref: _Ref) -> _Ref | list[_Ref] | None:
+    if not isinstance(refs, list):
+        return None
+    left = [each for each in refs if each != ref]
+    return left[0] if len(left) == 1 else left
+
+
+def _key(skip: Skip) -> _Key:
+    return skip.kind, key_of(skip)
 
 
 def _id(skip: Skip) -> int:

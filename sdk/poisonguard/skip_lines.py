@@ -1,0 +1,195 @@
+"""A snapshot of a skip list as lines: small, and read without holding the whole of it.
+
+Each line is a JSON object in ASCII. The first says `epoch` and `revision`, the last
+says `end`: true. Each between them holds up to `AT_ONCE` skips (`of`: "skips", or
+"suspects"), column by column: a list has one value for each of them, anything else is
+the value of them all, and what is left out is null. Times are microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from poisonguard.contract import Invalid
+
+MEDIA_TYPE = "application/vnd.poisonweb.skips+jsonl"
+# A server that does not know the lines answers with JSON, as before.
+ACCEPT = f"{MEDIA_TYPE}, application/json;q=0.5"
+
+AT_ONCE = 1_000
+# Fewer of long ones, so that no line takes much memory.
+LINE_BYTES = 262_144
+# A line of one skip whose text is as long as any, with all its escapes, and room.
+LONGEST_LINE = 16 * 1024 * 1024
+
+COLUMNS = (
+    *("id", "kind", "value", "consumer_group", "handler_version", "redrive"),
+    *("expires_at", "reason", "by", "at", "poison"),
+)
+SUSPECT_COLUMNS = (*COLUMNS, "message_id", "seq")
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+LEAST = (datetime.min.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
+MOST = (datetime.max.replace(tzinfo=UTC) - EPOCH) // _MICROSECOND
+
+Row = Sequence[Any]
+Columns = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where the list stands."""
+
+    epoch: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some skips, or some suspects, column by column, as they came."""
+
+    of: str
+    number: int
+    columns: Columns
+
+    def __getitem__(self, name: str) -> Any:
+        return self.columns.get(name)
+
+    def rows(self) -> Iterator[dict[str, object]]:
+        """Give each as the JSON object that one skip is elsewhere."""
+        for place in range(self.number):
+            yield self._row(place)
+
+    def _row(self, place: int) -> dict[str, object]:
+        row = {
+            name: value[place] if isinstance(value, list) else value
+            for name, value in self.columns.items()
+        }
+        matcher = {"kind": row.pop("kind", None), "value": row.pop("value", None)}
+        times = {name: _text(row.get(name)) for name in ("expires_at", "at")}
+        return {**row, **times, "matcher": matcher}
+
+
+def microseconds(moment: datetime) -> int:
+    return (moment - EPOCH) // _MICROSECOND
+
+
+def moment(since_1970: int) -> datetime:
+    return EPOCH + timedelta(microseconds=since_1970)
+
+
+def _text(since_1970: object) -> object:
+    is_time = type(since_1970) is int and LEAST <= since_1970 <= MOST
+    return moment(since_1970).isoformat() if is_time else since_1970
+
+
+# Writing
+
+
+def lines(
+    *,
+    epoch: str,
+    revision: int,
+    skips: Iterable[Row],
+    suspects: Iterable[Row],
+    encode: Callable[[Any], str] = json.dumps,
+) -> Iterator[bytes]:
+    """Write a snapshot; rows have the values of `COLUMNS`, or `SUSPECT_COLUMNS`."""
+    yield _line({"epoch": epoch, "revision": revision}, encode)
+    for of, names, rows in (
+        ("skips", COLUMNS, skips),
+        ("suspects", SUSPECT_COLUMNS, suspects),
+    ):
+        for some in _batches(rows):
+            for part in _alike(some):
+                yield _line({"of": of, **_columns(names, part)}, encode)
+    yield _line({"end": True}, encode)
+
+
+def _line(content: object, encode: Callable[[Any], str]) -> bytes:
+    return encode(content).encode("ascii") + b"\n"
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    batch: list[Row] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == AT_ONCE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _alike(rows: list[Row]) -> Iterator[list[Row]]:
+    """Part the kinds: a column of one kind is read at once."""
+    for kind in dict.fromkeys(row[1] for row in rows):
+        yield from _parts([row for row in rows if row[1] == kind])
+
+
+def _parts(rows: list[Row]) -> Iterator[list[Row]]:
+    """Halve what would be too long a line."""
+    if len(rows) == 1 or _size(rows) <= LINE_BYTES:
+        yield rows
+    else:
+        middle = len(rows) // 2
+        yield from _parts(rows[:middle])
+        yield from _parts(rows[middle:])
+
+
+def _size(rows: list[Row]) -> int:
+    return sum(len(row[2]) + len(row[7] or "") for row in rows)
+
+
+def _columns(names: Sequence[str], rows: list[Row]) -> dict[str, Any]:
+    columns: dict[str, Any] = {"number": len(rows)}
+    for name, values in zip(names, zip(*rows, strict=True), strict=True):
+        first = values[0]
+        if values.count(first) < len(values) or name == "id":
+            columns[name] = values
+        elif first is not None:
+            columns[name] = first
+    return columns
+
+
+# Reading
+
+
+def read(lines: Iterable[bytes]) -> Iterator[Head | Block]:
+    """Give the head, then the blocks; raise `Invalid` where it is no whole snapshot."""
+    is_begun = False
+    for line in lines:
+        try:
+            content = json.loads(line)
+        except (ValueError, RecursionError):
+            raise Invalid("", "a line of the snapshot is no JSON.") from None
+        if not isinstance(content, dict):
+            raise Invalid("", "a line of the snapshot is no JSON object.")
+        if not is_begun:
+            yield _head(content)
+            is_begun = True
+        elif content.get("end") is True:
+            return
+        elif "of" in content:
+            yield _block(content)
+    raise Invalid("", "the snapshot has no end.")
+
+
+def _head(content: dict[str, Any]) -> Head:
+    epoch, revision = content.get("epoch"), content.get("revision")
+    if not isinstance(epoch, str) or type(revision) is not int:
+        raise Invalid("", "the snapshot does not say where the list stands.")
+    return Head(epoch, revision)
+
+
+def _block(content: dict[str, Any]) -> Block:
+    of, number = content.pop("of"), content.pop("number", None)
+    lengths = {len(value) for value in content.values() if isinstance(value, list)}
+    if not isinstance(of, str) or type(number) is not int or lengths - {number}:
+        raise Invalid("", "a line of the snapshot has columns of several lengths.")
+    return Block(of, number, content)
