@@ -22,6 +22,7 @@ from apps.api.schemas.errors import Problem, StaleProblem
 from apps.api.views.base import View
 from apps.audit.filters import PARAMETERS
 from apps.team.rights import Scope
+from poisonguard import skip_lines
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Shape = type[Serializer[Any]]
@@ -105,6 +106,8 @@ MEDIA_TYPES: dict[Shape | OpenApiTypes, str] = {
     OpenApiTypes.BINARY: "application/octet-stream",
     OpenApiTypes.STR: EVENT_STREAM,
 }
+# In what else an answer can be had, by who names it in `Accept`.
+ALSO: dict[Shape | OpenApiTypes, str] = {skips.Skips: skip_lines.MEDIA_TYPE}
 
 
 class Described(AutoSchema):
@@ -140,6 +143,9 @@ def described(
     media_type = MEDIA_TYPES.get(answer, "application/json")
     expected_answer = OpenApiResponse(answer, status.phrase)
     responses = {(status.value, media_type): expected_answer, **responses}
+    if answer in ALSO:
+        as_text = OpenApiResponse(OpenApiTypes.STR, status.phrase)
+        responses[status.value, ALSO[answer]] = as_text
 
     def decorate(method: Method) -> Method:
         vars(method)["schema"] = Described

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
+from itertools import chain
 from typing import Any, Self
 
 from django.db import connection
+from django.db.backends.utils import CursorWrapper
 
+from apps.core.ids import unraw
 from apps.poison.matching import Matcher
 from apps.poison.models import Skip
 from poisonguard.contract import MatcherKind
@@ -100,6 +105,35 @@ class Snapshot:
         return (each for each in self.skips if each.is_suspected)
 
 
+class Rows:
+    """The rows of a snapshot: first those in force, then those suspected."""
+
+    def __init__(self, head: Head, cursor: CursorWrapper) -> None:
+        self.head = head
+        self._rows = chain.from_iterable(iter(partial(cursor.fetchmany, AT_ONCE), []))
+        self._next: tuple[Any, ...] | None = None
+
+    def in_force(self) -> Iterator[tuple[Any, ...]]:
+        """Give the values of `skip_lines.COLUMNS` of each."""
+        for row in self._rows:
+            if row[-1]:
+                self._next = row
+                return
+            yield (*row[:2], _wire_value(row[1], row[2]), *row[3:-3])
+
+    def suspected(self) -> Iterator[tuple[Any, ...]]:
+        """Give the values of `skip_lines.SUSPECT_COLUMNS` of each, after the others."""
+        first = [] if self._next is None else [self._next]
+        for row in chain(first, self._rows):
+            yield (*row[:2], _wire_value(row[1], row[2]), *row[3:-1])
+
+
+def _wire_value(kind: str, value: bytes) -> object:
+    if kind == MatcherKind.RULE:
+        return Matcher(kind=MatcherKind.RULE, value=bytes(value)).wire_value
+    return unraw(value)
+
+
 # A copy of the data under another life of Postgres is another store, and its revisions
 # are others: a dump that is put back writes the row anew (xmin), another database or
 # cluster has other numbers, and whoever goes back in time goes on in another timeline.
@@ -166,6 +200,23 @@ ORDER BY skip.id
 """  # noqa: S608 - all of it is ours
 
 
+# As consumers read it in columns: times are microseconds since 1970.
+_COLUMNS = """
+skip.id, skip.kind, skip.value, skip.consumer_group, skip.handler_version,
+skip.redrive::text, (extract(epoch FROM skip.expires_at) * 1000000)::int8,
+skip.reason, skip.by, (extract(epoch FROM skip.at) * 1000000)::int8, skip.poison_id
+"""
+
+_IN_COLUMNS = f"""
+SELECT {_COLUMNS}, {_SUSPECTED}, skip.is_suspected
+FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
+WHERE topic.name = %(topic)s AND skip.removed_revision IS NULL
+  AND (%(group)s::text IS NULL OR skip.consumer_group IS NULL
+       OR skip.consumer_group = %(group)s)
+ORDER BY skip.is_suspected, skip.id
+"""  # noqa: S608 - all of it is ours
+
+
 def head(*, topic: str) -> Head:
     """Tell where the list of a topic stands, heard of or not."""
     with connection.cursor() as cursor:
@@ -185,6 +236,16 @@ def snapshot(*, topic: str, consumer_group: str | None) -> Snapshot:
     at = head(topic=topic)
     told = _told(_ACTIVE, {"topic": topic, "group": consumer_group})
     return Snapshot(epoch=at.epoch, revision=at.revision, skips=tuple(told))
+
+
+@contextmanager
+def rows(*, topic: str, consumer_group: str | None) -> Iterator[Rows]:
+    """Read what `snapshot` gives, row by row, with no object for each."""
+    # The revision first, as in `snapshot`.
+    at = head(topic=topic)
+    with connection.cursor() as cursor:
+        cursor.execute(_IN_COLUMNS, {"topic": topic, "group": consumer_group})
+        yield Rows(at, cursor)
 
 
 def changes_after(*, topic: str, revision: int, limit: int = AT_ONCE) -> list[Told]:

@@ -276,21 +276,18 @@ def _read_lines(
     answer: Answer, topic: str, tables: list[SkipTable]
 ) -> tuple[Head, list[Doubt]]:
     """Put a snapshot into the tables as it comes."""
-    head, suspects = None, list[Doubt]()
+    suspects = list[Doubt]()
     try:
-        for part in skip_lines.read(answer.lines(longest=skip_lines.LONGEST_LINE)):
-            if isinstance(part, Head):
-                head = part
-            elif part.of == "suspects":
-                for row in part.rows():
+        head, blocks = skip_lines.read(answer.lines(longest=skip_lines.LONGEST_LINE))
+        for block in blocks:
+            if block.of == "suspects":
+                for row in block.rows():
                     suspects += _doubts({**row, "topic": topic})
-            elif part.of == "skips":
+            elif block.of == "skips":
                 for table in tables:
-                    table.add_block(part)
-    except Invalid:
-        head = None
-    if head is None:
-        raise Away(_ANOTHER_FORM)
+                    table.add_block(block)
+    except Invalid as wrong:
+        raise Away(f"{_ANOTHER_FORM} {wrong.detail}") from None
     return head, suspects
 
 

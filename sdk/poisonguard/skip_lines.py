@@ -84,8 +84,9 @@ def moment(since_1970: int) -> datetime:
 
 
 def _text(since_1970: object) -> object:
-    is_time = type(since_1970) is int and LEAST <= since_1970 <= MOST
-    return moment(since_1970).isoformat() if is_time else since_1970
+    if type(since_1970) is not int or not LEAST <= since_1970 <= MOST:
+        return since_1970
+    return moment(since_1970).isoformat()
 
 
 # Writing
@@ -160,30 +161,38 @@ def _columns(names: Sequence[str], rows: list[Row]) -> dict[str, Any]:
 # Reading
 
 
-def read(lines: Iterable[bytes]) -> Iterator[Head | Block]:
-    """Give the head, then the blocks; raise `Invalid` where it is no whole snapshot."""
-    is_begun = False
-    for line in lines:
-        try:
-            content = json.loads(line)
-        except (ValueError, RecursionError):
-            raise Invalid("", "a line of the snapshot is no JSON.") from None
-        if not isinstance(content, dict):
-            raise Invalid("", "a line of the snapshot is no JSON object.")
-        if not is_begun:
-            yield _head(content)
-            is_begun = True
-        elif content.get("end") is True:
+def read(lines: Iterable[bytes]) -> tuple[Head, Iterator[Block]]:
+    """Give the head, and the blocks as they come.
+
+    Raises `Invalid`, as the blocks do, where it is no snapshot, or one that was cut.
+    """
+    contents = map(_content, lines)
+    return _head(next(contents, {})), _blocks(contents)
+
+
+def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[Block]:
+    for content in contents:
+        if content.get("end") is True:
             return
-        elif "of" in content:
+        if "of" in content:
             yield _block(content)
-    raise Invalid("", "the snapshot has no end.")
+    raise Invalid("", "The snapshot has no end.")
+
+
+def _content(line: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        raise Invalid("", "A line of the snapshot is no JSON.") from None
+    if not isinstance(content, dict):
+        raise Invalid("", "A line of the snapshot is no JSON object.")
+    return content
 
 
 def _head(content: dict[str, Any]) -> Head:
     epoch, revision = content.get("epoch"), content.get("revision")
     if not isinstance(epoch, str) or type(revision) is not int:
-        raise Invalid("", "the snapshot does not say where the list stands.")
+        raise Invalid("", "The snapshot does not say where the list stands.")
     return Head(epoch, revision)
 
 
@@ -191,5 +200,5 @@ def _block(content: dict[str, Any]) -> Block:
     of, number = content.pop("of"), content.pop("number", None)
     lengths = {len(value) for value in content.values() if isinstance(value, list)}
     if not isinstance(of, str) or type(number) is not int or lengths - {number}:
-        raise Invalid("", "a line of the snapshot has columns of several lengths.")
+        raise Invalid("", "A line of the snapshot has columns of several lengths.")
     return Block(of, number, content)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain, count
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from poisonguard.contract import MatcherKind, Skip
 from poisonguard.rules import Rule, from_canonical
@@ -91,7 +91,7 @@ class Shown(Mapping[_KeyT, Skip]):
     """The skips of one kind by what they match by; of several the last."""
 
     def __init__(
-        self, refs: Mapping[Key, object], find: Callable[[_KeyT], Skip | None]
+        self, refs: Mapping[Any, object], find: Callable[[Any], Skip | None]
     ) -> None:
         self._refs = refs
         self._find = find
@@ -106,7 +106,7 @@ class Shown(Mapping[_KeyT, Skip]):
         return key in self._refs
 
     def __iter__(self) -> Iterator[_KeyT]:
-        return iter(list(self._refs))  # type: ignore[arg-type]
+        return iter(list(self._refs))
 
     def __len__(self) -> int:
         return len(self._refs)
@@ -142,7 +142,7 @@ class SkipList:
         self.refs: dict[MatcherKind, dict[Key, _Ref | list[_Ref]]] = {
             kind: {} for kind in MatcherKind
         }
-        self.skipped: set[Key] = set()  # many are looked up faster than in a dict
+        self.skipped: set[str] = set()  # many are looked up faster than in a dict
         self.bookmarks: Shown[str] = self._shown(MatcherKind.BOOKMARK)
         self.message_ids: Shown[str] = self._shown(MatcherKind.MESSAGE_ID)
         self.digests: Shown[bytes] = self._shown(MatcherKind.BODY_DIGEST)
@@ -262,6 +262,7 @@ class SkipList:
             ref = self._ref(skip_id)
             if ref is not None:
                 self._take_out(ref, because)
+                self._pack()
             elif suspected is not None:
                 self._drop_own_like(suspected.skip, because)
 
@@ -322,6 +323,7 @@ class SkipList:
                         self._take_out(skip, "expired")
             for row in self._table.expired(now):
                 self._take_out(row, "expired")
+            self._pack()
 
     @property
     def next_expiry(self) -> datetime | None:
@@ -428,16 +430,16 @@ class SkipList:
             self._let_expire(own.skip)
         for kind, refs in fresh.items():
             self._exchange(kind, refs)
-        for key in listed:
-            first = fresh[key[0]][key[1]]
-            skip = self._skip(first[0] if isinstance(first, list) else first)
-            self._drop_own(key, LISTED, in_place_of=skip)
+        for own_key in listed:
+            same = fresh[own_key[0]][own_key[1]]
+            skip = self._skip(same[0] if isinstance(same, list) else same)
+            self._drop_own(own_key, LISTED, in_place_of=skip)
 
     def _exchange(self, kind: MatcherKind, fresh: dict[Key, _Ref | list[_Ref]]) -> None:
         refs = self.refs[kind]
         refs.update(fresh)
         if kind is MatcherKind.BOOKMARK:
-            self.skipped.update(fresh)
+            self.skipped.update(cast(Iterable[str], fresh))
         if kind is MatcherKind.RULE:
             for key in fresh:
                 self._show(kind, key)
@@ -454,20 +456,21 @@ class SkipList:
             return
         for row, number in table.ids():
             there = before.row(number)
-            was = loose.get(number)
-            if was is None and there is not None:
-                if table.is_same(row, before, there):
-                    continue
-                was = before.skip(there)
-            skip = table.skip(row)
-            if skip != was:
-                self._note_added(skip)
-                if was is not None:
-                    self._note_removed(was, "changed")
-        gone = [before.skip(row) for row, number in before.ids() if number not in loose]
-        for was in (*gone, *loose.values()):
+            if number in loose or there is None:
+                self._note_put(loose.get(number), table.skip(row))
+            elif not table.is_same(row, before, there):
+                self._note_put(before.skip(there), table.skip(row))
+        gone = [row for row, number in before.ids() if table.row(number) is None]
+        for was in chain(map(before.skip, gone), loose.values()):
             if table.row(_id(was)) is None:
                 self._note_removed(was, "removed")
+
+    def _note_put(self, was: Skip | None, skip: Skip) -> None:
+        if was == skip:
+            return
+        self._note_added(skip)
+        if was is not None:
+            self._note_removed(was, "changed")
 
     def _note_added(self, skip: Skip) -> None:
         self.changes["added"] += 1
@@ -510,7 +513,7 @@ class SkipList:
 
     def _show(self, kind: MatcherKind, key: Key) -> None:
         if kind is MatcherKind.BOOKMARK:
-            self.skipped.add(key)
+            self.skipped.add(cast(str, key))
         elif kind is MatcherKind.RULE:
             skip = self._last((kind, key))
             if skip is not None:
@@ -520,7 +523,7 @@ class SkipList:
 
     def _hide(self, kind: MatcherKind, key: Key) -> None:
         if kind is MatcherKind.BOOKMARK:
-            self.skipped.discard(key)
+            self.skipped.discard(cast(str, key))
         elif kind is MatcherKind.RULE:
             del self._rules[key]
             self.rules = tuple(self._rules.values())

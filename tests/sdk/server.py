@@ -16,11 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+from poisonguard import skip_lines
 
 KEY = "pw_test_key"
 Json = dict[str, Any]
@@ -62,6 +65,7 @@ class Server:
         self.rewords: Callable[[Json], Json] = dict  # each result of a POST
         self.ping: Callable[[str, dict[str, int]], str] = _ping
         self.replays = False  # a failure makes a skip
+        self.has_lines = True  # as servers have from the release of this SDK on
         self.skips: dict[int, Json] = {}
         self.positions: dict[tuple[str, str, str], Position] = {}
         self.epoch = "e1"
@@ -407,6 +411,31 @@ def _each(call: Callable[[Json], Json], members: list[Json]) -> Json:
     return {"results": [call(member) for member in members]}
 
 
+def lines_of(answer: Json) -> Iterator[bytes]:
+    """Write a snapshot as the server of today does."""
+    return skip_lines.lines(
+        epoch=answer["epoch"],
+        revision=answer["revision"],
+        skips=(_row(each, skip_lines.COLUMNS) for each in answer["skips"]),
+        suspects=(
+            _row(each, skip_lines.SUSPECT_COLUMNS)
+            for each in answer.get("suspects", [])
+        ),
+    )
+
+
+def _row(skip: Json, names: tuple[str, ...]) -> list[Any]:
+    times = {name: _microseconds(skip.get(name)) for name in ("expires_at", "at")}
+    flat = {**skip, **skip["matcher"], **times}
+    return [flat.get(name) for name in names]
+
+
+def _microseconds(text: str | None) -> int | None:
+    if text is None:
+        return None
+    return skip_lines.microseconds(datetime.fromisoformat(text))
+
+
 def merged(ranges: list[list[int]]) -> list[list[int]]:
     """Join inclusive ranges that overlap or touch."""
     joined: list[list[int]] = []
@@ -539,6 +568,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "POST" and double.loses_answer():
             self.close_connection = True
             return
+        takes_lines = skip_lines.MEDIA_TYPE in self.headers.get("Accept", "")
+        if path == "/skips" and takes_lines and double.has_lines:
+            self._answer_in_lines(answer)
+            return
         self._answer(201 if (self.command, path) == ("POST", "/skips") else 200, answer)
 
     def _body(self) -> Json:
@@ -547,6 +580,15 @@ class _Handler(BaseHTTPRequestHandler):
             whole = gzip.decompress(whole)
         parsed: Json = json.loads(whole or b"{}")
         return parsed
+
+    def _answer_in_lines(self, answer: Json) -> None:
+        whole = gzip.compress(b"".join(lines_of(answer)))
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", skip_lines.MEDIA_TYPE)
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(whole)))
+        self.end_headers()
+        self.wfile.write(whole)
 
     def _answer(
         self, status: int, answer: Any, headers: dict[str, str] | None = None

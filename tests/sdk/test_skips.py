@@ -760,9 +760,11 @@ def test_skips_made_are_counted_back(server: Server, link: Link) -> None:
     assert told["applied"][0]["client_name"] == "billing-1"
 
 
+@pytest.mark.parametrize("has_lines", [True, False])
 def test_many_changes_through_many_cuts_leave_no_difference(
-    server: Server, link: Link
+    has_lines: bool, server: Server, link: Link
 ) -> None:
+    server.has_lines = has_lines
     mirror, dice = joined(link), random.Random(7)
     link.start(10)
     faults = [server.cut_streams, server.new_epoch, server.forget_events]

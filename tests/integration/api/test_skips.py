@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import uuid
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
 from apps.brokers.models import Topic
+from apps.capture import guards
 from apps.core import clock
 from apps.poison import skip_reading
 from apps.poison.models import Skip
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import Caller, person, program
-from tests.reports import failure, poisons
-from tests.skips import added, topic_named
+from poisonguard.feed import _read_json, _read_lines
+from poisonguard.skip_lines import ACCEPT, MEDIA_TYPE, Head
+from poisonguard.skip_table import SkipTable
+from poisonguard.skips import Doubt
+from tests.integration.api.caller import Caller, Told, person, program
+from tests.reports import GUARD, capture, failure, guard_word, poisons
+from tests.skips import added, suspected, topic_named
 
 pytestmark = pytest.mark.django_db
 
@@ -254,3 +263,129 @@ def test_a_suspected_report_is_taken_and_cleared_over_http(
 
     assert [t.results[0]["status"] for t in (first, cleared)] == ["created", "updated"]
     assert (before, [s["matcher"]["value"] for s in after]) == ([], ["1-0"])
+
+
+# In lines
+
+
+LINES = {"Accept": ACCEPT, "Accept-Encoding": "gzip"}
+
+
+class Answered:
+    """An answer as the SDK reads it."""
+
+    def __init__(self, told: Told) -> None:
+        whole = told.response.content
+        if told.response.get("Content-Encoding") == "gzip":
+            whole = gzip.decompress(whole)
+        self._lines = whole.splitlines()
+
+    def lines(self, *, longest: int) -> Iterator[bytes]:
+        assert max(map(len, self._lines)) <= longest
+        return iter(self._lines)
+
+
+def in_force(now: datetime, read: Callable[[SkipTable], list[Doubt]]) -> object:
+    """Give what a consumer of any group and of version 2 does with a snapshot."""
+    table = SkipTable(topic="orders", applies=lambda _: True, now=now)
+    suspects = [
+        (each.skip, each.message_id, each.seq)
+        for each in read(table)  # nobody asks when it came
+    ]
+    table.close()
+    return [table.skip(row) for row, _ in table.ids()], suspects
+
+
+def test_lines_say_what_json_says(guard: Caller, now: datetime) -> None:
+    odd = ["a\0b", "\ud800", "b" * 100_000, "é/ %", "{}"]
+    for n, value in enumerate(odd):
+        guard.post("skips", new(value, consumer_group="billing" if n % 2 else None))
+    digest = {"kind": "body_digest", "value": "0a" * 32}
+    rule = {"kind": "rule", "value": {"pointer": "/id", "equals": 13}}
+    later = (now + timedelta(days=1)).isoformat()
+    guard.post("skips", new(matcher=digest, expires_at=later, reason="é\n"))
+    guard.post("skips", new(matcher=rule, handler_version="2"))
+    added(now, "of audit", consumer_group="audit")
+    replaying = topic_named(replays=True)
+    word = guard_word(now, client_name="billing-2", host="web-4")
+    guards.note(members=[word], principal=GUARD, now=now)
+    capture(now, failure(now, bookmark="9-0", message_id="m-9", seq=9))
+    assert suspected(replaying.name) == ["9-0"]
+
+    for group in ({}, {"consumer_group": "billing"}):
+        query = {"topic": "orders", **group}
+        told = guard.send("GET", "skips", query=query, headers=LINES)
+        json_told = guard.get("skips", **query).json
+        lines: Any = Answered(told)
+        heads = set[Head]()
+
+        def from_lines(table: SkipTable, lines: Any = lines) -> list[Doubt]:
+            head, suspects = _read_lines(lines, "orders", [table])
+            heads.add(head)  # noqa: B023
+            return suspects
+
+        def from_json(table: SkipTable, told: Any = json_told) -> list[Doubt]:
+            head, suspects = _read_json(told, [table])
+            heads.add(head)  # noqa: B023
+            return suspects
+
+        skips, suspects = seen = in_force(now, from_lines)  # type: ignore[misc]
+        assert told.response["Content-Type"] == MEDIA_TYPE
+        assert seen == in_force(now, from_json)
+        assert len(skips) == (7 if group else 8)
+        assert [(each[1], each[2]) for each in suspects] == [("m-9", 9)]
+        assert len(heads) == 1
+
+
+@pytest.mark.parametrize(
+    ("accept", "encoding", "media_type", "is_gzip"),
+    [
+        (ACCEPT, "gzip", MEDIA_TYPE, True),
+        (ACCEPT, "br, GZIP;q=0.8", MEDIA_TYPE, True),
+        (ACCEPT, "gzip;q=0", MEDIA_TYPE, False),
+        (ACCEPT, "identity", MEDIA_TYPE, False),
+        ("application/json", "identity", "application/json", False),
+        ("application/json", "gzip", "application/json", False),
+        ("*/*", "gzip", "application/json", False),
+    ],
+)
+def test_a_consumer_gets_the_form_that_it_names(
+    accept: str,
+    encoding: str,
+    media_type: str,
+    is_gzip: bool,
+    guard: Caller,
+    now: datetime,
+) -> None:
+    added(now)
+    headers = {"Accept": accept, "Accept-Encoding": encoding}
+
+    told = guard.send("GET", "skips", query={"topic": "orders"}, headers=headers)
+
+    assert told.response["Content-Type"] == media_type
+    assert told.response.has_header("Content-Encoding") is is_gzip
+    assert {"Accept", "Accept-Encoding"} <= set(told.response["Vary"].split(", "))
+
+
+def test_a_key_gets_no_lines_of_a_topic_that_it_does_not_see(now: datetime) -> None:
+    added(now)
+    everybody, mine = program(), program(topics=["orders.*"])
+    everybody.send("GET", "skips", query={"topic": "orders"}, headers=LINES)
+
+    told = mine.send("GET", "skips", query={"topic": "orders"}, headers=LINES)
+
+    assert told.status == 403
+
+
+def test_a_change_is_in_the_next_lines(guard: Caller, now: datetime) -> None:
+    seen = []
+    for number in range(3):
+        told = guard.send("GET", "skips", query={"topic": "orders"}, headers=LINES)
+        whole = gzip.decompress(told.response.content)
+        lines = [json.loads(line) for line in whole.splitlines()]
+        ids = [number for line in lines for number in line.get("id", ())]
+        seen.append((lines[0]["revision"], ids))
+        added(now, f"{number}-0")
+
+    assert [revision for revision, _ in seen] == [0, 1, 2]
+    assert [len(ids) for _, ids in seen] == [0, 1, 2]

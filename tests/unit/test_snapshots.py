@@ -1,0 +1,82 @@
+"""What is held of the skip lists for those who ask next."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from apps.api import snapshots
+from apps.api.snapshots import Bodies
+
+PATIENCE = 60.0
+
+
+def test_many_who_ask_at_once_cost_one_of_them() -> None:
+    bodies, made = Bodies(), list[int]()
+    begun, go_on = threading.Event(), threading.Event()
+    answers = list[bytes]()
+
+    def make() -> bytes:
+        made.append(1)
+        begun.set()
+        go_on.wait(PATIENCE)
+        return b"the list"
+
+    def ask() -> None:
+        answers.append(bodies.get("orders", ("e1", 7), make))
+
+    threads = [threading.Thread(target=ask) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    begun.wait(PATIENCE)
+    go_on.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+
+    assert answers == [b"the list"] * 20
+    assert len(made) == 1
+
+
+def test_another_revision_or_another_list_is_made_anew() -> None:
+    bodies, made = Bodies(), list[object]()
+
+    def making(name: object) -> Callable[[], bytes]:
+        def make() -> bytes:
+            made.append(name)
+            return str(name).encode()
+
+        return make
+
+    keys = [("a", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 2)]
+    told = [bodies.get(key, ("e", at), making((key, at))) for key, at in keys]
+
+    assert made == [("a", 1), ("a", 2), ("b", 2)]
+    assert told == [str(each).encode() for each in keys]
+
+
+def test_what_could_not_be_made_is_tried_by_the_next() -> None:
+    bodies = Bodies()
+
+    def fail() -> bytes:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        bodies.get("a", ("e", 1), fail)
+
+    assert bodies.get("a", ("e", 1), lambda: b"there") == b"there"
+
+
+@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_LISTS"])
+def test_what_is_held_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, limit, 3)
+    bodies, made = Bodies(), list[int]()
+
+    def ask(number: int) -> None:
+        bodies.get(number, ("e", 1), lambda: made.append(number) or b"x")  # type: ignore[func-returns-value]
+
+    for number in (1, 2, 3, 1, 4, 1, 2):
+        ask(number)
+
+    assert made == [1, 2, 3, 4, 2]
