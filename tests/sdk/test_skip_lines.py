@@ -219,7 +219,7 @@ def test_a_new_snapshot_tells_of_what_changed_and_of_nothing_else() -> None:
 
 
 def test_long_texts_make_short_lines() -> None:
-    long = [
+    long: list[Json] = [
         {"id": n, "matcher": {"kind": "bookmark", "value": f"{n}" + "é" * 100_000}}
         for n in range(1, 8)
     ]
@@ -312,7 +312,7 @@ def test_both_forms_of_a_server_put_the_same_in_force(server: Server) -> None:
     for number in range(2_500):
         server.add_skip(kind="bookmark", value=f"{number}-\0\ud800é")
     server.add_skip(kind="rule", value={"header": "x", "equals": "y"})
-    seen = []
+    seen = list[object]()
 
     for has_lines in (True, False):
         server.has_lines = has_lines

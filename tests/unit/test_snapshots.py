@@ -73,10 +73,14 @@ def test_what_is_held_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(snapshots, limit, 3)
     bodies, made = Bodies(), list[int]()
 
-    def ask(number: int) -> None:
-        bodies.get(number, ("e", 1), lambda: made.append(number) or b"x")  # type: ignore[func-returns-value]
+    def making(number: int) -> Callable[[], bytes]:
+        def make() -> bytes:
+            made.append(number)
+            return b"x"
+
+        return make
 
     for number in (1, 2, 3, 1, 4, 1, 2):
-        ask(number)
+        bodies.get(number, ("e", 1), making(number))
 
     assert made == [1, 2, 3, 4, 2]

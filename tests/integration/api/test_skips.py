@@ -17,6 +17,7 @@ from apps.core import clock
 from apps.poison import skip_reading
 from apps.poison.models import Skip
 from apps.team.rights import Role, Scope
+from poisonguard import contract
 from poisonguard.feed import _read_json, _read_lines
 from poisonguard.skip_lines import ACCEPT, MEDIA_TYPE, Head
 from poisonguard.skip_table import SkipTable
@@ -285,7 +286,9 @@ class Answered:
         return iter(self._lines)
 
 
-def in_force(now: datetime, read: Callable[[SkipTable], list[Doubt]]) -> object:
+def in_force(
+    now: datetime, read: Callable[[SkipTable], list[Doubt]]
+) -> tuple[list[contract.Skip], list[Any]]:
     """Give what a consumer of any group and of version 2 does with a snapshot."""
     table = SkipTable(topic="orders", applies=lambda _: True, now=now)
     suspects = [
@@ -329,9 +332,9 @@ def test_lines_say_what_json_says(guard: Caller, now: datetime) -> None:
             heads.add(head)  # noqa: B023
             return suspects
 
-        skips, suspects = seen = in_force(now, from_lines)  # type: ignore[misc]
+        skips, suspects = in_force(now, from_lines)
         assert told.response["Content-Type"] == MEDIA_TYPE
-        assert seen == in_force(now, from_json)
+        assert (skips, suspects) == in_force(now, from_json)
         assert len(skips) == (7 if group else 8)
         assert [(each[1], each[2]) for each in suspects] == [("m-9", 9)]
         assert len(heads) == 1

@@ -1,0 +1,197 @@
+"""What 100,000 skips cost: to send, to start with, and in memory.
+
+Targets: a consumer's start at most 2.5 x `json.loads` of the list as 9a46585 sent it,
+in processor time of fresh processes in turn; its resident memory grows by at most
+40 MB, and by 80 while it loads; 20 that start at once all start within the 30 s that
+they wait. The server makes the list for less than the JSON of before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import urllib3
+
+from benchmarks._bench import ROUNDS, api_key, product, seconds, web
+
+SKIPS = 100_000
+PROCESSES = 20
+RENDERED = 20
+TOPIC, GROUP = "orders", "billing"
+MEGABYTE = 1_000_000
+
+# As captures make them: each of a message of its own, under a revision of its own.
+_FILL = """
+INSERT INTO poison_skip (topic_id, consumer_group, kind, value, reason, by,
+    is_automatic, is_suspected, applied, at, expires_at, revision, because, removed_by,
+    removed_reason)
+SELECT %(topic)s, 'billing', 'bookmark',
+    convert_to((1763640000000 + n * 37) || '-0', 'UTF8'), 'exhausted: KeyError',
+    'system:capture', true, false, 0, now() - n * interval '1.234567 seconds',
+    now() + interval '30 days' - n * interval '1.234567 seconds', n, '', '', ''
+FROM generate_series(1, %(number)s) n
+"""
+
+
+def fill(number: int) -> None:
+    from django.db import connection
+
+    from apps.brokers.services import topics_named
+    from apps.poison import skip_list
+
+    topic = topics_named(names=[TOPIC])[TOPIC]
+    with connection.cursor() as cursor:
+        cursor.execute(_FILL, {"topic": topic.pk, "number": number})
+        skip_list.hold([topic.pk])
+        cursor.execute("UPDATE poison_skip_list SET revision = %s", [number])
+        cursor.execute("ANALYZE poison_skip")
+
+
+def sending() -> None:
+    """Print what the server spends on a list, in both forms."""
+    from apps.api import snapshots
+    from apps.api.parameters.skips import Wanted
+
+    wanted = Wanted(topic=TOPIC, consumer_group=GROUP)
+    lines, whole = (
+        [seconds(lambda m=make: m(wanted), clock=time.process_time) for _ in range(n)]
+        for make, n in (
+            (snapshots._gzipped_lines, RENDERED),  # noqa: SLF001 - nothing is held
+            (snapshots._json, ROUNDS),  # noqa: SLF001
+        )
+    )
+    middle, slowest = statistics.median(lines), max(lines)
+    before = statistics.median(whole)
+    print(f"a list of {SKIPS:,} in lines: p50 {middle:.2f} s, p99 {slowest:.2f} s of a")
+    print(f"  processor, as JSON: {before:.2f} s, ratio {middle / before:.2f}")
+
+
+def old_form(url: str, key: str, file: Path) -> None:
+    """Write the list as the server of 9a46585 sent it, which knew of no suspects."""
+    answer = urllib3.request(
+        "GET",
+        f"{url}/api/v1/skips",
+        fields={"topic": TOPIC, "consumer_group": GROUP},
+        headers={"Authorization": f"Bearer {key}"},
+        timeout=60,
+    ).json()
+    del answer["suspects"]
+    file.write_text(json.dumps(answer))
+    print(f"the list of {SKIPS:,} as JSON: {file.stat().st_size / MEGABYTE:.1f} MB")
+
+
+# In a process of its own
+
+
+def consume(url: str) -> dict[str, float]:
+    """Start a guard; say what that took."""
+    from poisonguard import Guard
+
+    with TemporaryDirectory() as folder:
+        guard = Guard(
+            topic=TOPIC,
+            consumer_group=GROUP,
+            url=url,
+            api_key=os.environ["BENCH_KEY"],
+            journal=folder,
+        )
+        before, began, at = _resident(), time.process_time(), time.perf_counter()
+        guard.start()
+        took = time.process_time() - began
+        waited = time.perf_counter() - at
+        after, peak = _resident(), _resident("VmHWM")
+        found = len(guard.skips)
+        guard.close(timeout=0)
+    if found != SKIPS:
+        raise AssertionError(f"{found} skips")
+    return {"cpu": took, "s": waited, "rss": after - before, "peak": peak - before}
+
+
+def parse(file: str) -> dict[str, float]:
+    text = Path(file).read_text()
+    return {"cpu": seconds(lambda: json.loads(text), clock=time.process_time)}
+
+
+def _resident(name: str = "VmRSS") -> float:
+    """Tell the resident memory of this process, or its peak, in megabytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024 / MEGABYTE
+    raise LookupError(name)
+
+
+ROLES = {"consume": consume, "parse": parse}
+
+
+def apart(role: str, what: str, key: str) -> dict[str, Any]:
+    """Do it in a fresh process, and give what that printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.start", role, what],
+        env={**os.environ, "BENCH_KEY": key},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def starting(url: str, key: str, file: Path) -> None:
+    rounds = [
+        (apart("consume", url, key), apart("parse", str(file), key))
+        for _ in range(ROUNDS)
+    ]
+    took = statistics.median(ours["cpu"] for ours, _ in rounds)
+    parsed = statistics.median(theirs["cpu"] for _, theirs in rounds)
+    rss = statistics.median(ours["rss"] for ours, _ in rounds)
+    peak = statistics.median(ours["peak"] for ours, _ in rounds)
+    print(f"start with {SKIPS:,} skips: {took:.2f} s of a processor", end=", ")
+    print(f"json.loads of the old form: {parsed:.2f} s", end=", ")
+    print(f"ratio {took / parsed:.2f} (target 2.5)")
+    print(f"  memory: {rss:.1f} MB (target 40), {peak:.1f} MB at the peak (target 80)")
+
+
+def at_once(url: str, key: str) -> None:
+    waited = list[float]()
+
+    def one() -> None:
+        waited.append(apart("consume", url, key)["s"])
+
+    threads = [threading.Thread(target=one) for _ in range(PROCESSES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    slowest = max(waited, default=0.0)
+    print(f"{len(waited)} of {PROCESSES} processes that start at once do", end=", ")
+    print(f"the slowest in {slowest:.1f} s (target 30)")
+
+
+def main() -> None:
+    logging.disable()
+    key = api_key()
+    fill(SKIPS)
+    sending()
+    with web() as url, TemporaryDirectory() as folder:
+        file = Path(folder) / "skips.json"
+        at_once(url, key)
+        old_form(url, key, file)
+        starting(url, key, file)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        print(json.dumps(ROLES[sys.argv[1]](sys.argv[2])))
+    else:
+        with product():
+            main()
