@@ -16,6 +16,7 @@ from typing import Any, Self, Unpack, overload
 from poisonguard import settings
 from poisonguard.aio import Tasks
 from poisonguard.breaker import BreakerPolicy
+from poisonguard.dedupe.once import Window
 from poisonguard.errors import Misconfigured, Stopping
 from poisonguard.fast import (
     AsyncHandler,
@@ -58,8 +59,9 @@ class Guard:
     hands it out again after that time: no retry is waited for here then, and a
     `RELEASE` asks nothing more of the caller. `settle(message, outcome)` is called,
     maybe on another thread, when a message of a topic that replays is done with after
-    it was released: the guard has kept it and tried again. `breaker=None` and
-    `journal=None` go without.
+    it was released: the guard has kept it and tried again. `dedupe` is a window: copies
+    of a message that was handled are passed over. `breaker=None` and `journal=None` go
+    without.
     """
 
     handle: Handle
@@ -75,6 +77,7 @@ class Guard:
         keep_alive: Callable[[Any], object] | None = None,
         redeliver: Callable[[Any, float], object] | None = None,
         settle: Callable[[Any, Outcome], object] | None = None,
+        dedupe: Window | None = None,
         clock: Callable[[], datetime] | None = None,
         **options: Unpack[settings.Options],
     ) -> None:
@@ -83,6 +86,10 @@ class Guard:
         for name, call in calls.items():
             if inspect.iscoroutinefunction(call):
                 raise Misconfigured(f"{name} is a coroutine: give a plain function.")
+        if dedupe is not None and not isinstance(dedupe, Window):
+            raise Misconfigured(
+                f"dedupe is {dedupe!r}: give a MemoryWindow() or a PostgresWindow(...)."
+            )
         self._journal = (
             journal
             if isinstance(journal, Journal)
@@ -98,6 +105,7 @@ class Guard:
             keep_alive=keep_alive,
             redeliver=redeliver,
             settle=settle,
+            dedupe=dedupe,
             clock=clock,
         )
         self._starting = threading.RLock()
@@ -239,8 +247,12 @@ class Guard:
                 running = self._parts()
                 running.open()
                 parts, handling = running.parts, running.handling
-                self.handle = healthy_path(parts, Threads(parts, handling))
-                self.handle_async = healthy_path_async(parts, Tasks(parts, handling))
+                handle = healthy_path(parts, Threads(parts, handling))
+                handle_async = healthy_path_async(parts, Tasks(parts, handling))
+                if running.once is not None:
+                    handle = running.once.around(handle)
+                    handle_async = running.once.around_async(handle_async)
+                self.handle, self.handle_async = handle, handle_async
                 self._running = running
                 if self._is_stopping:  # said while we started
                     running.stopping()

@@ -30,6 +30,7 @@ from poisonguard.contract import (
     Skip,
 )
 from poisonguard.counters import CounterKey
+from poisonguard.dedupe.once import Busy, Copy, Unmarked
 from poisonguard.ending import Leaving
 from poisonguard.errors import Full, GuardError, Misconfigured, Refused
 from poisonguard.journal import Journal
@@ -57,6 +58,7 @@ MOST_RAISED = 1_000
 AT_ONCE = 1.0  # seconds, for a message that came before its time
 AFTER_NO_ROOM = 1.0  # seconds, before a message that cannot be kept is tried again
 LOOK_AGAIN = 0.01  # seconds, for a slot or a turn
+LONGEST_LOOK = 0.2  # seconds, between looks whether a copy is done
 AFTER_REFUSAL = 5.0  # seconds, or a broker that returns it at once makes us spin
 FIRST = "first"  # why the gate of a process is closed until its first message
 
@@ -144,7 +146,8 @@ class Handling:
     ) -> Steps:
         """Go on with a message at what its handler raised on the healthy path."""
         reading = Reading(self._parts.reader, message, handler)
-        return self._released_on_trouble(reading, self._caught(reading, slot, error))
+        steps = self._once(reading, self._caught(reading, slot, error))
+        return self._released_on_trouble(reading, steps)
 
     def again(self) -> Entry | None:
         """Take a message that was kept, to be run on its consumer's thread."""
@@ -253,6 +256,47 @@ class Handling:
         return (yield from self._look_up(reading))
 
     def _look_up(self, reading: Reading) -> Steps:
+        return self._once(reading, self._judge(reading))
+
+    def _once(self, reading: Reading, steps: Steps) -> Steps:
+        """Wait while a copy of the message is handled, and pass over what was."""
+        waiting_since, pause = None, LOOK_AGAIN
+        while True:
+            try:
+                return (yield from steps)
+            except Copy:
+                return self._pass_over(reading)
+            except Unmarked as reason:
+                log.error(  # noqa: TRY400 - it says what to do
+                    "whether %s is a copy cannot be told: %s",
+                    self._name(reading),
+                    reason,
+                )
+                yield from self._pause_after_refusal(reading)
+                raise Released(str(reason), after=AFTER_REFUSAL) from None
+            except Busy:
+                now = time.monotonic()
+                waiting_since = waiting_since or now
+                if now - waiting_since >= self._longest_wait_for_a_copy:
+                    because = "a copy of it has been running all the time"
+                    raise Released(because, after=AT_ONCE) from None
+            yield from self._wait(reading, pause)
+            pause = min(2 * pause, LONGEST_LOOK)
+            steps = self._judge(reading)
+
+    @property
+    def _longest_wait_for_a_copy(self) -> float:
+        hold_for = self._settings.hold_for
+        return hold_for if self._parts.redeliver is None else min(hold_for, AT_ONCE)
+
+    def _pass_over(self, reading: Reading) -> Outcome:
+        """Settle a copy; whoever handled it may have died before it could say so."""
+        if reading.redrive_id and reading.redrive:
+            self._confirm(reading.redrive)
+            self._settle_redrive(reading)
+        return self._skip(reading, None)
+
+    def _judge(self, reading: Reading) -> Steps:
         record = self._record(reading)
         now = self._parts.clock()
         since = self._waiting_since(reading, record)

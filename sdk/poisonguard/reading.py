@@ -119,8 +119,7 @@ class Reading:
     @cached_property
     def redrive_id(self) -> str | None:
         """Return which redrive has sent it; each stands for one (poison, n)."""
-        found = _REDRIVE.fullmatch(self.redrive or "")
-        return found[1] if found else None
+        return redrive_id_of(self.redrive)
 
     @cached_property
     def enqueued_at(self) -> datetime | None:
@@ -229,6 +228,12 @@ class Reading:
             ):
                 return candidate.skip
         return None
+
+
+def redrive_id_of(value: str | None) -> str | None:
+    """Return which redrive has set this value of the header, None if none has."""
+    found = _REDRIVE.fullmatch(value or "")
+    return found[1] if found else None
 
 
 def _fitting(text: str) -> str:

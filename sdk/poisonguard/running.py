@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Never
 
 from poisonguard.breaker import Breaker, BreakerPolicy, State
+from poisonguard.dedupe.once import Window
 from poisonguard.ending import Leaving, end_process
 from poisonguard.errors import Away, Full, Refused, StartTimeout
 from poisonguard.fast import numbering
@@ -64,6 +65,7 @@ class Running:
         keep_alive: Callable[[Any], object] | None,
         redeliver: Callable[[Any, float], object] | None,
         settle: Callable[[Any, Outcome], object] | None,
+        dedupe: Window | None,
         clock: Callable[[], datetime] | None,
     ) -> None:
         own_clock = clock or utc_now
@@ -118,6 +120,15 @@ class Running:
             end_process=self._end_process,
         )
         self.handling = Handling(self.parts)
+        self.once = (
+            dedupe.open(
+                topic=settings.topic,
+                consumer_group=settings.consumer_group,
+                reader=reader,
+            )
+            if dedupe is not None
+            else None
+        )
         self._watchdog = (
             Watchdog(journal, handler_timeout=settings.handler_timeout)
             if settings.handler_timeout
@@ -313,6 +324,8 @@ class Running:
         problems = [*self._journal.problems, *self.parts.attempts.problems]
         if self._deaf_looks > 1:  # what the first look finds, it mostly mends
             problems += filter(None, [SIGTERM.warning])
+        if self.once is not None:
+            problems += self.once.warnings
         return [*self._warnings, *self._link.warnings, *problems]
 
     @property
@@ -348,6 +361,7 @@ class Running:
             "suspected": len(parts.withheld),
             "handled": parts.tally.total,
             "in_flight": parts.turns.running,
+            "dedupe": self.once.facts() if self.once is not None else None,
             "journal": self._journal.facts(),
             "warnings": [*self.warnings, *self._kept_warnings],
         }
@@ -398,6 +412,8 @@ class Running:
         parts.breaker.begin()
         parts.withheld.begin()
         parts.kept.begin()
+        if self.once is not None:
+            self.once.begin_in_child()
         self.handling.begin()
         self._begin()
 

@@ -1,0 +1,125 @@
+"""A window in the memory of one process: the last messages, for some time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from poisonguard.dedupe.once import Busy, Copy, Once, Window
+from poisonguard.errors import Misconfigured
+from poisonguard.readers import Reader
+
+if TYPE_CHECKING:
+    from poisonguard.fast import AsyncHandler
+
+MESSAGES_LIMIT = 10_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryWindow(Window):
+    """Knows the last `messages` that were handled, each for `age` seconds.
+
+    What was handled by another process, or before this one began, is not known.
+    """
+
+    messages: int = 100_000
+    age: float = 3_600.0
+
+    def __post_init__(self) -> None:
+        number, age = self.messages, self.age
+        if type(number) is not int or not 0 < number <= MESSAGES_LIMIT:
+            raise Misconfigured(
+                f"MemoryWindow: messages is {number!r}: give a whole number from 1 to"
+                f" {MESSAGES_LIMIT}."
+            )
+        if type(age) not in {int, float} or not 0 < age < math.inf:
+            raise Misconfigured(
+                f"MemoryWindow: age is {age!r}: give seconds, more than 0."
+            )
+
+    def open(
+        self,
+        *,
+        topic: str,  # noqa: ARG002 - what one guard remembers is of one topic
+        consumer_group: str,  # noqa: ARG002
+        reader: Reader,
+    ) -> Once:
+        return MemoryOnce(reader, self)
+
+
+class MemoryOnce(Once):
+    """Knows what its guard has handled in this process.
+
+    A forked child knows what its parent had handled until then.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        window: MemoryWindow,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(reader)
+        self._window = window
+        self._clock = clock
+        self._ends: dict[bytes, float] = {}  # of what was handled, the oldest first
+        self._order: deque[bytes] = deque()
+
+    def run(self, handler: Callable[[Any], object], message: Any) -> None:
+        key = self._key(message)
+        if key is None:
+            handler(message)
+            return
+        self._begin(key)
+        try:
+            handler(message)
+        except BaseException:
+            self._fail(key)
+            raise
+        self._remember(key)
+
+    async def run_async(self, handler: AsyncHandler, message: Any) -> None:
+        key = self._key(message)
+        if key is None:
+            await handler(message)
+            return
+        self._begin(key)
+        try:
+            await handler(message)
+        except BaseException:
+            self._fail(key)
+            raise
+        self._remember(key)
+
+    def facts(self) -> dict[str, object]:
+        return {**super().facts(), "remembered": len(self._ends)}
+
+    def _begin(self, key: bytes) -> None:
+        with self._lock:
+            ends = self._ends.get(key)
+            if ends is not None and ends > self._clock():
+                self._duplicates += 1
+                raise Copy
+            if key in self._running:
+                raise Busy
+            self._running.add(key)
+
+    def _fail(self, key: bytes) -> None:
+        with self._lock:
+            self._running.discard(key)
+
+    def _remember(self, key: bytes) -> None:
+        ends, order, most = self._ends, self._order, self._window.messages
+        with self._lock:
+            now = self._clock()
+            while order and (len(order) >= most or ends[order[0]] <= now):
+                del ends[order.popleft()]
+            if key not in ends:  # unless it began in the parent, and again here
+                order.append(key)
+            ends[key] = now + self._window.age
+            self._running.discard(key)

@@ -1,0 +1,156 @@
+"""What all windows share: one copy of a message runs at a time, and which are copies.
+
+A window stands between the guard and the handler, at each attempt. Where the handler
+is not to run, it raises a `NotRun`; what becomes of the message then the handling says.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from poisonguard.readers import Reader
+from poisonguard.reading import redrive_id_of
+
+if TYPE_CHECKING:
+    from poisonguard.fast import AsyncHandler, Handle, HandleAsync, Handler
+    from poisonguard.outcome import Outcome
+
+log = logging.getLogger(__name__)
+
+KEY_SIZE = 16  # bytes, however long an id is
+
+
+class NotRun(BaseException):
+    """The handler was not run; an Exception would be the message's failure."""
+
+
+class Copy(NotRun):
+    """The message was handled before."""
+
+
+class Busy(NotRun):
+    """A copy of the message is being handled."""
+
+
+class Unmarked(NotRun):
+    """Whether the message was handled before cannot be known now."""
+
+
+class Window(ABC):
+    """What `Guard(dedupe=...)` takes; several guards may share one."""
+
+    @abstractmethod
+    def open(self, *, topic: str, consumer_group: str, reader: Reader) -> Once:
+        """Begin to know copies, for one guard."""
+
+
+class Once(ABC):
+    """Runs the handlers of one guard, one copy of a message at a time.
+
+    Any thread and task may call. A message without an id is run each time.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self.begin_in_child()
+
+    def begin_in_child(self) -> None:
+        """Let no copy run: in a forked child, those that do are the parent's."""
+        self._lock = threading.Lock()
+        self._running: set[bytes] = set()
+        self._duplicates = 0
+        self._without_id = 0
+
+    def around(self, handle: Handle) -> Handle:
+        run = self.run
+
+        def handle_once(message: Any, handler: Handler) -> Outcome:
+            return handle(message, partial(run, handler))
+
+        return handle_once
+
+    def around_async(self, handle: HandleAsync) -> HandleAsync:
+        run = self.run_async
+
+        def handle_once(
+            message: Any, handler: AsyncHandler
+        ) -> Coroutine[Any, Any, Outcome]:
+            return handle(message, partial(run, handler))
+
+        return handle_once
+
+    @abstractmethod
+    def run(self, handler: Callable[[Any], object], message: Any) -> None:
+        """Run a handler, or raise a `NotRun`."""
+
+    @abstractmethod
+    async def run_async(self, handler: AsyncHandler, message: Any) -> None:
+        """Await a handler, or raise a `NotRun`."""
+
+    def facts(self) -> dict[str, object]:
+        """Return what `health()` shows."""
+        return {"duplicates": self._duplicates, "without_id": self._without_id}
+
+    @property
+    def warnings(self) -> list[str]:
+        number = self._without_id
+        if not number:
+            return []
+        return [
+            f"Messages without a message id, of which copies cannot be known: {number}."
+            " Have their producer set one, and the reader tell it."
+        ]
+
+    def _key(self, message: Any) -> bytes | None:
+        """Tell which copies are of one message; None where that cannot be told."""
+        key = _key_of(self._reader, message)
+        if key is None:
+            self._note_missing_id()
+        return key
+
+    def _note_missing_id(self) -> None:
+        with self._lock:
+            self._without_id += 1
+            is_first = self._without_id == 1
+        if is_first:
+            log.warning("%s", self.warnings[0])
+
+    def _copy(self) -> Copy:
+        with self._lock:
+            self._duplicates += 1
+        return Copy()
+
+    @contextmanager
+    def _claim(self, key: bytes) -> Iterator[None]:
+        """Let no other copy run in this process meanwhile."""
+        with self._lock:
+            if key in self._running:
+                raise Busy
+            self._running.add(key)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running.discard(key)
+
+
+def _key_of(reader: Reader, message: Any) -> bytes | None:
+    try:
+        message_id, redrive = reader.message_id(message), reader.redrive(message)
+    except Exception:  # noqa: BLE001 - whatever a reader raises
+        return None
+    # A bookmark is no substitute: where a topic begins anew, so do its bookmarks.
+    if not message_id or not isinstance(message_id, str):
+        return None
+    text = message_id.encode("utf-8", "surrogatepass")
+    if redrive is None:
+        return blake2b(text, digest_size=KEY_SIZE).digest()
+    sent_by = (redrive_id_of(redrive) or "").encode()
+    return blake2b(text, digest_size=KEY_SIZE, key=sent_by).digest()
