@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -64,7 +65,7 @@ def sending() -> None:
 
     wanted = Wanted(topic=TOPIC, consumer_group=GROUP)
     lines, whole = (
-        [seconds(lambda m=make: m(wanted), clock=time.process_time) for _ in range(n)]
+        [seconds(partial(make, wanted), clock=time.process_time) for _ in range(n)]
         for make, n in (
             (snapshots._gzipped_lines, RENDERED),  # noqa: SLF001 - nothing is held
             (snapshots._json, ROUNDS),  # noqa: SLF001
