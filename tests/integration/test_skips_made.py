@@ -10,6 +10,7 @@ from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.brokers.models import Topic
 from apps.capture import skips, tasks
 from apps.capture.services import Status
+from apps.core import clock
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import Failure, Poison, Skip, SkipList, WaitingSkip
 from apps.poison.services import Answered, begin, mark
@@ -298,9 +299,9 @@ def test_what_found_no_room_is_shared_when_there_is_some(
 
 
 def test_the_task_that_ends_skips_makes_those_that_waited(
-    now: datetime, replaying: Topic, few: None
+    replaying: Topic, few: None
 ) -> None:
-    before = now - timedelta(minutes=2)
+    before = clock.now() - timedelta(minutes=2)  # the task asks the clock
     capture(before, *(failure(before) for _ in range(5)))
 
     tasks.end_skips()
