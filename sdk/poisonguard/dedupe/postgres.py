@@ -1,0 +1,354 @@
+"""A window in the consumer's own Postgres, exact: the mark commits with the effect.
+
+    window = PostgresWindow(pool.connection)
+    guard = Guard(..., dedupe=window)
+
+    def handler(order):
+        window.connection.execute("UPDATE accounts ...", ...)
+
+Needs psycopg 3 or 2, alone or under Django or SQLAlchemy; none of them is imported
+here. The table is made with the SQL that `schema()` returns.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from hashlib import blake2b
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from poisonguard.dedupe.once import Busy, Copy, Once, Unmarked, Window
+from poisonguard.errors import Misconfigured
+from poisonguard.readers import Reader
+
+if TYPE_CHECKING:
+    from poisonguard.fast import AsyncHandler
+
+BATCH = 10_000
+# Who has the turn is asked, not waited for: that would hold a thread, a place among
+# those in flight and, on a topic of batches, two transactions that wait for each other.
+MARK = """
+WITH turn AS MATERIALIZED (SELECT pg_try_advisory_xact_lock(%s::bigint) AS is_ours),
+mark AS (
+    INSERT INTO poisonguard_marks (consumer_group, topic, key)
+    SELECT %s::text, %s::text, %s::bytea FROM turn WHERE is_ours
+    ON CONFLICT DO NOTHING RETURNING txid_current() AS transaction
+)
+SELECT is_ours, (SELECT transaction FROM mark) FROM turn
+"""
+FORGET = """
+DELETE FROM poisonguard_marks WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM poisonguard_marks
+    WHERE marked_at < now() - make_interval(secs => %s)
+    ORDER BY marked_at LIMIT %s FOR UPDATE SKIP LOCKED
+))
+"""
+# As psycopg numbers the states of a transaction.
+IDLE, IN_TRANSACTION = 0, 2
+NO_TABLE = "42P01"
+LAST_TRANSACTIONS = 1_000
+
+
+def schema() -> str:
+    """Return the SQL that makes the table; it may run where it is there already."""
+    return resources.files(__package__).joinpath("postgres.sql").read_text()
+
+
+class PostgresWindow(Window):
+    """Marks what is handled in the transaction that `begin` begins.
+
+    `begin()` returns a context manager: it begins a transaction, commits it where its
+    block ends, and rolls it back where that raises. What it gives is `connection` in
+    the handler; where it gives nothing, as Django's `atomic`, pass the connection. For
+    `async def` handlers it is an asynchronous one. With `nested` the transaction may be
+    part of a larger one, which the caller commits before it settles the message.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], Any],
+        *,
+        connection: Any = None,
+        nested: bool = False,
+    ) -> None:
+        if not callable(begin):
+            raise Misconfigured(
+                f"PostgresWindow: begin is {begin!r}: give what begins a transaction,"
+                " such as pool.connection."
+            )
+        self.begin = begin
+        self.nested = nested
+        self._ambient = connection
+        self._current: ContextVar[Any] = ContextVar("connection", default=None)
+        self.is_used = connection is not None
+
+    @property
+    def connection(self) -> Any:
+        """Return the connection of the transaction that this handler runs in."""
+        connection = self._current.get()
+        if connection is None:
+            raise Misconfigured(
+                "PostgresWindow: there is a connection only in a handler, on its own"
+                " thread and in its tasks, for a message with an id."
+            )
+        self.is_used = True
+        return connection
+
+    def forget(self, older_than: timedelta, *, batch: int = BATCH) -> int:
+        """Delete what was marked longer ago; copies that come later are handled again.
+
+        Each batch is a transaction of its own. Returns how many marks are gone.
+        """
+        limits, total = _limits(older_than, batch), 0
+        while True:
+            with self.begin() as given:
+                cursor = _cursor(self.reach(given))
+                cursor.execute(FORGET, limits)
+                number = int(cursor.rowcount)
+                cursor.close()
+            total += number
+            if number < batch:
+                return total
+
+    async def forget_async(self, older_than: timedelta, *, batch: int = BATCH) -> int:
+        """Do as `forget` does, where `begin` is asynchronous."""
+        limits, total = _limits(older_than, batch), 0
+        while True:
+            async with self.begin() as given:
+                cursor = _cursor(self.reach(given))
+                await cursor.execute(FORGET, limits)
+                number = int(cursor.rowcount)
+                await cursor.close()
+            total += number
+            if number < batch:
+                return total
+
+    def open(self, *, topic: str, consumer_group: str, reader: Reader) -> Once:
+        return PostgresOnce(reader, self, topic=topic, consumer_group=consumer_group)
+
+    def reach(self, given: Any) -> Any:
+        """Return the connection that `begin` has given."""
+        if given is None:
+            given = self._ambient
+        if given is None:
+            raise Misconfigured(
+                "PostgresWindow: begin gives no connection: pass it, as in"
+                " PostgresWindow(transaction.atomic, connection=connection)."
+            )
+        if getattr(given, "savepoint_name", None) and not self.nested:
+            raise Misconfigured(_NESTED)
+        # A transaction of psycopg has neither.
+        is_usable = hasattr(given, "execute") or hasattr(given, "cursor")
+        connection = given if is_usable else getattr(given, "connection", None)
+        if connection is None:
+            raise Misconfigured(_DRIVER)
+        return connection
+
+    @contextmanager
+    def lend(self, connection: Any) -> Iterator[None]:
+        """Let a handler have the connection."""
+        token = self._current.set(connection)
+        try:
+            yield
+        finally:
+            self._current.reset(token)
+
+
+class PostgresOnce(Once):
+    """Knows what the consumers of a group have marked in one database."""
+
+    def __init__(
+        self, reader: Reader, window: PostgresWindow, *, topic: str, consumer_group: str
+    ) -> None:
+        super().__init__(reader)
+        self._window = window
+        self._names = (consumer_group, topic)
+        self._turns = blake2b(repr(self._names).encode(), digest_size=8)
+        self._number = 0
+
+    def begin_in_child(self) -> None:
+        super().begin_in_child()
+        self._transactions: OrderedDict[int, None] = OrderedDict()
+
+    @property
+    def warnings(self) -> list[str]:
+        if self._window.is_used or not self._transactions:
+            return super().warnings
+        return [
+            *super().warnings,
+            "No handler has asked for the connection of its PostgresWindow: what it"
+            " does elsewhere is done again after a crash. Use window.connection.",
+        ]
+
+    def run(self, handler: Callable[[Any], object], message: Any) -> None:
+        key = self._key(message)
+        if key is None:
+            handler(message)
+            return
+        with self._claim(key), self._judging() as attempt:
+            manager = self._window.begin()
+            if not hasattr(manager, "__enter__"):
+                raise Misconfigured(_KIND.format("one", "with"))
+            with manager as given:
+                connection = self._window.reach(given)
+                cursor = _cursor(connection)
+                attempt.begin(cursor)
+                cursor.execute(MARK, self._mark(key))
+                attempt.mark(cursor.fetchone())
+                with self._window.lend(connection):
+                    handler(message)
+                attempt.end()
+                cursor.close()
+
+    async def run_async(self, handler: AsyncHandler, message: Any) -> None:
+        key = self._key(message)
+        if key is None:
+            await handler(message)
+            return
+        with self._claim(key), self._judging() as attempt:
+            manager = self._window.begin()
+            if not hasattr(manager, "__aenter__"):
+                raise Misconfigured(_KIND.format("an asynchronous one", "async with"))
+            async with manager as given:
+                connection = self._window.reach(given)
+                cursor = _cursor(connection)
+                attempt.begin(cursor)
+                await cursor.execute(MARK, self._mark(key))
+                attempt.mark(await cursor.fetchone())
+                with self._window.lend(connection):
+                    await handler(message)
+                attempt.end()
+                await cursor.close()
+
+    def _mark(self, key: bytes) -> tuple[int, str, str, bytes]:
+        turn = self._turns.copy()
+        turn.update(key)
+        return int.from_bytes(turn.digest(), "big", signed=True), *self._names, key
+
+    @contextmanager
+    def _judging(self) -> Iterator[_Attempt]:
+        """Tell what the window could not do from what the handler has failed at."""
+        attempt = _Attempt(self)
+        try:
+            yield attempt
+        except Exception as error:
+            if attempt.transaction is not None:
+                raise
+            raise Unmarked(_described(error)) from error
+        if attempt.transaction is None:
+            raise Unmarked("begin() let an exception vanish that its block has raised")
+        if not attempt.is_done:
+            raise Misconfigured("The handler's transaction was rolled back on purpose.")
+        self._committed(attempt.transaction)
+
+    def _committed(self, transaction: int) -> None:
+        with self._lock:
+            self._transactions[transaction] = None
+            if len(self._transactions) > LAST_TRANSACTIONS:
+                self._transactions.popitem(last=False)
+
+    def is_open_still(self, transaction: int) -> bool:
+        """Tell whether it should have been committed with an earlier message."""
+        with self._lock:
+            return transaction in self._transactions and not self._window.nested
+
+    def copy(self) -> Copy:
+        return self._copy()
+
+
+class _Attempt:
+    """How far a transaction has come: its number is there once the mark is."""
+
+    def __init__(self, once: PostgresOnce) -> None:
+        self._once = once
+        self._cursor: Any = None
+        self.transaction: int | None = None
+        self.is_done = False
+
+    def begin(self, cursor: Any) -> None:
+        """Refuse a connection on which the mark would commit alone."""
+        self._cursor = cursor
+        if _status(cursor) == IDLE and cursor.connection.autocommit:
+            raise Misconfigured(_AUTOCOMMIT)
+
+    def mark(self, row: tuple[bool, int | None]) -> None:
+        """Heed what the database says: whose turn it is, and whether that is new."""
+        is_ours, transaction = row
+        if not is_ours:
+            raise Busy
+        if transaction is None:
+            raise self._once.copy()
+        if self._once.is_open_still(transaction):
+            raise Misconfigured(_NESTED)
+        self.transaction = transaction
+
+    def end(self) -> None:
+        """Refuse what would be rolled back, or was committed apart from the mark."""
+        if _status(self._cursor) != IN_TRANSACTION:
+            raise Misconfigured(
+                "PostgresWindow: the handler has returned with its transaction failed,"
+                " or ended: let it raise what it caught, and neither commit nor roll"
+                " back."
+            )
+        self.is_done = True
+
+
+def _cursor(connection: Any) -> Any:
+    """Make a cursor of psycopg, through what others have put around it."""
+    for _ in range(2):  # a session of SQLAlchemy, and its connection
+        if not hasattr(connection, "cursor"):
+            inner = getattr(connection, "connection", None)
+            connection = inner() if callable(inner) else inner
+    if not hasattr(connection, "cursor"):
+        raise Misconfigured(_DRIVER)
+    return connection.cursor()
+
+
+def _status(cursor: Any) -> int:
+    try:
+        return int(cursor.connection.info.transaction_status)
+    except AttributeError:
+        raise Misconfigured(_DRIVER) from None
+
+
+def _limits(older_than: object, batch: int) -> tuple[float, int]:
+    if not isinstance(older_than, timedelta) or older_than <= timedelta():
+        raise Misconfigured(
+            f"PostgresWindow: older_than is {older_than!r}: give a timedelta, longer"
+            " than copies may be late."
+        )
+    if type(batch) is not int or batch < 1:
+        raise Misconfigured(f"PostgresWindow: batch is {batch!r}: give 1 or more.")
+    return older_than.total_seconds(), batch
+
+
+def _described(error: Exception) -> str:
+    errors = (error, error.__cause__)  # Django puts its own around the driver's
+    names = ("sqlstate", "pgcode")  # of psycopg 3 and 2
+    codes = [getattr(each, name, None) for each in errors for name in names]
+    if NO_TABLE in codes:
+        return "its table is missing: run poisonguard.dedupe.postgres.schema()"
+    return f"{type(error).__name__}: {error}"
+
+
+_AUTOCOMMIT = (
+    "PostgresWindow: begin has begun no transaction, and the connection commits each"
+    " statement by itself: give what begins one, such as connection.transaction."
+)
+_NESTED = (
+    "PostgresWindow: begin has begun no transaction of its own, but a part of one that"
+    " is open still: commit that before the next message, make the connection with"
+    " autocommit=True, or say nested=True and commit before you settle."
+)
+_KIND = (
+    "PostgresWindow: for this handler, begin has to return {} of the context managers:"
+    " it is entered by `{}`."
+)
+_DRIVER = (
+    "PostgresWindow: begin gives no connection of psycopg, nor one of Django or"
+    " SQLAlchemy with psycopg behind it."
+)
