@@ -46,6 +46,8 @@ def test_the_protocol_lists_every_check_and_what_it_says() -> None:
 def test_what_is_kept_is_ok_and_what_is_not_says_what_the_protocol_says(
     server: Server, key_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    server.rewords = lambda result: {**result, "status": "created"}
+
     status = play(server.url, key_file, "--only", "unknown-members", "failure-rejected")
 
     first, second, protocol, *_, last = capsys.readouterr().out.splitlines()

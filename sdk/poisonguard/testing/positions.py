@@ -1,0 +1,69 @@
+"""Positions as Poisonweb keeps them: settled runs, and one holder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from poisonguard.contract import Invalid
+
+LAST = 2**63 - 2
+MOST_RUNS = 4_096
+PRESSED = MOST_RUNS * 3 // 4
+
+Run = list[int]
+
+
+@dataclass
+class Position:
+    """One position: the runs that are settled of each publisher, in order."""
+
+    epoch: int = 0
+    settled: dict[str, list[Run]] = field(default_factory=dict)
+    persisted: dict[str, int] = field(default_factory=dict)
+
+    def settle(self, update: dict[str, Any]) -> dict[str, Any]:
+        """Add runs; beyond the limit of them, change nothing."""
+        publisher = update["publisher"]
+        fresh = [_run(run, n) for n, run in enumerate(update["settled"])]
+        runs = merged([*self.settled.get(publisher, []), *fresh])
+        beyond = len(runs) - (1 if runs and runs[0][0] == 0 else 0)
+        if beyond > MOST_RUNS:
+            raise Invalid("/settled", "there are too many runs: settle what is between")
+        self.settled[publisher] = runs
+        if update.get("persisted") is not None:
+            last = self.persisted.get(publisher, 0)
+            self.persisted[publisher] = max(last, update["persisted"])
+        pressure = {"pressure": beyond / MOST_RUNS} if beyond >= PRESSED else {}
+        return {"status": "ok", **pressure}
+
+    def mark(self, publisher: str) -> dict[str, Any]:
+        runs, persisted = self.settled[publisher], self.persisted.get(publisher)
+        is_begun = bool(runs) and runs[0][0] == 0
+        processed = runs[0][1] if is_begun else -1
+        return {
+            "publisher": publisher,
+            "processed": processed,
+            "persisted": persisted,
+            "settled": runs[1:] if is_begun else runs,
+            "resume": processed if persisted is None else min(processed, persisted),
+        }
+
+
+def merged(runs: list[Run]) -> list[Run]:
+    """Join inclusive runs that overlap or touch."""
+    joined: list[Run] = []
+    for low, high in sorted(runs):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1][1] = max(joined[-1][1], high)
+        else:
+            joined.append([low, high])
+    return joined
+
+
+def _run(value: object, place: int) -> Run:
+    match value:
+        case [int(low), int(high)] if 0 <= low <= high <= LAST:
+            if not isinstance(low, bool) and not isinstance(high, bool):
+                return [low, high]
+    raise Invalid(f"/settled/{place}", "a run is [first, last], from 0 to 2^63-2.")
