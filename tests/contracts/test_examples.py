@@ -1,0 +1,294 @@
+"""The consumers of `sdk/examples`, each a process on the real client and a real broker.
+
+Poisonweb is the fake that users get for their own tests; what it requeues is sent by
+the product's publishers, with a mark that the fake has made.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from redis import Redis
+
+from apps.brokers.ports import Outbound, OutcomeKind
+from poisonguard.contract import REDRIVE_HEADER, FailureReport
+from poisonguard.testing import FakePoisonweb
+from tests.brokers.moto import REGION
+from tests.contracts.azure_queue_stage import AzureStage
+from tests.contracts.conftest import StageOf
+from tests.contracts.rabbitmq_stage import RabbitStage
+from tests.contracts.sqs_stage import SqsStage
+from tests.contracts.stages import RealStage
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "sdk/examples"
+LONGEST = 80  # lines of an example
+PATIENCE = 120.0
+GOOD = {"id": 1, "total": 5}
+LATER = {"id": 2, "total": 5}
+BAD = {"id": 13}  # without a total
+
+
+@pytest.fixture
+def poisonweb() -> Iterator[FakePoisonweb]:
+    with FakePoisonweb() as poisonweb:
+        yield poisonweb
+
+
+class Example:
+    """One consumer: a process that is started again, and what it has said."""
+
+    def __init__(self, command: list[str], environ: dict[str, str], log: Path) -> None:
+        self.command, self.environ, self.log = command, environ, log
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with self.log.open("ab") as output:
+            process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, *self.command],
+                cwd=EXAMPLES,
+                env=self.environ,
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            status = process.wait(PATIENCE)
+        assert status == 0, self.said
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def charged(self, order: dict[str, Any]) -> int:
+        return self.said.count(f"charged {order['total']} for order {order['id']}")
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def example_of(poisonweb: FakePoisonweb, tmp_path: Path) -> Callable[..., Example]:
+    def make(topic: str, *command: str, **environ: str) -> Example:
+        common = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT / "sdk"),
+            "POISONGUARD_URL": poisonweb.url.replace("//", f"//{poisonweb.key}@"),
+            "POISONGUARD_TOPIC": topic,
+            "POISONGUARD_CONSUMER_GROUP": "billing",
+            "POISONGUARD_JOURNAL": str(tmp_path / "journal"),
+            "POISONGUARD_HOLD_FOR": "20",
+        }
+        return Example(list(command), {**common, **environ}, tmp_path / "log")
+
+    return make
+
+
+def refusing_once(poisonweb: FakePoisonweb) -> list[FailureReport]:
+    """Reject the first report, so that its message is released; list them all."""
+    told: list[FailureReport] = []
+
+    def is_first(report: FailureReport) -> bool:
+        told.append(report)
+        return len(told) == 1
+
+    poisonweb.reject(is_first)
+    return told
+
+
+def requeue(stage: RealStage, failure: FailureReport, mark: str, body: bytes) -> None:
+    """Send a message again as Poisonweb does, with a body that somebody has mended."""
+    headers = (*failure.headers, (REDRIVE_HEADER.encode(), mark.encode()))
+    message = Outbound(topic=failure.topic, body=body, headers=headers)
+    (outcome,) = stage.publisher().publish([message])
+    assert outcome.kind is OutcomeKind.SENT, outcome.detail
+
+
+def text(order: dict[str, Any]) -> bytes:
+    return json.dumps(order).encode()
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda f: f.name)
+def test_an_example_is_short(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= LONGEST
+
+
+@pytest.mark.needs("moto")
+def test_the_consumer_of_sqs(
+    stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
+) -> None:
+    stage = cast("SqsStage", stage_of("sqs"))
+    told = refusing_once(poisonweb)
+    example = example_of(
+        stage.topic,
+        "sqs_consumer.py",
+        stage.url_of(stage.topic),
+        AWS_ENDPOINT_URL=stage.server.endpoint,
+        AWS_ACCESS_KEY_ID="test",
+        AWS_SECRET_ACCESS_KEY="test",
+        AWS_DEFAULT_REGION=REGION,
+    )
+    sent = stage.send(stage.topic, text(BAD).decode())
+    stage.send(stage.topic, text(GOOD).decode())
+    with example.running():
+        example.until(lambda: poisonweb.failures and example.charged(GOOD))
+        (failure,) = poisonweb.failures
+        mark = poisonweb.requeue()
+        requeue(stage, failure, mark, text(LATER))
+        example.until(lambda: poisonweb.confirmations)
+        example.until(lambda: not stage.contents(stage.topic))
+
+    assert failure.bookmark == sent
+    assert len(told) > 1  # it was released, and came again
+    assert [one.redrive for one in poisonweb.confirmations] == [mark]
+    assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
+    assert stage.contents(stage.queue) == []
+
+
+@pytest.mark.needs("azurite")
+def test_the_consumer_of_azure_queues(
+    stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
+) -> None:
+    stage = cast("AzureStage", stage_of("azure_queue"))
+    told = refusing_once(poisonweb)
+    example = example_of(
+        stage.topic,
+        "azure_queue_consumer.py",
+        stage.topic,
+        AZURE_STORAGE_CONNECTION_STRING=stage.server.url,
+    )
+    stage.put(stage.topic, text(BAD))
+    stage.put(stage.topic, text(GOOD))
+    with example.running():
+        example.until(lambda: poisonweb.failures and example.charged(GOOD))
+        (failure,) = poisonweb.failures
+        requeue(stage, failure, poisonweb.requeue(), text(LATER))
+        example.until(lambda: example.charged(LATER))
+        example.until(lambda: not stage.contents(stage.topic))
+
+    assert failure.body == text(BAD)
+    assert len(told) > 1  # it was released, and came again
+    assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
+    # The mark stays behind: nothing tells the guard that this one was requeued.
+    assert poisonweb.confirmations == []
+
+
+@pytest.mark.needs("rabbitmq")
+def test_the_consumer_of_aio_pika(
+    stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
+) -> None:
+    stage = cast("RabbitStage", stage_of("rabbitmq"))
+    queue = f"orders-{uuid4().hex}"  # the stage's own name is none for this client
+    stage.declare(queue, "quorum")
+    told = refusing_once(poisonweb)
+    example = example_of(
+        queue, "aio_pika_consumer.py", queue, AMQP_URL=stage.server.url
+    )
+    name = (b"amqp.message_id", b"m-1")
+    kind = (b"amqp.content_type", b"application/json")
+    typed = (b"n", b'{"$I": 5}')
+    stage.put(queue, text(BAD), (kind, name, typed))
+    stage.put(queue, text(GOOD))
+    with example.running():
+        example.until(lambda: poisonweb.failures and example.charged(GOOD))
+        (failure,) = poisonweb.failures
+        mark = poisonweb.requeue()
+        requeue(stage, failure, mark, text(LATER))
+        example.until(lambda: poisonweb.confirmations)
+        example.until(lambda: not stage.contents(queue))
+
+    assert (failure.bookmark, failure.headers) == ("m-1", (kind, name, typed))
+    assert len(told) > 1  # it was released, and came again
+    assert [one.redrive for one in poisonweb.confirmations] == [mark]
+    assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
+    assert told[-1].dequeue_count == 2
+
+
+@pytest.mark.needs("rabbitmq")
+def test_the_task_of_celery_and_its_requeue_on_rabbitmq(
+    stage_of: StageOf, poisonweb: FakePoisonweb, example_of: Callable[..., Example]
+) -> None:
+    stage = cast("RabbitStage", stage_of("rabbitmq"))
+    queue = f"orders-{uuid4().hex}"
+    told = refusing_once(poisonweb)
+    worker = ("worker", "-Q", queue, "-c", "2", "-l", "INFO", "--without-mingle")
+    example = example_of(
+        queue,
+        "-m",
+        "celery",
+        "-A",
+        "celery_tasks",
+        *worker,
+        BROKER_URL=stage.server.url,
+    )
+    with example.running():
+        send(example, queue, BAD, GOOD)
+        example.until(lambda: poisonweb.failures and example.charged(GOOD))
+        (failure,) = poisonweb.failures
+        mark = poisonweb.requeue()
+        _, kwargs, embedded = json.loads(failure.body)
+        mended = json.dumps([[LATER], kwargs, embedded]).encode()
+        requeue(stage, failure, mark, mended)
+        example.until(lambda: poisonweb.confirmations)
+        example.until(lambda: not stage.contents(queue))
+
+    assert json.loads(failure.body)[0] == [BAD]
+    assert (
+        failure.bookmark == failure.message_id == dict(failure.headers)[b"id"].decode()
+    )
+    assert len(told) > 1  # it was released, and came again
+    assert [one.redrive for one in poisonweb.confirmations] == [mark]
+    assert (example.charged(GOOD), example.charged(LATER)) == (1, 1)
+
+
+def send(example: Example, queue: str, *orders: dict[str, Any]) -> None:
+    """Send tasks as an application does that knows the same module."""
+    program = "import json, sys, celery_tasks\n" + (
+        "for order in json.loads(sys.argv[2]):\n"
+        "    celery_tasks.charge.apply_async([order], queue=sys.argv[1])"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, queue, json.dumps(orders)],
+        cwd=EXAMPLES,
+        env=example.environ,
+        check=True,
+    )
+
+
+def test_on_redis_a_message_of_celery_is_an_envelope(
+    poisonweb: FakePoisonweb, example_of: Callable[..., Example]
+) -> None:
+    """So a requeue does not reach the task there: Poisonweb sends no such envelope."""
+    broker = os.environ["CELERY_BROKER_URL"].rpartition("/")[0] + "/14"
+    queue = f"orders-{uuid4().hex}"
+    worker = ("worker", "-Q", queue, "-c", "1", "-l", "INFO", "--without-mingle")
+    example = example_of(
+        queue, "-m", "celery", "-A", "celery_tasks", *worker, BROKER_URL=broker
+    )
+    send(example, queue, BAD)
+    with Redis.from_url(broker) as client:
+        envelope = json.loads(client.lrange(queue, 0, 0)[0])
+    with example.running():
+        example.until(lambda: poisonweb.failures)
+
+    (failure,) = poisonweb.failures
+    assert json.loads(failure.body)[0] == [BAD]
+    assert json.loads(base64.b64decode(envelope["body"])) == json.loads(failure.body)
+    assert envelope["headers"]["id"] == failure.bookmark
