@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 import time
 import tomllib
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +174,38 @@ def test_what_the_sdks_readme_installs_is_there() -> None:
 
     assert (command, project["name"]) == ("", "poisonguard")
     assert extra in project["optional-dependencies"]
+
+
+def test_the_table_of_readers_names_what_is_there() -> None:
+    text = (ROOT / "sdk/README.md").read_text()
+    table = text.partition("| client | reader")[2].partition("\n\n")[0]
+    readers = re.findall(r"`(\w+)\.(\w+Reader)`", table)
+    extras = re.findall(r"Reader` \| `([\w-]+)` \|", table)
+    files = re.findall(r"\(examples/(\w+\.py)\)", table)
+    project = tomllib.loads((ROOT / "sdk/pyproject.toml").read_text())["project"]
+
+    assert len(readers) == 9
+    for module, name in readers:
+        assert hasattr(import_module(f"poisonguard.readers.{module}"), name)
+    assert sorted(extras) == sorted(project["optional-dependencies"])
+    examples = (ROOT / "sdk/examples").glob("*.py")
+    assert sorted(files) == sorted(file.name for file in examples)
+
+
+def test_the_tests_of_the_sdks_readme_pass_as_they_are_printed(tmp_path: Path) -> None:
+    program = next(
+        t for _, t in snippets(ROOT / "sdk/README.md") if "FakePoisonweb" in t
+    )
+    (tmp_path / "test_readme.py").write_text(program)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-c", "/dev/null"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "sdk")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
