@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from tests.sdk.server import running
 
 EPOCH = AMPS.Client.Bookmarks.EPOCH
 KEYS = {POISON_TOPIC: "bookmark"}
+# How often one server takes over from another, and what each has published by then.
+FAIL_OVERS, MESSAGES = (10, 2_000) if "SOAK" in os.environ else (1, 500)
 
 Join = Callable[..., tuple[Any, MisterYuck, No13]]
 
@@ -61,6 +65,21 @@ def join() -> Iterator[Join]:
     yield join
     for one in reversed(made):
         one.close()
+
+
+@pytest.fixture
+def row() -> Iterator[list[Amps]]:
+    """Give servers that replicate each other, of which each takes over once."""
+    with ExitStack() as stack:
+        first = stack.enter_context(Amps(keys=KEYS))
+        shared: dict[str, Any] = {"log": first.log, "records": first.records}
+        others = [Amps(keys=KEYS, **shared) for _ in range(FAIL_OVERS)]
+        yield [first, *map(stack.enter_context, others)]
+
+
+def numbers(place: int) -> range:
+    """Tell which messages are published on one of these servers."""
+    return range(1 + place * MESSAGES, 1 + (place + 1) * MESSAGES)
 
 
 def chooser_of(*servers: Amps) -> Any:
@@ -140,24 +159,31 @@ def test_after_a_fail_over_the_list_is_live_and_reports_arrive(
 
 
 def test_a_fail_over_under_load_loses_no_message_and_no_report(
-    pair: tuple[Amps, Amps], join: Join
+    row: list[Amps], join: Join
 ) -> None:
-    first, second = pair
-    members = [join(chooser_of(first, second)) for _ in range(2)]
+    members = [join(chooser_of(*row)) for _ in range(2)]
     for client, protector, _ in members:
         client.bookmark_subscribe(protector, "orders", EPOCH, sub_id="eu")
-    first.publish("orders", *bodies(*range(1, 501)))
+    last = row[-1]
 
-    until(lambda: all(len(handler.tried) > 20 for *_, handler in members))
-    first.stop()
-    until(lambda: is_live_on(second, 2))
-    second.publish("orders", *bodies(*range(501, 1_001)))
+    for place, (server, heir) in enumerate(pairwise(row)):
+        tried = [len(handler.tried) for *_, handler in members]
+        server.publish("orders", *bodies(*numbers(place)))
+        until(
+            lambda: all(
+                len(handler.tried) > before + 20
+                for before, (*_, handler) in zip(tried, members, strict=True)  # noqa: B023
+            )
+        )
+        server.stop()
+        until(lambda: is_live_on(heir, 2))  # noqa: B023
+    last.publish("orders", *bodies(*numbers(len(row) - 1)))
 
-    until(lambda: all(1_000 in handler.fine for *_, handler in members))
-    fine = [n for n in range(1, 1_001) if n % 13]
-    assert all(sorted({*handler.fine}) == fine for *_, handler in members)
-    until(lambda: len(records(second)) == 1_000 // 13)
-    assert {*records(second)} == {f"{OWN}|{n}|" for n in range(13, 1_001, 13)}
+    total = numbers(len(row) - 1)[-1]
+    fine = {n for n in range(1, total + 1) if n % 13}
+    until(lambda: all({*handler.fine} == fine for *_, handler in members))
+    until(lambda: len(records(last)) == total // 13)
+    assert {*records(last)} == {f"{OWN}|{n}|" for n in range(13, total + 1, 13)}
     until(lambda: not any(protector._untold for _, protector, _ in members))
 
 

@@ -2,8 +2,8 @@
 
     python forking_consumer.py URL FOLDER CHILDREN BOOKMARK...
 
-Each child reads the topic from its beginning. The message `killer` ends the child that
-handles it.
+Each child reads the topic from its beginning. A message whose name begins with `killer`
+ends the child that handles it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from poisonguard.readers.plain import PlainReader
 URL, FOLDER, CHILDREN, *BOOKMARKS = sys.argv[1:]
 SETTLED = Path(FOLDER, "settled")
 STARTED = Path(FOLDER, "started")
-MOST_DEATHS = 50
+KILLERS = [bookmark for bookmark in BOOKMARKS if bookmark.startswith("killer")]
+MOST_DEATHS = 50 * len(KILLERS)
 
 
 def append(file: Path, line: str) -> None:
@@ -30,7 +31,7 @@ def append(file: Path, line: str) -> None:
 
 def handle(message: dict[str, str]) -> None:
     append(STARTED, message["bookmark"])
-    if message["bookmark"] == "killer":
+    if message["bookmark"] in KILLERS:
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.005)
 
