@@ -214,7 +214,10 @@ class Amps:
 
     def unsubscribe(self, connection: Connection, header: Header, _: bytes) -> None:
         self.subscriptions = [
-            s for s in self.subscriptions if s.sub_id != header["sub_id"]
+            s
+            for s in self.subscriptions
+            # Another client may have one of the same name, and this one come late.
+            if (s.connection, s.sub_id) != (connection, header["sub_id"])
         ]
         connection.acknowledge(header)
 
@@ -260,7 +263,10 @@ class Connection:
         with suppress(OSError, struct.error), self.peer.makefile("rb") as stream:
             while True:
                 (length,) = struct.unpack(">I", stream.read(4))
-                self._obey(stream.read(length))
+                text = stream.read(length)
+                if len(text) < length:  # cut off in the middle of it
+                    break
+                self._obey(text)
         self._forget()
 
     def _obey(self, text: bytes) -> None:
