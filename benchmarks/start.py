@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,17 +65,16 @@ def sending() -> None:
     from apps.api.parameters.skips import Wanted
 
     wanted = Wanted(topic=TOPIC, consumer_group=GROUP)
-    lines, whole = (
-        [seconds(partial(make, wanted), clock=time.process_time) for _ in range(n)]
-        for make, n in (
-            (snapshots._gzipped_lines, RENDERED),  # noqa: SLF001 - nothing is held
-            (snapshots._json, ROUNDS),  # noqa: SLF001
-        )
-    )
+    lines = timed(partial(snapshots._gzipped_lines, wanted), RENDERED)  # noqa: SLF001
+    whole = timed(partial(snapshots._json, wanted), ROUNDS)  # noqa: SLF001
     middle, slowest = statistics.median(lines), max(lines)
     before = statistics.median(whole)
     print(f"a list of {SKIPS:,} in lines: p50 {middle:.2f} s, p99 {slowest:.2f} s of a")
     print(f"  processor, as JSON: {before:.2f} s, ratio {middle / before:.2f}")
+
+
+def timed(make: Callable[[], object], times: int) -> list[float]:
+    return [seconds(make, clock=time.process_time) for _ in range(times)]
 
 
 def old_form(url: str, key: str, file: Path) -> None:

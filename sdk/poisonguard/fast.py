@@ -8,16 +8,19 @@ the gate is closed. The two functions, for threads and for tasks, differ by one 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
-from datetime import datetime
-from time import perf_counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from time import perf_counter, time
 from typing import Any, Protocol, TypeVar
 
+from poisonguard.contract import MatcherKind
 from poisonguard.handling import Parts
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
-from poisonguard.readers import Reader
-from poisonguard.skips import SkipList
+from poisonguard.readers import Headers, Reader, header_pairs, to_bytes
+from poisonguard.rules import HeaderRule, PointerRule, read
+from poisonguard.skips import RuleSkip, SkipList
 from poisonguard.tally import SAMPLED, Slot
 from poisonguard.turns import Numbering
 
@@ -29,6 +32,8 @@ HandleAsync = Callable[[Any, AsyncHandler], Coroutine[Any, Any, Outcome]]
 _AnswerT_co = TypeVar("_AnswerT_co", covariant=True)
 _NOT_SAMPLED = SAMPLED - 1
 _HANDLED = Outcome.HANDLED  # to look it up takes long, for an enum
+_UNREAD = object()
+_MESSAGE_ID, _BODY_DIGEST = MatcherKind.MESSAGE_ID, MatcherKind.BODY_DIGEST
 
 
 class Slow(Protocol[_AnswerT_co]):
@@ -144,33 +149,103 @@ def numbering(
 
     It holds until there is another kind of skips to look for.
     """
-    number, message_id = reader.numbering(skips.skipped), reader.message_id
-    has_expired = _expiry(reader, policy, clock)
-    if skips.is_plain and has_expired is None:
-        return number
+    number = _of_the_fresh(reader, reader.numbering(skips.skipped), policy, clock)
+    return number if skips.is_plain else _with_care(reader, number, skips)
+
+
+def _with_care(reader: Reader, number: Numbering, skips: SkipList) -> Numbering:
+    """Give 0 to what goes by a skip of its message id, its body or a rule, too."""
+    ids, digests = skips.refs[_MESSAGE_ID], skips.refs[_BODY_DIGEST]
+    message_id, body_of, headers_of = reader.message_id, reader.body, reader.headers
+    judge = Judge(())
 
     def number_with_care(message: Any) -> int:
-        if (
-            not skips.is_exact
-            or (skips.message_ids and message_id(message) in skips.message_ids)
-            or (has_expired is not None and has_expired(message))
-        ):
+        nonlocal judge
+        if ids and message_id(message) in ids:
             return 0
-        return number(message)
+        if skips.is_exact:
+            return number(message)
+        if judge.rules is not skips.rules:
+            judge = Judge(skips.rules)
+        body = body_of(message) if digests or judge.reads_body else b""
+        if type(body) is not bytes:
+            body = to_bytes(body)
+        if digests and sha256(body).digest() in digests:
+            return 0
+        headers = header_pairs(headers_of(message)) if judge.reads_headers else ()
+        return 0 if judge.matches(body, headers) else number(message)
 
     return number_with_care
 
 
-def _expiry(
-    reader: Reader, policy: RetryPolicy, clock: Callable[[], datetime]
-) -> Callable[[Any], bool] | None:
-    """Return what tells an expired message, None where no message can be one."""
+class Judge:
+    """Tells whether any of some rules matches, as the long way does."""
+
+    def __init__(self, rules: Sequence[RuleSkip]) -> None:
+        self.rules = rules
+        told = [each.rule for each in rules]
+        self._pairs = {rule.pair for rule in told if isinstance(rule, HeaderRule)}
+        self._pointers = [rule for rule in told if isinstance(rule, PointerRule)]
+        self.reads_body = bool(self._pointers)
+        self.reads_headers = bool(self._pairs)
+
+    def matches(self, body: bytes, headers: Headers) -> bool:
+        for name, value in headers:
+            if (name.lower(), value) in self._pairs:
+                return True
+        document: object = _UNREAD
+        for rule in self._pointers:
+            if rule.may_match(body):
+                document = read(body) if document is _UNREAD else document
+                if rule.matches_document(document):
+                    return True
+        return False
+
+
+def _of_the_fresh(
+    reader: Reader,
+    number: Numbering,
+    policy: RetryPolicy,
+    clock: Callable[[], datetime],
+) -> Numbering:
+    """Give 0 to what has expired, or will within a second.
+
+    What was enqueued before `edge` may have; that is true for a second, so that it is
+    not for each message to ask what time it is in words.
+    """
     tells = reader.tells_age and type(reader).enqueued_at is not Reader.enqueued_at
     if reader.replays or not tells or policy.expire_after is None:
-        return None
+        return number
+    lifetime, enqueued_at = policy.expire_after, reader.enqueued_at
+    since = until = 0.0
+    edge, least = clock(), reader.number_at(clock())
 
-    def has_expired(message: Any) -> bool:
-        enqueued_at = reader.enqueued_at(message)
-        return enqueued_at is not None and policy.is_expired(enqueued_at, at=clock())
+    def look() -> None:
+        nonlocal since, until, edge, least
+        since = time()
+        until = since + 1.0
+        edge = _before(clock(), lifetime - 1.0)
+        least = reader.number_at(edge)
 
-    return has_expired
+    def number_by_number(message: Any) -> int:
+        if not since <= time() < until:
+            look()
+        found = number(message)
+        return found if found >= least else 0  # type: ignore[operator]
+
+    def number_by_age(message: Any) -> int:
+        began = enqueued_at(message)
+        if began is None:
+            return number(message)
+        if not since <= time() < until:
+            look()
+        return 0 if began <= edge else number(message)
+
+    return number_by_age if least is None else number_by_number
+
+
+def _before(moment: datetime, seconds: float) -> datetime:
+    try:
+        return moment - timedelta(seconds=seconds)
+    except OverflowError:  # longer than there are years
+        return datetime.min.replace(tzinfo=UTC)

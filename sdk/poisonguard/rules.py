@@ -22,8 +22,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 from poisonguard.contract import Invalid
@@ -49,10 +49,14 @@ class HeaderRule:
     header: str
     equals: str
 
+    @property
+    def pair(self) -> tuple[bytes, bytes]:
+        """The name in small letters, and the value, of a header that matches."""
+        return self.header.encode().lower(), _bytes(self.equals)
+
     def matches(self, *, body: bytes, headers: Headers) -> bool:  # noqa: ARG002
-        wanted = self.header.encode().lower()
-        value = _bytes(self.equals)
-        return any(n.lower() == wanted and v == value for n, v in headers)
+        name, value = self.pair
+        return any(n.lower() == name and v == value for n, v in headers)
 
     def to_wire(self) -> dict[str, object]:
         return {"header": self.header, "equals": self.equals}
@@ -64,13 +68,37 @@ class PointerRule:
 
     pointer: str
     equals: Scalar
+    _path: list[str] = field(init=False, repr=False, compare=False)
+    _needles: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        tokens = self.pointer.split("/")[1:]
+        path = [token.replace("~1", "/").replace("~0", "~") for token in tokens]
+        object.__setattr__(self, "_path", path)
+        object.__setattr__(self, "_needles", tuple(self._found_in_a_match()))
+
+    def _found_in_a_match(self) -> Iterator[bytes]:
+        """Give what a body holds byte for byte that matches, if it holds no escape."""
+        if isinstance(self.equals, str):
+            yield _bytes(self.equals)
+        name = self._path[-1:]
+        if name and not _INDEX.fullmatch(name[0]):
+            yield _bytes(name[0])
+
+    def may_match(self, body: bytes) -> bool:
+        """Tell at a glance whether it is worth reading the body."""
+        for needle in self._needles:
+            if needle not in body:
+                # Only an escape writes text otherwise, and only UTF-16 and 32 hold NUL.
+                return b"\\" in body or b"\0" in body
+        return True
 
     def matches(self, *, body: bytes, headers: Headers = ()) -> bool:  # noqa: ARG002
         return self.matches_document(read(body))
 
     def matches_document(self, document: object) -> bool:
         """Judge a body that `read` has read, so that many rules read it once."""
-        return _equal(_pointed_at(document, self.pointer), self.equals)
+        return _equal(_pointed_at(document, self._path), self.equals)
 
     def to_wire(self) -> dict[str, object]:
         return {"pointer": self.pointer, "equals": self.equals}
@@ -112,23 +140,45 @@ class _Number(str):
     __slots__ = ()
 
 
+# Made once: that takes longer than to read a message.
+_usual = json.JSONDecoder(parse_constant=lambda _: _NOWHERE)
+_scan = _usual.scan_once  # type: ignore[attr-defined] # typeshed leaves it out
+_digits = json.JSONDecoder(
+    parse_int=_Number, parse_float=_Number, parse_constant=lambda _: _NOWHERE
+)
+_BLANKS = " \t\n\r"
+
+
 def read(body: bytes) -> object:
     """Read a body for `matches_document`; what is no JSON is a document of its own."""
     try:
-        return json.loads(
-            body,
-            parse_int=_Number,
-            parse_float=_Number,
-            parse_constant=lambda _: _NOWHERE,
-        )
+        text = body.decode(_encoding(body), "surrogatepass").strip(_BLANKS)
+        return _document(text)
     except (ValueError, RecursionError):
         return _NOWHERE
 
 
-def _pointed_at(document: object, pointer: str) -> object:
+def _encoding(body: bytes) -> str:
+    # Most are objects or arrays, and these two bytes tell UTF-8 from the others.
+    is_usual = body[:1] in b"{[" and body[1:2] != b"\0"
+    return "utf-8" if is_usual else json.detect_encoding(body)
+
+
+def _document(text: str) -> object:
+    try:
+        document, end = _scan(text, 0)
+    except StopIteration:
+        return _NOWHERE
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # a number has more digits than Python reads
+        return _digits.decode(text)
+    return document if end == len(text) else _NOWHERE
+
+
+def _pointed_at(document: object, path: list[str]) -> object:
     found = document
-    for token in pointer.split("/")[1:]:
-        name = token.replace("~1", "/").replace("~0", "~")
+    for name in path:
         if isinstance(found, dict):
             found = found.get(name, _NOWHERE)
         elif isinstance(found, list):
@@ -148,12 +198,16 @@ def _element(array: list[object], name: str) -> object:
 
 def _equal(found: object, wanted: Scalar) -> bool:
     if isinstance(found, _Number):
-        is_number = isinstance(wanted, int | float) and not isinstance(wanted, bool)
-        return is_number and _value(found) == wanted
+        return _is_number(wanted) and _value(found) == wanted
     if isinstance(wanted, str):
         return isinstance(found, str) and found == wanted
-    # A found number was a `_Number`: what is left equal is true, false or null itself.
+    if _is_number(wanted):
+        return _is_number(found) and found == wanted
     return found is wanted
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _value(digits: str) -> int | float | None:

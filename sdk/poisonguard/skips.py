@@ -437,9 +437,15 @@ class SkipList:
 
     def _exchange(self, kind: MatcherKind, fresh: dict[Key, _Ref | list[_Ref]]) -> None:
         refs = self.refs[kind]
-        refs.update(fresh)
         if kind is MatcherKind.BOOKMARK:
-            self.skipped.update(cast(Iterable[str], fresh))
+            marks = cast(Iterable[str], fresh)
+            # To be updated with all at once, it would make room for twice as many.
+            self.skipped.update(marks if not refs else self._new(marks))
+        if refs:
+            for key, ref in fresh.items():
+                refs[key] = ref
+        else:
+            refs.update(fresh)
         if kind is MatcherKind.RULE:
             for key in fresh:
                 self._show(kind, key)
@@ -447,6 +453,9 @@ class SkipList:
             for key in refs.keys() - fresh.keys():
                 self._hide(kind, key)
         self._judge_kinds()
+
+    def _new(self, marks: Iterable[str]) -> Iterator[str]:
+        return (mark for mark in marks if mark not in self.skipped)
 
     def _tell_of_changes(self, before: SkipTable, loose: Mapping[int, Skip]) -> None:
         """Count and log how the table differs from what was in force."""

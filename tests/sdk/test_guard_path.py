@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 import pytest
+from pika.spec import Basic, BasicProperties
 
-from poisonguard import Outcome, Stopping
+from poisonguard import Outcome, RetryPolicy, Stopping, fast
 from poisonguard.contract import MatcherKind, Skip
 from poisonguard.readers import Reader
+from poisonguard.readers.pika import PikaReader
 from poisonguard.readers.plain import PlainReader
+from poisonguard.readers.redis_streams import RedisStreamsReader
+from poisonguard.skips import SkipList
 from tests.sdk.guarded import REDRIVE, Handler, guarding, message
 from tests.sdk.server import Server
 from tests.sdk.test_guard_shapes import unstarted
@@ -102,3 +109,173 @@ def test_one_message_in_so_many_is_timed(server: Server) -> None:
     ]
     assert sum(samples) == 3
     assert server.totals()["handled"] == 129
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        (b"1763640000000-0", {b"body": b"{}"}),
+        ("1763640000000-7", {"body": "{}"}),
+        (b"1763640000000", {}),
+        (b"7-0", {b"body": b"{}"}),
+        ("7-0", {}),
+        (b"5-1048575", {}),
+        (b"5-1048576", {}),
+        (b"99999999999999999999-0", {}),
+        (b"5-0", {b"x-poisonweb-redrive": REDRIVE.encode()}),
+        (b"5-0", {"x-poisonweb-redrive": REDRIVE}),
+        (b"5-0", [(b"body", b"{}")]),
+        (b"5-0", [(b"x-poisonweb-redrive", REDRIVE.encode())]),
+        (b"5-0", []),
+    ],
+)
+def test_what_numbers_stream_entries_fast_agrees_with_the_slow_way(entry: Any) -> None:
+    reader = RedisStreamsReader()
+
+    fast, slow = reader.numbering({"7-0"}), Reader.numbering(reader, {"7-0"})
+
+    assert fast(entry) == slow(entry)
+
+
+@pytest.mark.parametrize("message_id", ["m-1", "é", "skipped", "", None])
+@pytest.mark.parametrize(
+    "headers", [None, {}, {"tenant": "eu"}, {"x-poisonweb-redrive": REDRIVE}]
+)
+def test_what_numbers_deliveries_fast_agrees_with_the_slow_way(
+    message_id: Any, headers: Any
+) -> None:
+    reader, skipped = PikaReader(), {"skipped"}
+    properties = BasicProperties(message_id=message_id, headers=headers)
+    delivery = (Basic.Deliver(consumer_tag="c", delivery_tag=3), properties, b"{}")
+
+    fast, slow = reader.numbering(skipped), Reader.numbering(reader, skipped)
+
+    assert fast(delivery) == slow(delivery)
+
+
+WEEK = timedelta(days=7)
+
+
+@pytest.mark.parametrize(
+    ("reader", "entry"),
+    [
+        (
+            RedisStreamsReader(),
+            lambda at: (f"{int(at.timestamp() * 1000)}-9".encode(), {}),
+        ),
+        (
+            PlainReader(seq="seq", enqueued_at="at"),
+            lambda at: {"bookmark": "b", "seq": 6, "at": at},
+        ),
+        (
+            PlainReader(enqueued_at="at"),
+            lambda at: {"bookmark": "b", "at": at.timestamp()},
+        ),
+    ],
+)
+def test_what_has_expired_or_will_in_a_second_is_looked_at_closer(
+    reader: Reader,
+    entry: Callable[[datetime], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [NOON]
+    number = fast.numbering(
+        reader=reader,
+        skips=listing(),
+        policy=RetryPolicy(expire_after=WEEK.total_seconds()),
+        clock=lambda: now[0],
+    )
+    young, old = NOON - WEEK + timedelta(seconds=2), NOON - WEEK
+
+    seen = [bool(number(entry(at))) for at in (NOON, young, old)]
+    now[0] += timedelta(seconds=2)
+    # It asks for the time once a second, by the clock of this machine.
+    monkeypatch.setattr(fast, "time", lambda: time.time() + 2)
+
+    assert seen == [True, True, False]
+    assert not number(entry(young))
+    assert number(entry(NOON))
+
+
+@pytest.mark.parametrize("expire_after", [0.5, 1e9, 1e15, None])
+def test_any_lifetime_can_be_looked_at(expire_after: float | None) -> None:
+    number = fast.numbering(
+        reader=PlainReader(seq="seq", enqueued_at="at"),
+        skips=listing(),
+        policy=RetryPolicy(expire_after=expire_after),
+        clock=lambda: NOON,
+    )
+    told = {"bookmark": "b", "seq": 6, "at": NOON}
+
+    assert number(told) == (0 if expire_after == 0.5 else 7)
+    assert number({"bookmark": "b", "seq": 6}) == 7
+
+
+def listing(*skips: Skip) -> SkipList:
+    mine = SkipList(
+        topic="orders",
+        consumer_group="billing",
+        handler_version=None,
+        tell_applied=lambda *_: None,
+    )
+    mine.load(skips, now=NOON)
+    return mine
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("body_digest", sha256(b'{"a": 1}').hexdigest()),
+        ("message_id", "m-2"),
+        ("rule", '{"equals":1,"pointer":"/a"}'),
+        ("rule", '{"equals":"eu","header":"Tenant"}'),
+    ],
+)
+def test_only_what_a_skip_is_for_leaves_the_healthy_path(kind: str, value: str) -> None:
+    skip = Skip(topic="orders", kind=MatcherKind(kind), value=value, id=1)
+    number = fast.numbering(
+        reader=PlainReader(seq="seq"),
+        skips=listing(skip),
+        policy=RetryPolicy(),
+        clock=lambda: NOON,
+    )
+    meant = {
+        "bookmark": "b",
+        "seq": 6,
+        "message_id": "m-2",
+        "headers": {"tenant": "eu"},
+        "body": b'{"a": 1}',
+    }
+    other = {
+        "bookmark": "b",
+        "seq": 6,
+        "message_id": "m-3",
+        "headers": {"tenant": "us"},
+        "body": b'{"a": 2}',
+    }
+
+    assert number(meant) == 0
+    assert number(other) == 7
+    assert number({**meant, "body": bytearray(b'{"a": 1}')}) == 0
+
+
+def test_a_rule_that_comes_later_is_heeded_as_well() -> None:
+    skips = listing(
+        Skip(topic="orders", kind=MatcherKind.BODY_DIGEST, value="ab" * 32, id=1)
+    )
+    number = fast.numbering(
+        reader=PlainReader(seq="seq"),
+        skips=skips,
+        policy=RetryPolicy(),
+        clock=lambda: NOON,
+    )
+    told = {"bookmark": "b", "seq": 6, "body": b'{"a": 1}'}
+    seen = [number(told)]
+
+    value = '{"equals":1,"pointer":"/a"}'
+    rule = Skip(topic="orders", kind=MatcherKind.RULE, value=value, id=2)
+    skips.put(rule, now=NOON)
+    seen.append(number(told))
+    skips.remove(2, because="removed")
+
+    assert [*seen, number(told)] == [7, 0, 7]

@@ -220,3 +220,44 @@ def test_judging_never_raises_and_finds_what_is_there(
     assert pointer("/here", equals).matches(body=body)
     pointer("/beside/0/a", equals).matches(body=body)
     assert pointer("/here", equals).matches(body=broken) in {True, False}
+
+
+@given(value=VALUES, equals=SCALARS, data=st.data())
+def test_at_a_glance_no_match_is_missed(
+    value: object, equals: rules.Scalar, data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(["here", "é", "0", "", "a/b", 'q"', "\ud800"]))
+    is_ascii, encoding = data.draw(
+        st.sampled_from([(True, "utf-8"), (False, "utf-8"), (True, "utf-16-le")])
+    )
+    document = data.draw(st.sampled_from([{name: equals}, [equals], equals, value]))
+    text = json.dumps(document, ensure_ascii=is_ascii)
+    body = text.encode(encoding, "surrogatepass")
+    escaped = name.replace("~", "~0").replace("/", "~1")
+
+    for where in (f"/{escaped}", "/0", ""):
+        rule = pointer(where, equals)
+        if rule.matches(body=body):
+            assert rule.may_match(body)
+
+
+def test_a_glance_spares_reading_what_does_not_match() -> None:
+    body = b'{"order": {"id": 12, "state": "shipped"}}'
+
+    assert not pointer("/order/state", "lost").may_match(body)
+    assert not pointer("/order/number", 12).may_match(body)
+    assert pointer("/order/number", 12).may_match(body + b"\\")
+    assert pointer("/order/id", 13).may_match(body)
+
+
+@pytest.mark.parametrize("digits", [10, 1_000, 5_000])
+def test_a_number_of_many_digits_hides_nothing_beside_it(digits: int) -> None:
+    number = "7" * digits
+    body = f' {{"n": {number}, "here": 1.0, "true": true}}\n'.encode()
+
+    assert pointer("/here", 1).matches(body=body)
+    assert not pointer("/true", 1).matches(body=body)
+    assert pointer("/true", True).matches(body=body)
+    if digits < rules.MOST_DIGITS:
+        assert pointer("/n", int(number)).matches(body=body)
+        assert not pointer("/n", int(number) + 1).matches(body=body)

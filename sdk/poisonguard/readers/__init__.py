@@ -73,6 +73,14 @@ class Reader(ABC):
         """
         return number_of(message_id or bookmark)
 
+    def number_at(self, moment: datetime) -> int | None:
+        """Return the least number of a message that was enqueued after this moment.
+
+        None where its number does not tell when a message was enqueued; where it does,
+        `enqueued_at` is not asked for each message.
+        """
+        return None
+
     def glance(self, message: Any) -> Glance:
         """Return all that is asked of an ordinary message."""
         redriven = self.redrive(message) is not None

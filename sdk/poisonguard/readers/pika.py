@@ -8,9 +8,11 @@ of crashes equal bodies count as one message.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Container
 from datetime import datetime
 from typing import Any
 
+from poisonguard.contract import REDRIVE_HEADER
 from poisonguard.readers import Headers, Reader, amqp, number_of
 
 # pika's Basic.Deliver or Basic.GetOk, BasicProperties, and the body
@@ -19,6 +21,21 @@ Delivery = tuple[Any, Any, bytes]
 
 class PikaReader(Reader):
     """Reads the arguments of pika's callback behind the channel."""
+
+    def numbering(self, skipped: Container[str]) -> Callable[[Delivery], int]:
+        slowly, from_bytes = super().numbering(skipped), int.from_bytes
+
+        def number(message: Delivery) -> int:
+            properties = message[1]
+            bookmark, headers = properties.message_id, properties.headers
+            if type(bookmark) is not str or not bookmark:
+                return slowly(message)
+            if bookmark in skipped or (headers and REDRIVE_HEADER in headers):
+                return 0
+            # As `number_of` does, but for a call; what has no UTF-8 is read slowly.
+            return hash(from_bytes(bookmark.encode(), "big")) + 1
+
+        return number
 
     def bookmark(self, message: Delivery) -> str:
         method, properties, body = message

@@ -99,6 +99,8 @@ class PlainReader(Reader):
 
     def enqueued_at(self, message: Mapping[str, Any]) -> datetime | None:
         value = message.get(self._enqueued_at) if self._enqueued_at else None
+        if type(value) is datetime:  # asked of each message: first what is usual
+            return value
         if isinstance(value, int | float):
             return datetime.fromtimestamp(value, UTC)
         return value
