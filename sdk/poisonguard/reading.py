@@ -86,7 +86,8 @@ class Reading:
     @cached_property
     def redrive(self) -> str | None:
         value: str | None = self._identifying("redrive", str | None)
-        return value
+        # None of ours is so long, and the server takes no report with a longer one.
+        return value if value and len(value) <= TEXT_LIMIT else None
 
     @cached_property
     def body(self) -> bytes:

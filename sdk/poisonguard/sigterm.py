@@ -41,7 +41,10 @@ class Sigterm:
     def leave(self, tell: Callable[[], None]) -> None:
         """Call it no more; the last who leaves leaves the handlers as they were."""
         self._listeners.pop(tell, None)
-        if self._listeners or not _is_main():
+        if self._listeners:
+            return
+        self._times = 0
+        if not _is_main():
             return
         handler = signal.getsignal(signal.SIGTERM)
         if isinstance(handler, _Handler):

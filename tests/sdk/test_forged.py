@@ -157,15 +157,16 @@ def test_what_is_told_beside_is_told_again_until_it_is_taken(
     server.forged = dict.fromkeys(paths, answer)
     reporter = Reporter(Client([server.url], KEY))
     reporter.confirm(confirmation("redrive.1"))
+    skip = server.add_skip(kind="bookmark", value="b-1")["id"]
     reporter.applied.count(
-        skip=1, consumer_group="billing", client_name="billing-1", times=3
+        skip=skip, consumer_group="billing", client_name="billing-1", times=3
     )
     assert not reporter.flush(0.5)
 
     server.forged.clear()
 
     server.until(lambda: reporter.flush(1))
-    server.until(lambda: server.confirmations and server.applied[1] == 3)
+    server.until(lambda: server.confirmations and server.applied[skip] == 3)
     reporter.close(1)
 
 

@@ -154,3 +154,20 @@ def test_a_guard_may_be_told_of_the_stop_before_it_starts(server: Server) -> Non
         state = guard.health()["state"]
 
     assert state == "stopping"
+
+
+def test_sigterm_is_heard_however_many_have_come_and_gone(heard: list[str]) -> None:
+    sigterm = Sigterm()
+
+    def tell() -> None:
+        heard.append("a")
+
+    for _ in range(MOST_TIMES + 1):
+        sigterm.join(tell)
+        sigterm.leave(tell)
+    signal.signal(signal.SIGTERM, lambda *_: heard.append("application"))
+    sigterm.join(tell)
+
+    signal.raise_signal(signal.SIGTERM)
+
+    assert heard == ["a", "application"]

@@ -19,7 +19,8 @@ from poisonguard.contract import MatcherKind, Skip, parse_skip
 from poisonguard.errors import Away
 from poisonguard.feed import _read_json, _read_lines
 from poisonguard.skips import Doubt, SkipList
-from tests.sdk.server import KEY, Json, Server, lines_of
+from poisonguard.testing.web import lines_of
+from tests.sdk.server import KEY, Json, Server
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -352,7 +353,7 @@ def test_what_is_too_large_or_broken_is_no_answer(
     sent = body if limit == "no gzip" else gzip.compress(body)
     if limit == "cut":
         sent = sent[:-20] + b"\0" * 20
-    monkeypatch.setattr("tests.sdk.server.gzip.compress", lambda _: sent)
+    monkeypatch.setattr("poisonguard.testing.web.gzip.compress", lambda _: sent)
     if limit == "MOST_INFLATED":
         monkeypatch.setattr(http, "MOST_INFLATED", 1_000)
     client = Client([server.url], KEY)
