@@ -169,6 +169,39 @@ def test_without_a_message_id_copies_are_not_known_and_that_is_said_once(
     assert "cannot be known: 3." in str(health["warnings"])
 
 
+def test_by_bookmark_what_has_no_id_is_known_when_it_is_handed_out_again(
+    server: Server,
+) -> None:
+    handler = Handler()
+    told = [
+        message("b-1"),
+        message("b-1"),
+        message("b-2"),
+        redriven("b-2"),
+        message("b-3", message_id="b-1"),
+        message("b-4", message_id="b-1"),
+    ]
+
+    with deduping(server, dedupe=MemoryWindow(by_bookmark=True)) as guard:
+        outcomes = [guard.handle(each, handler) for each in told]
+
+    assert outcomes == [HANDLED, SKIPPED, HANDLED, HANDLED, HANDLED, SKIPPED]
+
+
+def test_by_bookmark_what_has_no_identity_is_not_known(server: Server) -> None:
+    class Reader(PlainReader):
+        def has_identity(self, message: Any) -> bool:
+            return False
+
+    window = MemoryWindow(by_bookmark=True)
+    with deduping(server, reader=Reader(), dedupe=window) as guard:
+        outcomes = [guard.handle(message(), Handler()) for _ in range(2)]
+        known = facts(guard)
+
+    assert outcomes == [HANDLED, HANDLED]
+    assert known["without_id"] == 2
+
+
 def refuse(_: object) -> str:
     raise LookupError
 
@@ -180,8 +213,9 @@ def refuse(_: object) -> str:
         ("redrive", refuse),
         ("message_id", lambda _: 7),
         ("message_id", lambda _: b"m-1"),
+        ("redrive", lambda _: b"r-1"),
     ],
-    ids=["no id", "no redrive", "a number", "bytes"],
+    ids=["no id", "no redrive", "a number", "bytes", "a redrive of bytes"],
 )
 def test_what_a_reader_cannot_tell_makes_no_message_a_copy(
     server: Server, method: str, tell: Callable[[object], object]

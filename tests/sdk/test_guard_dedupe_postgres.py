@@ -144,6 +144,21 @@ def test_groups_topics_and_redrives_are_told_apart(server: Server, dsn: str) -> 
     assert sum("/confirmations" in path for _, path, _ in server.requests) == 2
 
 
+def test_without_an_id_a_message_is_handled_in_a_transaction_as_well(
+    server: Server, dsn: str
+) -> None:
+    window = connecting(dsn)
+    handler = Adding(window, OSError("once"))
+
+    with guarding(server, dedupe=window) as guard:
+        outcomes = [guard.handle(message(message_id=None), handler) for _ in range(2)]
+        health = guard.health()
+
+    assert outcomes == [HANDLED, HANDLED]
+    assert (len(effects(dsn)), marks(dsn)) == (2, 0)
+    assert health["dedupe"] == {"duplicates": 0, "without_id": 3}
+
+
 def test_what_fails_leaves_neither_effect_nor_mark(server: Server, dsn: str) -> None:
     window = connecting(dsn)
     handler = Adding(window, OSError("once"), None, ValueError(), ValueError())
@@ -377,9 +392,11 @@ def test_a_commit_that_is_refused_is_the_messages_failure(
     assert report["exception"]["type"].endswith("UniqueViolation")
 
 
-def refused(server: Server, window: PostgresWindow, handler: Any) -> list[Outcome]:
+def refused(
+    server: Server, window: PostgresWindow, handler: Any, message_id: str = "m-{}"
+) -> list[Outcome]:
     with guarding(server, dedupe=window, hold_for=0.01) as guard:
-        told = [message(f"b-{n}", message_id=f"m-{n}") for n in (1, 2)]
+        told = [message(f"b-{n}", message_id=message_id.format(n)) for n in (1, 2)]
         return [guard.handle(each, handler) for each in told]
 
 
@@ -398,9 +415,13 @@ def test_where_no_mark_can_be_made_messages_are_released_uncharged(
     policy = RetryPolicy(max_attempts=1)
 
     with guarding(server, dedupe=window, hold_for=0.01, policy=policy) as guard:
-        outcomes = [guard.handle(copies("b-1")[0], handler) for _ in range(10)]
+        outcomes = [guard.handle(copies("b-1")[0], handler) for _ in range(9)]
+        away = str(guard.health()["warnings"])
+        outcomes.append(guard.handle(copies("b-1")[0], handler))
+        back = str(guard.health()["warnings"])
 
     assert outcomes == [RELEASE] * 9 + [HANDLED]
+    assert ("be marked" in away, "be marked" in back) == (True, False)
     assert server.failures == {}
     assert "cannot be told: OperationalError: away" in caplog.text
 
@@ -479,13 +500,14 @@ def test_a_transaction_of_psycopg_within_another_is_refused_at_once(
     assert "say nested=True and commit before you settle" in caplog.text
 
 
+@pytest.mark.parametrize("message_id", ["m-{}", ""])
 def test_a_transaction_that_stays_open_is_refused_at_the_next_message(
-    server: Server, dsn: str, caplog: pytest.LogCaptureFixture
+    server: Server, dsn: str, caplog: pytest.LogCaptureFixture, message_id: str
 ) -> None:
     connection = psycopg.connect(dsn)
     window = PostgresWindow(lambda: nullcontext(connection))
     handler = Adding(window)
-    outcomes = refused(server, window, handler)
+    outcomes = refused(server, window, handler, message_id=message_id)
     connection.close()
 
     assert (outcomes, handler.seen) == ([HANDLED, RELEASE], ["b-1"])

@@ -23,11 +23,14 @@ MESSAGES_LIMIT = 10_000_000
 class MemoryWindow(Window):
     """Knows the last `messages` that were handled, each for `age` seconds.
 
-    What was handled by another process, or before this one began, is not known.
+    What was handled by another process, or before this one began, is not known. With
+    `by_bookmark` a message without an id is known by its bookmark: for topics that
+    give no bookmark twice.
     """
 
     messages: int = 100_000
     age: float = 3_600.0
+    by_bookmark: bool = False
 
     def __post_init__(self) -> None:
         number, age = self.messages, self.age
@@ -64,7 +67,7 @@ class MemoryOnce(Once):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(reader)
+        super().__init__(reader, by_bookmark=window.by_bookmark)
         self._window = window
         self._clock = clock
         self._ends: dict[bytes, float] = {}  # of what was handled, the oldest first

@@ -54,11 +54,13 @@ class Window(ABC):
 class Once(ABC):
     """Runs the handlers of one guard, one copy of a message at a time.
 
-    Any thread and task may call. A message without an id is run each time.
+    Any thread and task may call. A message that cannot be told from its copies is run
+    each time.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, *, by_bookmark: bool) -> None:
         self._reader = reader
+        self._by_bookmark = by_bookmark
         self.begin_in_child()
 
     def begin_in_child(self) -> None:
@@ -110,10 +112,29 @@ class Once(ABC):
 
     def _key(self, message: Any) -> bytes | None:
         """Tell which copies are of one message; None where that cannot be told."""
-        key = _key_of(self._reader, message)
+        try:
+            key = self._read_key(message)
+        except Exception:  # noqa: BLE001 - whatever a reader raises
+            key = None
         if key is None:
             self._note_missing_id()
         return key
+
+    def _read_key(self, message: Any) -> bytes | None:
+        reader = self._reader
+        name, kind = reader.message_id(message), b""
+        if not name and self._by_bookmark and reader.has_identity(message):
+            name, kind = reader.bookmark(message), b"bookmark"
+        if not name or not isinstance(name, str):
+            return None
+        redrive = reader.redrive(message)
+        sent_by = redrive_id_of(redrive) if redrive is not None else None
+        return blake2b(
+            name.encode("utf-8", "surrogatepass"),
+            digest_size=KEY_SIZE,
+            key=(sent_by or "").encode(),
+            person=kind,
+        ).digest()
 
     def _note_missing_id(self) -> None:
         with self._lock:
@@ -128,8 +149,11 @@ class Once(ABC):
         return Copy()
 
     @contextmanager
-    def _claim(self, key: bytes) -> Iterator[None]:
+    def _claim(self, key: bytes | None) -> Iterator[None]:
         """Let no other copy run in this process meanwhile."""
+        if key is None:
+            yield
+            return
         with self._lock:
             if key in self._running:
                 raise Busy
@@ -139,18 +163,3 @@ class Once(ABC):
         finally:
             with self._lock:
                 self._running.discard(key)
-
-
-def _key_of(reader: Reader, message: Any) -> bytes | None:
-    try:
-        message_id, redrive = reader.message_id(message), reader.redrive(message)
-    except Exception:  # noqa: BLE001 - whatever a reader raises
-        return None
-    # A bookmark is no substitute: where a topic begins anew, so do its bookmarks.
-    if not message_id or not isinstance(message_id, str):
-        return None
-    text = message_id.encode("utf-8", "surrogatepass")
-    if redrive is None:
-        return blake2b(text, digest_size=KEY_SIZE).digest()
-    sent_by = (redrive_id_of(redrive) or "").encode()
-    return blake2b(text, digest_size=KEY_SIZE, key=sent_by).digest()

@@ -40,6 +40,8 @@ mark AS (
 )
 SELECT is_ours, (SELECT transaction FROM mark) FROM turn
 """
+# A message without an id is handled in a transaction, too.
+UNMARKED = "SELECT TRUE, txid_current()"
 FORGET = """
 DELETE FROM poisonguard_marks WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM poisonguard_marks
@@ -65,7 +67,8 @@ class PostgresWindow(Window):
     block ends, and rolls it back where that raises. What it gives is `connection` in
     the handler; where it gives nothing, as Django's `atomic`, pass the connection. For
     `async def` handlers it is an asynchronous one. With `nested` the transaction may be
-    part of a larger one, which the caller commits before it settles the message.
+    part of a larger one, which the caller commits before it settles the message. For
+    `by_bookmark` see `MemoryWindow`.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class PostgresWindow(Window):
         *,
         connection: Any = None,
         nested: bool = False,
+        by_bookmark: bool = False,
     ) -> None:
         if not callable(begin):
             raise Misconfigured(
@@ -82,6 +86,7 @@ class PostgresWindow(Window):
             )
         self.begin = begin
         self.nested = nested
+        self.by_bookmark = by_bookmark
         self._ambient = connection
         self._current: ContextVar[Any] = ContextVar("connection", default=None)
         self.is_used = connection is not None
@@ -93,7 +98,7 @@ class PostgresWindow(Window):
         if connection is None:
             raise Misconfigured(
                 "PostgresWindow: there is a connection only in a handler, on its own"
-                " thread and in its tasks, for a message with an id."
+                " thread and in its tasks."
             )
         self.is_used = True
         return connection
@@ -164,11 +169,11 @@ class PostgresOnce(Once):
     def __init__(
         self, reader: Reader, window: PostgresWindow, *, topic: str, consumer_group: str
     ) -> None:
-        super().__init__(reader)
+        super().__init__(reader, by_bookmark=window.by_bookmark)
         self._window = window
         self._names = (consumer_group, topic)
         self._turns = blake2b(repr(self._names).encode(), digest_size=8)
-        self._number = 0
+        self._trouble: list[str] = []
 
     def begin_in_child(self) -> None:
         super().begin_in_child()
@@ -176,19 +181,16 @@ class PostgresOnce(Once):
 
     @property
     def warnings(self) -> list[str]:
-        if self._window.is_used or not self._transactions:
-            return super().warnings
-        return [
-            *super().warnings,
-            "No handler has asked for the connection of its PostgresWindow: what it"
-            " does elsewhere is done again after a crash. Use window.connection.",
-        ]
+        warnings = [*super().warnings, *self._trouble]
+        if self._transactions and not self._window.is_used:
+            warnings.append(
+                "No handler has asked for the connection of its PostgresWindow: what it"
+                " does elsewhere is done again after a crash. Use window.connection."
+            )
+        return warnings
 
     def run(self, handler: Callable[[Any], object], message: Any) -> None:
         key = self._key(message)
-        if key is None:
-            handler(message)
-            return
         with self._claim(key), self._judging() as attempt:
             manager = self._window.begin()
             if not hasattr(manager, "__enter__"):
@@ -197,7 +199,7 @@ class PostgresOnce(Once):
                 connection = self._window.reach(given)
                 cursor = _cursor(connection)
                 attempt.begin(cursor)
-                cursor.execute(MARK, self._mark(key))
+                cursor.execute(*self._mark(key))
                 attempt.mark(cursor.fetchone())
                 with self._window.lend(connection):
                     handler(message)
@@ -206,9 +208,6 @@ class PostgresOnce(Once):
 
     async def run_async(self, handler: AsyncHandler, message: Any) -> None:
         key = self._key(message)
-        if key is None:
-            await handler(message)
-            return
         with self._claim(key), self._judging() as attempt:
             manager = self._window.begin()
             if not hasattr(manager, "__aenter__"):
@@ -217,36 +216,44 @@ class PostgresOnce(Once):
                 connection = self._window.reach(given)
                 cursor = _cursor(connection)
                 attempt.begin(cursor)
-                await cursor.execute(MARK, self._mark(key))
+                await cursor.execute(*self._mark(key))
                 attempt.mark(await cursor.fetchone())
                 with self._window.lend(connection):
                     await handler(message)
                 attempt.end()
                 await cursor.close()
 
-    def _mark(self, key: bytes) -> tuple[int, str, str, bytes]:
+    def _mark(self, key: bytes | None) -> tuple[str, tuple[object, ...]]:
+        if key is None:
+            return UNMARKED, ()
         turn = self._turns.copy()
         turn.update(key)
-        return int.from_bytes(turn.digest(), "big", signed=True), *self._names, key
+        place = int.from_bytes(turn.digest(), "big", signed=True)
+        return MARK, (place, *self._names, key)
 
     @contextmanager
-    def _judging(self) -> Iterator[_Attempt]:
+    def _judging(self) -> Iterator[_Progress]:
         """Tell what the window could not do from what the handler has failed at."""
-        attempt = _Attempt(self)
+        attempt = _Progress(self)
         try:
             yield attempt
         except Exception as error:
             if attempt.transaction is not None:
                 raise
-            raise Unmarked(_described(error)) from error
+            raise self._unmarked(_described(error)) from error
         if attempt.transaction is None:
-            raise Unmarked("begin() let an exception vanish that its block has raised")
+            raise self._unmarked("begin() let an exception of its block vanish")
         if not attempt.is_done:
             raise Misconfigured("The handler's transaction was rolled back on purpose.")
         self._committed(attempt.transaction)
 
+    def _unmarked(self, reason: str) -> Unmarked:
+        self._trouble = [f"Messages are released, for they cannot be marked: {reason}"]
+        return Unmarked(reason)
+
     def _committed(self, transaction: int) -> None:
         with self._lock:
+            self._trouble = []
             self._transactions[transaction] = None
             if len(self._transactions) > LAST_TRANSACTIONS:
                 self._transactions.popitem(last=False)
@@ -260,7 +267,7 @@ class PostgresOnce(Once):
         return self._copy()
 
 
-class _Attempt:
+class _Progress:
     """How far a transaction has come: its number is there once the mark is."""
 
     def __init__(self, once: PostgresOnce) -> None:
