@@ -568,6 +568,23 @@ def test_a_forked_child_waits_neither_for_a_lock_nor_for_a_copy_of_its_parents(
     assert os.waitstatus_to_exitcode(status) == 0
 
 
+def test_a_child_that_is_forked_while_another_thread_remembers_goes_on(
+    server: Server,
+) -> None:
+    with deduping(server, dedupe=MemoryWindow(messages=1)) as guard:
+        guard.handle(copies("b-1")[0], Handler())
+        once: Any = guard._running and guard._running.once
+        once._order.appendleft(b"not in the other yet")
+        child = os.fork()
+        if child == 0:
+            new = message("b-2", message_id="m-2")
+            outcomes = [guard.handle(new, Handler()) for _ in range(2)]
+            os._exit(0 if outcomes == [HANDLED, SKIPPED] else 1)
+        _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
 # What it is made with
 
 

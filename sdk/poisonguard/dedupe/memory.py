@@ -67,11 +67,15 @@ class MemoryOnce(Once):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(reader, by_bookmark=window.by_bookmark)
         self._window = window
         self._clock = clock
         self._ends: dict[bytes, float] = {}  # of what was handled, the oldest first
-        self._order: deque[bytes] = deque()
+        super().__init__(reader, by_bookmark=window.by_bookmark)
+
+    def begin_in_child(self) -> None:
+        super().begin_in_child()
+        # Anew: another thread may have been at work on both when the child was forked.
+        self._order = deque(self._ends)
 
     def run(self, handler: Callable[[Any], object], message: Any) -> None:
         key = self._key(message)
