@@ -6,10 +6,12 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +22,9 @@ from poisonguard import BreakerPolicy, Guard, Misconfigured, Outcome, RetryPolic
 from poisonguard.dedupe import MemoryWindow
 from poisonguard.dedupe.memory import MemoryOnce
 from poisonguard.dedupe.once import Copy
+from poisonguard.readers.pika import PikaReader
 from poisonguard.readers.plain import PlainReader
+from poisonguard.readers.redis_streams import RedisStreamsReader
 from tests.sdk.guarded import (
     REDRIVE,
     Failing,
@@ -186,6 +190,38 @@ def test_by_bookmark_what_has_no_id_is_known_when_it_is_handed_out_again(
         outcomes = [guard.handle(each, handler) for each in told]
 
     assert outcomes == [HANDLED, SKIPPED, HANDLED, HANDLED, HANDLED, SKIPPED]
+
+
+def test_an_entry_of_redis_that_is_claimed_again_is_known_by_its_bookmark(
+    server: Server,
+) -> None:
+    first = int(time.time() * 1_000)  # what is old expires
+    entries = [(f"{first + n}-0", {b"body": b"{}"}) for n in (0, 1, 0)]
+    options: dict[str, Any] = {
+        "reader": RedisStreamsReader(),
+        "dedupe": MemoryWindow(by_bookmark=True),
+    }
+
+    with deduping(server, **options) as guard:
+        outcomes = [guard.handle(entry, lambda _: None) for entry in entries]
+
+    assert outcomes == [HANDLED, HANDLED, SKIPPED]
+
+
+def test_messages_of_rabbitmq_are_known_by_their_message_id(server: Server) -> None:
+    told = [
+        (
+            SimpleNamespace(consumer_tag="c", delivery_tag=tag),
+            SimpleNamespace(message_id=message_id, headers=None, timestamp=None),
+            b"{}",
+        )
+        for tag, message_id in enumerate(["m-1", "m-2", "m-1", None, None], start=1)
+    ]
+
+    with deduping(server, reader=PikaReader()) as guard:
+        outcomes = [guard.handle(each, lambda _: None) for each in told]
+
+    assert outcomes == [HANDLED, HANDLED, SKIPPED, HANDLED, HANDLED]
 
 
 def test_by_bookmark_what_has_no_identity_is_not_known(server: Server) -> None:

@@ -20,6 +20,7 @@ import psycopg
 import pytest
 from django.db import connection as django_connection
 from django.db import transaction
+from psycopg import rows
 from psycopg_pool import ConnectionPool
 
 from poisonguard import Guard, Misconfigured, Outcome, RetryPolicy
@@ -525,6 +526,33 @@ def test_with_nested_a_batch_commits_at_once(server: Server, dsn: str) -> None:
 
     assert outcomes == [HANDLED, POISONED, HANDLED, SKIPPED]
     assert (before, effects(dsn)) == ([], ["m-1", "m-3"])
+
+
+@pytest.mark.parametrize(
+    "row_factory",
+    [rows.tuple_row, rows.dict_row, rows.namedtuple_row, rows.scalar_row],
+)
+def test_applications_have_their_rows_as_they_like(
+    server: Server, dsn: str, row_factory: Any
+) -> None:
+    window = PostgresWindow(lambda: psycopg.connect(dsn, row_factory=row_factory))
+    handler = Adding(window)
+
+    with guarding(server, dedupe=window) as guard:
+        outcomes = [guard.handle(each, handler) for each in copies("b-1", "b-2")]
+
+    assert (outcomes, effects(dsn)) == ([HANDLED, SKIPPED], ["m-1"])
+
+
+def test_rows_of_no_known_form_are_refused(
+    server: Server, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: Any = rows.kwargs_row(lambda **values: str(values))
+    window = PostgresWindow(lambda: psycopg.connect(dsn, row_factory=made))
+
+    assert refused(server, window, Adding(window)) == [RELEASE] * 2
+    assert "tuples or dictionaries" in caplog.text
+    assert marks(dsn) == 0
 
 
 @pytest.mark.parametrize("given", [None, object(), "a cursor"])

@@ -13,7 +13,7 @@ here. The table is made with the SQL that `schema()` returns.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -38,10 +38,12 @@ mark AS (
     SELECT %s::text, %s::text, %s::bytea FROM turn WHERE is_ours
     ON CONFLICT DO NOTHING RETURNING txid_current() AS transaction
 )
-SELECT is_ours, (SELECT transaction FROM mark) FROM turn
+SELECT CASE WHEN is_ours THEN coalesce((SELECT transaction FROM mark), -1) ELSE 0 END
+FROM turn
 """
+NOT_OURS, NOT_NEW = 0, -1  # in place of the number of the transaction
 # A message without an id is handled in a transaction, too.
-UNMARKED = "SELECT TRUE, txid_current()"
+UNMARKED = "SELECT txid_current()"
 FORGET = """
 DELETE FROM poisonguard_marks WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM poisonguard_marks
@@ -282,12 +284,12 @@ class _Progress:
         if _status(cursor) == IDLE and cursor.connection.autocommit:
             raise Misconfigured(_AUTOCOMMIT)
 
-    def mark(self, row: tuple[bool, int | None]) -> None:
+    def mark(self, row: object) -> None:
         """Heed what the database says: whose turn it is, and whether that is new."""
-        is_ours, transaction = row
-        if not is_ours:
+        transaction = _only(row)
+        if transaction == NOT_OURS:
             raise Busy
-        if transaction is None:
+        if transaction == NOT_NEW:
             raise self._once.copy()
         if self._once.is_open_still(transaction):
             raise Misconfigured(_NESTED)
@@ -313,6 +315,21 @@ def _cursor(connection: Any) -> Any:
     if not hasattr(connection, "cursor"):
         raise Misconfigured(_DRIVER)
     return connection.cursor()
+
+
+def _only(row: object) -> int:
+    """Return what a row holds, in whatever form the application has its rows."""
+    value = row
+    if isinstance(row, Mapping):
+        value = next(iter(row.values()))
+    elif isinstance(row, Sequence):
+        value = row[0]
+    if type(value) is not int:
+        raise Misconfigured(
+            f"PostgresWindow: a row comes as {row!r}: give connections whose rows are"
+            " tuples or dictionaries."
+        )
+    return value
 
 
 def _status(cursor: Any) -> int:
