@@ -9,12 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
@@ -25,20 +22,22 @@ from redis import Redis
 from apps.brokers.ports import Outbound, OutcomeKind
 from poisonguard.contract import REDRIVE_HEADER, FailureReport
 from poisonguard.testing import FakePoisonweb
-from tests.brokers.moto import REGION
 from tests.contracts.azure_queue_stage import AzureStage
 from tests.contracts.conftest import StageOf
+from tests.contracts.examples import (
+    BAD,
+    EXAMPLES,
+    GOOD,
+    LATER,
+    Example,
+    environ_of,
+    environ_of_boto3,
+)
 from tests.contracts.rabbitmq_stage import RabbitStage
 from tests.contracts.sqs_stage import SqsStage
 from tests.contracts.stages import RealStage
 
-ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "sdk/examples"
 LONGEST = 80  # lines of an example
-PATIENCE = 120.0
-GOOD = {"id": 1, "total": 5}
-LATER = {"id": 2, "total": 5}
-BAD = {"id": 13}  # without a total
 
 
 @pytest.fixture
@@ -47,55 +46,11 @@ def poisonweb() -> Iterator[FakePoisonweb]:
         yield poisonweb
 
 
-class Example:
-    """One consumer: a process that is started again, and what it has said."""
-
-    def __init__(self, command: list[str], environ: dict[str, str], log: Path) -> None:
-        self.command, self.environ, self.log = command, environ, log
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        with self.log.open("ab") as output:
-            process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, *self.command],
-                cwd=EXAMPLES,
-                env=self.environ,
-                stdout=output,
-                stderr=output,
-            )
-        try:
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            status = process.wait(PATIENCE)
-        assert status == 0, self.said
-
-    @property
-    def said(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def charged(self, order: dict[str, Any]) -> int:
-        return self.said.count(f"charged {order['total']} for order {order['id']}")
-
-    def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < deadline, self.said
-            time.sleep(0.05)
-
-
 @pytest.fixture
 def example_of(poisonweb: FakePoisonweb, tmp_path: Path) -> Callable[..., Example]:
     def make(topic: str, *command: str, **environ: str) -> Example:
-        common = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT / "sdk"),
-            "POISONGUARD_URL": poisonweb.url.replace("//", f"//{poisonweb.key}@"),
-            "POISONGUARD_TOPIC": topic,
-            "POISONGUARD_CONSUMER_GROUP": "billing",
-            "POISONGUARD_JOURNAL": str(tmp_path / "journal"),
-            "POISONGUARD_HOLD_FOR": "20",
-        }
+        url = poisonweb.url.replace("//", f"//{poisonweb.key}@")
+        common = environ_of(url, topic, tmp_path)
         return Example(list(command), {**common, **environ}, tmp_path / "log")
 
     return make
@@ -140,10 +95,7 @@ def test_the_consumer_of_sqs(
         stage.topic,
         "sqs_consumer.py",
         stage.url_of(stage.topic),
-        AWS_ENDPOINT_URL=stage.server.endpoint,
-        AWS_ACCESS_KEY_ID="test",
-        AWS_SECRET_ACCESS_KEY="test",
-        AWS_DEFAULT_REGION=REGION,
+        **environ_of_boto3(stage),
     )
     sent = stage.send(stage.topic, text(BAD).decode())
     stage.send(stage.topic, text(GOOD).decode())

@@ -1,0 +1,82 @@
+"""The consumers of `sdk/examples`, run as processes, with the folder they are in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.brokers.moto import REGION
+from tests.contracts.sqs_stage import SqsStage
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "sdk/examples"
+PATIENCE = 120.0
+GOOD = {"id": 1, "total": 5}
+LATER = {"id": 2, "total": 5}
+BAD = {"id": 13}  # without a total
+
+
+class Example:
+    """One consumer: a process that is started again, and what it has said."""
+
+    def __init__(self, command: list[str], environ: dict[str, str], log: Path) -> None:
+        self.command, self.environ, self.log = command, environ, log
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with self.log.open("ab") as output:
+            process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, *self.command],
+                cwd=EXAMPLES,
+                env=self.environ,
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            status = process.wait(PATIENCE)
+        assert status == 0, self.said
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def charged(self, order: dict[str, Any]) -> int:
+        return self.said.count(f"charged {order['total']} for order {order['id']}")
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.05)
+
+
+def environ_of(url: str, topic: str, folder: Path) -> dict[str, str]:
+    """Give what each example is told; the url bears the key."""
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT / "sdk"),
+        "POISONGUARD_URL": url,
+        "POISONGUARD_TOPIC": topic,
+        "POISONGUARD_CONSUMER_GROUP": "billing",
+        "POISONGUARD_JOURNAL": str(folder / "journal"),
+        "POISONGUARD_HOLD_FOR": "20",
+    }
+
+
+def environ_of_boto3(stage: SqsStage) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL": stage.server.endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": REGION,
+    }

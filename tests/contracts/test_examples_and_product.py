@@ -1,0 +1,101 @@
+"""What the product requeues, on real brokers, to consumers of `sdk/examples`.
+
+The web server is a process, and so is the consumer; the requeue is an operation.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+from uuid import uuid4
+
+import pytest
+
+from apps.core import clock
+from apps.poison.models import Poison
+from apps.team.rights import Principal
+from tests import reports
+from tests.acceptance.web import Web, api_key
+from tests.contracts.conftest import StageOf
+from tests.contracts.examples import (
+    BAD,
+    GOOD,
+    Example,
+    environ_of,
+    environ_of_boto3,
+)
+from tests.contracts.rabbitmq_stage import RabbitStage
+from tests.contracts.sqs_stage import SqsStage
+from tests.contracts.stages import RealStage
+from tests.contracts.test_life import carry_out, decide, registered
+from tests.reports import failure
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(scope="module")
+def web(django_db_setup: None) -> Iterator[Web]:
+    web = Web()
+    web.start()
+    yield web
+    web.stop(signal.SIGTERM)
+
+
+@pytest.fixture
+def consumer_of(web: Web, tmp_path: Path) -> Callable[..., Example]:
+    def make(*command: str, **environ: str) -> Example:
+        url = web.url.replace("//", f"//{api_key()}@")
+        common = environ_of(url, "orders", tmp_path)
+        return Example(list(command), {**common, **environ}, tmp_path / "log")
+
+    return make
+
+
+@pytest.mark.needs("moto")
+def test_what_is_requeued_on_sqs_is_known_again(
+    stage_of: StageOf, consumer_of: Callable[..., Example], operator: Principal
+) -> None:
+    stage = cast("SqsStage", stage_of("sqs"))
+    command = ("sqs_consumer.py", stage.url_of(stage.topic))
+
+    requeued_is_known(
+        stage, "sqs", consumer_of(*command, **environ_of_boto3(stage)), operator
+    )
+
+
+@pytest.mark.needs("rabbitmq")
+def test_what_is_requeued_on_rabbitmq_is_known_again(
+    stage_of: StageOf, consumer_of: Callable[..., Example], operator: Principal
+) -> None:
+    stage = cast("RabbitStage", stage_of("rabbitmq"))
+    stage.topic = f"orders-{uuid4().hex}"  # the client takes no name of any letters
+    stage.declare(stage.topic, "classic")
+    command = ("aio_pika_consumer.py", stage.topic)
+
+    requeued_is_known(
+        stage, "rabbitmq", consumer_of(*command, AMQP_URL=stage.server.url), operator
+    )
+
+
+def requeued_is_known(
+    stage: RealStage, kind: str, consumer: Example, operator: Principal
+) -> None:
+    """Requeue one that is handled now, and one that fails as before."""
+    registered(stage, kind, clock.now())
+    mended = failure(clock.now(), body=json.dumps(GOOD).encode())
+    reports.capture(clock.now(), mended)
+    stage.put(stage.topic, json.dumps(BAD).encode())
+    with consumer.running():
+        consumer.until(lambda: Poison.objects.count() == 2)
+        carry_out(decide(operator))
+        consumer.until(lambda: Poison.objects.filter(state="confirmed").exists())
+        consumer.until(lambda: Poison.objects.filter(recurrences=1).exists())
+        consumer.until(lambda: not stage.contents(stage.topic))
+
+    confirmed, again = Poison.objects.order_by("pk")
+    assert (confirmed.state, confirmed.redrives) == ("confirmed", 1)
+    assert (again.state, again.redrives, again.failures) == ("open", 1, 2)
+    assert consumer.charged(GOOD) == 1
