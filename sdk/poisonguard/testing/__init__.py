@@ -66,6 +66,11 @@ class FakePoisonweb:
         """Return where it listens: the same after it was away."""
         return self._double.url
 
+    @property
+    def listening(self) -> int:
+        """Count the guards that hear of changes of the skip list now."""
+        return self._double.streams
+
     # What it was told
 
     @property
