@@ -19,13 +19,15 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 
+from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.queue import QueueClient, QueueMessage
 
 from poisonguard import Guard, RetryPolicy
 from poisonguard.readers.azure_queue import AzureQueueReader
 
-HIDDEN = 30  # seconds for which a message is ours
+HIDDEN = 30  # seconds for which a message is ours: more than `charge` takes
 PAUSE = 1  # seconds between two looks into an empty queue
 
 log = logging.getLogger("orders")
@@ -39,7 +41,13 @@ def charge(message: QueueMessage) -> None:
 
 def consume(queue: QueueClient, stop: threading.Event) -> None:
     def hide(message: QueueMessage, seconds: float) -> None:
-        hidden = queue.update_message(message, visibility_timeout=math.ceil(seconds))
+        try:
+            hidden = queue.update_message(
+                message, visibility_timeout=math.ceil(seconds)
+            )
+        except ResourceNotFoundError:
+            log.warning("message %s is not ours any more", message.id)
+            return
         # The former receipt is void: to settle it later takes this one.
         message.pop_receipt = hidden.pop_receipt
 
@@ -56,7 +64,8 @@ def consume(queue: QueueClient, stop: threading.Event) -> None:
             if message is None:
                 stop.wait(PAUSE)
             elif guard.handle(message, charge).settles:
-                queue.delete_message(message)
+                with suppress(ResourceNotFoundError):  # it comes, or came, again
+                    queue.delete_message(message)
 
 
 if __name__ == "__main__":

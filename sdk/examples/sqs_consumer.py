@@ -24,7 +24,7 @@ import boto3
 from poisonguard import Guard, RetryPolicy
 from poisonguard.readers.sqs import ATTRIBUTES, SqsReader
 
-HIDDEN = 30  # seconds for which a message is ours
+HIDDEN = 30  # seconds for which a message is ours: more than `charge` takes
 PATIENCE = 1  # seconds that a poll waits; longer ones cost less and stop later
 
 log = logging.getLogger("orders")
@@ -39,11 +39,13 @@ def consume(url: str, stop: threading.Event) -> None:
     sqs = boto3.client("sqs")
 
     def hide(message: dict[str, Any], seconds: float) -> None:
-        sqs.change_message_visibility(
-            QueueUrl=url,
-            ReceiptHandle=message["ReceiptHandle"],
-            VisibilityTimeout=math.ceil(seconds),
-        )
+        receipt, timeout = message["ReceiptHandle"], math.ceil(seconds)
+        try:
+            sqs.change_message_visibility(
+                QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=timeout
+            )
+        except sqs.exceptions.ClientError as error:  # such as: not ours any more
+            log.warning("message %s: %s", message["MessageId"], error)
 
     guard = Guard(
         reader=SqsReader(),

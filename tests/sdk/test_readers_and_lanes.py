@@ -26,7 +26,7 @@ from apps.brokers.adapters.azure_text import Encoding
 from apps.brokers.adapters.sqs_messages import entry, stored
 from apps.brokers.ports import Outbound
 from poisonguard.errors import Misconfigured
-from poisonguard.readers import amqp
+from poisonguard.readers import Reader, amqp
 from poisonguard.readers.aio_pika import AioPikaReader
 from poisonguard.readers.azure_queue import AzureQueueReader
 from poisonguard.readers.celery import CeleryReader, TaskMessage
@@ -35,6 +35,10 @@ from poisonguard.readers.sqs import SqsReader
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 REDRIVE = "123e4567-e89b-12d3-a456-426614174000.0a1b"
+MARK = "x-poisonweb-redrive"
+MARKED = Outbound(
+    topic="orders", body=b"x", headers=((MARK.encode(), REDRIVE.encode()),)
+)
 
 # AMQP
 
@@ -282,6 +286,29 @@ def test_a_body_that_the_client_of_azure_has_decoded_is_taken_as_it_is() -> None
 def test_an_encoding_that_azure_has_not_is_refused() -> None:
     with pytest.raises(Misconfigured, match="base64, none or decoded"):
         AzureQueueReader("utf-8")  # type: ignore[arg-type]
+
+
+# All of them
+
+
+@pytest.mark.parametrize(
+    ("reader", "message"),
+    [
+        (AioPikaReader(), incoming(message_id="m-1")),
+        (AioPikaReader(), incoming()),
+        (AioPikaReader(), incoming(message_id="m-1", headers={MARK: REDRIVE})),
+        (AioPikaReader(), incoming(headers={MARK: REDRIVE})),
+        (SqsReader(), {"MessageId": "m-1", "Body": "x"}),
+        (SqsReader(), received(MARKED)),
+        (AzureQueueReader(), queued("x")),
+    ],
+)
+def test_a_fast_number_is_that_of_the_methods(reader: Reader, message: Any) -> None:
+    bookmark, number, is_redriven = reader.glance(message)
+    fast, skipping = reader.numbering(frozenset()), reader.numbering({bookmark})
+
+    assert fast(message) == (0 if is_redriven else number)
+    assert skipping(message) == 0
 
 
 # Celery

@@ -10,9 +10,11 @@ Have producers set `message_id`: see `poisonguard.readers.pika`.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Container
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from poisonguard.contract import REDRIVE_HEADER
 from poisonguard.readers import Headers, Reader, amqp, number_of
 
 if TYPE_CHECKING:
@@ -21,6 +23,21 @@ if TYPE_CHECKING:
 
 class AioPikaReader(Reader):
     """Reads an `aio_pika.IncomingMessage`."""
+
+    def numbering(
+        self, skipped: Container[str]
+    ) -> Callable[[AbstractIncomingMessage], int]:
+        with_care = super().numbering(skipped)
+
+        def number(message: AbstractIncomingMessage) -> int:
+            name, headers = message.message_id, message.headers
+            if not name:
+                return with_care(message)
+            if name in skipped or (headers and REDRIVE_HEADER in headers):
+                return 0
+            return number_of(name)
+
+        return number
 
     def bookmark(self, message: AbstractIncomingMessage) -> str:
         if message.message_id:

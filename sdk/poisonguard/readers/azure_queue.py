@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable, Container
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from poisonguard.errors import Misconfigured
-from poisonguard.readers import Headers, Reader, to_bytes
+from poisonguard.readers import Headers, Reader, number_of, to_bytes
 
 if TYPE_CHECKING:
     from azure.storage.queue import QueueMessage
@@ -43,6 +44,15 @@ class AzureQueueReader(Reader):
             remedy = "make it base64, none or decoded."
             raise Misconfigured(f"The encoding of a queue is no {encoding!r}: {remedy}")
         self._encoding = encoding
+
+    def numbering(self, skipped: Container[str]) -> Callable[[QueueMessage], int]:
+        def number(message: QueueMessage) -> int:
+            bookmark = message.id
+            if not bookmark or bookmark in skipped:
+                return 0
+            return number_of(bookmark)
+
+        return number
 
     def bookmark(self, message: QueueMessage) -> str:
         return str(message.id)

@@ -63,7 +63,8 @@ class PikaReader(Reader):
         return amqp.pairs(vars(message[1]), message[1].headers or {})
 
     def redrive(self, message: Delivery) -> str | None:
-        return amqp.redrive(message[1].headers)
+        headers = message[1].headers
+        return amqp.redrive(headers) if headers else None
 
     def enqueued_at(self, message: Delivery) -> datetime | None:
         return amqp.moment(message[1].timestamp)

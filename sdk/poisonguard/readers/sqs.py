@@ -17,12 +17,12 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from poisonguard.contract import REDRIVE_HEADER
-from poisonguard.readers import Headers, Reader, to_bytes
+from poisonguard.readers import Headers, Reader, number_of, to_bytes
 
 # For receive_message: what there is to know of a message.
 ATTRIBUTES: dict[str, Any] = {
@@ -40,6 +40,19 @@ class SqsReader(Reader):
     """Reads a message of `receive_message`, or a `Message` of a boto3 resource."""
 
     bookmarks_are_places = True
+
+    def numbering(self, skipped: Container[str]) -> Callable[[Any], int]:
+        def number(message: Any) -> int:
+            members = _members(message)
+            bookmark = members["MessageId"]
+            if not bookmark or bookmark in skipped:
+                return 0
+            attributes = members.get("MessageAttributes")
+            if attributes and REDRIVE_HEADER in attributes:
+                return 0
+            return number_of(bookmark)
+
+        return number
 
     def bookmark(self, message: Any) -> str:
         return str(_members(message)["MessageId"])
@@ -80,7 +93,7 @@ class SqsReader(Reader):
 def _members(message: Any) -> Mapping[str, Any]:
     """Give what SQS has sent, which a resource keeps in its `meta`."""
     members: Mapping[str, Any]
-    members = message if isinstance(message, Mapping) else message.meta.data
+    members = message if isinstance(message, dict) else message.meta.data
     return members
 
 
