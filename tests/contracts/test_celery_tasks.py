@@ -42,6 +42,7 @@ class Worker:
             "POISONGUARD_TOPIC": self.queue,
             "POISONGUARD_CONSUMER_GROUP": "billing",
             "POISONGUARD_JOURNAL": str(folder / "journal"),
+            "POISONGUARD_START_TIMEOUT": "5",
         }
 
     def start(self) -> None:
@@ -133,3 +134,14 @@ def test_a_task_that_fails_comes_again_and_its_last_error_is_celerys(
     assert failure.cause is Cause.EXHAUSTED
     assert json.loads(failure.body)[0] == [{"id": 2, "fails": 9}]
     worker.until(lambda: "raised unexpected: ValueError('not yet')" in worker.said)
+
+
+def test_a_task_comes_again_where_its_guard_could_not_start(
+    worker: Worker, poisonweb: FakePoisonweb
+) -> None:
+    with poisonweb.away():
+        worker.send({"id": 1})
+        worker.until(lambda: "Retry in" in worker.said)
+        assert worker.begun == {}
+
+    worker.until(lambda: worker.begun == {"1": 1})

@@ -12,6 +12,7 @@ The id of the task is that of its message. What a requeue can do depends on the 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from poisonguard.guard import Guard
 from poisonguard.outcome import Outcome
 from poisonguard.readers import Headers, Reader, amqp, to_bytes
 
+log = logging.getLogger(__name__)
+
 # What a request holds besides the headers of its message.
 _ADDED = frozenset(
     {
@@ -41,6 +44,7 @@ _ADDED = frozenset(
 # The body that is written anew is not compressed.
 _COMPRESSION = "compression"
 _EMBEDDED = ("callbacks", "errbacks", "chain", "chord")
+AFTER_NO_START = 5.0  # seconds, before a task without a guard is tried again
 # A task of Celery gives up after so many retries: that is for the guard to say.
 _MOST_RETRIES = 2**31
 
@@ -102,7 +106,12 @@ def _run(guard: Guard, task: Any, call: Callable[[], Any]) -> Any:
             ended["error"] = error
             raise
 
-    outcome = guard.handle(message, handler)
+    try:
+        outcome = guard.handle(message, handler)
+    except GuardError as why:  # it could not start: the task has not been run
+        log.error("%s comes again: %s", task.request.id, why)  # noqa: TRY400
+        message.due_in = AFTER_NO_START
+        raise _returned(message) from why
     if outcome is Outcome.RELEASE:
         raise _returned(message)
     if outcome is Outcome.HANDLED:
@@ -116,9 +125,12 @@ def _returned(message: TaskMessage) -> Exception:
     """Give the message back: make what Celery takes for that."""
     if message.due_in is None:
         return Reject("it was released by its guard", requeue=True)
-    again: Exception = message.task.retry(
-        countdown=math.ceil(message.due_in), max_retries=_MOST_RETRIES, throw=False
-    )
+    try:
+        again: Exception = message.task.retry(
+            countdown=math.ceil(message.due_in), max_retries=_MOST_RETRIES, throw=False
+        )
+    except Reject as unsent:  # Celery would drop what it cannot send
+        return Reject(str(unsent), requeue=True)
     return again
 
 
