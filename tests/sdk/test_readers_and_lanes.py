@@ -135,6 +135,10 @@ def incoming(body: bytes = b"body", **properties: Any) -> aio_pika.IncomingMessa
     return aio_pika.IncomingMessage(delivery)
 
 
+def pika_delivery(**properties: Any) -> tuple[Any, Any, bytes]:
+    return deliver(), pika.BasicProperties(**properties), b"body"
+
+
 def deliver() -> Basic.Deliver:
     return Basic.Deliver(consumer_tag="ctag1.a", delivery_tag=7, routing_key="orders")
 
@@ -294,6 +298,10 @@ def test_an_encoding_that_azure_has_not_is_refused() -> None:
 @pytest.mark.parametrize(
     ("reader", "message"),
     [
+        (PikaReader(), pika_delivery(message_id="m-1")),
+        (PikaReader(), pika_delivery()),
+        (PikaReader(), pika_delivery(message_id="m-1", headers={MARK: REDRIVE})),
+        (PikaReader(), pika_delivery(headers={MARK: REDRIVE})),
         (AioPikaReader(), incoming(message_id="m-1")),
         (AioPikaReader(), incoming()),
         (AioPikaReader(), incoming(message_id="m-1", headers={MARK: REDRIVE})),

@@ -61,6 +61,8 @@ def dequeue_count(headers: Mapping[str, Any] | None) -> int | None:
 
 def moment(timestamp: object) -> datetime | None:
     """Read the time that a producer gave its message, None where it is no time."""
+    if timestamp is None:
+        return None
     if isinstance(timestamp, datetime):
         return _zoned(timestamp)
     try:
