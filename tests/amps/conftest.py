@@ -10,6 +10,7 @@ import AMPS
 import pytest
 
 from poisonguard.amps import POISON_TOPIC, BookmarkStore
+from poisonguard.client import Client
 from tests.amps.double import Amps
 from tests.sdk.server import KEY, Server, running
 
@@ -17,6 +18,12 @@ NEVER = 3_600.0  # seconds: a test writes when it says so
 
 Connect = Callable[..., Any]
 Open = Callable[..., BookmarkStore]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a store wait for an answer: on a busy machine one may take five seconds."""
+    monkeypatch.setitem(Client.__init__.__kwdefaults__, "timeout", 60.0)
 
 
 @pytest.fixture
