@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from poisonguard import Outcome, RetryPolicy
+from poisonguard import BreakerPolicy, Outcome, RetryPolicy
 from poisonguard.client import Client
 from poisonguard.link import Link
 from poisonguard.readers.plain import PlainReader
@@ -218,6 +218,25 @@ def test_retries_own_skips_and_crashes_hold_while_the_clock_is_set(
     assert 0.5 <= took < 60
     (report,) = server.failures.values()
     assert (report["failures"], report["cause"]) == (2, "exhausted")
+
+
+@pytest.mark.parametrize("seconds", JUMPS)
+def test_a_consumer_that_pauses_names_all_that_counts_against_it(
+    seconds: float, server: Server, set_clock: Set
+) -> None:
+    breaker = BreakerPolicy(in_a_row=3, pause=60.0)
+    failing = Failing(ConnectionError())
+    with guarding(server, breaker=breaker, hold_for=0.05) as guard:
+        guard.handle(message("b-0"), Handler())
+        outcomes = [guard.handle(message(f"b-{n}"), failing) for n in (1, 2)]
+        set_clock(seconds)
+        outcomes.append(guard.handle(message("b-3"), failing))
+        server.until(lambda: server.guards["billing-1"]["state"] == "paused")
+        since = server.guards["billing-1"]["failing_since"]
+
+    failed = [report["failed_at"] for report in server.failures.values()]
+    assert outcomes == [POISONED, POISONED, Outcome.RELEASE]
+    assert datetime.fromisoformat(since) <= min(map(datetime.fromisoformat, failed))
 
 
 # What is kept on disk

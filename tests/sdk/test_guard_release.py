@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -250,6 +253,35 @@ def test_a_retry_is_left_to_a_broker_that_delays(
     assert outcomes == [RELEASE, RELEASE, POISONED]
     assert redelivered == [("b-1", 60.0), ("b-1", 59.0)]
     assert handler.seen == ["b-1", "b-1"]
+
+
+def test_a_thousand_failed_messages_of_one_thread_wait_side_by_side(
+    server: Server,
+) -> None:
+    queue = [(0.0, n) for n in range(1_000)]  # when it is handed out, and which it is
+    tried: Counter[str] = Counter()
+
+    def fails_once(each: Message) -> None:
+        tried[each["bookmark"]] += 1
+        if tried[each["bookmark"]] == 1:
+            raise ValueError("the first time")
+
+    def delay(each: Message, seconds: float) -> None:
+        heappush(queue, (time.monotonic() + seconds, int(each["bookmark"])))
+
+    policy = RetryPolicy(max_attempts=3, base=1.0, cap=1.0)
+    options: dict[str, Any] = {"policy": policy, "breaker": None}
+    outcomes: Counter[Outcome] = Counter()
+    with guarding(server, redeliver=delay, **options) as guard:
+        while queue:
+            due_at, number = heappop(queue)
+            time.sleep(max(0.0, due_at - time.monotonic()))
+            outcomes[guard.handle(message(str(number)), fails_once)] += 1
+        retrying = guard.health()["retrying"]
+
+    # One after the other they would have waited a thousand seconds, and for each other.
+    assert outcomes == {RELEASE: 1_000, HANDLED: 1_000}
+    assert (set(tried.values()), retrying) == ({2}, 0)
 
 
 class Nameless(PlainReader):
