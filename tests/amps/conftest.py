@@ -23,7 +23,9 @@ Open = Callable[..., BookmarkStore]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a store wait for an answer: on a busy machine one may take five seconds."""
-    monkeypatch.setitem(Client.__init__.__kwdefaults__, "timeout", 60.0)
+    defaults = Client.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout", 60.0)
 
 
 @pytest.fixture
