@@ -488,6 +488,8 @@ class BookmarkStore:
             answers = self._calls.settle(updates)
         finally:
             with self._changed:
+                for update in updates:
+                    update.subscription.trouble = None
                 fenced = [*map(self._judge, updates, answers)]
                 self._changed.notify_all()
         self._written_at = time.monotonic()
@@ -512,7 +514,6 @@ class BookmarkStore:
         if answer["status"] == "fenced":
             newly, subscription.is_fenced = not subscription.is_fenced, True
             return subscription.sub_id if newly else None
-        subscription.trouble = None
         track = subscription.tracks[update.publisher]
         if answer["status"] == "ok":
             track.confirm(update.changes)

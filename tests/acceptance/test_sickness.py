@@ -158,6 +158,24 @@ def test_no_good_message_is_passed_over(
     assert two.counts == three.counts == {Outcome.HANDLED: len(messages)}
 
 
+def test_a_good_message_is_not_passed_over_though_the_servers_clock_is_set_forward(
+    consumer: Make,
+) -> None:
+    one, two = consumer("sick", fails), consumer("healthy", healthy)
+    eventually(lambda: GuardRow.objects.count() == 2)
+    for each in (one, two):
+        each.guard.handle(message(1), healthy)
+
+    two.take(message(7))
+    outcome = one.take(message(7))
+    suspicions.make_firm(now=clock.now() + LONG_AFTER)
+    eventually(lambda: not Skip.objects.active().exists(), seconds=SECONDS)
+
+    assert outcome is Outcome.POISONED
+    assert Poison.objects.get().suspected
+    assert consumer("third", healthy).take(message(7)) is Outcome.HANDLED
+
+
 def test_what_is_bad_for_two_is_passed_over_by_the_third(consumer: Make) -> None:
     one, two = consumer("one", fails), consumer("two", fails)
     three = consumer("three", healthy)

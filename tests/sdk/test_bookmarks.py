@@ -474,6 +474,29 @@ def test_a_rejected_position_is_kept_and_tells_why(
     assert server.positions[ORDERS].settled == {"p": [[0, 1]]}
 
 
+def test_one_publisher_that_is_rejected_is_told_of_beside_one_that_is_not(
+    server: Server, store_of: Open
+) -> None:
+    store = store_of()
+    store.open("eu", "orders")
+    honest = server._settle
+
+    def reject(update: dict[str, Any]) -> dict[str, Any]:
+        if update["publisher"] == "bad":
+            return {"status": "rejected", "detail": "no such publisher"}
+        return honest(update)
+
+    server._settle = reject  # type: ignore[method-assign]
+    for publisher in ("bad", "good"):
+        take(store, 1, publisher=publisher)
+        settle(store, 1, publisher=publisher)
+
+    store._write()  # as it does by itself
+
+    assert "no such publisher" in store.health().warnings[0]
+    assert server.positions[ORDERS].settled == {"good": [[0, 1]]}
+
+
 def test_settling_from_many_threads_loses_nothing(
     server: Server, store_of: Open
 ) -> None:

@@ -193,8 +193,11 @@ def test_retries_own_skips_and_crashes_hold_while_the_clock_is_set(
     seconds: float, server: Server, set_clock: Set, tmp_path: Path
 ) -> None:
     policy = RetryPolicy(max_attempts=2, base=0.5, cap=0.5)
+    kept_alive = list[object]()
     options: dict[str, Any] = {
         "policy": policy,
+        "lease": 0.3,
+        "keep_alive": kept_alive.append,
         "journal": tmp_path,
         "reader": PlainReader(replays=True),
     }
@@ -216,6 +219,7 @@ def test_retries_own_skips_and_crashes_hold_while_the_clock_is_set(
     assert [*outcomes, again] == [HANDLED, POISONED, SKIPPED]
     assert handler.seen == ["good", "bad", "bad"]
     assert 0.5 <= took < 60
+    assert len(kept_alive) >= 3  # its lease has run out twice
     (report,) = server.failures.values()
     assert (report["failures"], report["cause"]) == (2, "exhausted")
 

@@ -153,6 +153,22 @@ def test_more_holes_than_are_kept_are_refused_and_nothing_is_lost(
     assert store_of().open("eu").positions == {"a": last}
 
 
+def test_a_publisher_that_no_server_keeps_holds_up_no_other(store_of: Open) -> None:
+    store = store_of()
+    store.open("eu", "orders")
+    for publisher in ("x" * 1_000_000, "a\0b", "half \ud800", "p"):
+        take(store, publisher, 1)
+        store.settle("eu", publisher, 1)
+
+    with pytest.raises(Refused, match="position of eu is not taken") as refused:
+        store.flush()
+
+    health = store.health()
+    assert len(str(refused.value)) < 1_000
+    assert (health.unwritten, len(health.warnings)) == (3, 1)
+    assert store_of().open("eu").positions == {"p": 1}
+
+
 def test_a_new_subscription_from_now_on_resumes_before_its_first_message(
     store_of: Open,
 ) -> None:
