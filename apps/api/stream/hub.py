@@ -171,7 +171,6 @@ class Hub:
 
     async def _look(self, session: Session) -> None:
         """Bring all to the present: those that were there before, then the new."""
-        await self._end_refused(session)
         new = list(self._new)
         heads = await self._heads(session)
         for topic, head in heads.items():
@@ -182,6 +181,8 @@ class Hub:
                 await self._bring(session, reader, heads, pages)
             self._new.discard(reader)
         self._ping()
+        # Last: what has changed does not wait for it.
+        await self._end_refused(session)
 
     async def _end_refused(self, session: Session) -> None:
         """End the streams whose key or session has ended since they were opened."""
