@@ -71,7 +71,12 @@ def api_key() -> str:
 
     made = team.create_api_key(
         name="bench",
-        scopes=[Scope.SKIPS_READ, Scope.POSITIONS_READ, Scope.POSITIONS_WRITE],
+        scopes=[
+            Scope.SKIPS_READ,
+            Scope.SKIPS_WRITE,
+            Scope.POSITIONS_READ,
+            Scope.POSITIONS_WRITE,
+        ],
         actor=Actor.system("bench"),
         now=clock.now(),
     )
