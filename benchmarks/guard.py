@@ -30,7 +30,7 @@ from poisonguard.contract import MatcherKind, Skip
 from poisonguard.readers import Reader
 from poisonguard.readers.amps import AmpsReader
 from poisonguard.readers.pika import PikaReader
-from poisonguard.readers.plain import PlainReader
+from poisonguard.readers.plain import BytesReader, PlainReader
 from poisonguard.readers.redis_streams import RedisStreamsReader
 from poisonguard.tally import MOST_RECENT
 
@@ -169,6 +169,7 @@ READERS: tuple[tuple[str, Reader, Callable[[int], Any]], ...] = (
     ("pika", PikaReader(), from_rabbitmq),
     ("Redis Streams", RedisStreamsReader(), from_redis),
     ("AMPS", AmpsReader(), from_amps),
+    ("bytes and nothing else", BytesReader(), lambda n: b"%08d" % n + BODY[8:]),
 )
 
 

@@ -324,7 +324,7 @@ def _listen(conninfo: str, channel: str) -> None:
             tell(notice.payload)
 
 
-ROLES = {"consume": consume, "listen": listen}
+ROLES: dict[str, Callable[..., None]] = {"consume": consume, "listen": listen}
 
 
 def in_processes(url: str, key: str) -> None:

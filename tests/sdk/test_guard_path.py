@@ -13,9 +13,9 @@ from pika.spec import Basic, BasicProperties
 
 from poisonguard import Outcome, RetryPolicy, Stopping, fast
 from poisonguard.contract import MatcherKind, Skip
-from poisonguard.readers import Reader
+from poisonguard.readers import Headers, Reader, header_pairs
 from poisonguard.readers.pika import PikaReader
-from poisonguard.readers.plain import PlainReader
+from poisonguard.readers.plain import BytesReader, PlainReader
 from poisonguard.readers.redis_streams import RedisStreamsReader
 from poisonguard.skips import SkipList
 from tests.sdk.guarded import REDRIVE, Handler, guarding, message
@@ -151,6 +151,65 @@ def test_what_numbers_deliveries_fast_agrees_with_the_slow_way(
     fast, slow = reader.numbering(skipped), Reader.numbering(reader, skipped)
 
     assert fast(delivery) == slow(delivery)
+
+
+class IdReader(Reader):
+    """The least reader there is; with numbers of its own it is read at a glance."""
+
+    def bookmark(self, message: Any) -> str:
+        return str(message["id"])
+
+    def body(self, message: Any) -> bytes:
+        return b""
+
+    def headers(self, message: Any) -> Headers:
+        return header_pairs(message.get("headers", ()))
+
+    def message_id(self, message: Any) -> str | None:
+        found: str | None = message.get("message_id")
+        return found
+
+
+class NumberedReader(IdReader):
+    def number(self, message: Any) -> int:
+        return super().number(message)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"id": ""},
+        {"id": "skipped"},
+        {"message_id": "m-1"},
+        {"headers": {"tenant": "eu"}},
+        {"headers": {"x-poisonweb-redrive": REDRIVE}},
+    ],
+)
+def test_a_reader_without_numbers_of_its_own_is_read_alike(
+    members: dict[str, Any],
+) -> None:
+    told = {"id": "b-1", **members}
+
+    numbers = [
+        reader.numbering({"skipped"})(told) for reader in (IdReader(), NumberedReader())
+    ]
+
+    assert numbers[0] == numbers[1]
+    assert bool(numbers[0]) is not bool({"id", "x-poisonweb-redrive"} & _names(members))
+
+
+def _names(members: dict[str, Any]) -> set[str]:
+    return {*members, *members.get("headers", ())}
+
+
+def test_bytes_are_numbered_as_by_their_digest() -> None:
+    reader = BytesReader()
+    skipped = {reader.bookmark(b"bad")}
+
+    numbers = [reader.numbering(skipped)(body) for body in (b"good", b"bad")]
+
+    assert numbers == [reader.number(b"good"), 0]
 
 
 WEEK = timedelta(days=7)

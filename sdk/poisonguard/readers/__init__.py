@@ -92,12 +92,33 @@ class Reader(ABC):
         Another one is redriven, has no bookmark, or one that is among the skipped. A
         reader that is worth the trouble tells all this in one go, and fast.
         """
-        glance = self.glance
+        kind, glance = type(self), self.glance
+        if kind.glance is Reader.glance and kind.number is Reader.number:
+            return self._numbering_by_id(skipped)
 
         def number(message: Any) -> int:
             bookmark, number, redriven = glance(message)
             is_ordinary = bookmark and not redriven and bookmark not in skipped
             return number if is_ordinary else 0
+
+        return number
+
+    def _numbering_by_id(self, skipped: Container[str]) -> Callable[[Any], int]:
+        """Do the same for a reader with no numbers of its own, which reads once."""
+        kind, read_bookmark, redrive = type(self), self.bookmark, self.redrive
+        message_id = self.message_id
+        may_be_redriven = (kind.headers, kind.redrive) != (
+            Reader.headers,
+            Reader.redrive,
+        )
+
+        def number(message: Any) -> int:
+            bookmark = read_bookmark(message)
+            if not bookmark or bookmark in skipped:
+                return 0
+            if may_be_redriven and redrive(message) is not None:
+                return 0
+            return number_of(message_id(message) or bookmark)
 
         return number
 
