@@ -15,7 +15,7 @@ from typing import Any
 import AMPS
 import pytest
 
-from poisonguard.amps import POISON_TOPIC, MisterYuck
+from poisonguard.amps import POISON_TOPIC, WHY_LIMIT, MisterYuck
 from poisonguard.errors import StartTimeout, Stopping
 from tests.amps.conftest import Connect, Open, until
 from tests.amps.double import OWN, Amps
@@ -281,7 +281,9 @@ def test_an_exit_on_the_main_thread_is_told_and_goes_on(
 def test_records_that_anybody_wrote_do_no_harm(
     amps: Amps, client: Any, wrap: Wrap, caplog: pytest.LogCaptureFixture
 ) -> None:
-    texts = (b"no json", b"[]", b"{}", b'{"bookmark":7}', b'{"bookmark":"5|1|"}')
+    deep, long = b"[" * 200_000, b'{"bookmark":"5|9|","why":"%s"}' % (b"x" * 10**6)
+    texts = (b"no json", b"[]", b"{}", b'{"bookmark":7}', deep, long)
+    texts += (b'{"bookmark":"5|1|"}',)
     amps.records[POISON_TOPIC] = {str(n): text for n, text in enumerate(texts)}
 
     protector = wrap(client, handler := No13())
@@ -289,7 +291,8 @@ def test_records_that_anybody_wrote_do_no_harm(
     protector(a_message("5|2|", '{"id":1}'))
 
     assert (protector.skipped, handler.tried) == (1, [1])
-    assert caplog.text.count("names no bookmark") == 4
+    assert caplog.text.count("names no bookmark") == 5
+    assert max(map(len, protector._why.values())) <= WHY_LIMIT
 
 
 def test_poison_found_while_the_server_is_away_is_told_when_it_is_back(
