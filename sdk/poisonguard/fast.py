@@ -153,7 +153,9 @@ def numbering(
     return number if skips.is_plain else _with_care(reader, number, skips)
 
 
-def _with_care(reader: Reader, number: Numbering, skips: SkipList) -> Numbering:
+def _with_care(  # noqa: C901 - each message would pay for a function more
+    reader: Reader, number: Numbering, skips: SkipList
+) -> Numbering:
     """Give 0 to what goes by a skip of its message id, its body or a rule, too."""
     ids, digests = skips.refs[_MESSAGE_ID], skips.refs[_BODY_DIGEST]
     message_id, body_of, headers_of = reader.message_id, reader.body, reader.headers
@@ -172,8 +174,11 @@ def _with_care(reader: Reader, number: Numbering, skips: SkipList) -> Numbering:
             body = to_bytes(body)
         if digests and sha256(body).digest() in digests:
             return 0
-        headers = header_pairs(headers_of(message)) if judge.reads_headers else ()
-        return 0 if judge.matches(body, headers) else number(message)
+        if judge.reads_headers and judge.matches_any(header_pairs(headers_of(message))):
+            return 0
+        if judge.reads_body and judge.matches(body):
+            return 0
+        return number(message)
 
     return number_with_care
 
@@ -189,10 +194,11 @@ class Judge:
         self.reads_body = bool(self._pointers)
         self.reads_headers = bool(self._pairs)
 
-    def matches(self, body: bytes, headers: Headers) -> bool:
-        for name, value in headers:
-            if (name.lower(), value) in self._pairs:
-                return True
+    def matches_any(self, headers: Headers) -> bool:
+        pairs = self._pairs
+        return any((name.lower(), value) in pairs for name, value in headers)
+
+    def matches(self, body: bytes) -> bool:
         document: object = _UNREAD
         for rule in self._pointers:
             if rule.may_match(body):

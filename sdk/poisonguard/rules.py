@@ -151,29 +151,27 @@ _BLANKS = " \t\n\r"
 
 def read(body: bytes) -> object:
     """Read a body for `matches_document`; what is no JSON is a document of its own."""
-    try:
-        text = body.decode(_encoding(body), "surrogatepass").strip(_BLANKS)
-        return _document(text)
-    except (ValueError, RecursionError):
-        return _NOWHERE
-
-
-def _encoding(body: bytes) -> str:
     # Most are objects or arrays, and these two bytes tell UTF-8 from the others.
     is_usual = body[:1] in b"{[" and body[1:2] != b"\0"
-    return "utf-8" if is_usual else json.detect_encoding(body)
-
-
-def _document(text: str) -> object:
+    encoding = "utf-8" if is_usual else json.detect_encoding(body)
+    try:
+        text = body.decode(encoding, "surrogatepass").strip(_BLANKS)
+    except ValueError:
+        return _NOWHERE
     try:
         document, end = _scan(text, 0)
-    except StopIteration:
+    except (StopIteration, RecursionError, json.JSONDecodeError):
         return _NOWHERE
-    except json.JSONDecodeError:
-        raise
     except ValueError:  # a number has more digits than Python reads
-        return _digits.decode(text)
+        return _read_digits(text)
     return document if end == len(text) else _NOWHERE
+
+
+def _read_digits(text: str) -> object:
+    try:
+        return _digits.decode(text)
+    except (ValueError, RecursionError):
+        return _NOWHERE
 
 
 def _pointed_at(document: object, path: list[str]) -> object:
