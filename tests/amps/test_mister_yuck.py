@@ -282,8 +282,8 @@ def test_records_that_anybody_wrote_do_no_harm(
     amps: Amps, client: Any, wrap: Wrap, caplog: pytest.LogCaptureFixture
 ) -> None:
     deep, long = b"[" * 200_000, b'{"bookmark":"5|9|","why":"%s"}' % (b"x" * 10**6)
-    texts = (b"no json", b"[]", b"{}", b'{"bookmark":7}', deep, long)
-    texts += (b'{"bookmark":"5|1|"}',)
+    texts = [b"no json", b"[]", b"{}", b'{"bookmark":7}', deep, long]
+    texts.append(b'{"bookmark":"5|1|"}')
     amps.records[POISON_TOPIC] = {str(n): text for n, text in enumerate(texts)}
 
     protector = wrap(client, handler := No13())
