@@ -211,28 +211,17 @@ def _sessions_ended(facts: Facts) -> str:
     return f"{facts.who} signed {facts.subject} out {where}"
 
 
-def _second_factor_added(facts: Facts) -> str:
-    return f"{facts.who} added a second factor"
+def _did(deed: str, *, says_where: bool = False) -> Callable[[Facts], str]:
+    """Make the sentence of a deed that needs no more words than these."""
+
+    def say(facts: Facts) -> str:
+        return f"{facts.who} {deed}{_from(facts) if says_where else ''}"
+
+    return say
 
 
 def _second_factor_removed(facts: Facts) -> str:
     return f"{facts.who} removed the second factor of {facts.subject}"
-
-
-def _recovery_codes_made(facts: Facts) -> str:
-    return f"{facts.who} made new recovery codes"
-
-
-def _recovery_code_used(facts: Facts) -> str:
-    return f"{facts.who} used up a recovery code"
-
-
-def _signed_in(facts: Facts) -> str:
-    return f"{facts.who} signed in{_from(facts)}"
-
-
-def _signed_out(facts: Facts) -> str:
-    return f"{facts.who} signed out{_from(facts)}"
 
 
 def _sign_in_failed(facts: Facts) -> str:
@@ -372,15 +361,15 @@ SENTENCES: Final[Mapping[str, Callable[[Facts], str]]] = {
     Action.USER_CREATED: _user_created,
     Action.USER_ALTERED: _user_altered,
     Action.SESSIONS_ENDED: _sessions_ended,
-    Action.USER_SIGNED_IN: _signed_in,
-    Action.USER_SIGNED_OUT: _signed_out,
+    Action.USER_SIGNED_IN: _did("signed in", says_where=True),
+    Action.USER_SIGNED_OUT: _did("signed out", says_where=True),
     Action.SIGN_IN_FAILED: _sign_in_failed,
     Action.SIGN_INS_SUSPICIOUS: _sign_ins_suspicious,
     Action.PASSWORD_SET: _password_set,
-    Action.SECOND_FACTOR_ADDED: _second_factor_added,
+    Action.SECOND_FACTOR_ADDED: _did("added a second factor"),
     Action.SECOND_FACTOR_REMOVED: _second_factor_removed,
-    Action.RECOVERY_CODES_MADE: _recovery_codes_made,
-    Action.RECOVERY_CODE_USED: _recovery_code_used,
+    Action.RECOVERY_CODES_MADE: _did("made new recovery codes"),
+    Action.RECOVERY_CODE_USED: _did("used up a recovery code"),
     Action.TOPIC_REGISTERED: _topic_registered,
     Action.TOPIC_ALTERED: _topic_altered,
     Action.TOPIC_REMOVED: _topic_removed,
