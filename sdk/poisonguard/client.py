@@ -122,8 +122,8 @@ class Answer:
     def __init__(self, url: str, response: urllib3.BaseHTTPResponse) -> None:
         self._url = url
         self._response = response
-        told = response.headers.get("Content-Type", "")
-        self.media_type = told.partition(";")[0].strip().lower()
+        header = response.headers.get("Content-Type", "")
+        self.media_type = header.partition(";")[0].strip().lower()
 
     def json(self) -> Any:
         return _json(self._url, self._response)

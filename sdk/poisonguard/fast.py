@@ -188,9 +188,9 @@ class Judge:
 
     def __init__(self, rules: Sequence[RuleSkip]) -> None:
         self.rules = rules
-        told = [each.rule for each in rules]
-        self._pairs = {rule.pair for rule in told if isinstance(rule, HeaderRule)}
-        self._pointers = [rule for rule in told if isinstance(rule, PointerRule)]
+        parsed = [each.rule for each in rules]
+        self._pairs = {rule.pair for rule in parsed if isinstance(rule, HeaderRule)}
+        self._pointers = [rule for rule in parsed if isinstance(rule, PointerRule)]
         self.reads_body = bool(self._pointers)
         self.reads_headers = bool(self._pairs)
 

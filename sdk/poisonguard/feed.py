@@ -291,11 +291,11 @@ def _read_lines(
     return head, suspects
 
 
-def _read_json(told: Any, tables: list[SkipTable]) -> tuple[Head, list[Doubt]]:
+def _read_json(content: Any, tables: list[SkipTable]) -> tuple[Head, list[Doubt]]:
     """Put the snapshot of a server that has no lines into the tables."""
     try:
-        head = Head(str(told["epoch"]), int(told["revision"]))
-        skips, suspects = list(told["skips"]), list(told.get("suspects") or ())
+        head = Head(str(content["epoch"]), int(content["revision"]))
+        skips, suspects = list(content["skips"]), list(content.get("suspects") or ())
     except _UNREADABLE:
         raise Away(_ANOTHER_FORM) from None
     for skip in map(_readable, skips):

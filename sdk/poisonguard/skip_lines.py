@@ -21,6 +21,7 @@ MEDIA_TYPE = "application/vnd.poisonweb.skips+jsonl"
 ACCEPT = f"{MEDIA_TYPE}, application/json;q=0.5"
 
 AT_ONCE = 1_000
+MOST_AT_ONCE = 100_000  # a line says how many without holding as many values
 # Fewer of long ones, so that no line takes much memory.
 LINE_BYTES = 262_144
 # A line of one skip whose text is as long as any, with all its escapes, and room.
@@ -199,6 +200,7 @@ def _head(content: dict[str, Any]) -> Head:
 def _block(content: dict[str, Any]) -> Block:
     of, number = content.pop("of"), content.pop("number", None)
     lengths = {len(value) for value in content.values() if isinstance(value, list)}
-    if not isinstance(of, str) or type(number) is not int or lengths - {number}:
+    is_counted = type(number) is int and 0 <= number <= MOST_AT_ONCE
+    if not isinstance(of, str) or not is_counted or lengths - {number}:
         raise Invalid("", "A line of the snapshot has columns of several lengths.")
     return Block(of, number, content)

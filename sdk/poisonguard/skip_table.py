@@ -71,8 +71,8 @@ class SkipTable:
         self._shared = array("I")  # the place of each in `_facts`
         self._facts: list[Facts] = []
         self._places: dict[Facts, int] = {}
-        self._wanted: list[bool] = []
-        self._gone = bytearray()
+        self._in_scope: list[bool] = []
+        self._removed = bytearray()
         self._left = 0
         self._by_expiry = array("I")  # the last of them expires first
 
@@ -127,8 +127,8 @@ class SkipTable:
         if _NONE in ids:
             raise Invalid("/id", "id is missing: send it.")
         shared = self._shared_of(block, kind)
-        wanted = [
-            self._wanted[place] and not _NONE < expiry <= self._now
+        mask = [
+            self._in_scope[place] and not _NONE < expiry <= self._now
             for place, expiry in zip(shared, expiries, strict=True)
         ]
         columns: tuple[tuple[Any, Any], ...] = (
@@ -140,7 +140,7 @@ class SkipTable:
             (self._shared, shared),
         )
         for column, values in columns:
-            column.extend(values if all(wanted) else compress(values, wanted))
+            column.extend(values if all(mask) else compress(values, mask))
 
     def _shared_of(self, block: Block, kind: MatcherKind) -> array[int]:
         columns = [_names(block, name) for name in _FACTS]
@@ -155,7 +155,7 @@ class SkipTable:
         if place is None:
             place = self._places[facts] = len(self._facts)
             self._facts.append(facts)
-            self._wanted.append(self._applies(facts))
+            self._in_scope.append(self._applies(facts))
         return place
 
     # The whole
@@ -165,7 +165,7 @@ class SkipTable:
         if not all(map(lt, self._ids, self._ids[1:])):
             self._sort()
         self._places.clear()
-        self._gone = bytearray(len(self._ids))
+        self._removed = bytearray(len(self._ids))
         self._left = len(self._ids)
         expiries = self._expiries
         ending = [row for row in range(self._left) if expiries[row] != _NONE]
@@ -184,17 +184,17 @@ class SkipTable:
         """Give each row with what it is looked up by."""
         kinds = [facts.kind for facts in self._facts]
         for row, (place, key) in enumerate(zip(self._shared, self._keys, strict=True)):
-            if not self._gone[row]:
+            if not self._removed[row]:
                 yield row, kinds[place], key
 
     def ids(self) -> Iterator[tuple[int, int]]:
         """Give each row with the id of its skip."""
-        return (each for each in enumerate(self._ids) if not self._gone[each[0]])
+        return (each for each in enumerate(self._ids) if not self._removed[each[0]])
 
     def row(self, number: int) -> int | None:
         """Find the row of a skip by its id."""
         row = bisect_left(self._ids, number)
-        if row == len(self._ids) or self._ids[row] != number or self._gone[row]:
+        if row == len(self._ids) or self._ids[row] != number or self._removed[row]:
             return None
         return row
 
@@ -223,7 +223,7 @@ class SkipTable:
         )
 
     def remove(self, row: int) -> None:
-        self._gone[row] = True
+        self._removed[row] = True
         self._keys[row] = ""
         self._left -= 1
 
@@ -237,7 +237,7 @@ class SkipTable:
     @property
     def next_expiry(self) -> datetime | None:
         order = self._by_expiry
-        while order and self._gone[order[-1]]:
+        while order and self._removed[order[-1]]:
             order.pop()
         return _moment(self._expiries[order[-1]]) if order else None
 
@@ -264,11 +264,13 @@ def _numbers(block: Block, name: str, least: int, most: int) -> array[int]:
     kinds = set(map(type, values))
     if type(None) in kinds:
         values = [_NONE if value is None else value for value in values]
-    known = [value for value in values if value != _NONE] if _NONE in values else values
-    if kinds - {int, type(None)} or (known and not _within(known, least, most)):
+    numbers = (
+        [value for value in values if value != _NONE] if _NONE in values else values
+    )
+    if kinds - {int, type(None)} or (numbers and not _within(numbers, least, most)):
         raise Invalid(f"/{name}", f"{name} is no whole number in its bounds.")
-    numbers = array("q", values)
-    return numbers if isinstance(column, list) else numbers * block.number
+    as_array = array("q", values)
+    return as_array if isinstance(column, list) else as_array * block.number
 
 
 def _within(values: list[int], least: int, most: int) -> bool:

@@ -421,7 +421,7 @@ class SkipList:
                 refs[key] = _with(refs[key], row)
             else:
                 refs[key] = row
-        listed = [key for key in self._own if key[1] in fresh[key[0]]]
+        own_keys = [key for key in self._own if key[1] in fresh[key[0]]]
         for (kind, key), own in self._own.items():
             fresh[kind][key] = _with(fresh[kind].get(key), own.skip)
         self._table, self._loose = table, {}
@@ -430,7 +430,7 @@ class SkipList:
             self._let_expire(own.skip)
         for kind, refs in fresh.items():
             self._exchange(kind, refs)
-        for own_key in listed:
+        for own_key in own_keys:
             same = fresh[own_key[0]][own_key[1]]
             skip = self._skip(same[0] if isinstance(same, list) else same)
             self._drop_own(own_key, LISTED, in_place_of=skip)

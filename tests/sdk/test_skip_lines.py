@@ -252,6 +252,8 @@ GOOD = {"of": "skips", "number": 2, "id": [1, 2], "kind": "bookmark"}
         [HEAD, {**GOOD, "value": ["a"]}, END],
         [HEAD, {**GOOD, "number": "2", "value": ["a", "b"]}, END],
         [HEAD, {"of": "skips", "id": 7}, END],
+        [HEAD, {**GOOD, "number": 10**12, "id": 7, "value": "a"}, END],
+        [HEAD, {**GOOD, "number": -1, "id": 7, "value": "a"}, END],
     ],
 )
 def test_what_is_cut_or_of_another_form_is_no_snapshot(lines: list[Any]) -> None:
