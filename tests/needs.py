@@ -32,8 +32,6 @@ PYTHONS = ("3.11", "3.12", "3.13")
 CAN_SET_UP = "import sys, ensurepip, venv; print('%d.%d' % sys.version_info[:2])"
 JDBC_JAR = Path("/usr/share/java/postgresql.jar")
 SAID = "Skipped: needs "
-# What this release still has to get on with.
-OTHER_RELEASE = "9a46585"
 
 
 def browser() -> str | None:
@@ -86,15 +84,6 @@ def _from_debian(package: str) -> Callable[[], None]:
     return partial(servers.from_debian, package)
 
 
-def _history() -> str:
-    tree = str(Path(__file__).parents[1])
-    command = ("git", "-C", tree, "cat-file", "-e", f"{OTHER_RELEASE}^{{commit}}")
-    with suppress(OSError):
-        if not subprocess.run(command, capture_output=True, check=False).returncode:
-            return ""
-    return "git fetch --unshallow, in a clone"
-
-
 def _browser() -> str:
     return "" if browser() else f"apt-get install {BROWSERS[0]}"
 
@@ -113,7 +102,6 @@ NEEDS = {
         remedy=partial(_file, Path("/usr/bin/cc"), package="gcc libc6-dev"),
         get=partial(servers.from_debian, "gcc", "libc6-dev"),
     ),
-    "history": Need(remedy=_history),
     "moto": Need(remedy=partial(_server, "moto"), get=servers.with_our_packages),
     **{
         f"python{version}": Need(remedy=partial(_python, version))
