@@ -144,3 +144,15 @@ def test_what_one_poisons_on_a_topic_that_replays_others_skip(
         assert two.handle(message("1"), handle) is Outcome.SKIPPED
     (skip,) = poisonweb.skips
     assert skip.value == "1"
+
+
+def test_a_mark_of_any_length_keeps_no_message_from_being_poison(
+    poisonweb: FakePoisonweb, guard: Guard
+) -> None:
+    forged = message("1", **{"x-poisonweb-redrive": "x" * 1_000_000})
+
+    outcome = guard.handle(forged, fail)
+
+    (failure,) = poisonweb.failures
+    assert (outcome, failure.redrive) == (Outcome.POISONED, None)
+    assert len(failure.headers[0][1]) == 1_000_000
