@@ -25,7 +25,7 @@ PATIENCE = 120.0
 
 
 class Worker:
-    """A worker with two processes, and what their tasks have begun."""
+    """A worker with some processes, and what their tasks have begun."""
 
     def __init__(self, poisonweb: FakePoisonweb, folder: Path) -> None:
         self.queue = f"deadly-{uuid4().hex}"
@@ -45,8 +45,9 @@ class Worker:
             "POISONGUARD_START_TIMEOUT": "5",
         }
 
-    def start(self) -> None:
-        options = ("-Q", self.queue, "-c", "2", "-l", "INFO", "--without-mingle")
+    def start(self, *, processes: int) -> None:
+        number = str(processes)
+        options = ("-Q", self.queue, "-c", number, "-l", "INFO", "--without-mingle")
         with self.log.open("wb") as output:
             self._process = subprocess.Popen(
                 [
@@ -98,9 +99,11 @@ def poisonweb() -> Iterator[FakePoisonweb]:
 
 
 @pytest.fixture
-def worker(poisonweb: FakePoisonweb, tmp_path: Path) -> Iterator[Worker]:
+def worker(
+    poisonweb: FakePoisonweb, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Worker]:
     worker = Worker(poisonweb, tmp_path)
-    worker.start()
+    worker.start(processes=getattr(request, "param", 2))
     yield worker
     worker.stop()
 
@@ -120,6 +123,9 @@ def test_a_task_that_kills_its_process_is_poison_and_no_other_is(
     worker.until(lambda: "the task" in worker.said and "is poisoned" in worker.said)
 
 
+# Of two processes, the one that runs it last may not yet know how often the other has,
+# and finds out at the next delivery, which has no error.
+@pytest.mark.parametrize("worker", [1], indirect=True)
 def test_a_task_that_fails_comes_again_and_its_last_error_is_celerys(
     worker: Worker, poisonweb: FakePoisonweb
 ) -> None:
