@@ -208,8 +208,7 @@ class Rows:
 
 def serve(*, stop: threading.Event, clock: Clock) -> None:
     """Keep a thread for each lane, new ones too, until told to stop."""
-    with borrow():
-        by_day.make(today=clock().date())
+    _make_partitions(stop, clock)
     lanes: dict[int, threading.Thread] = {}
     rows, locks = Rows(), Locks("lane locks", trust=TRUST_LOCKS)
     while not stop.is_set():
@@ -232,6 +231,20 @@ def serve(*, stop: threading.Event, clock: Clock) -> None:
     # A lane that does not end keeps its lock: it goes with the process.
     if _have_ended(lanes.values()):
         locks.close()
+
+
+def _make_partitions(stop: threading.Event, clock: Clock) -> None:
+    """Make those of the next days; wait for Postgres, which may start after us."""
+    while not stop.is_set():
+        try:
+            with borrow():
+                by_day.make(today=clock().date())
+        except (OperationalError, InterfaceError) as trouble:
+            log.warning("the lanes wait for Postgres: %s", trouble)
+            connection.close()
+        else:
+            return
+        stop.wait(READ_ROWS_EVERY)
 
 
 def _start(worker: Worker) -> threading.Thread:

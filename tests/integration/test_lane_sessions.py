@@ -196,23 +196,48 @@ def test_no_lane_holds_a_session_while_it_asks_its_broker(
     assert ("Publisher.publish" in asked) == (mode is Mode.TEE)
 
 
+def is_ours() -> bool:
+    """Take the only session there is, if the lanes leave it to us in time."""
+    with suppress(OperationalError):
+        connection.ensure_connection()
+    return connection.connection is not None
+
+
+def is_running() -> bool:
+    with suppress(OperationalError), borrow():
+        return Lane.objects.get().state == LaneState.RUNNING
+    return False
+
+
+def is_captured() -> bool:
+    with suppress(OperationalError), borrow():
+        return Poison.objects.exists()
+    return False
+
+
+def test_lanes_that_get_no_session_at_their_start_wait_for_one(
+    broker: Queues, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = topic_on_queues(clock.now())
+    broker.put(topic.dead_letter_queue, b"x")
+
+    with shared("test", most=1, patience=0.3):
+        within(60, is_ours)
+        with serving():
+            within(60, lambda: "the lanes wait for Postgres" in caplog.text)
+            connection.close()
+            within(60, is_captured)
+
+    assert "Traceback" not in caplog.text
+
+
 def test_a_lane_that_gets_no_session_in_time_loses_nothing_and_comes_back(
     broker: Queues, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = topic_on_queues(clock.now())
 
-    def is_ours() -> bool:
-        """Take the only session there is, if the lane leaves it to us in time."""
-        with suppress(OperationalError):
-            connection.ensure_connection()
-        return connection.connection is not None
-
-    def is_captured() -> bool:
-        with suppress(OperationalError), borrow():
-            return Poison.objects.exists()
-        return False
-
     with shared("test", most=1, patience=0.3), serving():
+        within(60, is_running)
         within(60, is_ours)
         broker.put(topic.dead_letter_queue, b"x")
         within(60, lambda: "gave us no session within 0.3 s" in caplog.text)
