@@ -27,12 +27,12 @@ from benchmarks._bench import ROUNDS, seconds
 from benchmarks._bench import compare as compared
 from poisonguard import Guard
 from poisonguard.contract import MatcherKind, Skip
+from poisonguard.handling.counts import MOST_RECENT
 from poisonguard.readers import Reader
 from poisonguard.readers.amps import AmpsReader
 from poisonguard.readers.pika import PikaReader
 from poisonguard.readers.plain import BytesReader, PlainReader
 from poisonguard.readers.redis_streams import RedisStreamsReader
-from poisonguard.tally import MOST_RECENT
 
 NUMBER = 100_000
 FEWER = NUMBER // 2

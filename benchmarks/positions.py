@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks._bench import ROUNDS, api_key, compare, product, seconds, web
 from poisonguard import BookmarkStore
-from poisonguard.client import Client
+from poisonguard.server.client import Client
 
 if TYPE_CHECKING:
     from apps.team.rights import Principal

@@ -31,10 +31,10 @@ from urllib.parse import urlsplit
 import psycopg
 
 from benchmarks._bench import ROUNDS, api_key, p99, product, web
-from poisonguard.client import Client
 from poisonguard.contract import Skip
-from poisonguard.feed import Feed
-from poisonguard.skips import SkipList
+from poisonguard.server.client import Client
+from poisonguard.server.skip_stream import Feed
+from poisonguard.skipping.skip_list import SkipList
 
 CONSUMERS = 50
 PROCESSES = 10

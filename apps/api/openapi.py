@@ -22,7 +22,7 @@ from apps.api.schemas.errors import Problem, StaleProblem
 from apps.api.views.base import View
 from apps.audit.filters import PARAMETERS
 from apps.team.rights import Scope
-from poisonguard import skip_lines
+from poisonguard.skipping import skip_lines
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Shape = type[Serializer[Any]]

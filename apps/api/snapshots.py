@@ -18,7 +18,7 @@ from rest_framework.utils.encoders import JSONEncoder
 from apps.api.parameters.skips import Wanted
 from apps.api.shapes import skips as shapes
 from apps.poison import skip_reading
-from poisonguard import skip_lines
+from poisonguard.skipping import skip_lines
 
 MOST_BYTES = 128 * 1024 * 1024
 MOST_LISTS = 256
@@ -73,7 +73,7 @@ def as_json(wanted: Wanted) -> bytes:
 
 
 def as_lines(wanted: Wanted) -> bytes:
-    """Give the list in lines (see `poisonguard.skip_lines`), compressed with gzip."""
+    """Give the list as gzipped lines (see `poisonguard.skipping.skip_lines`)."""
     return _held("lines", wanted, _gzipped_lines)
 
 

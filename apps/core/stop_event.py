@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from poisonguard.ending import Leaving
+from poisonguard.processes.stopping import Leaving
 
 
 class StopEvent(threading.Event):

@@ -17,9 +17,9 @@ from apps.core.errors import Invalid, Refused
 from apps.core.ids import raw, unraw
 from apps.core.text import storable
 from apps.poison.models import Body, Poison, Skip
-from poisonguard import rules
 from poisonguard.contract import TEXT_LIMIT, MatcherKind
 from poisonguard.contract import Invalid as Unreadable
+from poisonguard.skipping import rules
 
 DIGEST_BYTES = 32
 RECENT = 1_000

@@ -28,6 +28,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 PINS = ROOT / "poisonweb" / "embedded" / "requirements"
 
+# Where our own packages lie, beside the product.
+PACKAGES = ("sdk", "sdk/conformance")
 # One file for each kind of broker whose client is an extra on servers of your own.
 BROKERS = ROOT / "apps" / "brokers" / "requirements"
 CLIENTS = {file.stem: file for file in sorted(BROKERS.glob("*.txt"))}
@@ -126,8 +128,9 @@ def _sync(uv: Path, wish: Wish) -> None:
     _call(uv, "pip", "install", *WHEELS, *alone, "-r", PINS / "redis.txt")
     packages = next((VENV / "lib").glob("python*/site-packages"))
     # An editable install has no hash, and is refused beside those that have one.
-    sdk = os.path.relpath(ROOT / "sdk", packages)
-    (packages / "poisonguard.pth").write_text(f"{sdk}\n", encoding="utf-8")
+    roots = [os.path.relpath(ROOT / root, packages) for root in PACKAGES]
+    lines = "".join(f"{root}\n" for root in roots)
+    (packages / "poisonguard.pth").write_text(lines, encoding="utf-8")
 
 
 def _everything(wish: Wish) -> tuple[str | Path, ...]:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from poisonguard.bookmarks import BookmarkStore
-    from poisonguard.breaker import BreakerPolicy
     from poisonguard.errors import (
         Away,
         Fenced,
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
         Stopping,
     )
     from poisonguard.guard import Guard
-    from poisonguard.journal import Journal
+    from poisonguard.handling.breaker import BreakerPolicy
+    from poisonguard.journal.process_journal import Journal
     from poisonguard.outcome import Outcome
     from poisonguard.policy import RetryPolicy
 
@@ -52,9 +52,9 @@ __all__ = [
 
 _HOMES = {
     "BookmarkStore": "bookmarks",
-    "BreakerPolicy": "breaker",
+    "BreakerPolicy": "handling.breaker",
     "Guard": "guard",
-    "Journal": "journal",
+    "Journal": "journal.process_journal",
     "Outcome": "outcome",
     "RetryPolicy": "policy",
 }

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Sequence
-from typing import Protocol
+from importlib.util import find_spec
 
-from poisonguard import supervisor
-from poisonguard.conformance import command as conformance
+from poisonguard.supervision import supervisor
 
-
-class Command(Protocol):
-    """What a module must have to be one of our commands."""
-
-    HELP: str
-
-    def add_arguments(self, parser: ArgumentParser, /) -> None: ...
-    def main(self, arguments: Namespace, /) -> int: ...
-
-
-COMMANDS: dict[str, Command] = {"run": supervisor, "conformance": conformance}
+CONFORMANCE = "poisonguard_conformance"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="python -m poisonguard")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, module in COMMANDS.items():
-        module.add_arguments(commands.add_parser(name, help=module.HELP))
-    chosen = parser.parse_args(arguments)
-    return COMMANDS[chosen.command].main(chosen)
+    supervisor.add_arguments(commands.add_parser("run", help=supervisor.HELP))
+    return supervisor.main(parser.parse_args(arguments))
+
+
+def run_conformance() -> None:
+    """Run the conformance checks under their former name, for one release."""
+    if find_spec(CONFORMANCE) is None:
+        sys.exit(
+            "The conformance checks are a package of their own: install"
+            f" poisonguard-conformance, and run `python -m {CONFORMANCE}`."
+        )
+    del sys.argv[1]
+    runpy.run_module(CONFORMANCE, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["conformance"]:
+        run_conformance()
     sys.exit(main())

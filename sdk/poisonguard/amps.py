@@ -29,12 +29,12 @@ import AMPS
 
 from poisonguard import bookmarks
 from poisonguard.bookmarks import Health, Start
-from poisonguard.ending import end_process
 from poisonguard.errors import GuardError, Misconfigured, StartTimeout, Stopping
 from poisonguard.outcome import Outcome
-from poisonguard.positions import IN_FLIGHT_LIMIT, Resume
+from poisonguard.positions.progress import IN_FLIGHT_LIMIT, Resume
+from poisonguard.processes.stopping import end_process
 from poisonguard.readers.amps import refuse_borrowed, text_of
-from poisonguard.skips import Fence
+from poisonguard.skipping.skip_list import Fence
 
 if TYPE_CHECKING:
     from poisonguard.guard import Guard

@@ -29,7 +29,6 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
-from poisonguard.client import Client
 from poisonguard.errors import (
     Away,
     Fenced,
@@ -38,8 +37,8 @@ from poisonguard.errors import (
     Refused,
     Stopping,
 )
-from poisonguard.position_calls import PositionCalls, Update
-from poisonguard.positions import (
+from poisonguard.positions.calls import PositionCalls, Update
+from poisonguard.positions.progress import (
     IN_FLIGHT_LIMIT,
     SEQ_LIMIT,
     Resume,
@@ -47,7 +46,8 @@ from poisonguard.positions import (
     Subscription,
     Track,
 )
-from poisonguard.skips import Fence
+from poisonguard.server.client import Client
+from poisonguard.skipping.skip_list import Fence
 
 __all__ = ["BookmarkStore", "Health", "Resume", "Start"]
 

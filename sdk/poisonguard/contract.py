@@ -63,6 +63,11 @@ HISTOGRAM_BUCKETS = 64
 # C0, DEL and C1, and the surrogates that only broken text holds alone.
 _UNCLEAN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
+# Anybody can put any header on a message: what is not of this shape, we have not set.
+_REDRIVE = re.compile(
+    "([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})[.][A-Za-z0-9_-]{1,128}"
+)
+
 _Value = TypeVar("_Value")
 _Parser = Callable[[object, str], _Value]
 _Headers = tuple[tuple[bytes, bytes], ...]
@@ -383,6 +388,12 @@ def is_name(text: str) -> bool:
     """Tell whether a topic, group, client, publisher or the like may be called so."""
     is_long_enough = bool(text.strip()) and len(text) <= NAME_LIMIT
     return is_long_enough and not _UNCLEAN.search(text)
+
+
+def redrive_id_of(value: str | None) -> str | None:
+    """Return which redrive has set this value of the header, None if none has."""
+    match = _REDRIVE.fullmatch(value or "")
+    return match[1] if match else None
 
 
 class _Members:

@@ -14,11 +14,12 @@ from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
 from poisonguard import settings
-from poisonguard.aio import Tasks
-from poisonguard.breaker import BreakerPolicy
 from poisonguard.dedupe.once import Window
 from poisonguard.errors import Misconfigured, Stopping
-from poisonguard.fast import (
+from poisonguard.handling.async_steps import Tasks
+from poisonguard.handling.breaker import BreakerPolicy
+from poisonguard.handling.counts import Slot
+from poisonguard.handling.hot_path import (
     AsyncHandler,
     Handle,
     HandleAsync,
@@ -26,16 +27,15 @@ from poisonguard.fast import (
     healthy_path,
     healthy_path_async,
 )
-from poisonguard.handling import Handling, Parts
-from poisonguard.journal import Journal
+from poisonguard.handling.lifecycle import Running, utc_now
+from poisonguard.handling.message_flow import Handling, Parts
+from poisonguard.handling.steps import play
+from poisonguard.journal.process_journal import Journal
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
 from poisonguard.readers import Reader
 from poisonguard.readers.plain import PlainReader
-from poisonguard.running import Running, utc_now
-from poisonguard.skips import SkipList
-from poisonguard.steps import play
-from poisonguard.tally import Slot
+from poisonguard.skipping.skip_list import SkipList
 from poisonguard.version import VERSION
 
 CLOSE_TIMEOUT = 5.0

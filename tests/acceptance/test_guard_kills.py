@@ -19,7 +19,7 @@ import pytest
 from redis import Redis
 
 from apps.poison.models import Poison
-from poisonguard.attempts import Attempts
+from poisonguard.journal.attempts import Attempts
 from tests import forks
 from tests.acceptance import mortal
 from tests.acceptance.mortal import DEATHS, Place

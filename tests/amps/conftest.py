@@ -10,7 +10,7 @@ import AMPS
 import pytest
 
 from poisonguard.amps import POISON_TOPIC, BookmarkStore
-from poisonguard.client import Client
+from poisonguard.server.client import Client
 from tests.amps.double import Amps
 from tests.sdk.server import KEY, Server, running
 

@@ -19,7 +19,7 @@ import pytest
 
 from poisonguard.amps import BookmarkStore, Start
 from poisonguard.errors import Away
-from poisonguard.skips import Fence
+from poisonguard.skipping.skip_list import Fence
 from tests.amps.conftest import Connect, Open, kill, until
 from tests.amps.double import OWN, Amps
 from tests.sdk.lives import Lives

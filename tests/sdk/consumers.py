@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from poisonguard.journal import Journal
+from poisonguard.journal.process_journal import Journal
 from tests import forks
 from tests.sdk import small_consumer
 from tests.sdk.small_consumer import Plan

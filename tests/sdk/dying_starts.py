@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
-from poisonguard.journal import Journal
+from poisonguard.journal.process_journal import Journal
 
 NAME = "orders/billing/billing-1"
 NUMBER = 1

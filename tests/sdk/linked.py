@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from poisonguard.counters import CounterKey
-from poisonguard.link import Link
+from poisonguard.server.connection import Link
+from poisonguard.server.counters import CounterKey
 from tests.sdk.failures import confirmation
 from tests.sdk.server import KEY
 

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypedDict
 
-from poisonguard.journal import Journal
-from poisonguard.watchdog import Watchdog
+from poisonguard.journal.process_journal import Journal
+from poisonguard.supervision.watchdog import Watchdog
 
 CRASH_LIMIT = 2
 WORK = 0.004

@@ -7,9 +7,9 @@ import threading
 from itertools import count
 from pathlib import Path
 
-from poisonguard.client import Client
-from poisonguard.reporter import Reporter
-from poisonguard.spool import Spool
+from poisonguard.server.client import Client
+from poisonguard.server.reporter import Reporter
+from poisonguard.server.spool import Spool
 from tests.sdk.failures import confirmation, failure
 from tests.sdk.server import KEY
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poisonguard import attempts as module
-from poisonguard.attempts import DECAY, KEEP, Attempts, Record
 from poisonguard.contract import Cause
-from poisonguard.death import Blame, Death
 from poisonguard.errors import Misconfigured
+from poisonguard.journal import attempts as module
+from poisonguard.journal.attempts import DECAY, KEEP, Attempts, Record
+from poisonguard.journal.death import Blame, Death
 from tests.sdk.consumers import python
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -348,7 +348,7 @@ FAIL_IN_MANY_PROCESSES = """
 import os, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from poisonguard.attempts import Attempts
+from poisonguard.journal.attempts import Attempts
 now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 attempts = Attempts(Path(sys.argv[1]))
 attempts.failed(b"orders-7", 7, now=now)
@@ -373,7 +373,7 @@ A_PARENT_CLOSES_FIRST = """
 import os, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from poisonguard.attempts import Attempts
+from poisonguard.journal.attempts import Attempts
 now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 attempts = Attempts(Path(sys.argv[1]))
 attempts.failed(b"orders-7", 7, now=now)
@@ -454,7 +454,7 @@ FILL_THE_DISK = """
 import resource, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from poisonguard.attempts import Attempts
+from poisonguard.journal.attempts import Attempts
 from poisonguard.errors import Full
 now = datetime(2026, 11, 20, 12, tzinfo=UTC)
 attempts = Attempts(Path(sys.argv[1]))

@@ -12,8 +12,8 @@ import pytest
 
 from poisonguard.bookmarks import BookmarkStore, Start
 from poisonguard.errors import Away, Fenced, Misconfigured, Refused, Stopping
-from poisonguard.positions import RUNS_PRESSED
-from poisonguard.skips import Fence
+from poisonguard.positions.progress import RUNS_PRESSED
+from poisonguard.skipping.skip_list import Fence
 from tests.sdk.server import KEY, Server, running
 
 NEVER = 3_600.0  # seconds: a test writes when it says so

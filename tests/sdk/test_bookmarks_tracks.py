@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poisonguard.positions import RUNS_LIMIT, RUNS_PRESSED, Start, Subscription, Track
-from poisonguard.ranges import Ranges
+from poisonguard.positions.progress import (
+    RUNS_LIMIT,
+    RUNS_PRESSED,
+    Start,
+    Subscription,
+    Track,
+)
+from poisonguard.positions.ranges import Ranges
 
 LIMIT = 65_536
 

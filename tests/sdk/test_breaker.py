@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from poisonguard.breaker import Breaker, BreakerPolicy, State, Turn
 from poisonguard.errors import Misconfigured
+from poisonguard.handling.breaker import Breaker, BreakerPolicy, State, Turn
 
 
 class Scene:

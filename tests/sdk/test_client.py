@@ -10,10 +10,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from poisonguard import client as clients
-from poisonguard.client import GZIP_FROM, Backoff, Client
 from poisonguard.errors import Away, Misconfigured, Refused
-from poisonguard.events import Event, parse
+from poisonguard.server import client as clients
+from poisonguard.server.client import GZIP_FROM, Backoff, Client
+from poisonguard.server.events import Event, parse
 from tests.sdk.server import KEY, Server, running
 
 OPEN = {"client_name": "billing-1", "sub_id": "eu", "topic": "orders"}

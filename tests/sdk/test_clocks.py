@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from poisonguard import BreakerPolicy, Outcome, RetryPolicy
-from poisonguard.client import Client
-from poisonguard.link import Link
 from poisonguard.readers.plain import PlainReader
-from poisonguard.reporter import Reporter
-from poisonguard.spool import Spool
+from poisonguard.server.client import Client
+from poisonguard.server.connection import Link
+from poisonguard.server.reporter import Reporter
+from poisonguard.server.spool import Spool
 from tests.sdk.failures import failure
 from tests.sdk.guarded import Failing, Handler, guarding, message
 from tests.sdk.server import KEY, Server
@@ -249,8 +249,8 @@ def test_a_consumer_that_pauses_names_all_that_counts_against_it(
 def test_no_report_is_lost_where_the_clock_is_set_between_segments(
     server: Server, set_clock: Set, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("poisonguard.spool.SEGMENT_LIMIT", 1)  # one report each
-    monkeypatch.setattr("poisonguard.reporter.ADOPT_EVERY", 0.0)
+    monkeypatch.setattr("poisonguard.server.spool.SEGMENT_LIMIT", 1)  # one report each
+    monkeypatch.setattr("poisonguard.server.reporter.ADOPT_EVERY", 0.0)
     hours, real = iter((0, 40, -40, 1, -1, 3)), time.time_ns
     monkeypatch.setattr(
         time, "time_ns", lambda: real() + next(hours) * 3_600 * 1_000_000_000

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from poisonguard.__main__ import main
-from poisonguard.conformance.command import CHECKS, NAMES
+from poisonguard import __main__
+from poisonguard_conformance.command import CHECKS, NAMES, main
 from tests.sdk.server import KEY, Server, running
 
-PROTOCOL = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
+ROOT = Path(__file__).resolve().parents[2]
+SDK = ROOT / "sdk"
+PROTOCOL = ROOT / "docs" / "protocol.md"
 
 
 @pytest.fixture
@@ -32,7 +37,7 @@ def key_file(tmp_path: Path) -> Path:
 
 def play(url: str, key_file: Path, *arguments: str) -> int:
     asked = ("--url", url, "--api-key-file", str(key_file))
-    return main(["conformance", *asked, *arguments])
+    return main([*asked, *arguments])
 
 
 def test_the_protocol_lists_every_check_and_what_it_says() -> None:
@@ -123,7 +128,28 @@ def test_what_cannot_be_used_is_said_in_one_line(
     asked = [argument.format(key=key_file) for argument in arguments]
 
     with pytest.raises(SystemExit) as ended:
-        main(["conformance", *asked])
+        main([*asked])
 
     assert ended.value.code == 2
     assert "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_its_former_command_runs_it_where_it_is_installed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "poisonguard", "conformance", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": f"{SDK}:{SDK / 'conformance'}"},
+    )
+
+    assert done.stdout.startswith("usage: python -m poisonguard_conformance ")
+
+
+def test_its_former_command_names_its_package_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(__main__, "CONFORMANCE", "installed_nowhere")
+
+    with pytest.raises(SystemExit, match="install poisonguard-conformance"):
+        __main__.run_conformance()

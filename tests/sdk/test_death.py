@@ -6,9 +6,9 @@ from uuid import UUID
 import pytest
 
 from poisonguard.contract import Cause
-from poisonguard.death import Blame, Death, judge
-from poisonguard.journal_file import Ending, EndingKind, Header, Snapshot, State
-from poisonguard.processes import Identity
+from poisonguard.journal.death import Blame, Death, judge
+from poisonguard.journal.journal_file import Ending, EndingKind, Header, Snapshot, State
+from poisonguard.processes.kernel import Identity
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 BOOT = UUID(int=1)

@@ -12,10 +12,10 @@ import pytest
 
 from poisonguard import Outcome
 from poisonguard.bookmarks import BookmarkStore
-from poisonguard.client import Client
 from poisonguard.errors import Away, GuardError, Refused, StartTimeout
-from poisonguard.link import Link
-from poisonguard.reporter import Reporter
+from poisonguard.server.client import Client
+from poisonguard.server.connection import Link
+from poisonguard.server.reporter import Reporter
 from tests.sdk.failures import confirmation
 from tests.sdk.guarded import Failing, Handler, guarding, message
 from tests.sdk.server import KEY, Server

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from pika.spec import Basic, BasicProperties
 
-from poisonguard import Outcome, RetryPolicy, Stopping, fast
+from poisonguard import Outcome, RetryPolicy, Stopping
 from poisonguard.contract import MatcherKind, Skip
+from poisonguard.handling import hot_path
 from poisonguard.readers import Headers, Reader, header_pairs
 from poisonguard.readers.pika import PikaReader
 from poisonguard.readers.plain import BytesReader, PlainReader
 from poisonguard.readers.redis_streams import RedisStreamsReader
-from poisonguard.skips import SkipList
+from poisonguard.skipping.skip_list import SkipList
 from tests.sdk.guarded import REDRIVE, Handler, guarding, message
 from tests.sdk.server import Server
 from tests.sdk.test_guard_shapes import unstarted
@@ -238,7 +239,7 @@ def test_what_has_expired_or_will_in_a_second_is_looked_at_closer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [NOON]
-    number = fast.numbering(
+    number = hot_path.numbering(
         reader=reader,
         skips=listing(),
         policy=RetryPolicy(expire_after=WEEK.total_seconds()),
@@ -249,7 +250,7 @@ def test_what_has_expired_or_will_in_a_second_is_looked_at_closer(
     seen = [bool(number(entry(at))) for at in (NOON, young, old)]
     now[0] += timedelta(seconds=2)
     # It asks for the time once a second, by the clock of this machine.
-    monkeypatch.setattr(fast, "time", lambda: time.time() + 2)
+    monkeypatch.setattr(hot_path, "time", lambda: time.time() + 2)
 
     assert seen == [True, True, False]
     assert not number(entry(young))
@@ -258,7 +259,7 @@ def test_what_has_expired_or_will_in_a_second_is_looked_at_closer(
 
 @pytest.mark.parametrize("expire_after", [0.5, 1e9, 1e15, None])
 def test_any_lifetime_can_be_looked_at(expire_after: float | None) -> None:
-    number = fast.numbering(
+    number = hot_path.numbering(
         reader=PlainReader(seq="seq", enqueued_at="at"),
         skips=listing(),
         policy=RetryPolicy(expire_after=expire_after),
@@ -292,7 +293,7 @@ def listing(*skips: Skip) -> SkipList:
 )
 def test_only_what_a_skip_is_for_leaves_the_healthy_path(kind: str, value: str) -> None:
     skip = Skip(topic="orders", kind=MatcherKind(kind), value=value, id=1)
-    number = fast.numbering(
+    number = hot_path.numbering(
         reader=PlainReader(seq="seq"),
         skips=listing(skip),
         policy=RetryPolicy(),
@@ -322,7 +323,7 @@ def test_a_rule_that_comes_later_is_heeded_as_well() -> None:
     skips = listing(
         Skip(topic="orders", kind=MatcherKind.BODY_DIGEST, value="ab" * 32, id=1)
     )
-    number = fast.numbering(
+    number = hot_path.numbering(
         reader=PlainReader(seq="seq"),
         skips=skips,
         policy=RetryPolicy(),

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from poisonguard import BreakerPolicy, Guard, Outcome, RetryPolicy
-from poisonguard import kept as keeping
 from poisonguard.errors import Misconfigured
-from poisonguard.kept import MESSAGES_LIMIT, Entry, Kept
+from poisonguard.handling import released_messages as keeping
+from poisonguard.handling.released_messages import MESSAGES_LIMIT, Entry, Kept
+from poisonguard.handling.slots import Gate
 from poisonguard.readers.amps import AmpsReader
 from poisonguard.readers.pika import PikaReader
 from poisonguard.readers.plain import PlainReader
-from poisonguard.turns import Gate
 from tests.sdk.guarded import Failing, Handler, Message, guarding, message
 from tests.sdk.server import KEY, Server
 

@@ -10,8 +10,8 @@ import pytest
 
 from poisonguard import BreakerPolicy, Outcome
 from poisonguard.contract import FailureReport
+from poisonguard.handling.suspects import BYTES_LIMIT, Withheld
 from poisonguard.readers.plain import PlainReader
-from poisonguard.withheld import BYTES_LIMIT, Withheld
 from tests.sdk.failures import failure
 from tests.sdk.guarded import Failing, Handler, Message, guarding, message, redriven
 from tests.sdk.server import Server

@@ -12,15 +12,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from poisonguard import journal_file
-from poisonguard.adoption import Adoption
-from poisonguard.attempts import Attempts
-from poisonguard.death import Blame
 from poisonguard.errors import Misconfigured
-from poisonguard.journal import Journal
-from poisonguard.journal_file import WORD, EndingKind, Header
-from poisonguard.processes import Identity
-from poisonguard.supervisor import Journals
+from poisonguard.journal import journal_file
+from poisonguard.journal.attempts import Attempts
+from poisonguard.journal.death import Blame
+from poisonguard.journal.journal_file import WORD, EndingKind, Header
+from poisonguard.journal.orphans import Adoption
+from poisonguard.journal.process_journal import Journal
+from poisonguard.processes.kernel import Identity
+from poisonguard.supervision.supervisor import Journals
 from tests.sdk.consumers import NAME, Consumers, python
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -138,7 +138,7 @@ def test_a_process_that_died_idle_blames_nobody_and_leaves_nothing(
 
 START = """
 import sys
-from poisonguard.journal import Journal
+from poisonguard.journal.process_journal import Journal
 journal = Journal(sys.argv[1])
 journal.open(name=sys.argv[2])
 print(journal.deaths, journal.problems)
@@ -190,8 +190,8 @@ def test_the_dead_that_another_process_is_settling_are_left_to_it(
 
 SLOWLY = """
 import sys
-from poisonguard.attempts import Attempts
-from poisonguard.journal import Journal
+from poisonguard.journal.attempts import Attempts
+from poisonguard.journal.process_journal import Journal
 blame = Attempts.blame
 def slowly(attempts, death):
     print("settling", flush=True)
@@ -485,7 +485,7 @@ def test_a_folder_that_cannot_be_trusted_leaves_the_consumer_running_without(
 NO_ROOM = """
 import resource, sys
 from poisonguard.errors import Full
-from poisonguard.journal import Journal
+from poisonguard.journal.process_journal import Journal
 limit = int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
@@ -536,7 +536,7 @@ def test_auto_is_the_folder_of_the_supervisor(
 
 def test_auto_is_a_folder_that_only_we_can_enter() -> None:
     said = python(
-        "from poisonguard.journal import Journal;"
+        "from poisonguard.journal.process_journal import Journal;"
         "j = Journal(); j.open(name='a test'); print(j.folder); j.close()"
     )
 
@@ -591,7 +591,7 @@ def test_more_in_flight_than_a_journal_can_hold_is_refused() -> None:
 FORKS = """
 import os, sys
 from datetime import UTC, datetime
-from poisonguard.journal import Journal
+from poisonguard.journal.process_journal import Journal
 NOW = datetime.now(UTC)  # what is older is forgotten
 journal = Journal(sys.argv[1])
 journal.open(name=sys.argv[2])
@@ -640,7 +640,7 @@ def test_a_child_that_a_handler_forks_is_none_of_the_messages_business(
 
 GRANDCHILD = """
 import os, signal, sys, time
-from poisonguard.journal import Journal
+from poisonguard.journal.process_journal import Journal
 journal = Journal(sys.argv[1])
 journal.open(name=sys.argv[2])
 journal.words[0] = 7

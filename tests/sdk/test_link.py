@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from poisonguard import reporter
-from poisonguard.client import Backoff
 from poisonguard.contract import MatcherKind, Skip
-from poisonguard.counters import CounterKey
 from poisonguard.errors import Refused, StartTimeout
-from poisonguard.link import Link, _shared
-from poisonguard.skips import SkipList
+from poisonguard.server import reporter
+from poisonguard.server.client import Backoff
+from poisonguard.server.connection import Link, _shared
+from poisonguard.server.counters import CounterKey
+from poisonguard.skipping.skip_list import SkipList
 from tests.sdk.failures import confirmation, failure
 from tests.sdk.server import KEY, Server
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poisonguard.ranges import Ranges, Run
+from poisonguard.positions.ranges import Ranges, Run
 
 runs = st.tuples(st.integers(0, 60), st.integers(0, 60)).map(
     lambda pair: (min(pair), max(pair))

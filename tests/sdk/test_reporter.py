@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from poisonguard import counters as counting
-from poisonguard import oversize
-from poisonguard import reporter as reporting
-from poisonguard.client import Client
-from poisonguard.counters import CounterKey, Counters
 from poisonguard.errors import Away, Full, Misconfigured, Refused
-from poisonguard.reporter import Receipt, Reporter
-from poisonguard.spool import Spool
+from poisonguard.server import counters as counting
+from poisonguard.server import oversize
+from poisonguard.server import reporter as reporting
+from poisonguard.server.client import Client
+from poisonguard.server.counters import CounterKey, Counters
+from poisonguard.server.reporter import Receipt, Reporter
+from poisonguard.server.spool import Spool
 from tests.sdk.failures import confirmation, failure
 from tests.sdk.server import KEY, Server
 

@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poisonguard import rules
 from poisonguard.contract import Invalid
-from poisonguard.rules import HeaderRule, PointerRule, canonical, from_canonical
+from poisonguard.skipping import rules
+from poisonguard.skipping.rules import (
+    HeaderRule,
+    PointerRule,
+    canonical,
+    from_canonical,
+)
 
 SCALARS = (
     st.none()

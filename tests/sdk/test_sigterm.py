@@ -10,7 +10,7 @@ from types import FrameType
 import pytest
 
 from poisonguard import Guard
-from poisonguard.sigterm import MOST_TIMES, Sigterm
+from poisonguard.processes.sigterm import MOST_TIMES, Sigterm
 from tests.sdk.guarded import Handler, guarding, message
 from tests.sdk.server import KEY, Server
 

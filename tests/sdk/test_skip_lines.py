@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from poisonguard import client as http
-from poisonguard import skip_lines, skip_table, skips
-from poisonguard.client import Client
 from poisonguard.contract import MatcherKind, Skip, parse_skip
 from poisonguard.errors import Away
-from poisonguard.feed import _read_json, _read_lines
-from poisonguard.skips import Doubt, SkipList
+from poisonguard.server import client as http
+from poisonguard.server.client import Client
+from poisonguard.server.skip_stream import _read_json, _read_lines
+from poisonguard.skipping import skip_lines, skip_list, skip_table
+from poisonguard.skipping.skip_list import Doubt, SkipList
 from poisonguard.testing.web import lines_of
 from tests.sdk.server import KEY, Json, Server
 
@@ -175,7 +175,7 @@ def _number(skip: Skip) -> int:
 def test_what_comes_by_the_stream_is_packed_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(skips, "LOOSE", 10)
+    monkeypatch.setattr(skip_list, "LOOSE", 10)
     mine = mirror()
 
     for number in range(200):

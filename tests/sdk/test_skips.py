@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from poisonguard import skips as lists
 from poisonguard.contract import Invalid, MatcherKind, Skip, parse_skip
-from poisonguard.link import Link
-from poisonguard.skips import Fence, SkipList
+from poisonguard.server.connection import Link
+from poisonguard.skipping import skip_list as lists
+from poisonguard.skipping.skip_list import Fence, SkipList
 from tests.sdk.server import KEY, Server
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from django.core.management import get_commands
 
-from poisonguard import client
 from poisonguard.contract import parse_failure
+from poisonguard.server import client
 from tests.sdk.server import Server
 
 ROOT = Path(__file__).parents[2]

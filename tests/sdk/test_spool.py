@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from poisonguard import spool as spools
-from poisonguard.client import Client
 from poisonguard.errors import Full, Misconfigured
-from poisonguard.reporter import Reporter
-from poisonguard.spool import BATCH_RECORDS, Spool
+from poisonguard.server import spool as spools
+from poisonguard.server.client import Client
+from poisonguard.server.reporter import Reporter
+from poisonguard.server.spool import BATCH_RECORDS, Spool
 from tests.sdk.failures import failure
 from tests.sdk.server import KEY, Server
 
@@ -127,7 +127,8 @@ def test_a_segment_of_a_living_spool_is_nobody_elses(tmp_path: Path) -> None:
 
 def adopted_by_another_process(folder: Path) -> int:
     code = (
-        "import sys; from pathlib import Path; from poisonguard.spool import Spool;"
+        "import sys; from pathlib import Path;"
+        "from poisonguard.server.spool import Spool;"
         "print(Spool(Path(sys.argv[1])).adopt())"
     )
     return int(

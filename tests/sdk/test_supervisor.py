@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from poisonguard import processes
-from poisonguard.death import Blame
-from poisonguard.supervisor import (
+from poisonguard.journal.death import Blame
+from poisonguard.processes import kernel
+from poisonguard.supervision.supervisor import (
     FAST_DEATHS,
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -194,7 +194,7 @@ def test_what_cannot_be_meant_is_refused_with_a_remedy(
 
 FORKS_WORKERS = """
 import os, sys, time
-from poisonguard.journal import Journal
+from poisonguard.journal.process_journal import Journal
 journal = Journal()
 journal.open(name="orders/billing/billing-1")
 if os.fork() == 0:
@@ -249,13 +249,13 @@ def test_kills_for_lack_of_memory_are_counted_in_either_cgroup(
     file = tmp_path / "memory.events"
     file.write_text(text)
 
-    assert processes.oom_kills_in(file) == 2
+    assert kernel.oom_kills_in(file) == 2
 
 
 def test_a_process_is_known_by_its_start_too() -> None:
-    own = processes.Identity.own()
+    own = kernel.Identity.own()
 
-    assert processes.started(os.getpid()) == own.started
+    assert kernel.started(os.getpid()) == own.started
     with subprocess.Popen(["true"]) as child:
-        until(lambda: processes.started(child.pid) is None)
-    assert processes.started(child.pid) is None
+        until(lambda: kernel.started(child.pid) is None)
+    assert kernel.started(child.pid) is None

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from poisonguard import Guard, Outcome, RetryPolicy
-from poisonguard.__main__ import main
 from poisonguard.readers.plain import PlainReader
 from poisonguard.testing import FakePoisonweb
+from poisonguard_conformance.command import main
 
 REDRIVE = "123e4567-e89b-12d3-a456-426614174000.0a1b"
 
@@ -59,7 +59,7 @@ def test_it_passes_every_check_of_the_protocol(
     (tmp_path / "key").write_text(poisonweb.key)
     asked = ("--url", poisonweb.url, "--api-key-file", str(tmp_path / "key"))
 
-    status = main(["conformance", *asked, "--patience", "20"])
+    status = main([*asked, "--patience", "20"])
 
     said = capsys.readouterr().out
     assert status == 0, said

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from poisonguard.tally import Slot, Tally, bucket
-from poisonguard.turns import Gate, Numbering, Turns
+from poisonguard.handling.counts import Slot, Tally, bucket
+from poisonguard.handling.slots import Gate, Numbering, Turns
 
 
 def turns_of(slots: int) -> tuple[Turns, Gate]:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from poisonguard.contract import Cause
-from poisonguard.death import Blame
 from poisonguard.errors import Misconfigured
-from poisonguard.watchdog import Patience, interval
+from poisonguard.journal.death import Blame
+from poisonguard.supervision.watchdog import Patience, interval
 from tests.sdk.consumers import NAME, Consumers, ended, python
 
 LIMIT = 10.0
@@ -116,8 +116,8 @@ def test_a_handler_that_is_slow_but_in_time_is_left_alone(
 
 HANGS_IN_A_CHILD = """
 import os, signal, sys, time
-from poisonguard.journal import Journal
-from poisonguard.watchdog import Watchdog
+from poisonguard.journal.process_journal import Journal
+from poisonguard.supervision.watchdog import Watchdog
 journal = Journal(sys.argv[1])
 journal.open(name=sys.argv[2])
 watchdog = Watchdog(journal, handler_timeout=0.3)

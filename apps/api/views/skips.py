@@ -39,7 +39,7 @@ from apps.core.errors import Unavailable
 from apps.poison import skip_list
 from apps.poison.skip_reading import Told
 from apps.team.rights import Scope
-from poisonguard.skip_lines import MEDIA_TYPE
+from poisonguard.skipping.skip_lines import MEDIA_TYPE
 
 
 class Exact(JSONRenderer):

@@ -35,7 +35,7 @@ from apps.poison.querysets import PoisonQuerySet, SkipQuerySet
 from apps.poison.states import Because
 from apps.team.rights import Principal
 from poisonguard.contract import MatcherKind
-from poisonguard.rules import HeaderRule
+from poisonguard.skipping.rules import HeaderRule
 
 MOST_SHOWN = 20
 MOST_TOPICS = 200

@@ -15,11 +15,11 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from poisonguard.contract import redrive_id_of
 from poisonguard.readers import Reader
-from poisonguard.reading import redrive_id_of
 
 if TYPE_CHECKING:
-    from poisonguard.fast import AsyncHandler, Handle, HandleAsync, Handler
+    from poisonguard.handling.hot_path import AsyncHandler, Handle, HandleAsync, Handler
     from poisonguard.outcome import Outcome
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from poisonguard.errors import Misconfigured
 from poisonguard.readers import Reader
 
 if TYPE_CHECKING:
-    from poisonguard.fast import AsyncHandler
+    from poisonguard.handling.hot_path import AsyncHandler
 
 BATCH = 10_000
 # Who has the turn is asked, not waited for: that would hold a thread, a place among

@@ -11,7 +11,7 @@
             guard.handle({"bookmark": "1", "body": b"bad"}, handler)
     assert [report.bookmark for report in poisonweb.failures] == ["1"]
 
-It speaks the protocol (`python -m poisonguard conformance` passes) on a free port of
+It speaks the protocol (`python -m poisonguard_conformance` passes) on a free port of
 127.0.0.1, keeps what it is told in memory, and asks no other consumer about a suspected
 failure. It publishes nothing: a requeued message is one that a test sends with the
 header `x-poisonweb-redrive: <poisonweb.requeue()>`.

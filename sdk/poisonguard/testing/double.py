@@ -28,7 +28,7 @@ from poisonguard.contract import (
     parse_failure,
     parse_skip,
 )
-from poisonguard.rules import parse_rule
+from poisonguard.skipping.rules import parse_rule
 from poisonguard.testing.positions import Position
 from poisonguard.testing.web import Json, Problem, Web
 

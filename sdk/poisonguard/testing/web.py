@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from poisonguard import skip_lines
 from poisonguard.contract import Invalid
+from poisonguard.skipping import skip_lines
 
 if TYPE_CHECKING:
     from poisonguard.testing.double import Double

@@ -13,7 +13,7 @@ from apps.bookmarks.models import BookmarkPosition
 from apps.core import clock
 from poisonguard.bookmarks import BookmarkStore, Start
 from poisonguard.errors import Fenced, GuardError, Refused
-from poisonguard.positions import RUNS_LIMIT
+from poisonguard.positions.progress import RUNS_LIMIT
 from tests.integration.api.caller import Caller, program
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -14,8 +14,8 @@ import pytest
 
 from apps.poison.models import Skip
 from apps.team.rights import Scope
-from poisonguard.__main__ import main
-from poisonguard.conformance import command, skips
+from poisonguard_conformance import command, skips
+from poisonguard_conformance.command import main
 from tests.acceptance.web import Web, api_key
 from tests.erring import NOTHING, Answered, Asked, Mistake, erring
 
@@ -57,7 +57,7 @@ def judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., T
     def judge(url: str, key: str, *arguments: str) -> Told:
         key_file.write_text(f"{key}\n")
         asked = ("--url", url, "--api-key-file", str(key_file), "--json")
-        status = main(["conformance", *asked, *PATIENT, *arguments])
+        status = main([*asked, *PATIENT, *arguments])
         told = json.loads(capsys.readouterr().out)
         return Told(
             status=status,

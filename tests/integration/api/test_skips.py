@@ -18,10 +18,10 @@ from apps.poison import skip_reading
 from apps.poison.models import Skip
 from apps.team.rights import Role, Scope
 from poisonguard import contract
-from poisonguard.feed import _read_json, _read_lines
-from poisonguard.skip_lines import ACCEPT, MEDIA_TYPE, Head
-from poisonguard.skip_table import SkipTable
-from poisonguard.skips import Doubt
+from poisonguard.server.skip_stream import _read_json, _read_lines
+from poisonguard.skipping.skip_lines import ACCEPT, MEDIA_TYPE, Head
+from poisonguard.skipping.skip_list import Doubt
+from poisonguard.skipping.skip_table import SkipTable
 from tests.integration.api.caller import Caller, Told, person, program
 from tests.reports import GUARD, capture, failure, guard_word, poisons
 from tests.skips import added, suspected, topic_named

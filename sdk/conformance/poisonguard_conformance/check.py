@@ -1,0 +1,199 @@
+"""What a check is, and the consumer that it is played with."""
+
+from __future__ import annotations
+
+import base64
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+
+from poisonguard_conformance.wire import (
+    Json,
+    NotAllowed,
+    Query,
+    Stream,
+    Told,
+    Violated,
+    Wire,
+)
+
+GROUP = "conformance"
+EXCEPTION = {"type": "ConformanceCheck", "message": "on purpose", "traceback": ""}
+
+
+@dataclass(kw_only=True)
+class Consumer:
+    """One consumer of one run: its names are its own, so that runs do not meet.
+
+    `patience` is how long an event of the stream may take, in seconds.
+    """
+
+    wire: Wire
+    topic: str
+    client_name: str
+    patience: float
+    skips: list[int] = field(default_factory=list)
+    irremovable: list[int] = field(default_factory=list)
+    poisons: set[int] = field(default_factory=set)
+
+    # What it sends
+
+    def failure(self, **changes: object) -> Json:
+        """Give one member of POST /failures; `body` and header values as bytes."""
+        body, headers = changes.pop("body", b"{}"), changes.pop("headers", ())
+        now = moment()
+        member = {
+            "report_id": new_id(),
+            "topic": self.topic,
+            "consumer_group": GROUP,
+            "client_name": self.client_name,
+            "bookmark": f"conformance-{new_id()}",
+            "body": in_base64(body),
+            "headers": [[name, in_base64(value)] for name, value in _pairs(headers)],
+            "cause": "fatal",
+            "exception": EXCEPTION,
+            "attempts": 1,
+            "failures": 1,
+            "crashes": 0,
+            "first_failed_at": now,
+            "failed_at": now,
+        }
+        return {**member, **changes}
+
+    def skip(self, *, kind: str, value: object, **changes: object) -> Json:
+        """Give the body of POST /skips."""
+        matcher = {"kind": kind, "value": value}
+        reason = "conformance: it is removed again"
+        return {"topic": self.topic, "matcher": matcher, "reason": reason, **changes}
+
+    # What it asks
+
+    def report(self, *members: object, **headers: str) -> list[Json]:
+        answers = self.batch("/failures", "failures", *members, **headers)
+        self.poisons.update(told["poison"] for told in answers if told.get("poison"))
+        return answers
+
+    def batch(
+        self, path: str, name: str, *members: object, **headers: str
+    ) -> list[Json]:
+        """Post members; give the results, of which there must be one for each."""
+        told = self.wire.post(path, {name: list(members)}, **headers).good
+        results = told.get("results") if isinstance(told, Mapping) else None
+        if not isinstance(results, list) or len(results) != len(members):
+            found = results if results is None else len(results)
+            raise Violated(f"{len(members)} members got {found} results")
+        for result in results:
+            if result.get("status") == "rejected" and result.get("pointer") == "/topic":
+                raise NotAllowed(f"{result.get('detail')} (see --topic-prefix)")
+        return results
+
+    def add_skip(self, *, kind: str, value: object, **changes: object) -> Json:
+        """Add a skip, which is removed when the run ends."""
+        asked = self.skip(kind=kind, value=value, **changes)
+        made: Json = self.wire.post("/skips", asked).good
+        self.skips.append(made["id"])
+        return made
+
+    def remove_skip(self, number: int) -> None:
+        told = self.wire.delete(f"/skips/{number}", {"reason": "conformance"})
+        expect("the number of the removed skip", told.good.get("id"), number)
+        self.skips.remove(number)
+
+    def snapshot(self, **query: str) -> Json:
+        asked = {"topic": self.topic, **query}
+        told: Json = self.wire.get("/skips", list(asked.items())).good
+        return told
+
+    @contextmanager
+    def stream(
+        self, *topics: str, last_event_id: str = "", **query: str
+    ) -> Iterator[Stream]:
+        asked: Query = [
+            *(("topic", topic) for topic in topics or (self.topic,)),
+            *query.items(),
+        ]
+        with self.wire.stream(asked, last_event_id=last_event_id) as stream:
+            yield stream
+
+    @contextmanager
+    def following(self, *topics: str, **query: str) -> Iterator[Stream]:
+        """Open a stream at the head; what changes from here on is told."""
+        with self.stream(*topics, **query) as stream:
+            if next(stream.until("ping", within=self.patience), None) is None:
+                raise Violated("no ping came at the start of a stream")
+            yield stream
+
+    def event(self, stream: Stream, kind: str, number: int) -> Told:
+        """Wait for the event of this skip; it must not take longer than patience."""
+        asked_at = monotonic()
+        for told in stream.until(kind, within=self.patience):
+            if told.data.get("id") == number:
+                return told
+        waited = monotonic() - asked_at
+        raise Violated(f"no {kind} of skip {number} came within {waited:.1f} s")
+
+    def clean_up(self) -> None:
+        """Remove the skips that a check has left, or note which cannot be."""
+        for number in list(self.skips):
+            try:
+                self.remove_skip(number)
+            except (Violated, NotAllowed):
+                self.skips.remove(number)
+                self.irremovable.append(number)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check:
+    """One thing that the protocol says, and how a consumer finds out."""
+
+    name: str
+    says: str
+    run: Callable[[Consumer], None]
+
+
+def check(name: str, says: str) -> Callable[[Callable[[Consumer], None]], Check]:
+    """Make a check of a function that raises Violated or NotAllowed."""
+    return lambda run: Check(name=name, says=says, run=run)
+
+
+def expect(what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise Violated(f"{what}: {_shown(found)}, not {_shown(wanted)}")
+
+
+def statuses(results: Sequence[Json]) -> list[object]:
+    return [result.get("status") for result in results]
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+def moment(*, seconds: float = 0) -> str:
+    """Give a time as the wire has it: now, or so long after."""
+    return (_now() + timedelta(seconds=seconds)).isoformat()
+
+
+def minute() -> str:
+    return _now().replace(second=0, microsecond=0).isoformat()
+
+
+def in_base64(value: object) -> str:
+    return base64.b64encode(value if isinstance(value, bytes) else b"").decode()
+
+
+def _now() -> datetime:
+    return datetime.fromtimestamp(time.time(), UTC)
+
+
+def _pairs(headers: object) -> Sequence[tuple[str, bytes]]:
+    return headers if isinstance(headers, Sequence) else ()
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

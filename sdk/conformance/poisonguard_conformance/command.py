@@ -1,0 +1,208 @@
+"""`python -m poisonguard_conformance`: play a consumer, and say what a server fails.
+
+Exit status: 0 all is well; 1 something failed; 2 something could not be checked, for
+the key lacks a scope.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from time import monotonic
+from urllib.parse import urlsplit
+
+from poisonguard_conformance import positions, reports, skips
+from poisonguard_conformance.check import Check, Consumer
+from poisonguard_conformance.wire import NotAllowed, Unreachable, Violated, Wire
+
+CHECKS: tuple[Check, ...] = (*reports.CHECKS, *skips.CHECKS, *positions.CHECKS)
+NAMES = tuple(check.name for check in CHECKS)
+GOOD, FAILED, UNCHECKED = 0, 1, 2
+DESCRIPTION = "Play a consumer against a server, and say what the server fails."
+
+
+class Result(StrEnum):
+    OK = "ok"
+    FAILED = "failed"
+    NOT_CHECKED = "not checked"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What became of one check; `detail` says why where it is not ok."""
+
+    name: str
+    result: Result
+    says: str
+    detail: str
+    seconds: float
+
+    def __str__(self) -> str:
+        line = f"{self.result:<12}{self.name}"
+        if self.result is Result.OK:
+            return line
+        return f"{line}: {self.detail}\n{'':<12}the protocol says: {self.says}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m poisonguard_conformance", description=DESCRIPTION
+    )
+    parser.add_argument(
+        "--url", required=True, type=_url, help="of the server, without /api/v1"
+    )
+    parser.add_argument(
+        "--api-key-file",
+        required=True,
+        type=_key_in,
+        dest="key",
+        metavar="FILE",
+        help="file that holds the key",
+    )
+    parser.add_argument(
+        "--topic-prefix",
+        default="conformance",
+        help="the key must have the topics that begin so (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=NAMES, metavar="NAME", help="no other checks"
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=1.0,
+        help="seconds that an event of the stream may take (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, help="seconds for any other answer"
+    )
+    parser.add_argument(
+        "--allow-unchecked",
+        action="store_true",
+        help="do not fail where the key lacks a scope",
+    )
+    parser.add_argument("--json", action="store_true", help="tell programs")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry the checks out, tell what became of them, and give the exit status."""
+    options = _parser().parse_args(arguments)
+    wire = Wire(url=options.url, key=options.key, seconds=options.timeout)
+    consumer = Consumer(
+        wire=wire,
+        topic=f"{options.topic_prefix}-orders",
+        client_name=f"conformance-{uuid.uuid4().hex[:12]}",
+        patience=options.patience,
+    )
+    wished = [check for check in CHECKS if check.name in (options.only or NAMES)]
+    verdicts = []
+    for verdict in judged(wished, consumer):
+        verdicts.append(verdict)
+        if not options.json:
+            _say(str(verdict))
+    tell = _as_json if options.json else _as_text
+    _say(tell(verdicts, consumer))
+    return _status(verdicts, allow_unchecked=options.allow_unchecked)
+
+
+def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[Verdict]:
+    """Carry checks out one by one; none any more once nobody answers."""
+    unreachable = ""
+    for check in checks:
+        started = monotonic()
+        result, detail = Result.NOT_CHECKED, unreachable
+        if not unreachable:
+            try:
+                result, detail = _outcome(check, consumer)
+            except Unreachable as trouble:
+                unreachable = str(trouble)
+                result, detail = Result.FAILED, unreachable
+        yield Verdict(
+            name=check.name,
+            result=result,
+            says=check.says,
+            detail=detail,
+            seconds=round(monotonic() - started, 3),
+        )
+
+
+def _outcome(check: Check, consumer: Consumer) -> tuple[Result, str]:
+    try:
+        check.run(consumer)
+    except Unreachable:
+        raise
+    except NotAllowed as lacking:
+        return Result.NOT_CHECKED, str(lacking)
+    except Violated as violation:
+        return Result.FAILED, str(violation)
+    except (AttributeError, LookupError, TypeError, ValueError) as surprise:
+        # An answer of a shape that no reader expects is the server's fault as well.
+        return Result.FAILED, f"an answer has another shape: {surprise!r}"
+    finally:
+        consumer.clean_up()
+    return Result.OK, ""
+
+
+def _status(verdicts: Sequence[Verdict], *, allow_unchecked: bool) -> int:
+    results = {verdict.result for verdict in verdicts}
+    if Result.FAILED in results:
+        return FAILED
+    if Result.NOT_CHECKED in results and not allow_unchecked:
+        return UNCHECKED
+    return GOOD
+
+
+def _as_text(verdicts: Sequence[Verdict], consumer: Consumer) -> str:
+    counts = {
+        result: sum(verdict.result is result for verdict in verdicts)
+        for result in Result
+    }
+    told = ", ".join(f"{count} {result}" for result, count in counts.items())
+    return f"\n{told}. {_left_behind(consumer)}"
+
+
+def _as_json(verdicts: Sequence[Verdict], consumer: Consumer) -> str:
+    whole = {
+        "checks": [asdict(verdict) for verdict in verdicts],
+        "left_behind": _left_behind(consumer),
+    }
+    return json.dumps(whole, indent=2)
+
+
+def _left_behind(consumer: Consumer) -> str:
+    left = (
+        f"Left behind: {len(consumer.poisons)} messages on {consumer.topic} and its"
+        f" neighbours, to be dropped as you like (is:open topic:{consumer.topic}*),"
+        f" and the positions of {consumer.client_name}."
+    )
+    if not consumer.irremovable:
+        return left
+    numbers = ", ".join(map(str, consumer.irremovable))
+    return f"{left} These skips could not be removed: {numbers}."
+
+
+def _key_in(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as trouble:
+        raise argparse.ArgumentTypeError(f"{name} cannot be read: {trouble}") from None
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        remedy = "write it like https://poison.example.com"
+        raise argparse.ArgumentTypeError(f"{text} is no url: {remedy}")
+    return text
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,235 @@
+"""Positions: opened by one holder, settled in any order, resumed at the lesser."""
+
+from __future__ import annotations
+
+from poisonguard_conformance.check import Consumer, check, expect, new_id, statuses
+from poisonguard_conformance.wire import Json, Violated
+
+LAST = 2**63 - 2
+MOST_RUNS = 4_096
+PRESSED = MOST_RUNS * 3 // 4
+PUBLISHER = "conformance"
+
+
+@check(
+    "position-open",
+    "Opening a position gives it to the asker under an epoch above all before; of one"
+    " that is new there is nothing settled.",
+)
+def position_open(consumer: Consumer) -> None:
+    sub_id = new_id()
+    first, second = _open(consumer, sub_id), _open(consumer, sub_id)
+
+    expect("the marks of a new position", _settled(first), {})
+    expect("that the epoch grows", second["epoch"] > first["epoch"], wanted=True)
+
+
+@check(
+    "position-any-order",
+    "Runs may be settled in any order and any number of times; what has no hole before"
+    " it is `processed`, the rest is `settled`.",
+)
+def position_any_order(consumer: Consumer) -> None:
+    sub_id = new_id()
+    epoch = _open(consumer, sub_id)["epoch"]
+    for runs in ([[7, 9]], [[3, 4], [0, 1]], [[7, 9], [12, 13]], [[2, 2]]):
+        _settle(consumer, sub_id, epoch, settled=runs)
+    mark = _mark(consumer, sub_id)
+
+    expect("processed", mark.get("processed"), 4)
+    expect("settled", mark.get("settled"), [[7, 9], [12, 13]])
+    expect("resume", mark.get("resume"), 4)
+
+
+@check(
+    "position-persisted",
+    "A position resumes at the lesser of processed and persisted; persisted never goes"
+    " back.",
+)
+def position_persisted(consumer: Consumer) -> None:
+    sub_id = new_id()
+    epoch = _open(consumer, sub_id)["epoch"]
+    _settle(consumer, sub_id, epoch, settled=[[0, 100]], received=120, persisted=60)
+    _settle(consumer, sub_id, epoch, settled=[], persisted=50)
+    behind = _mark(consumer, sub_id)
+    epoch = _open(consumer, sub_id)["epoch"]
+    _settle(consumer, sub_id, epoch, settled=[], persisted=200)
+    ahead = _mark(consumer, sub_id)
+
+    expect("persisted", behind.get("persisted"), 60)
+    expect("resume with persisted behind", behind.get("resume"), 60)
+    expect("resume with persisted ahead", ahead.get("resume"), 100)
+
+
+@check(
+    "position-publishers",
+    "Each publisher of a position is kept for itself.",
+)
+def position_publishers(consumer: Consumer) -> None:
+    sub_id = new_id()
+    epoch = _open(consumer, sub_id)["epoch"]
+    for publisher, last in (("", 5), ("18446744073709551615", 7)):
+        _settle(consumer, sub_id, epoch, publisher=publisher, settled=[[0, last]])
+    told = _open(consumer, sub_id)
+
+    wanted = {"": 5, "18446744073709551615": 7}
+    expect("processed of each", _settled(told), wanted)
+
+
+@check(
+    "position-fenced",
+    "Who opened a position before is answered `fenced`, and settles nothing.",
+)
+def position_fenced(consumer: Consumer) -> None:
+    sub_id = new_id()
+    old, new = (_open(consumer, sub_id)["epoch"] for _ in "ab")
+    stale = _update(consumer, sub_id, old, settled=[[0, 5]])
+    fresh = _update(consumer, sub_id, new, settled=[[0, 2]])
+    told = consumer.batch("/positions/settle", "updates", stale, fresh)
+
+    expect("the answers", statuses(told), ["fenced", "ok"])
+    expect("processed", _mark(consumer, sub_id).get("processed"), 2)
+
+
+@check(
+    "position-fence-told",
+    "Opening a position is an event `fence` on the stream of its topic, with its client"
+    " name, sub id and new epoch.",
+)
+def position_fence_told(consumer: Consumer) -> None:
+    sub_id = new_id()
+    _open(consumer, sub_id)
+    with consumer.following() as stream:
+        epoch = _open(consumer, sub_id)["epoch"]
+        fences = stream.until("fence", within=consumer.patience)
+        told = next((f.data for f in fences if f.data.get("sub_id") == sub_id), None)
+
+    if told is None:
+        raise Violated("no fence came")
+    expect("its client name", told.get("client_name"), consumer.client_name)
+    expect("its topic", told.get("topic"), consumer.topic)
+    expect("its epoch", told.get("epoch"), epoch)
+
+
+@check(
+    "position-rejected",
+    "A run that is upside down, negative, no pair of whole numbers or beyond 2^63-2 is"
+    " `rejected` with its pointer, and sinks no other update; 2^63-2 itself is kept.",
+)
+def position_rejected(consumer: Consumer) -> None:
+    sub_id = new_id()
+    epoch = _open(consumer, sub_id)["epoch"]
+    bad = ([5, 3], [-1, 3], [0, LAST + 1], [0, 1.5], [0, True], [0], "0-3")
+    updates = [_update(consumer, sub_id, epoch, settled=[run]) for run in bad]
+    good = _update(consumer, sub_id, epoch, settled=[[0, 1], [LAST, LAST]])
+    told = consumer.batch("/positions/settle", "updates", *updates, good)
+
+    expect("the answers", statuses(told), ["rejected"] * len(bad) + ["ok"])
+    pointers = {str(result.get("pointer")) for result in told[: len(bad)]}
+    expect("the pointers", pointers, {"/settled/0"})
+    mark = _mark(consumer, sub_id)
+    expect("what was kept", mark.get("settled"), [[LAST, LAST]])
+
+
+@check(
+    "position-unopened",
+    "Settling a position that nobody has opened is `rejected`.",
+)
+def position_unopened(consumer: Consumer) -> None:
+    update = _update(consumer, new_id(), 1, settled=[[0, 1]])
+    told = consumer.wire.post("/positions/settle", {"updates": [update]}).good
+
+    expect("the answer", statuses(told["results"]), ["rejected"])
+
+
+@check(
+    "position-pressure",
+    "From 3,072 runs on an answer bears `pressure`; beyond 4,096 an update is"
+    " `rejected` and changes nothing, until what lies between is settled.",
+)
+def position_pressure(consumer: Consumer) -> None:
+    sub_id = new_id()
+    epoch = _open(consumer, sub_id)["epoch"]
+    told = [
+        _settled_at(consumer, sub_id, epoch, _holes(first, last))
+        for first, last in ((1, 1_000), (1_001, PRESSED), (PRESSED + 1, MOST_RUNS + 1))
+    ]
+    relief = _settled_at(consumer, sub_id, epoch, [[0, 2 * PRESSED]])
+
+    expect("the answers", statuses(told), ["ok", "ok", "rejected"])
+    expect("no pressure at first", told[0].get("pressure"), None)
+    expect("pressure then", told[1].get("pressure"), 0.75)
+    expect("the answer once the holes are filled", relief.get("status"), "ok")
+    mark = _mark(consumer, sub_id)
+    expect(
+        "what is kept", [mark.get("processed"), mark.get("settled")], [2 * PRESSED, []]
+    )
+
+
+CHECKS = (
+    position_open,
+    position_any_order,
+    position_persisted,
+    position_publishers,
+    position_fenced,
+    position_fence_told,
+    position_rejected,
+    position_unopened,
+    position_pressure,
+)
+
+
+def _open(consumer: Consumer, sub_id: str) -> Json:
+    asked = {
+        "client_name": consumer.client_name,
+        "sub_id": sub_id,
+        "topic": consumer.topic,
+        "replays": False,
+    }
+    told: Json = consumer.wire.post("/positions/open", asked).good
+    return told
+
+
+def _update(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> Json:
+    update = {
+        "client_name": consumer.client_name,
+        "sub_id": sub_id,
+        "topic": consumer.topic,
+        "epoch": epoch,
+        "publisher": PUBLISHER,
+    }
+    return {**update, **changes}
+
+
+def _settled_at(
+    consumer: Consumer, sub_id: str, epoch: int, runs: list[list[int]]
+) -> Json:
+    update = _update(consumer, sub_id, epoch, settled=runs)
+    [told] = consumer.batch("/positions/settle", "updates", update)
+    return told
+
+
+def _settle(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> None:
+    update = _update(consumer, sub_id, epoch, **changes)
+    told = consumer.batch("/positions/settle", "updates", update)
+    expect("the answer", statuses(told), ["ok"])
+
+
+def _mark(consumer: Consumer, sub_id: str) -> Json:
+    """Open a position anew and give its one mark."""
+    [mark] = _open(consumer, sub_id)["positions"]
+    return dict(mark)
+
+
+def _settled(opened: Json) -> dict[str, int]:
+    """Give how far each publisher is processed, of those with anything settled."""
+    return {
+        mark["publisher"]: mark["processed"]
+        for mark in opened["positions"]
+        if mark["processed"] >= 0 or mark["settled"]
+    }
+
+
+def _holes(first: int, last: int) -> list[list[int]]:
+    """Give every other number as a run of its own."""
+    return [[2 * place, 2 * place] for place in range(first, last + 1)]

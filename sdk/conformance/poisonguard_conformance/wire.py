@@ -1,0 +1,280 @@
+"""Plain HTTP, on purpose: nothing is retried, mended or read kindly.
+
+The SDK's client hides a server's faults from a consumer. Here every fault has to show.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import queue
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from time import monotonic
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from poisonguard.errors import GuardError
+from poisonguard.server.events import Event, parse
+
+ROOT = "/api/v1"
+GOOD = (HTTPStatus.OK, HTTPStatus.CREATED)
+SHOWN_BYTES = 300
+PIECE = 65_536
+
+Json = dict[str, Any]
+Query = Sequence[tuple[str, str]]
+
+
+class Violated(Exception):
+    """The server does not do what the protocol says."""
+
+
+class Unreachable(Violated):
+    """Nobody answers at this address."""
+
+
+class NotAllowed(Exception):
+    """The key lacks what a check needs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What came back on one call, as it came."""
+
+    call: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """Read the body; raises Violated where it is no JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            raise Violated(f"{self.call} answered no JSON: {self.shown}") from None
+
+    @property
+    def good(self) -> Any:
+        """Read what a call that went well answers; raises Violated where it did not."""
+        if self.status not in GOOD:
+            raise Violated(f"{self.call} answered {self.status}: {self.shown}")
+        return self.json
+
+    def refused(self, status: HTTPStatus) -> Json:
+        """Read a problem of this status; raises Violated where it is anything else."""
+        media_type = self.headers.get("content-type", "").partition(";")[0]
+        if self.status != status:
+            raise Violated(f"{self.call} answered {self.status}, not {status.value}")
+        if media_type != "application/problem+json":
+            raise Violated(f"{self.call} answered {status.value} as {media_type}")
+        problem: Json = self.json
+        missing = {"type", "title", "status", "detail"} - problem.keys()
+        if missing:
+            raise Violated(
+                f"a problem of {self.call} lacks {', '.join(sorted(missing))}"
+            )
+        return problem
+
+    @property
+    def shown(self) -> str:
+        """Give the detail of a problem, or the beginning of anything else."""
+        with suppress(ValueError, TypeError, LookupError):
+            return str(json.loads(self.body)["detail"])
+        return repr(self.body[:SHOWN_BYTES])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """One event of the stream, with its data read; `id` is that of its place."""
+
+    kind: str
+    data: Json
+    id: str
+
+    @classmethod
+    def of(cls, event: Event) -> Told:
+        data = json.loads(event.data)
+        if not isinstance(data, dict):
+            raise TypeError(f"the data of {event.kind} are no JSON object")
+        return cls(kind=event.kind, data=data, id=event.id)
+
+
+class Stream:
+    """Events as they come; a thread reads them, so that waiting can end."""
+
+    def __init__(self, response: HTTPResponse, link: socket.socket) -> None:
+        self._response = response
+        self._link = link
+        self._events: queue.SimpleQueue[Told | Violated | None] = queue.SimpleQueue()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def next(self, *, within: float) -> Told | None:
+        """Wait for the next event; None where the time is up or the stream has ended.
+
+        Raises Violated where what came is no event.
+        """
+        if self._ended:
+            return None
+        try:
+            event = self._events.get(timeout=max(0.0, within))
+        except queue.Empty:
+            return None
+        if isinstance(event, Violated):
+            raise event
+        self._ended = event is None
+        return event
+
+    def until(self, *kinds: str, within: float) -> Iterator[Told]:
+        """Yield the events of these kinds until the time is up or the stream ends."""
+        deadline = monotonic() + within
+        while event := self.next(within=deadline - monotonic()):
+            if event.kind in kinds:
+                yield event
+
+    def ends(self, *, within: float) -> bool:
+        """Tell whether the stream ends in this time, whatever comes before."""
+        deadline = monotonic() + within
+        while self.next(within=deadline - monotonic()):
+            pass
+        return self._ended
+
+    def close(self) -> None:
+        # The reader holds the response while it waits: only the socket can be ended.
+        with suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
+        self._reader.join()
+        self._response.close()
+
+    def _read(self) -> None:
+        try:
+            # Cut off, it has ended to who reads.
+            with suppress(OSError, HTTPException):
+                for event in parse(iter(lambda: self._response.read1(PIECE), b"")):
+                    self._events.put(Told.of(event))
+        except (GuardError, TypeError, ValueError) as broken:
+            self._events.put(Violated(f"the stream holds what is no event: {broken}"))
+        self._events.put(None)
+
+
+class Wire:
+    """The calls of one consumer, with its key; a connection for each of them."""
+
+    def __init__(self, *, url: str, key: str, seconds: float) -> None:
+        self._url = urlsplit(url)
+        self._key = key
+        self._seconds = seconds
+        is_secure = self._url.scheme == "https"
+        self._connection = HTTPSConnection if is_secure else HTTPConnection
+
+    def get(self, path: str, query: Query = ()) -> Answer:
+        return self.send("GET", _address(path, query))
+
+    def delete(self, path: str, body: object = None) -> Answer:
+        return self.send("DELETE", path, _encoded(body))
+
+    def post(self, path: str, body: object, **headers: str) -> Answer:
+        """Post a value as JSON; bytes go as they are."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.send("POST", path, _encoded(body), named)
+
+    def post_gzip(self, path: str, body: object) -> Answer:
+        return self.post(path, gzip.compress(_encoded(body)), Content_Encoding="gzip")
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Ask and read the whole answer; raises NotAllowed where the key may not."""
+        call = f"{method} {path.partition('?')[0]}"
+        with closing(self._connected()) as connection:
+            try:
+                response = self._asked(connection, method, path, body, headers or {})
+                return _answer(call, response)
+            except (OSError, HTTPException) as trouble:
+                raise Violated(f"{call} got no answer: {trouble!r}") from trouble
+
+    @contextmanager
+    def stream(self, query: Query, *, last_event_id: str = "") -> Iterator[Stream]:
+        """Open the stream of the skip list, and close it in the end."""
+        path = _address("/skips/stream", query)
+        headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
+        with closing(self._connected()) as connection:
+            link: socket.socket = connection.sock
+            try:
+                response = self._asked(connection, "GET", path, b"", headers)
+                _expect_stream(response)
+                link.settimeout(None)
+            except (OSError, HTTPException) as trouble:
+                raise Violated(f"the stream got no answer: {trouble!r}") from trouble
+            with closing(Stream(response, link)) as opened:
+                yield opened
+
+    def _connected(self) -> HTTPConnection:
+        host = self._url.hostname or ""
+        connection = self._connection(host, self._url.port, timeout=self._seconds)
+        try:
+            connection.connect()
+        except OSError as trouble:
+            connection.close()
+            raise Unreachable(f"{host} cannot be reached: {trouble}") from trouble
+        return connection
+
+    def _asked(
+        self,
+        connection: HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+    ) -> HTTPResponse:
+        whole = {
+            "Authorization": f"Bearer {self._key}",
+            "Content-Type": "application/json",
+            **headers,
+        }
+        address = f"{self._url.path.rstrip('/')}{ROOT}{path}"
+        connection.request(method, address, body, whole)
+        return connection.getresponse()
+
+
+def _encoded(body: object) -> bytes:
+    if body is None:
+        return b""
+    return body if isinstance(body, bytes) else json.dumps(body).encode()
+
+
+def _address(path: str, query: Query) -> str:
+    return f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
+
+
+def _answer(call: str, response: HTTPResponse) -> Answer:
+    answer = Answer(
+        call=call,
+        status=response.status,
+        headers={name.lower(): value for name, value in response.getheaders()},
+        body=response.read(),
+    )
+    if answer.status == HTTPStatus.FORBIDDEN:
+        raise NotAllowed(str(answer.refused(HTTPStatus.FORBIDDEN)["detail"]))
+    return answer
+
+
+def _expect_stream(response: HTTPResponse) -> None:
+    if response.status != HTTPStatus.OK:
+        answer = _answer("GET /skips/stream", response)
+        raise Violated(f"{answer.call} answered {answer.status}: {answer.shown}")
+    media_type = response.headers.get_content_type()
+    if media_type != "text/event-stream":
+        raise Violated(f"GET /skips/stream answered as {media_type}")

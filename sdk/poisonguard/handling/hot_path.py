@@ -1,0 +1,257 @@
+"""The healthy path: an ordinary message that its handler handles.
+
+It is one function, without I/O, lock or object of its own, because every message pays
+for it. Whatever is not ordinary is left to `message_flow`: a message that is on the
+skip list, has failed before, was redriven or has expired, and any at all while the gate
+is closed. The two functions, for threads and for tasks, differ by one `await`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from time import perf_counter, time
+from typing import Any, Protocol, TypeVar
+
+from poisonguard.contract import MatcherKind
+from poisonguard.handling.counts import SAMPLED, Slot
+from poisonguard.handling.message_flow import Parts
+from poisonguard.handling.slots import Numbering
+from poisonguard.outcome import Outcome
+from poisonguard.policy import RetryPolicy
+from poisonguard.readers import Headers, Reader, header_pairs, to_bytes
+from poisonguard.skipping.rules import HeaderRule, PointerRule, read
+from poisonguard.skipping.skip_list import RuleSkip, SkipList
+
+Handler = Callable[[Any], object]
+AsyncHandler = Callable[[Any], Awaitable[object]]
+Handle = Callable[[Any, Handler], Outcome]
+HandleAsync = Callable[[Any, AsyncHandler], Coroutine[Any, Any, Outcome]]
+
+_AnswerT_co = TypeVar("_AnswerT_co", covariant=True)
+_NOT_SAMPLED = SAMPLED - 1
+_HANDLED = Outcome.HANDLED  # to look it up takes long, for an enum
+_UNREAD = object()
+_MESSAGE_ID, _BODY_DIGEST = MatcherKind.MESSAGE_ID, MatcherKind.BODY_DIGEST
+
+
+class Slow(Protocol[_AnswerT_co]):
+    """Handles what is not ordinary, or goes on after what a handler has raised."""
+
+    def handle(self, message: Any, handler: Any) -> _AnswerT_co: ...
+
+    def after(
+        self, message: Any, handler: Any, slot: Slot, error: BaseException
+    ) -> _AnswerT_co: ...
+
+
+def healthy_path(  # noqa: C901, PLR0915 - see above
+    parts: Parts, slow: Slow[Outcome]
+) -> Handle:
+    """Make `handle` for a handler that is done when it returns."""
+    gate, journal, troubled = parts.gate, parts.journal, parts.attempts.suspects
+    take, give_back = parts.turns.free.pop, parts.turns.free.append
+    sample, handled_last = parts.tally.seconds.append, parts.tally.recent.append
+
+    def handle(message: Any, handler: Handler) -> Outcome:
+        number, numbering, slot = 0, gate.number, None
+        try:
+            number = numbering(message)
+            if number and not (troubled and number in troubled):
+                slot = take()
+        except Exception:  # noqa: BLE001 - unreadable, or as many run as may
+            slot = None
+        if slot is None:
+            return slow.handle(message, handler)
+        handled, place = slot.handled, slot.place
+        try:
+            # From here to the 0, the end of this process is this message's doing.
+            journal.words[place] = number
+        except (TypeError, ValueError):  # no number from 1 to 2**64-1
+            give_back(slot)
+            return slow.handle(message, handler)
+        try:
+            if handled & _NOT_SAMPLED:
+                handler(message)
+            else:
+                started = perf_counter()
+                handler(message)
+                sample(perf_counter() - started)
+        except BaseException as error:  # noqa: BLE001 - what is no failure is raised
+            raised = error
+        else:
+            journal.words[place] = 0
+            slot.handled = handled + 1
+            handled_last(number)
+            give_back(slot)
+            return _HANDLED
+        # Not in the clause above: what a retry raises is no consequence of this.
+        return slow.after(message, handler, slot, raised)
+
+    return handle
+
+
+def healthy_path_async(  # noqa: C901, PLR0915 - see above
+    parts: Parts, slow: Slow[Awaitable[Outcome]]
+) -> HandleAsync:
+    """Make `handle` for a handler that is awaited."""
+    gate, journal, troubled = parts.gate, parts.journal, parts.attempts.suspects
+    take, give_back = parts.turns.free.pop, parts.turns.free.append
+    sample, handled_last = parts.tally.seconds.append, parts.tally.recent.append
+
+    async def handle(message: Any, handler: AsyncHandler) -> Outcome:
+        number, numbering, slot = 0, gate.number, None
+        try:
+            number = numbering(message)
+            if number and not (troubled and number in troubled):
+                slot = take()
+        except Exception:  # noqa: BLE001 - unreadable, or as many run as may
+            slot = None
+        if slot is None:
+            return await slow.handle(message, handler)
+        handled, place = slot.handled, slot.place
+        try:
+            # From here to the 0, the end of this process is this message's doing.
+            journal.words[place] = number
+        except (TypeError, ValueError):  # no number from 1 to 2**64-1
+            give_back(slot)
+            return await slow.handle(message, handler)
+        try:
+            if handled & _NOT_SAMPLED:
+                await handler(message)
+            else:
+                started = perf_counter()
+                await handler(message)
+                sample(perf_counter() - started)
+        except BaseException as error:  # noqa: BLE001 - what is no failure is raised
+            raised = error
+        else:
+            journal.words[place] = 0
+            slot.handled = handled + 1
+            handled_last(number)
+            give_back(slot)
+            return _HANDLED
+        # Not in the clause above: what a retry raises is no consequence of this.
+        return await slow.after(message, handler, slot, raised)
+
+    return handle
+
+
+def numbering(
+    *,
+    reader: Reader,
+    skips: SkipList,
+    policy: RetryPolicy,
+    clock: Callable[[], datetime],
+) -> Numbering:
+    """Make what numbers an ordinary message, and gives 0 to any other, for now.
+
+    It holds until there is another kind of skips to look for.
+    """
+    number = _of_the_fresh(reader, reader.numbering(skips.skipped), policy, clock)
+    return number if skips.is_plain else _with_care(reader, number, skips)
+
+
+def _with_care(  # noqa: C901 - each message would pay for a function more
+    reader: Reader, number: Numbering, skips: SkipList
+) -> Numbering:
+    """Give 0 to what goes by a skip of its message id, its body or a rule, too."""
+    ids, digests = skips.refs[_MESSAGE_ID], skips.refs[_BODY_DIGEST]
+    message_id, body_of, headers_of = reader.message_id, reader.body, reader.headers
+    judge = Judge(())
+
+    def number_with_care(message: Any) -> int:
+        nonlocal judge
+        if ids and message_id(message) in ids:
+            return 0
+        if skips.is_exact:
+            return number(message)
+        if judge.rules is not skips.rules:
+            judge = Judge(skips.rules)
+        body = body_of(message) if digests or judge.reads_body else b""
+        if type(body) is not bytes:
+            body = to_bytes(body)
+        if digests and sha256(body).digest() in digests:
+            return 0
+        if judge.reads_headers and judge.matches_any(header_pairs(headers_of(message))):
+            return 0
+        if judge.reads_body and judge.matches(body):
+            return 0
+        return number(message)
+
+    return number_with_care
+
+
+class Judge:
+    """Tells whether any of some rules matches, as the long way does."""
+
+    def __init__(self, rules: Sequence[RuleSkip]) -> None:
+        self.rules = rules
+        parsed = [each.rule for each in rules]
+        self._pairs = {rule.pair for rule in parsed if isinstance(rule, HeaderRule)}
+        self._pointers = [rule for rule in parsed if isinstance(rule, PointerRule)]
+        self.reads_body = bool(self._pointers)
+        self.reads_headers = bool(self._pairs)
+
+    def matches_any(self, headers: Headers) -> bool:
+        pairs = self._pairs
+        return any((name.lower(), value) in pairs for name, value in headers)
+
+    def matches(self, body: bytes) -> bool:
+        document: object = _UNREAD
+        for rule in self._pointers:
+            if rule.may_match(body):
+                document = read(body) if document is _UNREAD else document
+                if rule.matches_document(document):
+                    return True
+        return False
+
+
+def _of_the_fresh(
+    reader: Reader,
+    number: Numbering,
+    policy: RetryPolicy,
+    clock: Callable[[], datetime],
+) -> Numbering:
+    """Give 0 to what has expired, or will within a second.
+
+    What was enqueued before `edge` may have; that is true for a second, so that it is
+    not for each message to ask what time it is in words.
+    """
+    tells = reader.tells_age and type(reader).enqueued_at is not Reader.enqueued_at
+    if reader.replays or not tells or policy.expire_after is None:
+        return number
+    lifetime, enqueued_at = policy.expire_after, reader.enqueued_at
+    since = until = 0.0
+    edge, least = clock(), reader.number_at(clock())
+
+    def look() -> None:
+        nonlocal since, until, edge, least
+        since = time()
+        until = since + 1.0
+        edge = _before(clock(), lifetime - 1.0)
+        least = reader.number_at(edge)
+
+    def number_by_number(message: Any) -> int:
+        if not since <= time() < until:
+            look()
+        found = number(message)
+        return found if found >= least else 0  # type: ignore[operator]
+
+    def number_by_age(message: Any) -> int:
+        began = enqueued_at(message)
+        if began is None:
+            return number(message)
+        if not since <= time() < until:
+            look()
+        return 0 if began <= edge else number(message)
+
+    return number_by_age if least is None else number_by_number
+
+
+def _before(moment: datetime, seconds: float) -> datetime:
+    try:
+        return moment - timedelta(seconds=seconds)
+    except OverflowError:  # longer than there are years
+        return datetime.min.replace(tzinfo=UTC)

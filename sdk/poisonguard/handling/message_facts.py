@@ -1,0 +1,237 @@
+"""What there is to know of one message, read when it is asked for, and once."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+from uuid import uuid4
+
+from poisonguard.contract import (
+    COUNT_LIMIT,
+    SEQUENCE_LIMIT,
+    TEXT_LIMIT,
+    Skip,
+    is_name,
+    redrive_id_of,
+)
+from poisonguard.errors import GuardError
+from poisonguard.handling.salvage import DESCRIBED_TYPE, description, raw_bytes
+from poisonguard.readers import Headers, Reader, header_pairs, number_of, to_bytes
+from poisonguard.skipping.rules import PointerRule, read
+from poisonguard.skipping.skip_list import SkipList
+
+log = logging.getLogger(__name__)
+
+NUMBERS_END = 2**64
+
+
+class Reading:
+    """One message through the eyes of its reader, and never a reader's exception.
+
+    `unreadable` is why the message cannot be handled: the reader does not tell which
+    one it is. Then as much of it as can be had stands in for what was not told. What
+    else a reader cannot tell is left out.
+    """
+
+    def __init__(
+        self, reader: Reader, message: Any, handler: Callable[[Any], Any]
+    ) -> None:
+        self.reader = reader
+        self.message = message
+        self.unreadable: Exception | None = None
+        self._has_bytes = True
+        self.handler = handler
+        self.kept_alive_at = time.monotonic()  # having come counts
+
+    @cached_property
+    def bookmark(self) -> str:
+        """Return the broker's id; what has none is told apart by its body."""
+        text = self._own_bookmark
+        if text:
+            return _fitting(text)
+        if text is not None:
+            return f"sha256:{_digest(self.body)}"
+        if self.is_described:
+            # Its description may be that of others too, and is no name.
+            return f"unreadable-{uuid4()}"
+        return f"unreadable-{_digest(self.body)}"
+
+    @cached_property
+    def _own_bookmark(self) -> str | None:
+        text: str | None = self._identifying("bookmark", str)
+        return text
+
+    @cached_property
+    def number(self) -> int:
+        number: int | None = self._identifying("number", int)
+        if number is None or not 0 < number < NUMBERS_END or self._own_bookmark == "":
+            return number_of(self.message_id or self.bookmark)
+        return number
+
+    @cached_property
+    def message_id(self) -> str | None:
+        text = self._identifying("message_id", str | None)
+        return _fitting(text) if text else None
+
+    @cached_property
+    def redrive(self) -> str | None:
+        value: str | None = self._identifying("redrive", str | None)
+        # None of ours is so long, and the server takes no report with a longer one.
+        return value if value and len(value) <= TEXT_LIMIT else None
+
+    @cached_property
+    def body(self) -> bytes:
+        try:
+            return to_bytes(self.reader.body(self.message))
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            self._note("body", error)
+        found = raw_bytes(self.message)
+        self._has_bytes = found is not None
+        return description(self.message) if found is None else found
+
+    @property
+    def is_described(self) -> bool:
+        """Tell whether the body is no more than what the message looks like."""
+        return bool(self.body) and not self._has_bytes
+
+    @cached_property
+    def document(self) -> object:
+        """Return the body as the rules see it."""
+        return read(self.body)
+
+    @cached_property
+    def headers(self) -> Headers:
+        try:
+            return header_pairs(self.reader.headers(self.message))
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            self._note("headers", error)
+            return ()
+
+    @cached_property
+    def redrive_id(self) -> str | None:
+        """Return which redrive has sent it; each stands for one (poison, n)."""
+        return redrive_id_of(self.redrive)
+
+    @cached_property
+    def enqueued_at(self) -> datetime | None:
+        """Return since when it counts as waiting; None where that says nothing.
+
+        A topic that replays hands out its whole past, and a redriven message may bear
+        the time at which it was produced.
+        """
+        if self.reader.replays or self.redrive_id:
+            return None
+        moment: datetime | None = self._told("enqueued_at", datetime | None)
+        if moment is not None and moment.tzinfo is None:
+            self._note("enqueued_at", ValueError("it has no zone"))
+            return None
+        return moment
+
+    @cached_property
+    def replays(self) -> bool:
+        """Tell whether it will be handed out again, and known by its bookmark then."""
+        return self.reader.replays and not self.is_described
+
+    @cached_property
+    def publisher(self) -> str | None:
+        name = self._told("publisher", str | None)
+        return name if name and is_name(name) else None
+
+    @cached_property
+    def seq(self) -> int | None:
+        number = self._told("seq", int | None)
+        return None if number is None or not 0 <= number <= SEQUENCE_LIMIT else number
+
+    @cached_property
+    def content_type(self) -> str | None:
+        if self.is_described:
+            return DESCRIBED_TYPE
+        text = self._told("content_type", str | None)
+        return text[:TEXT_LIMIT] if text else None
+
+    @cached_property
+    def dequeue_count(self) -> int | None:
+        number = self._told("dequeue_count", int | None)
+        return None if number is None else min(max(number, 0), COUNT_LIMIT)
+
+    def _identifying(self, name: str, kind: Any) -> Any:
+        """Read what tells which message it is; without it nobody can handle it."""
+        try:
+            return self._read(name, kind)
+        except GuardError:  # it is not the message that is to be mended
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            self.unreadable = self.unreadable or error
+            return None
+
+    def _told(self, name: str, kind: Any) -> Any:
+        """Read what is good to know, and may be left out."""
+        try:
+            return self._read(name, kind)
+        except Exception as error:  # noqa: BLE001 - whatever a reader raises
+            self._note(name, error)
+            return None
+
+    def _read(self, name: str, kind: Any) -> Any:
+        value = getattr(self.reader, name)(self.message)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            told = f"{type(self.reader).__name__}.{name} tells {type(value).__name__}"
+            raise TypeError(f"{told}: make it {getattr(kind, '__name__', kind)}.")
+        return value
+
+    def _note(self, name: str, error: Exception) -> None:
+        reader, kind = type(self.reader).__name__, type(self.message).__name__
+        log.warning("%s cannot read the %s of this %s: %r", reader, name, kind, error)
+
+    @cached_property
+    def identity(self) -> bytes:
+        """Return what stays the same when the broker hands the message out again."""
+        if self.message_id:
+            return b"id:" + self.message_id.encode("utf-8", "surrogatepass")
+        return b"bookmark:" + self.bookmark.encode("utf-8", "surrogatepass")
+
+    def skip(self, skips: SkipList) -> Skip | None:
+        """Find what says to pass this message over.
+
+        A redriven message passes what is meant for the poison it was, but neither a
+        rule nor what this very redrive has made by failing elsewhere.
+        """
+        found = self._own_skip(skips)
+        if found is not None and self.redrive_id not in {None, found.redrive}:
+            found = None
+        return found or self._rule_skip(skips)
+
+    def _own_skip(self, skips: SkipList) -> Skip | None:
+        found = skips.bookmarks.get(self.bookmark)
+        if found is None and self.message_id:
+            found = skips.message_ids.get(self.message_id)
+        if found is None and skips.digests:
+            found = skips.digests.get(hashlib.sha256(self.body).digest())
+        return found
+
+    def _rule_skip(self, skips: SkipList) -> Skip | None:
+        for candidate in skips.rules:
+            rule = candidate.rule
+            if (
+                rule.matches_document(self.document)
+                if isinstance(rule, PointerRule)
+                else rule.matches(body=self.body, headers=self.headers)
+            ):
+                return candidate.skip
+        return None
+
+
+def _fitting(text: str) -> str:
+    """Return the text, or where a report has no room for it, its digest."""
+    if len(text) <= TEXT_LIMIT:
+        return text
+    return f"sha256-{_digest(text.encode('utf-8', 'surrogatepass'))}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

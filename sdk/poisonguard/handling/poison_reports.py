@@ -1,0 +1,117 @@
+"""What Poisonweb is told of a message that was given up."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from datetime import datetime
+from pathlib import Path
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from poisonguard.contract import TEXT_LIMIT, Cause, FailureReport, Raised
+from poisonguard.handling.message_facts import Reading
+from poisonguard.journal.attempts import Record
+from poisonguard.settings import Settings
+
+_OURS = f"{Path(__file__).parent}{os.sep}"
+
+
+def failure_report(  # noqa: PLR0913 - as many as the wire wants to know
+    reading: Reading,
+    settings: Settings,
+    *,
+    cause: Cause,
+    record: Record | None,
+    raised: Raised | None,
+    suspected: bool,
+    host: str,
+    now: datetime,
+) -> FailureReport:
+    """Tell of one message that was given up; told again, it is the same report."""
+    first_failed_at = record.first_failed_at if record else now
+    return FailureReport(
+        report_id=_report_id(reading, settings, cause, record),
+        topic=settings.topic,
+        consumer_group=settings.consumer_group,
+        client_name=settings.client_name,
+        sub_id=settings.sub_id,
+        bookmark=reading.bookmark,
+        publisher=reading.publisher,
+        seq=reading.seq,
+        message_id=reading.message_id,
+        body=reading.body,
+        content_type=reading.content_type,
+        headers=reading.headers,
+        cause=cause,
+        exception=raised,
+        attempts=record.attempts if record else 0,
+        failures=record.failures if record else 0,
+        crashes=record.crashes if record else 0,
+        dequeue_count=reading.dequeue_count,
+        first_failed_at=first_failed_at,
+        failed_at=record.failed_at if record else now,
+        handler_version=settings.version,
+        host=host,
+        redrive=reading.redrive,
+        replays=reading.replays,
+        suspected=suspected,
+        suspect=settings.suspect,
+    )
+
+
+def raised_by(error: Exception) -> Raised:
+    """Write an exception down, without our own frames and never too long."""
+    kind = type(error)
+    name = kind.__qualname__
+    if kind.__module__ != "builtins":
+        name = f"{kind.__module__}.{name}"
+    return Raised(
+        type=name[:TEXT_LIMIT],
+        message=_message(error)[:TEXT_LIMIT],
+        traceback=_traceback(error)[-TEXT_LIMIT:],
+    )
+
+
+def raised_by_death(record: Record) -> Raised | None:
+    """Write down what a process died of while it had the message."""
+    if record.crash is None:
+        return None
+    return Raised(
+        type="ProcessHung" if record.crash is Cause.HANG else "ProcessDied",
+        message=record.reason[:TEXT_LIMIT],
+        traceback=record.stacks[-TEXT_LIMIT:],
+    )
+
+
+def _message(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception as reason:  # noqa: BLE001 - whatever a foreign __str__ raises
+        return f"<its text cannot be had: {type(reason).__name__}>"
+
+
+def _traceback(error: Exception) -> str:
+    whole = traceback.TracebackException.from_exception(error)
+    whole.stack[:] = [f for f in whole.stack if not f.filename.startswith(_OURS)]
+    return "".join(whole.format())
+
+
+def _report_id(
+    reading: Reading, settings: Settings, cause: Cause, record: Record | None
+) -> UUID:
+    """Name this end of this message, so that telling it twice counts once.
+
+    What tells it from another end of the same message is when it failed first, or when
+    it was enqueued if it never did, and the redrive that brought it.
+    """
+    since = record.first_failed_at if record else reading.enqueued_at
+    parts = (
+        settings.topic,
+        settings.consumer_group,
+        reading.bookmark,
+        cause.value,
+        str(since),
+        reading.redrive or "",
+    )
+    text = "".join(f"{len(part)}:{part}" for part in parts)
+    return uuid5(NAMESPACE_OID, text.encode("utf-8", "backslashreplace").decode())

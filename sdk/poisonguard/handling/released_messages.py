@@ -1,0 +1,137 @@
+"""Messages that were released, of a topic that replays: kept to be tried again.
+
+A broker of such a topic hands a message out again only to a client that reads from
+before it. So the guard tries it again: by itself where the message is poison and only
+has to be reported, and on the consumer's own thread where its handler has to run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from poisonguard.handling.slots import Gate
+
+MESSAGES_LIMIT = 1_000
+BYTES_LIMIT = 64 * 1024 * 1024
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+REASON = "kept"  # why the gate is closed: one of these may come again by itself
+
+
+class HandlerNeeded(BaseException):
+    """A retry came to where the handler runs, on a thread that is not its own."""
+
+
+def refuse_to_run(_message: object) -> None:
+    raise HandlerNeeded
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """A message, with what handles it."""
+
+    bookmark: str
+    message: Any
+    handler: Callable[[Any], Any]
+    size: int
+    needs_handler: bool = False
+    tries: int = 0
+    due_at: float = field(default_factory=lambda: time.monotonic() + FIRST_PAUSE)
+
+
+class Kept:
+    """The released messages of one process, the oldest first."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self.begin()
+
+    def begin(self) -> None:
+        """Keep none: in a forked child, they are the parent's."""
+        self._lock = threading.Lock()
+        self._waiting: dict[str, Entry] = {}
+        self._busy: dict[str, Entry] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._busy)
+
+    def add(self, entry: Entry) -> bool:
+        """Keep a message unless too much is kept already."""
+        with self._lock:
+            is_room = (
+                len(self) < MESSAGES_LIMIT and self._bytes + entry.size <= BYTES_LIMIT
+            )
+            is_kept = is_room or not len(self)  # one of any size
+            if is_kept:
+                self._put(entry)
+                self._set_gate()
+            return is_kept
+
+    def take(self, *, needs_handler: bool) -> Entry | None:
+        """Take the oldest that is due, for a try that says what became of it."""
+        with self._lock:
+            now = time.monotonic()
+            for entry in self._waiting.values():
+                if entry.due_at <= now and entry.needs_handler is needs_handler:
+                    del self._waiting[entry.bookmark]
+                    self._busy[entry.bookmark] = entry
+                    return entry
+            return None
+
+    def is_due(self) -> bool:
+        """Tell whether one is due that may not need its handler."""
+        now = time.monotonic()
+        return any(
+            entry.due_at <= now and not entry.needs_handler
+            for entry in list(self._waiting.values())
+        )
+
+    def give_back(self, entry: Entry, *, needs_handler: bool) -> None:
+        """Keep on what could not be decided; try it later each time."""
+        with self._lock:
+            self._drop(entry.bookmark)
+            if not needs_handler:
+                pause = FIRST_PAUSE * 2.0 ** min(entry.tries, 10)
+                entry.due_at = time.monotonic() + min(pause, LONGEST_PAUSE)
+                entry.tries += 1
+            # From now on where its handler may run: there it is reported as well.
+            entry.needs_handler |= needs_handler
+            self._put(entry)
+            self._set_gate()
+
+    def settled(self, entry: Entry) -> None:
+        with self._lock:
+            self._drop(entry.bookmark)
+            self._set_gate()
+
+    def came_again(self, bookmark: str) -> bool:
+        """Leave a message to who hands it out again; not while a try is under way."""
+        with self._lock:
+            if bookmark in self._busy:
+                return False
+            self._drop(bookmark)
+            self._set_gate()
+            return True
+
+    def _put(self, entry: Entry) -> None:
+        self._drop(entry.bookmark)
+        self._waiting[entry.bookmark] = entry
+        self._bytes += entry.size
+
+    def _drop(self, bookmark: str) -> None:
+        for entries in (self._waiting, self._busy):
+            entry = entries.pop(bookmark, None)
+            if entry is not None:
+                self._bytes -= entry.size
+
+    def _set_gate(self) -> None:
+        is_closed = self._gate.is_closed_by(REASON)
+        if len(self) and not is_closed:
+            self._gate.close(REASON)
+        elif is_closed and not len(self):
+            self._gate.open(REASON)

@@ -1,0 +1,422 @@
+"""What is known of messages that failed: kept in a file, touched only on failure.
+
+All processes of one consumer on this host share the file. A message has a row here
+from its first failure, or from the death of a process that was working on it, until
+it is forgotten: handled, or poisoned for good. The healthy path asks one set in
+memory, `suspects`, which is empty in health.
+
+Failures are kept by the message's identity, deaths by its number: a dead process left
+nothing but the number.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from poisonguard.contract import Cause
+from poisonguard.journal.attempts_file import AttemptsFile, Work
+from poisonguard.journal.death import Blame, Death
+
+log = logging.getLogger(__name__)
+
+# A crash this long ago says nothing about the next one.
+DECAY = timedelta(hours=72)
+KEEP = timedelta(days=30)
+# Killed after a message was poisoned and before it was settled, a consumer is handed it
+# again within such a time; later it is somebody who sends it again.
+UNSETTLED = timedelta(minutes=15)
+# By then the skip of what was poisoned has come to all processes of this consumer.
+SKIP_COMES = timedelta(minutes=1)
+ROW_LIMIT = 100_000
+PRUNE_EVERY = 1_000
+SECOND = timedelta(seconds=1)
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS failures (
+    identity BLOB PRIMARY KEY, number INTEGER NOT NULL, failures INTEGER NOT NULL,
+    first_at INTEGER NOT NULL, at INTEGER NOT NULL, due_at INTEGER,
+    first_enqueued_at INTEGER
+);
+CREATE TABLE IF NOT EXISTS crashes (
+    number INTEGER PRIMARY KEY, crashes INTEGER NOT NULL, suspected INTEGER NOT NULL,
+    first_at INTEGER NOT NULL, at INTEGER NOT NULL, cause TEXT NOT NULL,
+    reason TEXT NOT NULL, stacks TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS poisoned (
+    bookmark BLOB PRIMARY KEY, number INTEGER NOT NULL, at INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS deaths (incarnation BLOB PRIMARY KEY, at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS told (identity BLOB PRIMARY KEY, at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS redrives (
+    message TEXT, n TEXT, at INTEGER NOT NULL, PRIMARY KEY (message, n)
+);
+"""
+KEPT = {
+    "failures": KEEP,
+    "crashes": DECAY,
+    "poisoned": UNSETTLED,
+    "deaths": KEEP,
+    "told": KEEP,
+    "redrives": KEEP,
+}
+
+FAIL = """
+INSERT INTO failures VALUES (:identity, :number, 1, :now, :now, :due, :enqueued)
+ON CONFLICT (identity) DO UPDATE SET
+    number = excluded.number, failures = failures + 1, at = excluded.at,
+    due_at = excluded.due_at,
+    first_enqueued_at = coalesce(first_enqueued_at, excluded.first_enqueued_at)
+"""
+# An older count that has decayed starts again from nothing.
+CRASH = """
+INSERT INTO crashes
+VALUES (:number, :crashes, :suspected, :now, :now, :cause, :reason, :stacks)
+ON CONFLICT (number) DO UPDATE SET
+    crashes = excluded.crashes + CASE WHEN at < :decayed THEN 0 ELSE crashes END,
+    suspected = excluded.suspected, at = excluded.at, cause = excluded.cause,
+    reason = excluded.reason, stacks = excluded.stacks
+"""
+PRUNE = (
+    "UPDATE {table} SET at = :now WHERE at > :now",
+    "DELETE FROM {table} WHERE at < :oldest",
+    "DELETE FROM {table} WHERE rowid IN "
+    "(SELECT rowid FROM {table} ORDER BY at DESC LIMIT -1 OFFSET :rows)",
+)
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """What is known of one message.
+
+    `crash` is the cause of its last death, with the reason and the stacks of that.
+    """
+
+    failures: int = 0
+    crashes: int = 0
+    is_suspected: bool = False
+    first_failed_at: datetime
+    failed_at: datetime
+    due_at: datetime | None = None
+    first_enqueued_at: datetime | None = None
+    crash: Cause | None = None
+    reason: str = ""
+    stacks: str = ""
+
+    @property
+    def attempts(self) -> int:
+        """Return how many of its deliveries are held against it."""
+        return self.failures + self.crashes
+
+    @property
+    def must_run_alone(self) -> bool:
+        """Tell whether nothing else may be in flight, for its death to be exact."""
+        return self.is_suspected or self.crashes > 0
+
+    def wait(self, now: datetime) -> timedelta:
+        """Return how long it is not due yet.
+
+        That is never longer than when it failed: a clock set back must not hold it.
+        """
+        if self.due_at is None:
+            return timedelta(0)
+        whole = max(self.due_at - self.failed_at, timedelta(0))
+        return min(max(self.due_at - now, timedelta(0)), whole)
+
+
+class Attempts:
+    """The record of failed messages in `file`, or in memory without one.
+
+    Any thread may use it, and a forked child after its parent. Raises Full when the
+    disk is; of a corrupt file that was started anew `problems` tells.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.suspects: set[int] = set()  # the numbers of all messages with a record
+        self.given_up: set[int] = set()  # those among them that are poisoned already
+        self.problems: list[str] = []
+        # Not a method: who drops an `Attempts` drops its file with it.
+        lost = partial(_begin_anew, self.suspects, self.problems)
+        self._file = AttemptsFile(file, SCHEMA, lost=lost)
+        self._version: tuple[int, int] | None = None
+        self._writes = 0
+
+    def open(self, *, now: datetime) -> None:
+        """Make the file usable and know its suspects."""
+        self._file.do(lambda db: _prune(db, now))
+        self.refresh()
+
+    def of(self, identity: bytes, number: int, *, now: datetime) -> Record | None:
+        """Return what is known of a message, None when nothing speaks against it."""
+        failure, crash = self._file.do(lambda db: _rows(db, identity, number))
+        if crash is not None and _moment(crash["at"]) < now - DECAY:
+            crash = None
+        rows = (failure, crash)
+        return None if rows == (None, None) else _record(*rows)
+
+    def failed(
+        self,
+        identity: bytes,
+        number: int,
+        *,
+        now: datetime,
+        due_at: datetime | None = None,
+        first_enqueued_at: datetime | None = None,
+    ) -> Record:
+        """Count a failure; whoever fails by an exception is no longer suspected."""
+        row = {
+            "identity": identity,
+            "number": _signed(number),
+            "now": _stamp(now),
+            "due": due_at and _stamp(due_at),
+            "enqueued": first_enqueued_at and _stamp(first_enqueued_at),
+        }
+
+        def write(db: sqlite3.Connection) -> Record:
+            db.execute(FAIL, row)
+            db.execute("UPDATE crashes SET suspected = 0 WHERE number = :number", row)
+            db.execute(
+                "DELETE FROM crashes WHERE number = :number AND crashes = 0", row
+            )
+
+            return _record(*_rows(db, identity, number))
+
+        with self._file.lock:
+            record = self._write(write, now)
+            self.suspects.add(number)
+        return record
+
+    def crashed(
+        self, number: int, *, now: datetime, reason: str, cause: Cause = Cause.CRASH
+    ) -> None:
+        """Charge a message with a death that its own process sees coming."""
+        row = _crash(number, now=now, charged=True, cause=cause, reason=reason)
+        with self._file.lock:
+            self._write(lambda db: db.execute(CRASH, row), now)
+            self.suspects.add(number)
+
+    def blame(self, death: Death) -> None:
+        """Charge or suspect the messages of a dead process, once for each death."""
+        if death.blame is Blame.EXCUSED:
+            return
+        rows = [
+            _crash(
+                number,
+                now=death.at,
+                charged=death.charged,
+                cause=death.cause,
+                reason=death.reason,
+                stacks=death.stacks,
+            )
+            for number in death.numbers
+        ]
+
+        def write(db: sqlite3.Connection) -> None:
+            known = (death.incarnation.bytes, _stamp(death.at))
+            if _inserted(db, "INSERT OR IGNORE INTO deaths VALUES (?, ?)", known):
+                db.executemany(CRASH, rows)
+
+        with self._file.lock:
+            self._write(write, death.at)
+            self._version = None
+            self.refresh()
+
+    def forget(self, identity: bytes, number: int) -> None:
+        """Drop the record of a message: it was handled, or others keep it by now."""
+        with self._file.lock:
+            self._file.do(lambda db: _delete(db, identity, number))
+            self.suspects.discard(number)
+            self.given_up.discard(number)
+
+    def poisoned(
+        self,
+        identity: bytes,
+        number: int,
+        *,
+        bookmark: str,
+        now: datetime,
+        lasts: timedelta = UNSETTLED,
+    ) -> None:
+        """Drop the record of a message but for the word that it is poison.
+
+        That is kept by its bookmark: sent again, it has another.
+        """
+        statement = "INSERT OR REPLACE INTO poisoned VALUES (?, ?, ?)"
+        row = (_raw(bookmark), _signed(number), _stamp(now - UNSETTLED + lasts))
+
+        def write(db: sqlite3.Connection) -> None:
+            _delete(db, identity, number)
+            db.execute(statement, row)
+
+        with self._file.lock:
+            self._write(write, now)
+            self.suspects.add(number)
+            self.given_up.add(number)
+
+    def is_poisoned(self, bookmark: str, *, now: datetime) -> bool:
+        """Tell whether it was poisoned so lately that it may only lack its settling."""
+        question = "SELECT 1 FROM poisoned WHERE bookmark = ? AND at >= ?"
+        row = (_raw(bookmark), _stamp(now - UNSETTLED))
+        return self._knows(question, row)
+
+    def told_first(self, identity: bytes, *, now: datetime) -> bool:
+        """Tell, once for each message, that its first failure is yet to be told."""
+        statement = "INSERT OR IGNORE INTO told VALUES (?, ?)"
+        row = (identity, _stamp(now))
+        return self._write(lambda db: _inserted(db, statement, row), now)
+
+    def redrive_seen(self, message: str, n: str) -> bool:
+        """Tell whether this redriven message was settled before."""
+        question = "SELECT 1 FROM redrives WHERE message = ? AND n = ?"
+        row = (message, n)
+        return self._knows(question, row)
+
+    def redrive_done(self, message: str, n: str, *, now: datetime) -> None:
+        """Remember that this redriven message is settled."""
+        statement = "INSERT OR IGNORE INTO redrives VALUES (?, ?, ?)"
+        row = (message, n, _stamp(now))
+        self._write(lambda db: db.execute(statement, row), now)
+
+    def refresh(self) -> None:
+        """Let `suspects` know what other processes of this consumer have found."""
+        with self._file.lock:
+            changed = self._file.do(self._changed_numbers)
+            if changed is not None:
+                numbers, self.given_up = changed
+                # In place, by single steps: the hot path looks at it without a lock.
+                self.suspects |= numbers
+                self.suspects &= numbers
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _knows(self, question: str, row: tuple[object, ...]) -> bool:
+        found = self._file.do(lambda db: db.execute(question, row).fetchone())
+        return found is not None
+
+    def _write(self, work: Work[_Result], now: datetime) -> _Result:
+        self._writes += 1
+        if self._writes % PRUNE_EVERY == 0:
+            self._file.do(lambda db: _prune(db, now))
+            self._version = None  # of what we change ourselves the file tells nothing
+        return self._file.do(work)
+
+    def _changed_numbers(
+        self, db: sqlite3.Connection
+    ) -> tuple[set[int], set[int]] | None:
+        # Of one connection: another one counts anew.
+        counted = db.execute("PRAGMA data_version").fetchone()[0]
+        version = (self._file.openings, counted)
+        if version == self._version:
+            return None
+        self._version = version
+        given_up = _numbers(db, "poisoned")
+        return _numbers(db, "failures") | _numbers(db, "crashes") | given_up, given_up
+
+
+def _begin_anew(suspects: set[int], problems: list[str], problem: str) -> None:
+    suspects.clear()
+    problems.append(problem)
+
+
+def _inserted(db: sqlite3.Connection, statement: str, row: tuple[object, ...]) -> bool:
+    return db.execute(statement, row).rowcount == 1
+
+
+def _crash(
+    number: int,
+    *,
+    now: datetime,
+    charged: bool,
+    cause: Cause,
+    reason: str,
+    stacks: str = "",
+) -> dict[str, object]:
+    return {
+        "number": _signed(number),
+        "crashes": int(charged),
+        "suspected": int(not charged),
+        "now": _stamp(now),
+        "decayed": _stamp(now - DECAY),
+        "cause": cause.value,
+        "reason": reason,
+        "stacks": stacks,
+    }
+
+
+def _rows(
+    db: sqlite3.Connection, identity: bytes, number: int
+) -> tuple[sqlite3.Row | None, sqlite3.Row | None]:
+    failure = db.execute("SELECT * FROM failures WHERE identity = ?", (identity,))
+    crash = db.execute("SELECT * FROM crashes WHERE number = ?", (_signed(number),))
+    return failure.fetchone(), crash.fetchone()
+
+
+def _numbers(db: sqlite3.Connection, table: str) -> set[int]:
+    rows = db.execute(f"SELECT number FROM {table}")  # noqa: S608 - our own names
+    return {_unsigned(row["number"]) for row in rows}
+
+
+def _raw(bookmark: str) -> bytes:
+    """Make bytes of it: SQLite's text ends at a NUL, and holds no lone surrogates."""
+    return bookmark.encode("utf-8", "surrogatepass")
+
+
+def _delete(db: sqlite3.Connection, identity: bytes, number: int) -> None:
+    db.execute("DELETE FROM failures WHERE identity = ?", (identity,))
+    db.execute("DELETE FROM crashes WHERE number = ?", (_signed(number),))
+    db.execute("DELETE FROM poisoned WHERE number = ?", (_signed(number),))
+
+
+def _record(failure: sqlite3.Row | None, crash: sqlite3.Row | None) -> Record:
+    rows = [row for row in (failure, crash) if row is not None]
+    due_at = failure and failure["due_at"]
+    enqueued_at = failure and failure["first_enqueued_at"]
+    return Record(
+        failures=failure["failures"] if failure else 0,
+        crashes=crash["crashes"] if crash else 0,
+        is_suspected=bool(crash and crash["suspected"]),
+        first_failed_at=_moment(min(row["first_at"] for row in rows)),
+        failed_at=_moment(max(row["at"] for row in rows)),
+        due_at=_moment(due_at) if due_at else None,
+        first_enqueued_at=_moment(enqueued_at) if enqueued_at else None,
+        crash=Cause(crash["cause"]) if crash else None,
+        reason=crash["reason"] if crash else "",
+        stacks=crash["stacks"] if crash else "",
+    )
+
+
+def _prune(db: sqlite3.Connection, now: datetime) -> None:
+    # What is from the future was written before the clock was set back.
+    db.execute(
+        "UPDATE failures SET due_at = due_at - at + :now WHERE at > :now",
+        {"now": _stamp(now)},
+    )
+    for table, keep in KEPT.items():
+        limits = {"now": _stamp(now), "oldest": _stamp(now - keep), "rows": ROW_LIMIT}
+        for statement in PRUNE:
+            db.execute(statement.format(table=table), limits)
+
+
+def _stamp(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000_000)
+
+
+def _moment(stamp: int) -> datetime:
+    return datetime.fromtimestamp(stamp / 1_000_000, UTC)
+
+
+def _signed(number: int) -> int:
+    """Return a number of 64 bits as SQLite holds it."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _unsigned(number: int) -> int:
+    return number + (1 << 64) if number < 0 else number

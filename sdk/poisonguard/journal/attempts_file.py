@@ -1,0 +1,196 @@
+"""The file that the processes of one consumer share: opened, mended, left at a fork.
+
+It is a database of SQLite. Any thread may use it, and a forked child after its parent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakSet
+
+from poisonguard.errors import Full, GuardError, Misconfigured
+from poisonguard.processes.file_locks import fcntl
+
+log = logging.getLogger(__name__)
+
+BUSY_SECONDS = 30.0
+
+_Result = TypeVar("_Result")
+Work = Callable[[sqlite3.Connection], _Result]
+
+
+class AttemptsFile:
+    """A database at `path`, or in memory without one, that holds what `schema` makes.
+
+    Raises Full when the disk is. A corrupt file is put aside as `<file>.corrupt` and
+    started anew: `lost` is told so in a sentence.
+    """
+
+    def __init__(
+        self, path: Path | None, schema: str, *, lost: Callable[[str], None]
+    ) -> None:
+        self.lock = threading.RLock()
+        self.openings = 0
+        self._path = path
+        self._schema = schema
+        self._lost = lost
+        self._db: sqlite3.Connection | None = None
+        self._inode = 0
+        _live.add(self)
+
+    def close(self) -> None:
+        with self.lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def pause(self) -> None:
+        """Leave the file until `resume`: no connection may cross a fork."""
+        self.lock.acquire()
+        if self._path is not None:
+            self.close()
+
+    def resume(self) -> None:
+        self.lock.release()
+
+    def do(self, work: Work[_Result]) -> _Result:
+        """Run `work` in a transaction, a second time where the file was corrupt."""
+        with self.lock:
+            try:
+                return self._transact(work)
+            except sqlite3.DatabaseError as error:
+                if self._path is None or not _is_corrupt(error):
+                    raise self._explained(error) from error
+                self._start_anew(self._path, error)
+            try:
+                return self._transact(work)
+            except sqlite3.DatabaseError as error:
+                raise self._explained(error) from error
+
+    def _transact(self, work: Work[_Result]) -> _Result:
+        if self._db is None:
+            self._db = self._connect()
+        self._db.execute("BEGIN IMMEDIATE")
+        # Leaves by COMMIT or, with whatever work raises, by ROLLBACK.
+        with self._db as db:
+            return work(db)
+
+    def _connect(self) -> sqlite3.Connection:
+        self.openings += 1
+        if self._path is None:
+            return _prepared(":memory:", self._schema)
+        with _alone(self._path):
+            # Known before the first look: it may turn out to be corrupt.
+            self._inode = _inode(self._path)
+            db = _prepared(str(self._path), self._schema)
+            self._inode = _inode(self._path)
+            return db
+
+    def _start_anew(self, file: Path, error: sqlite3.DatabaseError) -> None:
+        self.close()
+        with _alone(file):
+            # Unless another process was here first: then this one is good.
+            if _inode(file) != self._inode:
+                return
+            aside = file.with_name(f"{file.name}.corrupt")
+            file.replace(aside)
+            for end in ("-wal", "-shm"):
+                file.with_name(file.name + end).unlink(missing_ok=True)
+        problem = (
+            f"{file} was corrupt ({error}): it is now {aside.name} and was started "
+            "anew, failures counted so far start from 0; look for a failing disk"
+        )
+        self._lost(problem)
+        log.error(problem)
+
+    def _explained(self, error: sqlite3.DatabaseError) -> GuardError:
+        code = _code(error)
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            return Full(f"{self._path} cannot grow ({error}): make room on its disk.")
+        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            return Misconfigured(
+                f"{self._path} cannot be written ({error}): make it and its folder "
+                "this user's own, or give the journal another folder."
+            )
+        return GuardError(f"{self._path}: {error}")
+
+
+def _prepared(file: str, schema: str) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        file, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    try:
+        db.row_factory = sqlite3.Row
+        db.execute("PRAGMA journal_mode = WAL")
+        _check(db)
+        db.executescript(schema)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _check(db: sqlite3.Connection) -> None:
+    verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise Corrupt(verdict)
+
+
+class Corrupt(sqlite3.DatabaseError):
+    """The file is not what was written into it."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+
+
+def _code(error: sqlite3.DatabaseError) -> int:
+    # The low byte is the kind, the rest of it the detail.
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _is_corrupt(error: sqlite3.DatabaseError) -> bool:
+    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _inode(file: Path) -> int:
+    # By its path: to open and close it would end the locks that SQLite has on it.
+    return file.stat().st_ino if file.exists() else 0
+
+
+@contextmanager
+def _alone(file: Path) -> Iterator[None]:
+    """Keep other threads and processes from opening `file`, or putting it aside."""
+    with _opening, file.with_suffix(".lock").open("a") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        yield
+
+
+# A connection must not cross a fork: closed before it, and opened again on both sides
+# at the next use. Nobody else is inside of one meanwhile.
+_live: WeakSet[AttemptsFile] = WeakSet()
+_opening = threading.Lock()
+_paused: list[AttemptsFile] = []
+
+
+def _before_fork() -> None:
+    for file in list(_live):
+        file.pause()
+        _paused.append(file)
+    _opening.acquire()
+
+
+def _after_fork() -> None:
+    _opening.release()
+    while _paused:
+        _paused.pop().resume()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork
+)

@@ -1,0 +1,101 @@
+"""How a consumer process died, and which of its messages that speaks against."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
+from typing import Literal
+from uuid import UUID
+
+from poisonguard.contract import Cause
+from poisonguard.journal.journal_file import Ending, EndingKind, Snapshot, State
+
+UNSEEN = "The process ended without a word"
+
+
+class Blame(Enum):
+    """What a death means for the messages that were in flight."""
+
+    CHARGED = auto()  # there was one, and it did it
+    SUSPECTED = auto()  # one of several did it: run each of them alone
+    EXCUSED = auto()  # the process was told to stop, or the host went down
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Death:
+    """The end of a consumer process with messages in flight.
+
+    `incarnation` names the process, so that no death is counted twice. `stacks` is
+    what its threads were doing, where it died of a hang.
+    """
+
+    incarnation: UUID
+    numbers: tuple[int, ...]
+    blame: Blame
+    cause: Literal[Cause.CRASH, Cause.HANG]
+    reason: str
+    at: datetime
+    stacks: str = ""
+
+    @property
+    def charged(self) -> bool:
+        return self.blame is Blame.CHARGED
+
+
+def judge(
+    found: Snapshot, *, boot: UUID, oom_kills: int, at: datetime, stacks: str = ""
+) -> Death:
+    """Decide about a dead process, given today's boot and the OOM kills until now."""
+    excuse = _excuse(found, boot)
+    hung = found.ending.kind is EndingKind.HANG and not excuse
+    numbers = found.hanging if hung else found.in_flight
+    killed = oom_kills > found.header.oom_kills
+    return Death(
+        incarnation=found.header.incarnation,
+        numbers=numbers,
+        blame=Blame.EXCUSED if excuse else _blame(numbers),
+        cause=Cause.HANG if hung else Cause.CRASH,
+        reason=excuse or _reason(found.ending, killed=killed),
+        at=found.ending.at or at,
+        stacks=stacks if hung else "",
+    )
+
+
+def _excuse(found: Snapshot, boot: UUID) -> str:
+    if found.header.owner.boot != boot:
+        return "The host went down"
+    if found.state == State.STOPPING:
+        return "The process was told to stop"
+    return ""
+
+
+def _blame(numbers: tuple[int, ...]) -> Blame:
+    if len(numbers) == 1:
+        return Blame.CHARGED
+    return Blame.SUSPECTED if numbers else Blame.EXCUSED
+
+
+def _reason(ending: Ending, *, killed: bool) -> str:
+    match ending.kind:
+        case EndingKind.HANG:
+            seconds = ending.value / 1000
+            return f"The handler was stuck for {seconds:g} s; the process was killed"
+        case EndingKind.EXIT:
+            return f"The process ended with exit code {ending.value}"
+        case EndingKind.MEMORY:
+            return "The process was killed by the kernel for lack of memory (OOM)"
+        case EndingKind.SIGNAL:
+            return f"The process was killed by {signal_name(ending.value)}"
+        case EndingKind.UNSEEN if killed:
+            return f"{UNSEEN}; the kernel has killed for lack of memory (OOM) since"
+        case EndingKind.UNSEEN:
+            return UNSEEN
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no names
+        return f"signal {number}"

@@ -1,0 +1,216 @@
+"""What one journal file holds, byte for byte; its owner writes, others only read.
+
+A header says whose it is. Then come, for each slot, the number of the message in flight
+(0: none), a beat that moves when work on it starts anew, and the number of the message
+that was found to hang there. Who watched the owner end adds how it did.
+
+Only the owner maps the file; everybody else uses pread and pwrite, so that a file cut
+short is an answer to them and not the end of their process.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from hashlib import sha256
+from typing import Self
+from uuid import UUID
+
+from poisonguard.processes.kernel import Identity
+
+MAGIC = b"pguard\r\n"
+VERSION = 1
+SUFFIX = ".journal"
+WORD = 8
+# magic, version, slots, pid, started, incarnation, boot, name, OOM kills at the start
+_OWNER = struct.Struct("=8sIIQQ16s16s32sQ")
+# state, ending kind, ending value, ended at
+_STATE = struct.Struct("=QIIQ")
+_ENDING = struct.Struct("=IIQ")
+_U64 = struct.Struct("=Q")
+
+STATE_AT = _OWNER.size
+ENDING_AT = STATE_AT + WORD
+HEADER = STATE_AT + _STATE.size
+SLOT_LIMIT = 65_536
+
+
+class State(IntEnum):
+    """What the owner is up to."""
+
+    RUN = 1
+    STOPPING = 2
+
+
+class EndingKind(IntEnum):
+    """How the owner ended, as far as somebody saw it."""
+
+    UNSEEN = 0
+    EXIT = 1  # with this exit code
+    SIGNAL = 2  # by this signal
+    MEMORY = 3  # by the kernel, for lack of memory
+    HANG = 4  # by who watches it, for a handler stuck for these milliseconds
+
+
+class Unreadable(Exception):
+    """This file is not a journal that we can read."""
+
+
+class Newer(Unreadable):
+    """It was written by a newer version of poisonguard."""
+
+
+class Truncated(Unreadable):
+    """It is shorter than what it says of itself."""
+
+
+class Unstarted(Unreadable):
+    """Its owner ended before it wrote the first byte."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    kind: EndingKind
+    value: int
+    at: datetime | None
+
+    @classmethod
+    def parse(cls, kind: int, value: int, at: int) -> Self:
+        try:
+            return cls(kind=EndingKind(kind), value=value, at=_moment(at))
+        except (ValueError, OverflowError, OSError) as damage:
+            raise Unreadable from damage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Header:
+    """Whose journal it is; the size of the file follows from the slots."""
+
+    slots: int
+    owner: Identity
+    incarnation: UUID
+    name: bytes
+    oom_kills: int
+
+    @property
+    def size(self) -> int:
+        return HEADER + 3 * WORD * self.slots
+
+    def packed(self) -> bytes:
+        owner = _OWNER.pack(
+            MAGIC,
+            VERSION,
+            self.slots,
+            self.owner.pid,
+            self.owner.started,
+            self.incarnation.bytes,
+            self.owner.boot.bytes,
+            self.name,
+            self.oom_kills,
+        )
+        return owner + _STATE.pack(State.RUN, EndingKind.UNSEEN, 0, 0)
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self:
+        if not data.strip(b"\0"):
+            raise Unstarted
+        if len(data) < HEADER and MAGIC.startswith(data[: len(MAGIC)]):
+            raise Truncated
+        if not data.startswith(MAGIC):
+            raise Unreadable
+        _, version, slots, pid, started, incarnation, boot, name, oom_kills = (
+            _OWNER.unpack_from(data)
+        )
+        if version != VERSION:
+            raise Newer
+        return cls(
+            slots=slots,
+            owner=Identity(pid=pid, started=started, boot=UUID(bytes=boot)),
+            incarnation=UUID(bytes=incarnation),
+            name=name,
+            oom_kills=oom_kills,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """All that a journal said at one moment."""
+
+    header: Header
+    state: int
+    ending: Ending
+    words: tuple[int, ...]
+    beats: tuple[int, ...]
+    hung: tuple[int, ...]
+
+    @property
+    def in_flight(self) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(word for word in self.words if word))
+
+    @property
+    def hanging(self) -> tuple[int, ...]:
+        """Return what was found to hang, less what ended before it could be killed."""
+        pairs = zip(self.words, self.hung, strict=True)
+        return tuple(
+            dict.fromkeys(word for word, hung in pairs if word and word == hung)
+        )
+
+
+def name_digest(name: str) -> bytes:
+    return sha256(name.encode("utf-8", "surrogatepass")).digest()
+
+
+def file_name(name: bytes, incarnation: UUID) -> str:
+    return f"{stem(name)}-{incarnation.hex}{SUFFIX}"
+
+
+def stem(name: bytes) -> str:
+    """Return what the names of all files of one consumer begin with."""
+    return name.hex()[:24]
+
+
+def stacks_name(owner: Identity) -> str:
+    """Return the file for the stacks of a process, whatever journals it has."""
+    return f"{owner.pid}-{owner.started}.stacks"
+
+
+def read(fd: int) -> Snapshot:
+    """Return what a journal says; raises Unreadable when it is none of ours."""
+    data = os.pread(fd, HEADER, 0)
+    header = Header.parse(data)
+    if not 0 < header.slots <= SLOT_LIMIT or os.fstat(fd).st_size < header.size:
+        raise Truncated
+    columns = array("Q", os.pread(fd, 3 * WORD * header.slots, HEADER))
+    state, *ending = _STATE.unpack_from(data, STATE_AT)
+    return Snapshot(
+        header=header,
+        state=state,
+        ending=Ending.parse(*ending),
+        words=tuple(columns[: header.slots]),
+        beats=tuple(columns[header.slots : 2 * header.slots]),
+        hung=tuple(columns[2 * header.slots :]),
+    )
+
+
+def write_stopping(fd: int) -> None:
+    os.pwrite(fd, _U64.pack(State.STOPPING), STATE_AT)
+
+
+def write_ending(fd: int, kind: EndingKind, value: int, at: datetime) -> None:
+    packed = _ENDING.pack(kind, value, int(at.timestamp() * 1_000_000))
+    os.pwrite(fd, packed, ENDING_AT)
+
+
+def write_hung(fd: int, header: Header, slot: int, number: int) -> None:
+    at = HEADER + WORD * (2 * header.slots + slot)
+    os.pwrite(fd, _U64.pack(number), at)
+
+
+def _moment(microseconds: int) -> datetime | None:
+    if not microseconds:
+        return None
+    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)

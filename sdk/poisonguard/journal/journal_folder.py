@@ -1,0 +1,76 @@
+"""The folder that journals are kept in: this user's own, and nobody else's to write."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from errno import EDQUOT, EFBIG, ENOSPC
+from pathlib import Path
+
+from poisonguard.errors import Full
+from poisonguard.processes import kernel
+
+AUTO = "auto"
+VARIABLE = "POISONGUARD_JOURNAL"
+NO_ROOM = (ENOSPC, EDQUOT, EFBIG)
+
+
+class Unusable(Exception):
+    """No journal can be kept there; the message says why, and what to do."""
+
+
+def prepare(wanted: Path | str) -> Path:
+    """Return the folder to use, made if need be; raises Unusable, and Full."""
+    if not kernel.is_supported():
+        raise Unusable("Crashes are only attributed on Linux with /proc.")
+    if wanted != AUTO:
+        return _checked(Path(wanted))
+    named = os.environ.get(VARIABLE)
+    return _checked(Path(named)) if named else _first_usable()
+
+
+def _first_usable() -> Path:
+    problems = []
+    for folder in _candidates():
+        try:
+            return _checked(folder)
+        except Unusable as problem:
+            problems.append(str(problem))
+    raise Unusable(" ".join(problems))
+
+
+def _candidates() -> Iterator[Path]:
+    own = f"poisonguard-{os.geteuid()}"
+    memory = Path("/dev/shm")  # noqa: S108 - the folder in it is checked
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if memory.is_dir():
+        yield memory / own
+    if runtime:
+        yield Path(runtime) / "poisonguard"
+    yield Path(tempfile.gettempdir()) / own
+
+
+def _checked(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise Full(f"{folder} cannot be made: its disk is full.") from error
+        raise Unusable(f"{folder} cannot be made ({error}): name another one.") from (
+            error
+        )
+    found = folder.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise Unusable(f"{folder} is a symbolic link: name the folder itself.")
+    if found.st_uid != os.geteuid():
+        raise Unusable(
+            f"{folder} belongs to another user (uid {found.st_uid}): name one inside "
+            "of it, it will be made."
+        )
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Unusable(f"Others may write into {folder}: `chmod 700 {folder}`.")
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise Unusable(f"{folder} is read-only: make it writable or name another one.")
+    return folder

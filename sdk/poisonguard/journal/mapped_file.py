@@ -1,0 +1,134 @@
+"""The journal of this process: made whole, locked, and mapped into its memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import uuid
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from poisonguard.errors import Full
+from poisonguard.journal import journal_file
+from poisonguard.journal.journal_file import EndingKind, Header, State
+from poisonguard.journal.journal_folder import NO_ROOM
+from poisonguard.processes import kernel
+from poisonguard.processes.file_locks import fcntl
+from poisonguard.processes.kernel import Identity
+
+CREATE_ATTEMPTS = 20
+
+
+class Slots:
+    """The words of a journal, in whatever memory."""
+
+    def __init__(self, memory: memoryview, slots: int) -> None:
+        # As "Q" on 64 bits, and Python stores such numbers faster.
+        whole = memory.cast("L")
+        first = journal_file.HEADER // journal_file.WORD
+        state = journal_file.STATE_AT // journal_file.WORD
+        self.words = whole[first : first + slots]
+        self.beats = whole[first + slots : first + 2 * slots]
+        self.hung = whole[first + 2 * slots : first + 3 * slots]
+        self.state = whole[state : state + 1]
+        self._views = (self.words, self.beats, self.hung, self.state, whole, memory)
+
+    @classmethod
+    def private(cls, slots: int) -> Self:
+        """Return slots that nobody else can see."""
+        size = journal_file.HEADER + 3 * journal_file.WORD * slots
+        return cls(memoryview(bytearray(size)), slots)
+
+    def set_state(self, state: State) -> None:
+        self.state[0] = state
+
+    def is_blameable(self) -> bool:
+        """Tell whether a message is in flight that nobody asked us to leave."""
+        return self.state[0] != State.STOPPING and any(self.words)
+
+    def release(self) -> None:
+        for view in self._views:
+            view.release()
+
+
+class OwnJournal:
+    """A journal file and the lock on it, which lasts as long as this process.
+
+    The lock is lockf's, which a forked grandchild does not keep; it is lost with the
+    first close of the file, so nobody in this process may open it again.
+    """
+
+    def __init__(self, path: Path, fd: int, header: Header) -> None:
+        self.path = path
+        self.owner = header.owner
+        self._fd = fd
+        self._map = mmap.mmap(fd, header.size, mmap.MAP_SHARED)
+        self.slots = Slots(memoryview(self._map), header.slots)
+
+    @classmethod
+    def create(cls, folder: Path, name: bytes, slots: int) -> Self:
+        """Make the journal of this process; raises Full, or another OSError."""
+        header = Header(
+            slots=slots,
+            owner=Identity.own(),
+            incarnation=uuid.uuid4(),
+            name=name,
+            oom_kills=kernel.oom_kills(),
+        )
+        path = folder / journal_file.file_name(name, header.incarnation)
+        try:
+            return cls._filled(path, header)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            if error.errno not in NO_ROOM:
+                raise
+            raise Full(
+                f"{folder} has no room for a journal of {header.size} bytes: make "
+                "room there, or give the journal another folder."
+            ) from error
+
+    @classmethod
+    def _filled(cls, path: Path, header: Header) -> Self:
+        fd = _created(path)
+        try:
+            # All of it now: a hole that cannot be filled later would be a SIGBUS.
+            os.posix_fallocate(fd, 0, header.size)
+            os.pwrite(fd, header.packed(), 0)
+            return cls(path, fd, header)
+        except OSError:
+            os.close(fd)
+            raise
+
+    def write_ending(self, kind: EndingKind, value: int, at: datetime) -> None:
+        journal_file.write_ending(self._fd, kind, value, at)
+
+    def close(self, *, remove: bool) -> None:
+        """Let go of the file and, with `remove`, of what it says."""
+        if remove:
+            self.path.unlink(missing_ok=True)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the memory and the file; in a forked child, its parent keeps it."""
+        self.slots.release()
+        self._map.close()
+        os.close(self._fd)
+
+
+def _created(path: Path) -> int:
+    """Return a new file at `path`, locked.
+
+    Between the two, another process may take it for the rest of a dead one's start and
+    remove it; then it is made again.
+    """
+    for _ in range(CREATE_ATTEMPTS):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with suppress(BlockingIOError):
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_nlink:
+                return fd
+        os.close(fd)
+        path.unlink(missing_ok=True)
+    raise OSError(f"{path} is removed as often as it is made: by whom?")

@@ -1,0 +1,215 @@
+"""What dead processes of the same consumer left behind, settled once.
+
+A death is settled in steps, and a kill between any two of them loses no blame and
+charges nobody twice: lock the dead journal (one of several starting processes gets
+it), read it, commit its death and its charges in one transaction that knows each death
+only once, unlink it, let go of the lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import time
+from collections.abc import Collection
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from errno import EISDIR, ELOOP, ENXIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from poisonguard.journal import death, journal_file
+from poisonguard.journal.journal_file import (
+    EndingKind,
+    Newer,
+    Snapshot,
+    Truncated,
+    Unreadable,
+    Unstarted,
+)
+from poisonguard.processes import kernel, stacks
+from poisonguard.processes.file_locks import fcntl
+from poisonguard.processes.kernel import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from poisonguard.journal.attempts import Attempts
+    from poisonguard.journal.death import Death
+
+log = logging.getLogger(__name__)
+
+LOCK_SUFFIX = ".adoption"
+# As long as a process waits for the file that it writes the blame into.
+LOCK_SECONDS = 30.0
+LOCK_POLL = 0.005
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Adoption:
+    """Settle the deaths of the consumer called `name`, into `attempts`."""
+
+    folder: Path
+    name: bytes
+    attempts: Attempts
+    now: datetime
+    deaths: list[Death] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def run(self, *, own: Collection[str]) -> None:
+        """Look at all journals of that name but our `own`, which opening would undo.
+
+        Whatever another process of this name is settling is settled on return: its
+        journal is locked meanwhile, as that of a process that runs is.
+        """
+        stem = journal_file.stem(self.name)
+        with _in_turn(self.folder / f"{stem}{LOCK_SUFFIX}"):
+            self._settle_all(f"{stem}-*{journal_file.SUFFIX}", own)
+            self.attempts.refresh()
+
+    def _settle_all(self, pattern: str, own: Collection[str]) -> None:
+        for path in sorted(self.folder.glob(pattern)):
+            if path.name in own:
+                continue
+            try:
+                with _locked(path) as fd:
+                    if fd is not None:
+                        self._settle(path, fd)
+            except Unusable as problem:
+                self._problem(str(problem))
+
+    def _settle(self, path: Path, fd: int) -> None:
+        try:
+            found = journal_file.read(fd)
+        except Unstarted:
+            path.unlink(missing_ok=True)
+            return
+        except Truncated:
+            path.unlink(missing_ok=True)
+            raise Unusable(
+                f"{path} was cut short, so nobody is blamed for what it told of; it is "
+                "removed. Look for what empties files there."
+            ) from None
+        except Newer:
+            raise Unusable(
+                f"{path} was written by a newer poisonguard and left alone: upgrade "
+                "this consumer, or remove the file."
+            ) from None
+        except Unreadable:
+            raise Unusable(
+                f"{path} is not a journal and was left alone: remove it."
+            ) from None
+        if _is_alive(found.header.owner, path):
+            raise Unusable(
+                f"{path} has lost its lock while process {found.header.owner.pid} runs "
+                "on, and was left alone: nothing else may open that file there."
+            )
+        self._bury(path, found)
+
+    def _bury(self, path: Path, found: Snapshot) -> None:
+        owner = found.header.owner
+        left = stacks.read(self.folder, owner)
+        verdict = death.judge(
+            found,
+            boot=kernel.boot(),
+            oom_kills=kernel.oom_kills(),
+            at=self.now,
+            stacks=left,
+        )
+        if verdict.numbers:
+            self.attempts.blame(verdict)
+            self.deaths.append(verdict)
+            log.warning(
+                "process %d died with messages in flight: %s (%s, numbers %s)",
+                owner.pid,
+                verdict.reason,
+                verdict.blame.name.lower(),
+                ", ".join(map(str, verdict.numbers)),
+            )
+        path.unlink(missing_ok=True)
+        # Several journals may be of one process, and the hang be told of by another.
+        if found.ending.kind is EndingKind.HANG or not left:
+            stacks.remove(self.folder, owner)
+
+    def _problem(self, problem: str) -> None:
+        self.problems.append(problem)
+        log.warning(problem)
+
+
+class Unusable(Exception):
+    """Nobody can be blamed by this file; the message says what to do."""
+
+
+@contextmanager
+def _in_turn(lock: Path) -> Iterator[None]:
+    """Adopt alone; after a while beside a process that was stopped amid doing so."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(lock, flags, 0o600)
+    try:
+        until = time.monotonic() + LOCK_SECONDS
+        while not _is_granted(fd) and time.monotonic() < until:
+            time.sleep(LOCK_POLL)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _is_granted(fd: int) -> bool:
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int | None]:
+    """Open and lock a journal; None where it is another process's, or was settled."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    except OSError as error:
+        raise _unopened(path, error) from error
+    try:
+        yield fd if _is_ours(path, fd) else None
+    finally:
+        os.close(fd)
+
+
+def _is_ours(path: Path, fd: int) -> bool:
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise Unusable(f"{path} is not a file: remove it.")
+    if found.st_uid != os.geteuid():
+        raise Unusable(
+            f"{path} belongs to another user (uid {found.st_uid}) and was left alone: "
+            "remove it, or give this consumer a folder of its own."
+        )
+    # Whoever held the lock until now may have settled and unlinked it.
+    return _is_granted(fd) and os.fstat(fd).st_nlink > 0
+
+
+def _unopened(path: Path, error: OSError) -> Unusable:
+    if error.errno in (EISDIR, ELOOP, ENXIO):
+        return Unusable(f"{path} is not a file: remove it.")
+    return Unusable(
+        f"{path} cannot be opened ({error.strerror}) and was left alone: remove it, or "
+        "make it this user's own."
+    )
+
+
+def _is_alive(owner: Identity, path: Path) -> bool:
+    """Tell whether the process runs on, though the lock on its journal is gone.
+
+    After execv it has the same pid and start, but no more our file in its memory.
+    """
+    if owner.boot != kernel.boot():
+        return False
+    if kernel.started(owner.pid) != owner.started:
+        return False
+    mapped = kernel.maps(owner.pid, path.name, path.stat().st_ino)
+    return owner.pid != os.getpid() if mapped is None else mapped

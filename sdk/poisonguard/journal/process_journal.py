@@ -1,0 +1,236 @@
+"""The journal of one consumer process: what it was working on when it died.
+
+A number is stored before the handler runs, and 0 when it is done: one store of 8 bytes
+into a file that is mapped into memory, no system call. Whatever ends the process, the
+kernel keeps the pages, and the next start of the same consumer reads who is to blame.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+from weakref import WeakSet
+
+from poisonguard.errors import Misconfigured
+from poisonguard.journal import journal_file
+from poisonguard.journal.attempts import Attempts
+from poisonguard.journal.death import Death
+from poisonguard.journal.journal_file import SLOT_LIMIT, EndingKind, State
+from poisonguard.journal.journal_folder import AUTO, Unusable, prepare
+from poisonguard.journal.mapped_file import OwnJournal, Slots
+from poisonguard.journal.orphans import Adoption
+from poisonguard.processes import stacks
+
+log = logging.getLogger(__name__)
+
+
+class Words(Protocol):
+    """The numbers in flight, by slot."""
+
+    def __getitem__(self, slot: int, /) -> int: ...
+    def __setitem__(self, slot: int, number: int, /) -> None: ...
+
+
+class Journal:
+    """Journal(folder | "auto" | None): None goes without crash attribution.
+
+    "auto" is the supervisor's folder, or else one of this user's own in memory. Where
+    no journal can be kept the consumer runs without: logged, and told by `facts`.
+
+    `words[slot] = number` before the handler and `words[slot] = 0` when it is done is
+    all that the healthy path does. Take `words` from here each time: a forked child
+    gets a journal of its own at its first store.
+    """
+
+    words: Words
+
+    def __init__(
+        self,
+        folder: Path | str | None = AUTO,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),  # noqa: TID251
+    ) -> None:
+        self.attempts = Attempts()  # from open() on, in a file beside the journal
+        self.deaths: list[Death] = []  # the dead processes that open() found
+        self.folder: Path | None = None  # None: no crash attribution
+        self.problems: list[str] = []
+        self.reopened: list[Callable[[], None]] = []  # in a child, at its first store
+        self._wanted = folder
+        self._clock = clock
+        self._name = b""
+        self._file: OwnJournal | None = None
+        self._count = 1
+        self._lock = threading.Lock()
+        self._use(Slots.private(1))
+
+    def open(self, *, name: str, slots: int = 1) -> None:
+        """Settle the dead of this name and start; raises Full, with what to do.
+
+        `name` tells consumers apart: topic, consumer group and client name.
+        """
+        if not 0 < slots <= SLOT_LIMIT:
+            raise Misconfigured(
+                f"{slots} messages in flight are asked for: 1 to {SLOT_LIMIT} can be."
+            )
+        self._name = journal_file.name_digest(name)
+        self._count = slots
+        self.folder = None
+        for last_time in (self.deaths, self.problems, self.reopened):
+            last_time.clear()
+        self._use(Slots.private(slots))
+        if self._wanted is None:
+            return
+        try:
+            self.folder = prepare(self._wanted)
+            file = self.folder / f"{journal_file.stem(self._name)}.attempts"
+            self.attempts = Attempts(file)
+            self._start(self.folder)
+        except (Unusable, Misconfigured, OSError) as problem:
+            self.attempts = Attempts()
+            self._do_without(problem)
+
+    def beat(self, slot: int) -> None:
+        """Say that work in a slot starts anew, so that the time of a hang does, too.
+
+        Before each retry in place and after each RELEASE, where the same number stands
+        in the slot again; and by a handler that knows that it takes long.
+        """
+        self.slots.beats[slot] += 1
+
+    def stopping(self) -> None:
+        """From here on nobody is blamed: this process was told to stop."""
+        self.slots.set_state(State.STOPPING)
+
+    def hangs(self, slots: Sequence[int], *, seconds: float) -> None:
+        """Write down that these slots hang, and that this is what we die of."""
+        for slot in slots:
+            self.slots.hung[slot] = self.words[slot]
+        if self._file is not None:
+            milliseconds = round(1000 * seconds)
+            self._file.write_ending(EndingKind.HANG, milliseconds, self._clock())
+
+    def facts(self) -> dict[str, object]:
+        """Return what guard.health() shows of the journal."""
+        return {
+            "journal": self.folder is not None,
+            "folder": str(self.folder) if self.folder else None,
+            "slots": self._count,
+            "deaths": len(self.deaths),
+            "suspects": len(self.attempts.suspects - self.attempts.given_up),
+            "problems": [*self.problems, *self.attempts.problems],
+        }
+
+    def close(self) -> None:
+        """End the journal.
+
+        It stays for the next start while a message is in flight and nobody asked this
+        process to stop.
+        """
+        with _opening:
+            self._close()
+        self.attempts.close()
+
+    def detach(self) -> None:
+        """Leave the journal to our parent; called in a forked child."""
+        self._lock = threading.Lock()
+        if self._file is not None:
+            self._file.abandon()
+            self._file = None
+            self.slots = Slots.private(self._count)
+            self.words = _FirstStore(self)
+
+    def reopen(self) -> None:
+        """Start a journal of this forked child, once."""
+        with self._lock:
+            if self.folder is None or self._file is not None:
+                return
+            was_stopping = self.slots.state[0] == State.STOPPING
+            try:
+                self._start(self.folder)
+            except (Unusable, Misconfigured, OSError) as problem:
+                self._do_without(problem)
+        if was_stopping:
+            self.stopping()
+        for call in self.reopened:
+            call()
+
+    @property
+    def path(self) -> Path | None:
+        """Return the file, where there is one."""
+        return self._file.path if self._file else None
+
+    def _start(self, folder: Path) -> None:
+        now = self._clock()
+        # Of two that start in one process, the second must know the first one's file.
+        with _opening:
+            self.attempts.open(now=now)
+            adoption = Adoption(
+                folder=folder, name=self._name, attempts=self.attempts, now=now
+            )
+            adoption.run(own={j.path.name for j in _live if j.path})
+            self.deaths += adoption.deaths
+            self.problems += adoption.problems
+            self._file = OwnJournal.create(folder, self._name, self._count)
+            _live.add(self)
+        stacks.listen(folder, self._file.owner)
+        self._use(self._file.slots)
+
+    def _use(self, slots: Slots) -> None:
+        self.slots = slots
+        self.words = slots.words
+
+    def _do_without(self, problem: Exception) -> None:
+        text = f"Crashes are not attributed to messages: {problem}"
+        self.folder = None
+        self._use(Slots.private(self._count))
+        self.problems.append(text)
+        log.warning(text)
+
+    def _close(self) -> None:
+        _live.discard(self)
+        file, self._file = self._file, None
+        if file is None or self.folder is None:
+            return
+        remove = not file.slots.is_blameable()
+        self._use(Slots.private(self._count))
+        file.close(remove=remove)
+        if not any(journal.path for journal in _live):
+            stacks.unlisten(self.folder, file.owner)
+
+
+class _FirstStore:
+    """Stands for the words of a forked child until it stores a number."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def __getitem__(self, slot: int) -> int:
+        return 0
+
+    def __setitem__(self, slot: int, number: int) -> None:
+        if number:
+            self._journal.reopen()
+            self._journal.words[slot] = number
+
+
+# The journals of this process. To open and close one of them again would end its lock.
+_live: WeakSet[Journal] = WeakSet()
+_opening = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    _opening.release()
+    for journal in list(_live):
+        journal.detach()
+
+
+os.register_at_fork(
+    before=_opening.acquire,
+    after_in_parent=_opening.release,
+    after_in_child=_after_fork_in_child,
+)

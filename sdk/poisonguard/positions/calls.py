@@ -1,0 +1,129 @@
+"""The two calls that keep positions: open and settle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from poisonguard.errors import Away, Misconfigured
+from poisonguard.positions.progress import (
+    SEQ_LIMIT,
+    Changes,
+    Start,
+    Subscription,
+    Track,
+)
+from poisonguard.server.client import Client
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Update:
+    """What one request says of one publisher of a subscription."""
+
+    subscription: Subscription
+    publisher: str
+    changes: Changes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PositionCalls:
+    """Poisonweb's positions of one client name; both calls may be repeated at will.
+
+    `bookmark` makes the broker's own text of a place, for people to read.
+    """
+
+    client: Client
+    client_name: str
+    bookmark: Callable[[str, int], str] | None
+
+    def open(self, sub_id: str, topic: str | None, start: Start) -> Subscription:
+        """Take a subscription over from whoever holds it.
+
+        One that is not known yet, and comes without a topic, is not open by that.
+        """
+        question = {"client_name": self.client_name, "sub_id": sub_id}
+        if topic is not None:
+            question["topic"] = topic
+        answer = self.client.post("/positions/open", question)
+        with _of_our_form():
+            marks = [
+                mark
+                for mark in answer["positions"]
+                if topic is None or mark["topic"] == topic
+            ]
+            tracks = {str(mark["publisher"]): _track(mark) for mark in marks}
+            epoch = _number(answer["epoch"])
+            topic = topic or _only_topic(sub_id, marks)
+        return Subscription(
+            sub_id=sub_id,
+            topic=topic,
+            start=start,
+            epoch=None if topic is None else epoch,
+            tracks=tracks,
+        )
+
+    def settle(self, updates: Sequence[Update]) -> list[Mapping[str, Any]]:
+        """Write them all in one request; give `status` and `detail` of each."""
+        body = {"updates": [self._wire(update) for update in updates]}
+        answer = self.client.post("/positions/settle", body)
+        with _of_our_form():
+            results: list[Mapping[str, Any]] = [
+                {**result, "status": result["status"]} for result in answer["results"]
+            ]
+        if len(results) != len(updates):
+            raise Away(f"{len(updates)} updates got {len(results)} answers.")
+        return results
+
+    def _wire(self, update: Update) -> dict[str, object]:
+        subscription, changes = update.subscription, update.changes
+        told = {
+            "client_name": self.client_name,
+            "sub_id": subscription.sub_id,
+            "topic": subscription.topic,
+            "epoch": subscription.epoch,
+            "publisher": update.publisher,
+            "settled": changes.runs,
+            "received": changes.received,
+            "persisted": changes.persisted,
+        }
+        if self.bookmark is not None and changes.runs:
+            told["bookmark"] = self.bookmark(update.publisher, changes.runs[-1][1])
+        return {name: value for name, value in told.items() if value is not None}
+
+
+def _only_topic(sub_id: str, marks: Sequence[Mapping[str, Any]]) -> str | None:
+    topics = sorted({str(mark["topic"]) for mark in marks})
+    if len(topics) > 1:
+        raise Misconfigured(
+            f"The sub id {sub_id} has positions in several topics, {', '.join(topics)}:"
+            " say which one is read."
+        )
+    return next(iter(topics), None)
+
+
+def _track(mark: Mapping[str, Any]) -> Track:
+    processed, persisted = _number(mark["processed"]), mark["persisted"]
+    settled = [(_number(first), _number(last)) for first, last in mark["settled"]]
+    if processed >= 0:
+        settled.append((0, processed))
+    return Track.known(
+        settled=settled, persisted=None if persisted is None else _number(persisted)
+    )
+
+
+def _number(value: object) -> int:
+    # More than any message can bear would have all of them dropped as settled before.
+    if type(value) is not int or not -1 <= value <= SEQ_LIMIT:
+        raise ValueError(f"{value!r} is no number of a message")
+    return value
+
+
+@contextmanager
+def _of_our_form() -> Iterator[None]:
+    """Take an answer that cannot be read for no answer at all."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as reason:
+        raise Away("The answer about positions has another form than ours.") from reason

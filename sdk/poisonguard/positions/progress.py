@@ -1,0 +1,319 @@
+"""How far one subscription has come: arithmetic only, no clock, no lock, no network.
+
+Numbers are sparse: between two that a publisher's messages bear, others may never have
+been given to this subscription. Messages are received in order, so settling one settles
+every number since the one received before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self
+
+from poisonguard.positions.ranges import Ranges, Run
+from poisonguard.skipping.skip_list import Fence
+
+SEQ_LIMIT = 2**63 - 2
+RUNS_LIMIT = 4_096  # what the server keeps of one publisher
+RUNS_PRESSED = RUNS_LIMIT * 3 // 4
+IN_FLIGHT_LIMIT = 65_536
+
+
+class Start(StrEnum):
+    """Where a subscription begins that has no position yet."""
+
+    EARLIEST = "earliest"  # with the first message the broker still has
+    NOW = "now"  # with what is published from here on
+    MOST_RECENT = "most_recent"  # wherever the broker puts a reader it does not know
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resume:
+    """Where to read on: after this number of each publisher, None for its first.
+
+    `start` counts only while no publisher is known.
+    """
+
+    positions: dict[str, int | None]
+    start: Start
+
+
+@dataclass(slots=True)
+class Track:
+    """How far a subscription has come with the messages of one publisher."""
+
+    settled: Ranges = field(default_factory=Ranges)
+    # Each message being handled, and the one that was received before it.
+    in_flight: dict[int, int] = field(default_factory=dict)
+    last: int = -1  # received
+    persisted: int | None = None
+    # What the server has not confirmed.
+    unwritten: Ranges = field(default_factory=Ranges)
+    messages: int = 0  # settled, and not confirmed
+    owes_persisted: bool = False
+
+    @classmethod
+    def known(cls, *, settled: Iterable[Run], persisted: int | None) -> Self:
+        """Begin where the server says."""
+        track = cls(settled=Ranges(settled), persisted=persisted)
+        track.last = track.processed if track.processed is not None else -1
+        return track
+
+    @property
+    def processed(self) -> int | None:
+        """The number up to which all is settled."""
+        first = next(iter(self.settled), None)
+        return first[1] if first is not None and first[0] == 0 else None
+
+    @property
+    def resume(self) -> int | None:
+        """The number after which to read on: all up to it is settled and replicated."""
+        if self.processed is None or self.persisted is None:
+            return self.processed
+        return min(self.processed, self.persisted)
+
+    @property
+    def has_begun(self) -> bool:
+        """Tell whether any message of this publisher came, now or before."""
+        return self.last >= 0 or len(self.settled) > 0
+
+    def begin_at(self, seq: int) -> None:
+        """Pass over all before the first message, which nobody asked for."""
+        if self.last < 0 < seq:
+            self._settle(0, seq - 1)
+            self.last = seq - 1
+
+    def is_pressed(self, seq: int, *, in_flight_limit: int) -> bool:
+        """Tell whether to take no further message until others have been settled."""
+        if seq in self.in_flight:
+            return False
+        # Whatever fills a hole relieves, so it is let in.
+        crowded = len(self.settled) >= RUNS_PRESSED and seq > self.settled.top
+        return crowded or len(self.in_flight) >= in_flight_limit
+
+    def pressure(self, in_flight_limit: int) -> float:
+        """Tell how near it is to taking no further message: 1 is there."""
+        crowded = len(self.settled) / RUNS_PRESSED
+        return min(1.0, max(crowded, len(self.in_flight) / in_flight_limit))
+
+    def receive(self, seq: int) -> None:
+        if seq in self.in_flight or seq in self.settled:
+            return
+        if seq > self.last:
+            self.in_flight[seq] = self.last
+            self.last = seq
+        else:
+            self._receive_late(seq)
+
+    def _receive_late(self, seq: int) -> None:
+        later = min((n for n in self.in_flight if n > seq), default=None)
+        if later is None or self.in_flight[later] >= seq:
+            self.in_flight[seq] = seq - 1
+        else:
+            self.in_flight[seq] = self.in_flight[later]
+            self.in_flight[later] = seq
+
+    def settle(self, seq: int) -> bool:
+        """Settle a message that is in flight; False for any other."""
+        before = self.in_flight.pop(seq, None)
+        if before is None:
+            return False
+        self._settle(before + 1, seq)
+        self.messages += 1
+        return True
+
+    def _settle(self, first: int, last: int) -> None:
+        self.settled.add(first, last)
+        self.unwritten.add(first, last)
+
+    def persist(self, seq: int) -> None:
+        if self.persisted is None or seq > self.persisted:
+            self.persisted = seq
+            self.owes_persisted = True
+
+    def learn(self, other: Track) -> None:
+        """Add what the server knew before this track began."""
+        for first, last in other.settled:
+            self.settled.add(first, last)
+        if other.persisted is not None:
+            self.persist(other.persisted)
+
+    def take_changes(self) -> Changes | None:
+        """Hand out what the server has not confirmed, the lowest runs first.
+
+        A whole run instead of its new part: the server merges it all the same, and what
+        it may have lost is mended on the way.
+        """
+        if not self.unwritten and not self.owes_persisted:
+            return None
+        runs = list(self.settled.around(self.unwritten))
+        self.unwritten, self.owes_persisted = Ranges(runs[RUNS_LIMIT:]), False
+        return Changes(
+            runs=runs[:RUNS_LIMIT],
+            # How many of them a part holds is not known: the last one confirms all.
+            messages=0 if self.unwritten else self.messages,
+            received=self.last if self.last >= 0 else None,
+            persisted=self.persisted,
+        )
+
+    def confirm(self, changes: Changes) -> None:
+        """Count no longer what the server has."""
+        self.messages -= changes.messages
+
+    def give_back(self, changes: Changes) -> None:
+        """Owe again what could not be written."""
+        for first, last in changes.runs:
+            self.unwritten.add(first, last)
+        self.owes_persisted = self.persisted is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changes:
+    """What one publisher's track has to tell the server: `messages` as these runs."""
+
+    runs: list[Run]
+    messages: int
+    received: int | None
+    persisted: int | None
+
+
+@dataclass(slots=True)
+class Subscription:
+    """One reader of one topic: its publishers, and whether it may still settle."""
+
+    sub_id: str
+    topic: str | None
+    start: Start
+    epoch: int | None = None  # None until the server has opened it
+    is_kept: bool = True
+    is_fenced: bool = False
+    trouble: str | None = None
+    other_topic: str | None = None
+    tracks: dict[str, Track] = field(default_factory=dict)
+    # Those of publishers whose numbers began again; the server can keep none beside the
+    # settled numbers of before.
+    restarts: dict[str, Track] = field(default_factory=dict)
+    # Where the broker was asked to begin, None if it was not, and what came last since.
+    asked: dict[str, int] | None = None
+    arrived: dict[str, int] = field(default_factory=dict)
+    doubtful: set[str] = field(default_factory=set)
+
+    @property
+    def resume(self) -> Resume:
+        begun = {name: it for name, it in self.current.items() if it.has_begun}
+        positions = {name: track.resume for name, track in begun.items()}
+        return Resume(positions=positions, start=self.start)
+
+    @property
+    def current(self) -> dict[str, Track]:
+        """Return the track of each publisher's numbers of now."""
+        return {**self.tracks, **self.restarts}
+
+    def track(self, publisher: str) -> Track | None:
+        return self.restarts.get(publisher) or self.tracks.get(publisher)
+
+    def ask(self, resume: Resume) -> None:
+        """Begin a delivery: what comes from here on was asked for as of this place."""
+        positions = resume.positions.items()
+        self.asked = {name: -1 if seq is None else seq for name, seq in positions}
+        self.arrived, self.doubtful = {}, set()
+
+    def arrive(self, publisher: str, seq: int) -> bool:
+        """Note what comes; tell whether the publisher's numbers began again with it.
+
+        One publisher's numbers only grow within a delivery. Before the place that was
+        asked for nothing comes, where that is of one publisher. Of several, a broker
+        may begin at the earliest: then who is before its own place is doubtful.
+        """
+        before, self.arrived[publisher] = self.arrived.get(publisher), seq
+        if self.asked is None:
+            return False
+        if before is not None:
+            begins_again = seq < before
+        else:
+            begins_again = seq <= self.asked.get(publisher, -1)
+        if begins_again and before is None and len(self.asked) > 1:
+            self.doubtful.add(publisher)
+        elif begins_again:
+            self.restarts[publisher] = Track()
+        return begins_again
+
+    def is_settled(self, publisher: str, seq: int) -> bool:
+        track = self.track(publisher)
+        if track is None or seq not in track.settled:
+            return False
+        asked = self.asked or {}
+        return publisher not in self.doubtful or seq > asked.get(publisher, -1)
+
+    @property
+    def can_write(self) -> bool:
+        return self.epoch is not None and not self.is_fenced
+
+    @property
+    def awaits_opening(self) -> bool:
+        return self.is_kept and self.epoch is None
+
+    def is_older_than(self, fence: Fence) -> bool:
+        """Tell whether a fence is about this holder of this topic."""
+        if self.epoch is None or self.is_fenced or fence.topic != self.topic:
+            return False
+        return fence.epoch > self.epoch
+
+    def learn_topic(self, topic: str) -> bool:
+        """Take over the topic of a message; True if there was none yet."""
+        if self.topic is None:
+            self.topic = topic
+            return True
+        if topic != self.topic:
+            self.other_topic = topic
+        return False
+
+    def receive(self, publisher: str, seq: int) -> None:
+        track = self.track(publisher)
+        if track is None:
+            track = self.tracks[publisher] = Track()
+            if self.start is Start.NOW:
+                track.begin_at(seq)
+        track.receive(seq)
+
+    def settle(self, publisher: str, seq: int) -> bool:
+        """Settle a message that is in flight; False for any other."""
+        tracks = self.restarts.get(publisher), self.tracks.get(publisher)
+        return any(track.settle(seq) for track in tracks if track is not None)
+
+    def learn(self, opened: Subscription) -> None:
+        """Take over what the server says, besides what has been seen here already."""
+        self.epoch, self.topic = opened.epoch, opened.topic or self.topic
+        for publisher, track in opened.tracks.items():
+            self.tracks.setdefault(publisher, Track()).learn(track)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Tell what somebody should look at."""
+        lines = [self.trouble] if self.trouble is not None else []
+        if not self.is_kept:
+            lines.append(
+                f"The sub id {self.sub_id} was made by the client: its position is not"
+                " kept, and after a restart it begins anew. Give the subscription a"
+                " sub_id that stays the same."
+            )
+        lines += map(self.begun_again, sorted(self.doubtful.union(self.restarts)))
+        if self.other_topic is not None:
+            lines.append(
+                f"The subscription {self.sub_id} gets messages of {self.other_topic},"
+                f" but its position is kept under {self.topic}: if they are two"
+                " subscriptions, give each a sub id of its own."
+            )
+        return lines
+
+    def begun_again(self, publisher: str) -> str:
+        """Say what a publisher did whose numbers began again, and what to do."""
+        did = "may have begun" if publisher not in self.restarts else "began"
+        return (
+            f"The numbers of publisher {publisher} {did} again on {self.sub_id}: its"
+            " messages are handled, but their position is not kept, so they come again"
+            " after a restart. If its log or store was removed, stop this consumer,"
+            " move the position to its start in Poisonweb, and start it again."
+        )

@@ -1,0 +1,617 @@
+"""What a consumer tells Poisonweb, by one background thread; never lost, never doubled.
+
+- A failure is told while its guard waits: `poison` returns once the server, or the
+  spool, has it for good.
+- Confirmations go out in batches until they are taken. With a spool they are written
+  to its files first, so that a killed process loses none; without one, at most
+  `CONFIRMATIONS_LIMIT` wait in memory, and `confirm` raises Full beyond it.
+- Counters are sent when their minute is over, and at close. While the server is away
+  they go on merging; `counters.MINUTES_LIMIT` says what that may come to. A process
+  that is killed loses what it counted since the last minute that was taken.
+- What a guard says of itself replaces what it said before.
+
+All of it may be sent twice and counts once: reports by their id, counters by their
+(reporter, sequence), the counts of skips by their report.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, Protocol
+from uuid import uuid4
+
+from poisonguard.contract import Confirmation, FailureReport
+from poisonguard.errors import Away, Full, GuardError, Misconfigured, Refused
+from poisonguard.server.client import Backoff, Client
+from poisonguard.server.counters import AppliedCounts, CounterKey, Counters
+from poisonguard.server.oversize import Oversize, explained, without_body
+from poisonguard.server.spool import Item, Spool
+from poisonguard.version import VERSION
+
+log = logging.getLogger(__name__)
+
+CONFIRMATIONS_LIMIT = 100_000
+BATCH = 100
+BATCH_BYTES = 8 * 1024 * 1024
+ADOPT_EVERY = 10.0
+APPLIED_EVERY = 5.0
+GUARDS_EVERY = 60.0
+# What is refused will be refused again until somebody does something about it.
+REFUSED_PAUSE = 5.0
+_IDLE = 1.0
+_SLICE = 0.1  # how soon a waiting guard notices that it is to stop
+_KEEP_ALIVE_EVERY = 1.0
+_SHOWN = 100  # characters of a word that is not ours
+
+# It is what was sent that the server cannot take, not who sends it.
+_OF_CONTENT = {400, 413, 422}
+# It is who sends it; what is sent will be taken once the key is mended.
+_OF_KEY = {401, 403}
+_TOO_LARGE = 413
+_PATHS = {"applied": "/skips/applied"}
+# What a server may answer, by the kind of report: each but `rejected` means that it has
+# it. A word that is none of these, from a server newer than this, says nothing of that.
+_STATUSES = {
+    "failures": ("created", "updated", "duplicate", "rejected"),
+    "confirmations": ("confirmed", "duplicate", "rejected"),
+    "counters": ("counted", "duplicate", "rejected"),
+    "applied": ("ok", "rejected"),
+}
+
+
+class Stop(Protocol):
+    """Tells whoever waits that there is to be no more waiting."""
+
+    def is_set(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """Who has a report for good: the server, or the spool."""
+
+    status: str
+    poison: int | None
+    spooled: bool
+
+
+class _Job:
+    """A report whose guard waits for it."""
+
+    def __init__(self, report: FailureReport) -> None:
+        self.report = report
+        self.done = threading.Event()
+        self.answer: Item = {}
+        self.refused: Refused | None = None
+        self.away: Away | None = None
+
+    def finish(self, answer: Item) -> None:
+        self.answer = answer
+        self.done.set()
+
+    def refuse(self, refused: Refused) -> None:
+        self.refused = refused
+        self.done.set()
+
+    def receipt(self) -> Receipt:
+        if self.refused is not None:
+            raise self.refused
+        if self.answer.get("status") == "rejected":
+            raise Refused(str(self.answer.get("detail") or "the report was rejected"))
+        return Receipt(
+            status=str(self.answer["status"]),
+            poison=self.answer.get("poison"),
+            spooled=False,
+        )
+
+
+class Reporter:
+    """The outgoing half of a link. Every method may be called from any thread.
+
+    `trouble` says, for each kind of report, why it cannot be delivered just now.
+    """
+
+    def __init__(self, client: Client, *, spool: Spool | None = None) -> None:
+        self._client = client
+        self._spool = spool
+        self._host = socket.gethostname()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.id = uuid4()
+        self.trouble: dict[str, str] = {}
+        self.rejected_counters = 0
+        self.counters = Counters(self.id)
+        self.applied = AppliedCounts()
+        self._oversize = Oversize()
+        self._lock = threading.Lock()
+        self._jobs: list[_Job] = []
+        self._confirmations: deque[Item] = deque()
+        self._facts: dict[tuple[object, ...], dict[str, object]] = {}
+        self._states: dict[tuple[object, ...], object] = {}
+        self._due = dict.fromkeys(("adopt", "applied", "guards"), 0.0)
+        self._not_before: dict[str, float] = {}
+        self._woken = threading.Event()
+        self._flushing = threading.Event()
+        self._flushed = threading.Event()
+        self._ended = False
+        self._thread: threading.Thread | None = None
+
+    def remake(self) -> None:
+        """Begin again in a child: what its parent counted is the parent's to tell."""
+        self._begin()
+        if self._spool is not None:
+            self._spool.remake()
+
+    # What guards ask for
+
+    def poison(
+        self,
+        report: FailureReport,
+        *,
+        when_away: Literal["hold", "spool"],
+        keep_alive: Callable[[], None] | None,
+        stop: Stop,
+        hold_for: float,
+    ) -> Receipt:
+        """Return once the report is durable.
+
+        Hold: wait for the server, calling `keep_alive` about once a second, until
+        `hold_for` seconds are over or `stop` is set, and then raise Away; one try is
+        made in any case. Spool: keep it on disk as soon as the server is found away.
+        A server that turns the API key away (401, 403) counts as away: mend the key.
+        Raises Refused when the server rejects the report, Full when the disk does.
+        """
+        spool = self._spool_for(when_away)
+        if spool is not None and spool.failures:
+            return self._spooled(spool, report)  # behind those that wait already
+        job = _Job(report)
+        self._add(job)
+        try:
+            self._await(job, spool, keep_alive, stop, hold_for)
+        finally:
+            self._remove(job)
+        if job.done.is_set():
+            return job.receipt()
+        if spool is None:
+            raise job.away or Away("This link was closed before it could report.")
+        return self._spooled(spool, report)
+
+    def confirm(self, confirmation: Confirmation) -> None:
+        """Tell, some time soon, that a redriven message was handled."""
+        item = confirmation.to_wire()
+        if self._spool is not None:
+            try:
+                self._spool.append("confirmations", item, durable=False)
+            except Full as full:
+                log.warning("a confirmation is kept in memory only: %s", full)
+            else:
+                self._wake()
+                return
+        with self._lock:
+            if len(self._confirmations) >= CONFIRMATIONS_LIMIT:
+                raise Full(
+                    f"{CONFIRMATIONS_LIMIT} confirmations wait for Poisonweb already:"
+                    " see why it is away, or give the guard a spool folder."
+                )
+            self._confirmations.append(item)
+        self._wake()
+
+    def count(
+        self,
+        key: CounterKey,
+        *,
+        handled: int = 0,
+        failed: int = 0,
+        skipped: int = 0,
+        retried: int = 0,
+        durations: Mapping[int, int] = {},
+    ) -> None:
+        """Add to this minute; `durations` are numbers by log2 bucket of milliseconds.
+
+        It takes a lock: a guard adds up by itself and hands over about once a second.
+        """
+        self.counters.count(
+            key,
+            handled=handled,
+            failed=failed,
+            skipped=skipped,
+            retried=retried,
+            durations=durations,
+        )
+        self._ensure_thread()
+
+    def tell(self, guard_facts: Mapping[str, object]) -> None:
+        """Let a guard say how it is; at once if its state changed, else in a minute."""
+        facts = {
+            "host": self._host,
+            # By the clock that nobody sets: an older word would be taken for late.
+            "at": self._client.now().isoformat(),
+            **guard_facts,
+            "reporter": str(self.id),
+        }
+        key = tuple(facts.get(n) for n in ("topic", "consumer_group", "client_name"))
+        with self._lock:
+            self._facts[key] = facts
+            changed = self._states.get(key) != facts.get("state")
+            self._states[key] = facts.get("state")
+            if changed:
+                self._due["guards"] = 0.0
+        if changed:
+            self._wake()
+
+    @property
+    def spooled(self) -> int:
+        """Reports of failures that wait on the disk."""
+        return 0 if self._spool is None else self._spool.failures
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should know, and do something about."""
+        # What one kind waits for is often what all of them wait for.
+        reasons = {why: kind for kind, why in list(self.trouble.items())}
+        told = [f"{kind}: {why}" for why, kind in reasons.items()]
+        if self.rejected_counters:
+            told.append(
+                f"{self.rejected_counters} counters were rejected: see the log."
+            )
+        if oversize := self._oversize.warning:
+            told.append(oversize)
+        if self._spool is None:
+            return told
+        if self._spool.rejected:
+            place, number = self._spool.rejected_folder, self._spool.rejected
+            told.append(f"{number} reports were rejected: see why in {place}.")
+        if self._spool.damaged:
+            number = self._spool.damaged
+            told.append(f"{number} segments in {self._spool.folder} have a broken end.")
+        return told
+
+    # Beginning and end
+
+    def start(self) -> None:
+        """Begin to send what earlier processes left in the spool, too."""
+        self._ensure_thread()
+
+    def wake(self) -> None:
+        """Try at once: somebody has seen the server."""
+        self._woken.set()
+
+    def flush(self, timeout: float) -> bool:
+        """Send all there is by now, the minute under way too; tell if it was taken."""
+        if self._waiting() == 0 or self._ended:
+            return self._waiting() == 0
+        self._flushed.clear()
+        self._flushing.set()
+        self._wake()
+        try:
+            return self._flushed.wait(timeout) and not self.trouble
+        finally:
+            self._flushing.clear()
+
+    def close(self, timeout: float) -> None:
+        """Flush and end; what the server did not take goes to the spool, if any."""
+        deadline = time.monotonic() + timeout
+        if not self.flush(timeout):
+            self._leave()
+        self._ended = True
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        elif self._spool is not None:
+            self._spool.close()
+
+    def _leave(self) -> None:
+        """Keep for the next process what this one could not deliver, or say what."""
+        with self._lock:
+            confirmations, self._confirmations = list(self._confirmations), deque()
+        counters = [report.to_wire() for report in self.counters.rest()]
+        kept: dict[str, Sequence[Item]] = {
+            "counters": counters,
+            "confirmations": confirmations,
+        }
+        if not any(kept.values()):
+            return
+        if self._spool is None:
+            _say_lost(kept, "there is no spool folder")
+            return
+        try:
+            for kind, items in kept.items():
+                for item in items:
+                    self._spool.append(kind, item, durable=False)
+        except Full as full:
+            _say_lost(kept, str(full))
+
+    # How a report waits
+
+    def _spool_for(self, when_away: str) -> Spool | None:
+        if when_away == "hold":
+            return None
+        if self._spool is None:
+            raise Misconfigured('when_away="spool" needs a spool folder: name one.')
+        return self._spool
+
+    def _spooled(self, spool: Spool, report: FailureReport) -> Receipt:
+        spool.append("failures", report.to_wire(), durable=True)
+        log.warning("a report waits in %s for Poisonweb to return", spool.folder)
+        self._wake()
+        return Receipt(status="spooled", poison=None, spooled=True)
+
+    def _await(
+        self,
+        job: _Job,
+        spool: Spool | None,
+        keep_alive: Callable[[], None] | None,
+        stop: Stop,
+        hold_for: float,
+    ) -> None:
+        began = kept = time.monotonic()
+        while not job.done.wait(_SLICE):
+            now = time.monotonic()
+            in_vain = stop.is_set() or now - began >= hold_for
+            if self._ended or (job.away and (spool or in_vain)):
+                return
+            if keep_alive is not None and now - kept >= _KEEP_ALIVE_EVERY:
+                kept = now
+                keep_alive()
+
+    def _add(self, job: _Job) -> None:
+        with self._lock:
+            self._jobs.append(job)
+        self._wake()
+
+    def _remove(self, job: _Job) -> None:
+        with self._lock:
+            self._jobs.remove(job)
+
+    # The thread
+
+    def _wake(self) -> None:
+        self.wake()
+        self._ensure_thread()
+
+    def _ensure_thread(self) -> None:
+        if self._thread is None:
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._ended:
+                self._thread = threading.Thread(
+                    target=self._run, name="poisonguard-reporter", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        backoff = Backoff(cap=5.0)
+        while not self._ended:
+            self._woken.clear()
+            flushing = self._flushing.is_set()
+            pause = self._try(backoff)
+            if flushing and "server" not in self.trouble:
+                self._flushed.set()
+            self._woken.wait(pause)
+        if self._spool is not None:
+            self._spool.close()
+
+    def _try(self, backoff: Backoff) -> float:
+        """Send what is due; tell how long to wait before the next time."""
+        try:
+            self._send_all()
+        except GuardError as away:
+            if "server" not in self.trouble:
+                log.warning("reports wait until Poisonweb is there: %s", away)
+            self.trouble["server"] = str(away)
+        except Exception:
+            log.exception("the reporter failed, and goes on")
+            self.trouble["server"] = "the reporter failed: see the log"
+        else:
+            backoff.reset()
+            self.trouble.pop("server", None)
+            return _IDLE
+        pause = backoff.next()
+        # Somebody waits for an answer: as soon as it can be had.
+        return min(pause, 1.0) if self._jobs else pause
+
+    def _send_all(self) -> None:
+        steps = {
+            "failures": self._send_failures,
+            "spool": self._drain,
+            "confirmations": self._send_confirmations,
+            "applied": self._send_applied,
+            "counters": self._send_counters,
+        }
+        for kind, send in steps.items():
+            if time.monotonic() >= self._not_before.get(kind, 0.0):
+                self._attempt(kind, send)
+
+    def _attempt(self, kind: str, send: Callable[[], None]) -> None:
+        try:
+            send()
+        except (Refused, Misconfigured, Full) as refused:
+            # One kind that a key may not send holds up none of the others. Failures go
+            # on being tried: a guard waits for them.
+            if kind != "failures":
+                self._not_before[kind] = time.monotonic() + REFUSED_PAUSE
+            if kind not in self.trouble:
+                log.warning("%s cannot be delivered: %s", kind, refused)
+            self.trouble[kind] = str(refused)
+        else:
+            self.trouble.pop(kind, None)
+
+    def _waiting(self) -> int:
+        spooled = 0 if self._spool is None else self._spool.waiting
+        memory = len(self._jobs) + len(self._confirmations) + len(self._facts)
+        return spooled + memory + self.applied.waiting + self.counters.waiting
+
+    def _is_due(self, what: str, every: float) -> bool:
+        now = time.monotonic()
+        if now < self._due[what] and not self._flushing.is_set():
+            return False
+        self._due[what] = now + every
+        return True
+
+    # The kinds of reports
+
+    def _deliver(
+        self, kind: str, items: Sequence[Item], beside: Item | None = None
+    ) -> list[Item]:
+        """Send items of one kind; give the answer to each, in order."""
+        body = {kind: list(items), **(beside or {})}
+        try:
+            answer = self._client.post(_PATHS.get(kind, f"/{kind}"), body)
+        except Refused as refused:
+            if refused.status not in _OF_CONTENT:
+                raise
+            if len(items) > 1:
+                return [self._deliver(kind, [item])[0] for item in items]
+            if refused.status == _TOO_LARGE and "body" in items[0]:
+                return self._deliver(kind, [without_body(items[0])])
+            return [{"status": "rejected", "detail": str(refused)} for _ in items]
+        answers = _answers(answer, expected=len(items))
+        return [
+            explained(item, one) if "oversize_body" in item else _known(kind, one)
+            for item, one in zip(items, answers, strict=True)
+        ]
+
+    def _send_failures(self) -> None:
+        while jobs := self._next_jobs():
+            try:
+                items = [self._to_wire(job.report) for job in jobs]
+                for job, answer in zip(
+                    jobs, self._deliver("failures", items), strict=True
+                ):
+                    self._oversize.told(job.report, answer)
+                    job.finish(answer)
+            except Exception as reason:
+                if isinstance(reason, Refused) and reason.status not in _OF_KEY:
+                    for job in jobs:
+                        job.refuse(reason)
+                    continue
+                away = Away(f"The report could not be sent: {reason}")
+                self.trouble["failures"] = str(reason)
+                for job in jobs:
+                    job.away = away
+                raise
+
+    def _to_wire(self, report: FailureReport) -> Item:
+        """Write a report, without its body where that would be sent in vain."""
+        if not self._oversize.fits(len(report.body)):
+            report = report.without_body()
+        return report.to_wire()
+
+    def _next_jobs(self) -> list[_Job]:
+        jobs, size = list[_Job](), 0
+        with self._lock:
+            for job in self._jobs:
+                size += len(job.report.body)
+                if jobs and (size > BATCH_BYTES or len(jobs) == BATCH):
+                    break
+                if not job.done.is_set():
+                    jobs.append(job)
+        return jobs
+
+    def _drain(self) -> None:
+        spool = self._spool
+        if spool is None:
+            return
+        if self._is_due("adopt", ADOPT_EVERY):
+            spool.adopt()
+        while batch := spool.batch():
+            answers = self._deliver(batch.kind, batch.items)
+            for item, answer in zip(batch.items, answers, strict=True):
+                if answer["status"] == "rejected":
+                    spool.set_aside(batch.kind, item, str(answer.get("detail")))
+            spool.taken(batch)
+            if self._jobs:
+                self._send_failures()
+
+    def _send_confirmations(self) -> None:
+        while batch := self._next_confirmations():
+            for item, answer in zip(
+                batch, self._deliver("confirmations", batch), strict=True
+            ):
+                if answer["status"] == "rejected":
+                    log.error("a confirmation is rejected: %s %s", item, answer)
+            with self._lock:
+                for _ in range(min(len(batch), len(self._confirmations))):
+                    self._confirmations.popleft()
+
+    def _next_confirmations(self) -> list[Item]:
+        with self._lock:
+            return list(islice(self._confirmations, BATCH))
+
+    def _send_applied(self) -> None:
+        if not self._is_due("applied", APPLIED_EVERY):
+            return
+        while batch := self.applied.batch():
+            self._deliver("applied", batch)
+            self.applied.taken()
+
+    def _send_counters(self) -> None:
+        flushing = self._flushing.is_set()
+        # Guards go on counting: a flush is over with what there was when it began.
+        for _ in range(1 + self.counters.waiting):
+            batch = self.counters.batch(everything=flushing)
+            facts = self._next_facts()
+            if not batch and not facts:
+                return
+            beside = {"guards": list(facts.values())} if facts else None
+            try:
+                items = [report.to_wire() for report in batch]
+                answers = self._deliver("counters", items, beside)
+            except GuardError:
+                self._put_back(facts)
+                raise
+            for item, answer in zip(items, answers, strict=True):
+                if answer["status"] == "rejected":
+                    self.rejected_counters += 1
+                    log.error("a counter is rejected: %s %s", item, answer)
+            self.counters.taken()
+
+    def _next_facts(self) -> dict[tuple[object, ...], dict[str, object]]:
+        if not self._facts or not self._is_due("guards", GUARDS_EVERY):
+            return {}
+        with self._lock:
+            facts, self._facts = self._facts, {}
+        return facts
+
+    def _put_back(self, facts: dict[tuple[object, ...], dict[str, object]]) -> None:
+        if facts:
+            with self._lock:
+                self._facts = facts | self._facts
+                self._due["guards"] = 0.0
+
+
+def _say_lost(kept: Mapping[str, Sequence[Item]], why: str) -> None:
+    numbers = {kind: len(items) for kind, items in kept.items()}
+    log.error("Poisonweb is away and these are lost: %s (%s)", numbers, why)
+
+
+def _known(kind: str, answer: Item) -> Item:
+    """Take an answer whose status we do not know for a rejection."""
+    if answer["status"] in _STATUSES[kind]:
+        return answer
+    status = str(answer["status"])[:_SHOWN]
+    detail = (
+        f"the server answers {status!r}, which poisonguard {VERSION} does not know:"
+        " install a version of the server's age"
+    )
+    return {"status": "rejected", "detail": detail}
+
+
+def _answers(answer: Any, *, expected: int) -> list[Item]:
+    results = answer.get("results") if isinstance(answer, Mapping) else None
+    if (
+        not isinstance(results, list)
+        or len(results) != expected
+        or not all(isinstance(one, Mapping) and "status" in one for one in results)
+    ):
+        raise Away("The server's answer has another form than ours.")
+    return results

@@ -1,0 +1,330 @@
+"""The one stream of a process: a snapshot first, then every change, with no gap.
+
+Each topic has a place, `(epoch, revision)`, up to which its lists are complete. A
+stream resumes at the places; a `reset` forgets them, and new snapshots are taken.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any
+
+from poisonguard.contract import Invalid, Skip, parse_skip
+from poisonguard.errors import Away, GuardError, Refused
+from poisonguard.server.client import Answer, Backoff, Client, Query
+from poisonguard.server.events import Event
+from poisonguard.skipping import skip_lines
+from poisonguard.skipping.skip_lines import Head
+from poisonguard.skipping.skip_list import Doubt, Fence, SkipList
+from poisonguard.skipping.skip_table import SkipTable
+
+log = logging.getLogger(__name__)
+
+# What is refused will be refused again until somebody does something about it.
+REFUSED_PAUSE = 5.0
+_SHOWN = 200  # characters of an event that is not understood
+_ANOTHER_FORM = "The snapshot of skips has another form than ours."
+# What reading the data of an event may raise, however deep it is nested.
+_UNREADABLE = (
+    *(ValueError, KeyError, TypeError, AttributeError),
+    *(RecursionError, OverflowError),
+)
+
+
+class Feed:
+    """Keeps skip lists current, all of them by one connection.
+
+    `trouble` says why they are not current just now, and what to do; None when all is
+    well. `refused` is set when the server has turned us away. `on_return` is called
+    whenever a stream is opened: the server is there.
+    """
+
+    def __init__(self, client: Client, *, on_return: Callable[[], None]) -> None:
+        self._client = client
+        self._on_return = on_return
+        self._lists: list[SkipList] = []
+        self.remake()
+
+    def remake(self) -> None:
+        """Begin again in a child: without its parent's thread, places and locks."""
+        self._places: dict[str, tuple[str, int]] = {}
+        self._changed = threading.Condition()
+        self._turn = 0  # grows when the stream is no longer the one we need
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self.trouble: str | None = None
+        self.refused: Refused | None = None
+        for skip_list in self._lists:
+            skip_list.remake()
+
+    @property
+    def lists(self) -> tuple[SkipList, ...]:
+        return tuple(self._lists)
+
+    def join(self, skip_list: SkipList) -> None:
+        with self._changed:
+            self._lists.append(skip_list)
+        self._turn_to_new_lists()
+
+    def leave(self, skip_list: SkipList) -> None:
+        with self._changed:
+            self._lists.remove(skip_list)
+        self._turn_to_new_lists()
+
+    def start(self) -> None:
+        with self._changed:
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(
+                    target=self._run, name="poisonguard-skips", daemon=True
+                )
+                self._thread.start()
+
+    def until_loaded(self, timeout: float) -> bool:
+        """Wait until every list is loaded, or the server turns us away."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self.refused is not None or self._loaded(), timeout
+            )
+
+    def _loaded(self) -> bool:
+        return all(skip_list.age is not None for skip_list in self._lists)
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._turn += 1
+            self._changed.notify_all()
+        self._client.cut()
+
+    def join_thread(self, timeout: float) -> None:
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _turn_to_new_lists(self) -> None:
+        with self._changed:
+            self._turn += 1
+            self._changed.notify_all()
+        self._client.cut()
+
+    def _run(self) -> None:
+        backoff = Backoff()
+        while not self._stopped:
+            turn = self._turn
+            pause = self._try(backoff, turn)
+            with self._changed:
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._turn != turn, pause)  # noqa: B023
+
+    def _try(self, backoff: Backoff, turn: int) -> float:
+        """Follow until it breaks; tell how long to wait before the next try."""
+        try:
+            if self._lists:
+                self._follow(backoff, turn)
+            return backoff.next()
+        except Refused as refused:
+            self._note(refused)
+            self.refused = refused
+            return REFUSED_PAUSE
+        except GuardError as away:
+            self._note(away)
+        except Exception as broken:
+            log.exception("the skip lists could not be followed")
+            self.trouble = f"{type(broken).__name__}: {broken}"
+        return backoff.next()
+
+    def _note(self, error: GuardError) -> None:
+        if self.trouble is None:
+            log.warning("the skip lists keep their last state: %s", error)
+        self.trouble = str(error)
+
+    def _follow(self, backoff: Backoff, turn: int) -> None:
+        topics = sorted({skip_list.topic for skip_list in self._lists})
+        for topic in topics:
+            if topic not in self._places or self._is_new(topic):
+                self._take_snapshot(topic)
+        place = self._place(topics)
+        if place is None:
+            return
+        query = [*(("topic", topic) for topic in topics), *self._group()]
+        with self._client.stream("/skips/stream", query, place) as events:
+            self._well()
+            self._on_return()
+            for event in events:
+                if self._turn != turn or not self._take(event, topics):
+                    return
+                backoff.reset()
+
+    def _well(self) -> None:
+        if self.trouble is not None:
+            log.info("the skip lists are followed again")
+        self.trouble = self.refused = None
+
+    def _is_new(self, topic: str) -> bool:
+        return any(one.age is None for one in self._of(topic))
+
+    def _of(self, topic: str) -> list[SkipList]:
+        return [one for one in list(self._lists) if one.topic == topic]
+
+    def _group(self) -> Query:
+        """Ask for one group's skips where all lists are of one; else for all."""
+        groups = {skip_list.consumer_group for skip_list in self._lists}
+        return [("consumer_group", groups.pop())] if len(groups) == 1 else []
+
+    def _take_snapshot(self, topic: str) -> None:
+        asked_at = time.monotonic()
+        query = [("topic", topic), *self._group()]
+        with self._client.open("/skips", query, accept=skip_lines.ACCEPT) as answer:
+            lists, now = self._of(topic), self._client.now()
+            tables = [skip_list.table(now=now) for skip_list in lists]
+            if answer.media_type == skip_lines.MEDIA_TYPE:
+                head, suspects = _read_lines(answer, topic, tables)
+            else:
+                head, suspects = _read_json(answer.json(), tables)
+        for skip_list, table in zip(lists, tables, strict=True):
+            skip_list.load(table, suspects=suspects, now=now, asked_at=asked_at)
+        self._places[topic] = head.epoch, head.revision
+        number = max(map(len, tables), default=0)
+        log.info("the skips of %s are loaded: %d of them", topic, number)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _place(self, topics: list[str]) -> str | None:
+        """Write the places as an event's id; None, and forgotten, at two epochs."""
+        epochs = {self._places[topic][0] for topic in topics}
+        if len(epochs) > 1:
+            self._places.clear()
+            return None
+        revisions = ",".join(str(self._places[topic][1]) for topic in topics)
+        return f"{epochs.pop()}.{revisions}"
+
+    def _take(self, event: Event, topics: list[str]) -> bool:
+        """Apply one event; tell whether the stream goes on."""
+        try:
+            ends = event.kind == "reset"
+            if not ends:
+                self._apply(event, topics)
+        except _UNREADABLE as wrong:
+            # Resumed before it, the stream would only bring it again.
+            kind, data = event.kind[:_SHOWN], event.data[:_SHOWN]
+            log.warning("an event is not understood: %s %s %r", kind, data, wrong)
+            ends = True
+        if ends:
+            log.info("the skip lists are taken anew")
+            self._places.clear()
+        return not ends
+
+    def _apply(self, event: Event, topics: list[str]) -> None:
+        match event.kind:
+            case "skip":
+                self._put(json.loads(event.data))
+            case "suspect":
+                self._suspect(json.loads(event.data))
+            case "unskip":
+                self._remove(json.loads(event.data))
+            case "fence":
+                self._fence(json.loads(event.data))
+                return
+            case _:  # a ping, or what a newer server tells, in whatever form
+                pass
+        self._advance(event.id, topics)
+
+    def _put(self, data: object) -> None:
+        for doubt in _doubts(data):
+            for skip_list in self._of(doubt.skip.topic):
+                skip_list.put(doubt.skip, now=self._client.now())
+                skip_list.doubt(doubt)
+
+    def _suspect(self, data: object) -> None:
+        for doubt in _doubts(data):
+            for skip_list in self._of(doubt.skip.topic):
+                skip_list.suspect(doubt, now=self._client.now())
+
+    def _remove(self, data: Mapping[str, Any]) -> None:
+        because = str(data.get("because") or "removed")
+        for skip_list in self._of(data["topic"]):
+            skip_list.remove(int(data["id"]), because=because)
+
+    def _fence(self, data: Mapping[str, Any]) -> None:
+        fence = Fence(
+            client_name=str(data["client_name"]),
+            sub_id=str(data["sub_id"]),
+            topic=str(data["topic"]),
+            epoch=int(data["epoch"]),
+        )
+        for skip_list in self._of(fence.topic):
+            skip_list.fence(fence)
+
+    def _advance(self, event_id: str, topics: list[str]) -> None:
+        # Revisions of other groups have no event here: the id passes over them.
+        epoch, _, revisions = event_id.rpartition(".")
+        numbers = revisions.split(",")
+        if len(numbers) != len(topics) or not all(map(str.isdecimal, numbers)):
+            return
+        for topic, number in zip(topics, numbers, strict=True):
+            self._places[topic] = epoch, int(number)
+        for skip_list in list(self._lists):
+            if skip_list.age is not None:
+                skip_list.touch()
+
+
+def _read_lines(
+    answer: Answer, topic: str, tables: list[SkipTable]
+) -> tuple[Head, list[Doubt]]:
+    """Put a snapshot into the tables as it comes."""
+    suspects = list[Doubt]()
+    try:
+        head, blocks = skip_lines.read(answer.lines(longest=skip_lines.LONGEST_LINE))
+        for block in blocks:
+            if block.of == "suspects":
+                for row in block.rows():
+                    suspects += _doubts({**row, "topic": topic})
+            elif block.of == "skips":
+                for table in tables:
+                    table.add_block(block)
+    except Invalid as wrong:
+        raise Away(f"{_ANOTHER_FORM} {wrong.detail}") from None
+    return head, suspects
+
+
+def _read_json(content: Any, tables: list[SkipTable]) -> tuple[Head, list[Doubt]]:
+    """Put the snapshot of a server that has no lines into the tables."""
+    try:
+        head = Head(str(content["epoch"]), int(content["revision"]))
+        skips, suspects = list(content["skips"]), list(content.get("suspects") or ())
+    except _UNREADABLE:
+        raise Away(_ANOTHER_FORM) from None
+    for skip in map(_readable, skips):
+        for table in tables:
+            if skip is not None:
+                table.add(skip)
+    return head, list(chain.from_iterable(map(_doubts, suspects)))
+
+
+def _doubts(told: object) -> list[Doubt]:
+    """Read a skip with what tells its message apart; none that we cannot read."""
+    skip = _readable(told)
+    if skip is None or not isinstance(told, Mapping):
+        return []
+    message_id, seq = told.get("message_id"), told.get("seq")
+    return [
+        Doubt(
+            skip=skip,
+            message_id=message_id if isinstance(message_id, str) else None,
+            seq=seq if type(seq) is int else None,
+            since=time.monotonic(),
+        )
+    ]
+
+
+def _readable(told: object) -> Skip | None:
+    """Read a skip, if we know how to; a newer server may know others."""
+    try:
+        return parse_skip(told)
+    except Invalid as wrong:
+        log.warning("a skip is not understood and not applied: %s", wrong.detail)
+        return None

@@ -1,0 +1,437 @@
+"""Reports on disk, for a server that is away: what was said to be kept is kept.
+
+The folder holds segments, `*.spool`, each written and locked by one process. A record
+is its length, its CRC-32 and one JSON object, `{"failures": {...}}` for instance.
+Records are only appended, and a segment is emptied or removed when the server has taken
+all of them: a process that is killed before that sends some of them again, which the
+server counts once.
+
+The lock is of the kind that the kernel drops with the process (`lockf`): the next
+process, or a living one beside it, takes over what a dead one left. A record that was
+being written when its writer died was promised to nobody; that tail goes to `damaged/`.
+What the server rejects goes to `rejected/`, one file each, with the reason.
+
+One folder is for one server and one API key. Put it on a volume that survives what your
+consumers must survive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+from zlib import crc32
+
+from poisonguard.errors import Full, Misconfigured
+from poisonguard.processes.file_locks import fcntl
+
+log = logging.getLogger(__name__)
+
+SEGMENT_LIMIT = 8 * 1024 * 1024
+BATCH_RECORDS = 100
+BATCH_BYTES = 4 * 1024 * 1024
+
+_HEADER = struct.Struct("<II")  # length, CRC-32
+_SUFFIX = ".spool"
+
+Item = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of one kind that follow each other, the oldest there are."""
+
+    kind: str
+    items: tuple[Item, ...]
+    end: int
+    segment: _Segment
+
+
+class _Held:
+    """The inodes of the segments that this process has open.
+
+    The kernel drops a process's lock on a file when it closes any descriptor of it, so
+    none may be opened twice.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.lock = threading.Lock()
+        self.inodes: set[tuple[int, int]] = set()
+
+
+_held = _Held()
+os.register_at_fork(after_in_child=_held.reset)
+
+
+class _Segment:
+    """One file of records, locked by us as long as it is open."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self.offset = 0  # what is before it was taken
+        self.size = 0  # what is before it is whole
+        self.sealed = False
+
+    @property
+    def is_gone(self) -> bool:
+        return os.fstat(self.descriptor).st_nlink == 0
+
+    def append(self, data: bytes, *, durable: bool) -> None:
+        try:
+            _write_whole(self.descriptor, _HEADER.pack(len(data), crc32(data)) + data)
+            if durable:
+                os.fsync(self.descriptor)
+        except OSError:
+            self._take_back()
+            raise
+        self.size += _HEADER.size + len(data)
+        self.sealed = self.size >= SEGMENT_LIMIT
+
+    def _take_back(self) -> None:
+        # After a failed fsync nobody knows which pages are on disk: begin another file.
+        self.sealed = True
+        with suppress(OSError):
+            os.ftruncate(self.descriptor, self.size)
+
+    def records(self, offset: int, end: int) -> Iterator[tuple[bytes, int]]:
+        """Give each whole record with the offset behind it."""
+        while offset + _HEADER.size <= end:
+            header = os.pread(self.descriptor, _HEADER.size, offset)
+            length, checksum = _HEADER.unpack(header)
+            behind = offset + _HEADER.size + length
+            if length == 0 or behind > end:
+                return
+            data = _read_whole(self.descriptor, length, offset + _HEADER.size)
+            if crc32(data) != checksum:
+                return
+            yield data, behind
+            offset = behind
+
+    def close(self) -> None:
+        with _held.lock:
+            _held.inodes.discard(_inode(os.fstat(self.descriptor)))
+            os.close(self.descriptor)
+
+    def discard(self) -> None:
+        """Close a segment that holds nothing, and remove it if the disk allows that."""
+        with suppress(OSError):
+            self.path.unlink()
+        self.close()
+
+    def empty(self) -> None:
+        os.ftruncate(self.descriptor, 0)
+        self.offset = self.size = 0
+
+
+class Spool:
+    """The records of one process, and those it took over from dead ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            for needed in (folder, self.rejected_folder, self._damaged_folder):
+                needed.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as reason:
+            raise Misconfigured(
+                f"The spool folder {folder} cannot be made ({reason.strerror}):"
+                " name one that this process may write to."
+            ) from reason
+        self._segments: list[_Segment] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._segments, inherited = [], self._segments
+        self.failures = 0  # reports of failures that wait here
+        self.waiting = 0  # records of any kind
+        for segment in inherited:
+            os.close(segment.descriptor)
+
+    def remake(self) -> None:
+        """Leave to the parent what is the parent's: its locks are not ours."""
+        self._begin()
+
+    @property
+    def rejected_folder(self) -> Path:
+        return self.folder / "rejected"
+
+    @property
+    def _damaged_folder(self) -> Path:
+        return self.folder / "damaged"
+
+    @property
+    def rejected(self) -> int:
+        """How many records were rejected and wait for somebody to look at them."""
+        return _files(self.rejected_folder)
+
+    @property
+    def damaged(self) -> int:
+        """How many segments had an end that could not be read."""
+        return _files(self._damaged_folder)
+
+    def append(self, kind: str, item: Item, *, durable: bool) -> None:
+        """Keep a record; if durable, it is on the disk when this returns.
+
+        Raises Full, and then nothing of it is kept.
+        """
+        data = json.dumps({kind: item}, separators=(",", ":")).encode()
+        with self._lock:
+            try:
+                self._write(data, durable=durable)
+            except OSError as reason:
+                raise _full(self.folder, reason) from reason
+            self._count(kind, 1)
+
+    def adopt(self) -> int:
+        """Take over the segments of dead processes; tell how many.
+
+        Raises Full where there are some that cannot be had, after the others.
+        """
+        found, trouble = list[_Segment](), None
+        for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
+            try:
+                segment = _locked(path, os.O_RDWR)
+            except OSError as reason:
+                trouble = reason
+            else:
+                found += [segment] if segment else []
+        with self._lock:
+            for segment in found:
+                self._take_over(segment)
+            self._segments.sort(key=lambda segment: segment.path.name)
+        if trouble is not None:
+            raise _stuck(self.folder, trouble) from trouble
+        return len(found)
+
+    def batch(self) -> Batch | None:
+        """Give the oldest records; the same again until they are taken.
+
+        Raises Full where the disk keeps what was taken, once there is nothing else.
+        """
+        trouble = None
+        with self._lock:
+            for segment in list(self._segments):
+                batch = _batch(segment)
+                if batch is not None:
+                    return batch
+                try:
+                    self._let_go(segment)
+                except OSError as reason:
+                    trouble = reason
+        if trouble is not None:
+            raise _stuck(self.folder, trouble) from trouble
+        return None
+
+    def taken(self, batch: Batch) -> None:
+        """Note that the server has these."""
+        with self._lock:
+            batch.segment.offset = batch.end
+            self._count(batch.kind, -len(batch.items))
+            if batch.end >= batch.segment.size:
+                with suppress(OSError):  # `batch` tries again, and says so
+                    self._let_go(batch.segment)
+
+    def set_aside(self, kind: str, item: Item, detail: str) -> None:
+        """Keep what the server rejected, for a person; the same item is kept once."""
+        name = hashlib.sha256(json.dumps(item, sort_keys=True).encode()).hexdigest()[
+            :32
+        ]
+        path = self.rejected_folder / f"{name}.json"
+        text = json.dumps({"rejected": detail, kind: item}, indent=1)
+        try:
+            _write_file(path, text.encode())
+        except OSError as reason:
+            raise _full(self.rejected_folder, reason) from reason
+        log.error("the server rejects a spooled report, kept as %s: %s", path, detail)
+
+    def close(self) -> None:
+        """Let go of the segments; what is in them is for the next process."""
+        with self._lock:
+            for segment in list(self._segments):
+                if segment.offset >= segment.size:
+                    segment.sealed = True
+                    with suppress(OSError):  # the next process finds it once more
+                        self._let_go(segment)
+            for segment in self._segments:
+                segment.close()
+            self._segments = []
+
+    def _count(self, kind: str, number: int) -> None:
+        self.waiting += number
+        if kind == "failures":
+            self.failures += number
+
+    def _write(self, data: bytes, *, durable: bool) -> None:
+        segment = self._writable()
+        try:
+            segment.append(data, durable=durable)
+        except OSError:
+            # Nothing to send will ever be in it, and each holds a descriptor.
+            if segment.size == 0:
+                self._segments.remove(segment)
+                segment.discard()
+            raise
+
+    def _writable(self) -> _Segment:
+        newest = self._segments[-1] if self._segments else None
+        # Somebody may have removed the folder: what is written there is kept nowhere.
+        if newest is None or newest.sealed or newest.is_gone:
+            self._segments.append(_new_segment(self.folder))
+        return self._segments[-1]
+
+    def _take_over(self, segment: _Segment) -> None:
+        size = os.fstat(segment.descriptor).st_size
+        for data, behind in segment.records(0, size):
+            segment.size = behind
+            self._count(_kind(data), 1)
+        segment.sealed = True
+        self._segments.append(segment)
+        log.info("took over %s of a process that is gone", segment.path.name)
+
+    def _let_go(self, segment: _Segment) -> None:
+        """Empty or remove a segment that has nothing more to send."""
+        if segment is self._segments[-1] and not segment.sealed:
+            segment.empty()
+            return
+        if segment.is_gone:
+            log.warning("%s was removed by somebody", segment.path)
+        elif os.fstat(segment.descriptor).st_size > segment.size:
+            kept = self._damaged_folder / segment.path.name
+            segment.path.replace(kept)
+            log.warning("the end of a segment cannot be read, kept as %s", kept)
+        else:
+            segment.path.unlink(missing_ok=True)
+        self._segments.remove(segment)
+        segment.close()
+
+
+def _new_segment(folder: Path) -> _Segment:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
+    while True:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = f"{time.time_ns():020d}-{os.getpid()}-{uuid4().hex[:8]}{_SUFFIX}"
+        # Whoever looks for what the dead left may be faster to lock it, and remove it.
+        segment = _locked(folder / name, flags)
+        if segment is not None:
+            try:
+                _sync_folder(folder)
+            except OSError:
+                segment.discard()
+                raise
+            return segment
+
+
+def _locked(path: Path, flags: int) -> _Segment | None:
+    """Open a segment and lock it; None when it is held, or gone."""
+    with _held.lock:
+        with suppress(FileNotFoundError):
+            if _inode(path.stat()) in _held.inodes:
+                return None
+        try:
+            descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            os.close(descriptor)
+            return None
+        stat = os.fstat(descriptor)
+        if stat.st_nlink == 0:
+            os.close(descriptor)
+            return None
+        _held.inodes.add(_inode(stat))
+    return _Segment(path, descriptor)
+
+
+def _batch(segment: _Segment) -> Batch | None:
+    kind, items, end, size = "", list[Item](), segment.offset, 0
+    for data, behind in segment.records(segment.offset, segment.size):
+        size += len(data)
+        if items and (_kind(data) != kind or size > BATCH_BYTES):
+            break
+        ((kind, item),) = json.loads(data).items()
+        items.append(item)
+        end = behind
+        if len(items) == BATCH_RECORDS:
+            break
+    return Batch(kind, tuple(items), end, segment) if items else None
+
+
+def _kind(data: bytes) -> str:
+    return data[2 : data.index(b'"', 2)].decode()
+
+
+def _inode(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_dev, stat.st_ino
+
+
+def _write_whole(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _read_whole(descriptor: int, length: int, offset: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        piece = os.pread(descriptor, length - len(data), offset + len(data))
+        if not piece:
+            break
+        data += piece
+    return bytes(data)
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    unfinished = path.with_suffix(".new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _files(folder: Path) -> int:
+    with suppress(OSError):
+        return sum(1 for path in folder.iterdir() if path.suffix != ".new")
+    return 0
+
+
+def _stuck(folder: Path, reason: OSError) -> Full:
+    return Full(
+        f"{folder} holds segments that cannot be taken over or removed"
+        f" ({reason.strerror or reason}): give it back its rights. Nothing of them is"
+        " lost; what the server has already is sent once more, and counts once."
+    )
+
+
+def _full(folder: Path, reason: OSError) -> Full:
+    return Full(
+        f"{folder} cannot be written ({reason.strerror or reason}): make room there, or"
+        " give it back its rights. Nothing of the report was kept."
+    )

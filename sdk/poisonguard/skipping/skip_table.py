@@ -1,0 +1,312 @@
+"""Many skips in little memory: in columns, and made into a `Skip` when asked for.
+
+A list of 100,000 skips is looked up at each message, and one of them is shown now and
+then. So a skip here is a row of numbers, its text, and a place among the few that the
+skips of a topic have in common (group, version, reason and the like).
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import compress, repeat
+from operator import lt
+from typing import Any, NamedTuple
+
+from poisonguard.contract import (
+    SEQUENCE_LIMIT,
+    TEXT_LIMIT,
+    Invalid,
+    MatcherKind,
+    Skip,
+    is_name,
+    parse_skip,
+)
+from poisonguard.skipping.skip_lines import LEAST, MOST, Block, microseconds, moment
+
+log = logging.getLogger(__name__)
+
+Key = str | bytes  # what a skip is looked up by: bytes, of a digest
+_NONE = -(2**63)  # of a number or a time that there is not
+_TEXTS = (MatcherKind.BOOKMARK, MatcherKind.MESSAGE_ID)
+
+
+class Facts(NamedTuple):
+    """What many skips have in common."""
+
+    kind: MatcherKind
+    consumer_group: str | None
+    handler_version: str | None
+    redrive: str | None
+    reason: str
+    by: str
+
+
+_FACTS = ("consumer_group", "handler_version", "redrive", "reason", "by")
+
+
+def key_of(skip: Skip) -> Key:
+    is_digest = skip.kind is MatcherKind.BODY_DIGEST
+    return bytes.fromhex(skip.value) if is_digest else skip.value
+
+
+class SkipTable:
+    """Those skips of a snapshot that apply, in the order of their ids.
+
+    Rows are added first; once it is `closed`, no more are, and they are found by id.
+    """
+
+    def __init__(
+        self, *, topic: str, applies: Callable[[Facts], bool], now: datetime
+    ) -> None:
+        self._topic = topic
+        self._applies = applies
+        self._now = microseconds(now)
+        self._ids, self._expiries = array("q"), array("q")
+        self._moments, self._poisons = array("q"), array("q")
+        self._keys: list[Key] = []
+        self._shared = array("I")  # the place of each in `_facts`
+        self._facts: list[Facts] = []
+        self._places: dict[Facts, int] = {}
+        self._in_scope: list[bool] = []
+        self._removed = bytearray()
+        self._left = 0
+        self._by_expiry = array("I")  # the last of them expires first
+
+    def __len__(self) -> int:
+        return self._left
+
+    # Adding
+
+    def add(self, skip: Skip) -> None:
+        """Take one in, if it applies."""
+        facts = Facts(
+            skip.kind,
+            skip.consumer_group,
+            skip.handler_version,
+            skip.redrive,
+            skip.reason,
+            skip.by,
+        )
+        expiry = _NONE if skip.expires_at is None else microseconds(skip.expires_at)
+        if not self._applies(facts) or _NONE < expiry <= self._now or skip.id is None:
+            return
+        self._ids.append(skip.id)
+        self._keys.append(key_of(skip))
+        self._expiries.append(expiry)
+        self._moments.append(_NONE if skip.at is None else microseconds(skip.at))
+        self._poisons.append(_NONE if skip.poison is None else skip.poison)
+        self._shared.append(self._place(facts))
+
+    def add_block(self, block: Block) -> None:
+        """Take those in that apply, of all that can be read."""
+        try:
+            self._add_columns(block)
+        except (Invalid, TypeError, ValueError, OverflowError):
+            # A kind of its own for each, or something that we do not know: one by one.
+            for row in block.rows():
+                self._add_row(row)
+
+    def _add_row(self, row: dict[str, object]) -> None:
+        try:
+            self.add(parse_skip({**row, "topic": self._topic}))
+        except Invalid as wrong:
+            log.warning("a skip is not understood and not applied: %s", wrong.detail)
+
+    def _add_columns(self, block: Block) -> None:
+        """Take a block in whose skips are of one kind, all of them as they must be."""
+        kind = MatcherKind(block["kind"])
+        ids = _numbers(block, "id", 0, SEQUENCE_LIMIT)
+        keys = _keys(block, kind)
+        expiries = _numbers(block, "expires_at", LEAST, MOST)
+        moments = _numbers(block, "at", LEAST, MOST)
+        poisons = _numbers(block, "poison", 0, SEQUENCE_LIMIT)
+        if _NONE in ids:
+            raise Invalid("/id", "id is missing: send it.")
+        shared = self._shared_of(block, kind)
+        mask = [
+            self._in_scope[place] and not _NONE < expiry <= self._now
+            for place, expiry in zip(shared, expiries, strict=True)
+        ]
+        columns: tuple[tuple[Any, Any], ...] = (
+            (self._ids, ids),
+            (self._keys, keys),
+            (self._expiries, expiries),
+            (self._moments, moments),
+            (self._poisons, poisons),
+            (self._shared, shared),
+        )
+        for column, values in columns:
+            column.extend(values if all(mask) else compress(values, mask))
+
+    def _shared_of(self, block: Block, kind: MatcherKind) -> array[int]:
+        columns = [_names(block, name) for name in _FACTS]
+        if not any(isinstance(column, list) for column in columns):
+            facts = Facts(kind, *columns)
+            return array("I", [self._place(facts)]) * block.number
+        rows = zip(*(_spread(column, block.number) for column in columns), strict=True)
+        return array("I", [self._place(Facts(kind, *row)) for row in rows])
+
+    def _place(self, facts: Facts) -> int:
+        place = self._places.get(facts)
+        if place is None:
+            place = self._places[facts] = len(self._facts)
+            self._facts.append(facts)
+            self._in_scope.append(self._applies(facts))
+        return place
+
+    # The whole
+
+    def close(self) -> None:
+        """Bring the rows into order; of those with one id the last counts."""
+        if not all(map(lt, self._ids, self._ids[1:])):
+            self._sort()
+        self._places.clear()
+        self._removed = bytearray(len(self._ids))
+        self._left = len(self._ids)
+        expiries = self._expiries
+        ending = [row for row in range(self._left) if expiries[row] != _NONE]
+        ending.sort(key=expiries.__getitem__, reverse=True)
+        self._by_expiry = array("I", ending)
+
+    def _sort(self) -> None:
+        last = {number: row for row, number in enumerate(self._ids)}
+        rows = [last[number] for number in sorted(last)]
+        self._keys = [self._keys[row] for row in rows]
+        for name in ("_ids", "_expiries", "_moments", "_poisons", "_shared"):
+            column = getattr(self, name)
+            setattr(self, name, array(column.typecode, [column[row] for row in rows]))
+
+    def rows(self) -> Iterator[tuple[int, MatcherKind, Key]]:
+        """Give each row with what it is looked up by."""
+        kinds = [facts.kind for facts in self._facts]
+        for row, (place, key) in enumerate(zip(self._shared, self._keys, strict=True)):
+            if not self._removed[row]:
+                yield row, kinds[place], key
+
+    def ids(self) -> Iterator[tuple[int, int]]:
+        """Give each row with the id of its skip."""
+        return (each for each in enumerate(self._ids) if not self._removed[each[0]])
+
+    def row(self, number: int) -> int | None:
+        """Find the row of a skip by its id."""
+        row = bisect_left(self._ids, number)
+        if row == len(self._ids) or self._ids[row] != number or self._removed[row]:
+            return None
+        return row
+
+    def skip(self, row: int) -> Skip:
+        """Make the skip of a row."""
+        facts, key = self._facts[self._shared[row]], self._keys[row]
+        poison = self._poisons[row]
+        return Skip(
+            topic=self._topic,
+            id=self._ids[row],
+            value=key.hex() if isinstance(key, bytes) else key,
+            expires_at=_moment(self._expiries[row]),
+            at=_moment(self._moments[row]),
+            poison=None if poison == _NONE else poison,
+            **facts._asdict(),
+        )
+
+    def is_same(self, row: int, other: SkipTable, there: int) -> bool:
+        """Tell whether two rows are of one skip that has not changed."""
+        return (
+            self._keys[row] == other._keys[there]
+            and self._expiries[row] == other._expiries[there]
+            and self._moments[row] == other._moments[there]
+            and self._poisons[row] == other._poisons[there]
+            and self._facts[self._shared[row]] == other._facts[other._shared[there]]
+        )
+
+    def remove(self, row: int) -> None:
+        self._removed[row] = True
+        self._keys[row] = ""
+        self._left -= 1
+
+    @property
+    def dead(self) -> int:
+        """The number of rows that take up room for nothing."""
+        return len(self._ids) - self._left
+
+    # What is over
+
+    @property
+    def next_expiry(self) -> datetime | None:
+        order = self._by_expiry
+        while order and self._removed[order[-1]]:
+            order.pop()
+        return _moment(self._expiries[order[-1]]) if order else None
+
+    def expired(self, now: datetime) -> Iterator[int]:
+        """Give the rows that are over, each once."""
+        while (first := self.next_expiry) is not None and first <= now:
+            yield self._by_expiry.pop()
+
+
+def _moment(since_1970: int) -> datetime | None:
+    return None if since_1970 == _NONE else moment(since_1970)
+
+
+def _spread(column: Any, number: int) -> Any:
+    return column if isinstance(column, list) else repeat(column, number)
+
+
+def _numbers(block: Block, name: str, least: int, most: int) -> array[int]:
+    """Read whole numbers within bounds, and null."""
+    column = block[name]
+    if column is None:
+        return array("q", [_NONE]) * block.number
+    values = column if isinstance(column, list) else [column]
+    kinds = set(map(type, values))
+    if type(None) in kinds:
+        values = [_NONE if value is None else value for value in values]
+    numbers = (
+        [value for value in values if value != _NONE] if _NONE in values else values
+    )
+    if kinds - {int, type(None)} or (numbers and not _within(numbers, least, most)):
+        raise Invalid(f"/{name}", f"{name} is no whole number in its bounds.")
+    as_array = array("q", values)
+    return as_array if isinstance(column, list) else as_array * block.number
+
+
+def _within(values: list[int], least: int, most: int) -> bool:
+    return least <= min(values) and max(values) <= most
+
+
+def _keys(block: Block, kind: MatcherKind) -> list[Key]:
+    values = block["value"]
+    if not isinstance(values, list):
+        values = [values] * block.number
+    if set(map(type, values)) - {str} or kind is MatcherKind.RULE:
+        raise Invalid("/value", "value is no text.")
+    if kind in _TEXTS:
+        if max(map(len, values), default=0) > TEXT_LIMIT:
+            raise Invalid("/value", f"value has more than {TEXT_LIMIT} characters.")
+        return list(values)
+    digests = [bytes.fromhex(value) for value in values]
+    # What is read of 64 digits, and nothing but digits.
+    if [digest.hex() for digest in digests] != values or {*map(len, digests)} - {32}:
+        raise Invalid("/value", "value is no SHA-256.")
+    return list(digests)
+
+
+def _names(block: Block, name: str) -> Any:
+    """Read texts that say the same of many skips, or null."""
+    column = block[name]
+    is_text = name in ("reason", "by")
+    values = column if isinstance(column, list) else [column]
+    for value in set(values):
+        if value is not None and (
+            not isinstance(value, str)
+            or (name in ("consumer_group", "handler_version") and not is_name(value))
+        ):
+            raise Invalid(f"/{name}", f"{name} is no name.")
+    if not is_text:
+        return column
+    if isinstance(column, list):
+        return [value or "" for value in column]
+    return column or ""

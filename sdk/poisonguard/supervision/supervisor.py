@@ -1,0 +1,363 @@
+"""Run a consumer, start it again when it dies, and end it when its handler hangs.
+
+`python -m poisonguard run -- CMD` is for who has no other supervisor, or wants deaths
+told by their cause: it sees the exit code or signal, knows who was told to stop, and
+catches the hang of a handler that no thread of its own process could see.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from argparse import REMAINDER, ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from poisonguard.errors import GuardError
+from poisonguard.journal import journal_file, journal_folder
+from poisonguard.journal.death import signal_name
+from poisonguard.journal.journal_file import (
+    SUFFIX,
+    EndingKind,
+    Snapshot,
+    State,
+    Unreadable,
+)
+from poisonguard.processes import kernel, stacks
+from poisonguard.processes.kernel import Identity
+from poisonguard.supervision.watchdog import Patience, interval
+
+log = logging.getLogger("poisonguard")
+
+HELP = "run a consumer, start it again when it dies, end it when it hangs"
+NOT_STARTED = 127
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# What Python changed for itself, and would change for the command as well.
+RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+FIRST_PAUSE = 0.01
+LONGEST_PAUSE = 30.0
+# A message that kills is poisoned after a few deaths: those should be fast. What goes
+# on dying is sick itself, and each fast death could cost a good message its place.
+FAST_DEATHS = 10
+STEADY_SECONDS = 10.0  # who ran that long is not in a loop
+IDLE_SECONDS = 60.0
+STACKS_SECONDS = 2.0
+STACKS_POLL = 0.02
+
+SlotKey = tuple[Path, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What to run, and for how long to be patient with it."""
+
+    command: tuple[str, ...]
+    folder: Path
+    handler_timeout: float | None
+    grace: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ending:
+    """How one run of the command ended; `code` is negative for a signal."""
+
+    code: int
+    mid_message: bool
+
+    @property
+    def is_done(self) -> bool:
+        return self.code == 0 and not self.mid_message
+
+    @property
+    def exit_code(self) -> int:
+        return self.code if self.code >= 0 else 128 - self.code
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--handler-timeout",
+        type=float,
+        metavar="S",
+        help="a handler at one message for longer is stuck and killed",
+    )
+    parser.add_argument(
+        "--journal",
+        default=journal_folder.AUTO,
+        metavar="DIR",
+        help="where Journal('auto') keeps its files (made if need be)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds between a forwarded SIGTERM and SIGKILL (30)",
+    )
+    parser.add_argument("cmd", nargs=REMAINDER, metavar="-- CMD", help="the consumer")
+
+
+def main(arguments: Namespace) -> int:
+    """Supervise until the command is done or we are told to stop; return its code."""
+    logging.basicConfig(level=logging.INFO, format="poisonguard: %(message)s")
+    try:
+        plan = _plan(arguments)
+    except (journal_folder.Unusable, GuardError) as problem:
+        sys.stderr.write(f"poisonguard: {problem}\n")
+        return 2
+    return Supervisor(plan).run()
+
+
+def _plan(arguments: Namespace) -> Plan:
+    command = arguments.cmd[1:] if arguments.cmd[:1] == ["--"] else arguments.cmd
+    if not command:
+        raise journal_folder.Unusable("Name what to run: `run -- python consumer.py`.")
+    if arguments.handler_timeout is not None:
+        interval(arguments.handler_timeout)
+    return Plan(
+        command=tuple(command),
+        folder=journal_folder.prepare(arguments.journal),
+        handler_timeout=arguments.handler_timeout,
+        grace=arguments.grace,
+    )
+
+
+class Supervisor:
+    """One command, run again and again until it is done or we are told to stop."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._journals = Journals(plan.folder)
+        self._stopping = False
+        # What is ignored stays so: nohup, or a shell that started us with `&`.
+        stops = [n for n in STOPS if signal.getsignal(n) is not signal.SIG_IGN]
+        self._watched = (signal.SIGCHLD, *stops)
+
+    def run(self) -> int:
+        # Taken one by one from the kernel: nothing is interrupted, nothing is missed.
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
+        deaths = 0
+        while True:
+            started = time.monotonic()
+            try:
+                child = self._spawn()
+            except OSError as error:
+                name = self._plan.command[0]
+                sys.stderr.write(f"poisonguard: {name} cannot run: {error.strerror}\n")
+                return NOT_STARTED
+            ending = self._until_end(child)
+            deaths = 0 if time.monotonic() - started > STEADY_SECONDS else deaths + 1
+            if not ending.is_done:
+                self._pause(pause_after(deaths))
+            if ending.is_done or self._stopping:
+                return ending.exit_code
+
+    def _until_end(self, child: Identity) -> Ending:
+        code = self._attend(child)
+        ending = Ending(code=code, mid_message=self._journals.record_end(child, code))
+        log.info(
+            "process %d ended with %s%s",
+            child.pid,
+            f"exit code {code}" if code >= 0 else signal_name(-code),
+            ", at work on a message" if ending.mid_message else "",
+        )
+        return ending
+
+    def _spawn(self) -> Identity:
+        environment = {
+            **os.environ,
+            journal_folder.VARIABLE: str(self._plan.folder),
+            stacks.SUPERVISOR_VARIABLE: str(os.getpid()),
+        }
+        pid = os.posix_spawnp(
+            self._plan.command[0],
+            self._plan.command,
+            environment,
+            # A group of its own: what a terminal sends comes by us, in our order.
+            setpgroup=0,
+            setsigmask=[],
+            setsigdef=RESTORED,
+        )
+        return Identity(pid=pid, started=kernel.started(pid) or 0, boot=kernel.boot())
+
+    def _attend(self, child: Identity) -> int:
+        """Stay with the child until it ends; return its exit code, or -signal."""
+        limit = self._plan.handler_timeout
+        patience: Patience[SlotKey] | None = Patience(limit) if limit else None
+        killed_at = float("inf")
+        while (code := _reap(child.pid)) is None:
+            seconds = interval(limit) if limit else IDLE_SECONDS
+            left = max(killed_at - time.monotonic(), 0.0)
+            came = signal.sigtimedwait(self._watched, min(seconds, left))
+            if came is not None and came.si_signo != signal.SIGCHLD:
+                self._forward(child, came.si_signo)
+                killed_at = min(killed_at, time.monotonic() + self._plan.grace)
+            if time.monotonic() >= killed_at:
+                log.warning("process %d did not stop in time: killed", child.pid)
+                _kill_group(child)
+                killed_at = float("inf")
+            if limit and patience and not self._stopping:
+                self._journals.end_hangs(child, patience, limit)
+        return code
+
+    def _forward(self, child: Identity, number: int) -> None:
+        self._stopping = True
+        self._journals.mark_stopping(child)
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, number)
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._stopping and (left := until - time.monotonic()) > 0:
+            came = signal.sigtimedwait(self._watched, left)
+            self._stopping = came is not None and came.si_signo != signal.SIGCHLD
+
+
+class Journals:
+    """The journals in one folder, as the supervisor of their owners sees them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def mark_stopping(self, child: Identity) -> None:
+        """Let nobody be blamed for what happens to the child from here on."""
+        for path, _ in self._of_group(child):
+            _edit(path, journal_file.write_stopping)
+
+    def record_end(self, child: Identity, code: int) -> bool:
+        """Write down how the child ended; tell whether that was amid a message."""
+        mid_message = False
+        for path, found in self._all():
+            if found.header.owner != child:
+                continue
+            if found.ending.kind is EndingKind.UNSEEN:
+                _write_ending(path, _ending_kind(code, found), abs(code))
+            mid_message |= bool(found.in_flight) and found.state != State.STOPPING
+        return mid_message
+
+    def end_hangs(
+        self, child: Identity, patience: Patience[SlotKey], seconds: float
+    ) -> None:
+        """Kill whoever is at one message for too long, once it told where it is."""
+        journals = dict(self._of_group(child))
+        slots = [
+            ((path, slot), work)
+            for path, found in journals.items()
+            for slot, work in enumerate(zip(found.words, found.beats, strict=True))
+        ]
+        stuck = patience.stuck(slots, now=time.monotonic())
+        for path, slot in stuck:
+            found = journals[path]
+            hung = partial(
+                journal_file.write_hung,
+                header=found.header,
+                slot=slot,
+                number=found.words[slot],
+            )
+            _edit(path, hung)
+            _write_ending(path, EndingKind.HANG, round(1000 * seconds))
+        for owner in {journals[path].header.owner for path, _ in stuck}:
+            self._kill(owner, seconds)
+
+    def _kill(self, owner: Identity, seconds: float) -> None:
+        log.error("a handler of process %d is stuck for %g s", owner.pid, seconds)
+        until = time.monotonic() + STACKS_SECONDS
+        _send(owner, stacks.SIGNAL)
+        # It writes them in C, whatever the handler does, and we cannot ask when it is
+        # done: once there is something, it is as long as a moment ago.
+        text, before = "", None
+        while time.monotonic() < until and (not text or text != before):
+            time.sleep(STACKS_POLL)
+            text, before = stacks.read(self._folder, owner), text
+        _send(owner, signal.SIGKILL)
+        log.error("killed process %d, which was here:\n%s", owner.pid, text or "?")
+
+    def _of_group(self, child: Identity) -> Iterator[tuple[Path, Snapshot]]:
+        """Yield the journals of the child and of what it has forked."""
+        for path, found in self._all():
+            owner = found.header.owner
+            with suppress(ProcessLookupError):
+                if _is_running(owner) and os.getpgid(owner.pid) == child.pid:
+                    yield path, found
+
+    def _all(self) -> Iterator[tuple[Path, Snapshot]]:
+        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
+            found = _read(path)
+            if found is not None:
+                yield path, found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _read(path: Path) -> Snapshot | None:
+    # What cannot be read is told of at the start of the consumer that it belongs to.
+    with suppress(OSError, Unreadable), _opened(path) as fd:
+        return journal_file.read(fd)
+    return None
+
+
+def _edit(path: Path, write: Callable[[int], None]) -> None:
+    # It may be gone: settled by the start of another process of this consumer.
+    with suppress(FileNotFoundError), _opened(path) as fd:
+        write(fd)
+
+
+def _write_ending(path: Path, kind: EndingKind, value: int) -> None:
+    at = datetime.now(UTC)  # noqa: TID251 - a process of its own, nobody to ask
+    _edit(path, partial(journal_file.write_ending, kind=kind, value=value, at=at))
+
+
+def _ending_kind(code: int, found: Snapshot) -> EndingKind:
+    if code >= 0:
+        return EndingKind.EXIT
+    killed = kernel.oom_kills() > found.header.oom_kills
+    if code == -signal.SIGKILL and killed:
+        return EndingKind.MEMORY
+    return EndingKind.SIGNAL
+
+
+def _reap(pid: int) -> int | None:
+    """Bury all dead children, adopted ones too; return how `pid` ended, if it did."""
+    code = None
+    with suppress(ChildProcessError):
+        while (dead := os.waitpid(-1, os.WNOHANG))[0]:
+            if dead[0] == pid:
+                code = os.waitstatus_to_exitcode(dead[1])
+    return code
+
+
+def _is_running(owner: Identity) -> bool:
+    return owner.boot == kernel.boot() and kernel.started(owner.pid) == owner.started
+
+
+def _send(owner: Identity, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        if _is_running(owner):
+            os.kill(owner.pid, number)
+
+
+def _kill_group(child: Identity) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def pause_after(deaths: int) -> float:
+    """Return how long to wait after so many deaths in a row."""
+    doublings = min(max(deaths - FAST_DEATHS, 0), 20)
+    longest = min(FIRST_PAUSE * 2.0**doublings, LONGEST_PAUSE)
+    # Many consumers that died together do not come back together.
+    return longest * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

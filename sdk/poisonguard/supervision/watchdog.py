@@ -1,0 +1,125 @@
+"""End a process whose handler hangs, and say where it hung."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Hashable, Iterable
+from typing import Generic, TypeVar
+
+from poisonguard.errors import Misconfigured
+from poisonguard.journal.process_journal import Journal
+from poisonguard.processes import stacks
+from poisonguard.processes.kernel import Identity
+
+log = logging.getLogger(__name__)
+
+LOOKS = 10  # within the time-out; it may be over by one of them
+SLOWEST = 1.0
+PAUSE = 5  # looks missed in a row: then it was us that did not run
+
+# The number in flight in a slot, and its beat.
+Work = tuple[int, int]
+Slot = TypeVar("Slot", bound=Hashable)
+
+
+def interval(handler_timeout: float) -> float:
+    """Return how often to look, in seconds."""
+    if not handler_timeout > 0:
+        raise Misconfigured(
+            f"handler_timeout is {handler_timeout!r}: give the seconds after which a "
+            "handler is stuck, or leave it out."
+        )
+    return min(handler_timeout / LOOKS, SLOWEST)
+
+
+class Patience(Generic[Slot]):
+    """Find out, look by look, which slots have been at one thing for too long.
+
+    Whoever looks may be stopped for a while, and all that it looks at with it (a
+    suspended machine, a paused container): that time does not count.
+    """
+
+    def __init__(self, handler_timeout: float) -> None:
+        self._limit = handler_timeout
+        self._longest = PAUSE * interval(handler_timeout)
+        self._since: dict[Slot, tuple[Work, float]] = {}
+        self._looked: float | None = None
+
+    def stuck(self, slots: Iterable[tuple[Slot, Work]], *, now: float) -> list[Slot]:
+        """Return the slots that are stuck, of all there are, `now` in seconds."""
+        if self._looked is not None and now - self._looked > self._longest:
+            self._since.clear()
+        self._looked = now
+        before, self._since = self._since, {}
+        for slot, work in slots:
+            known, since = before.get(slot, (work, now))
+            if work[0]:
+                self._since[slot] = (work, since if known == work else now)
+        return [
+            slot for slot, (_, at) in self._since.items() if now - at >= self._limit
+        ]
+
+
+class Watchdog:
+    """A thread that kills its own process once a slot is at one message too long.
+
+    It needs the interpreter: a handler that holds it inside of C is only caught by the
+    supervisor, `python -m poisonguard run --handler-timeout S -- CMD`.
+    """
+
+    def __init__(self, journal: Journal, *, handler_timeout: float) -> None:
+        self._journal = journal
+        self._limit = handler_timeout
+        self._interval = interval(handler_timeout)
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        # A forked child has the journal, but none of our threads.
+        journal.reopened.append(self._restart)
+
+    def start(self) -> None:
+        self._thread = threading.Thread(
+            target=self._watch, name="poisonguard-watchdog", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more; to be called before the journal is closed."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _restart(self) -> None:
+        if self._thread is not None:
+            self._stopped = threading.Event()
+            self.start()
+
+    def _watch(self) -> None:
+        patience: Patience[int] = Patience(self._limit)
+        while not self._stopped.wait(self._interval):
+            stuck = patience.stuck(self._slots(), now=time.monotonic())
+            if stuck:
+                self._end(stuck)
+
+    def _slots(self) -> list[tuple[int, Work]]:
+        slots = self._journal.slots
+        pairs = zip(slots.words.tolist(), slots.beats.tolist(), strict=True)
+        return list(enumerate(pairs))
+
+    def _end(self, stuck: list[int]) -> None:
+        numbers = [self._journal.words[slot] for slot in stuck]
+        log.critical(
+            "the handler of %s is stuck for %g s: killing this process",
+            ", ".join(f"message {number}" for number in numbers),
+            self._limit,
+        )
+        # First of all: from here on the death has its cause, whatever fails below.
+        self._journal.hangs(stuck, seconds=self._limit)
+        try:
+            stacks.dump(self._journal.folder, Identity.own())
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
