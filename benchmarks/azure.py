@@ -23,7 +23,7 @@ def main(url: str) -> float:
     from azure.storage.queue import QueueServiceClient
 
     from apps.brokers.adapters.adapter import BrokerSettings
-    from apps.brokers.adapters.azure_queue import ADAPTER
+    from apps.brokers.adapters.azure_queue.adapter import ADAPTER
     from apps.brokers.ports import Outbound, OutcomeKind
 
     body = os.urandom(768)

@@ -19,7 +19,7 @@ import pika
 from pika import spec
 
 from apps.brokers.adapters.adapter import BrokerSettings
-from apps.brokers.adapters.rabbitmq import ADAPTER
+from apps.brokers.adapters.rabbitmq.adapter import ADAPTER
 from apps.brokers.ports import Outbound, OutcomeKind
 from benchmarks._bench import ROUNDS, product, seconds
 from tests.brokers.rabbitmq import Server

@@ -13,7 +13,7 @@ from azure.core.exceptions import ResourceExistsError
 from azure.storage.queue import QueueClient, QueueServiceClient
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.azure_queue import ADAPTER
+from apps.brokers.adapters.azure_queue.adapter import ADAPTER
 from apps.brokers.ports import Header
 from tests.brokers.azurite import Seen, Server
 from tests.contracts.stages import MAX_DEQUEUE_COUNT, Doors, Message

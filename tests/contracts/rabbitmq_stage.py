@@ -14,11 +14,11 @@ from uuid import uuid4
 from pika import spec
 from pika.adapters.blocking_connection import BlockingChannel
 
-from apps.brokers.adapters import rabbitmq_properties as properties
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.rabbitmq import ADAPTER
-from apps.brokers.adapters.rabbitmq_settings import Address
-from apps.brokers.adapters.rabbitmq_wire import Arrival, Broken, Wire
+from apps.brokers.adapters.rabbitmq import amqp_properties as properties
+from apps.brokers.adapters.rabbitmq.adapter import ADAPTER
+from apps.brokers.adapters.rabbitmq.settings import Address
+from apps.brokers.adapters.rabbitmq.wire import Arrival, Broken, Wire
 from apps.brokers.ports import (
     Header,
     Outbound,

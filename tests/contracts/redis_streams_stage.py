@@ -9,8 +9,8 @@ from uuid import uuid4
 import redis
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.redis_entries import join, split
-from apps.brokers.adapters.redis_streams import ADAPTER
+from apps.brokers.adapters.redis_streams.adapter import ADAPTER
+from apps.brokers.adapters.redis_streams.entries import join, split
 from apps.brokers.ports import Header
 from tests.brokers.redis import Server
 from tests.contracts.stages import MAX_DEQUEUE_COUNT, VISIBILITY_TIMEOUT, Doors, Message

@@ -12,8 +12,8 @@ from boto3.session import Session
 from botocore.config import Config
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.sqs import ADAPTER
-from apps.brokers.adapters.sqs_messages import entry, stored
+from apps.brokers.adapters.sqs.adapter import ADAPTER
+from apps.brokers.adapters.sqs.messages import entry, stored
 from apps.brokers.ports import (
     Header,
     Outbound,

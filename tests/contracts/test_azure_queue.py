@@ -18,14 +18,14 @@ from azure.storage.queue import (
     generate_account_sas,
 )
 
-from apps.brokers.adapters import azure_wire
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.azure_account import Account
-from apps.brokers.adapters.azure_exhausted import Exhausted
-from apps.brokers.adapters.azure_queue import ADAPTER
-from apps.brokers.adapters.azure_settings import QueueSettings
-from apps.brokers.adapters.azure_text import ENCODING_HEADER, LARGEST_TEXT
-from apps.brokers.adapters.azure_wire import Message, Wire
+from apps.brokers.adapters.azure_queue import wire
+from apps.brokers.adapters.azure_queue.account import Account
+from apps.brokers.adapters.azure_queue.adapter import ADAPTER
+from apps.brokers.adapters.azure_queue.dead_lettering import Exhausted
+from apps.brokers.adapters.azure_queue.message_text import ENCODING_HEADER, LARGEST_TEXT
+from apps.brokers.adapters.azure_queue.settings import QueueSettings
+from apps.brokers.adapters.azure_queue.wire import Message, Wire
 from apps.brokers.models import Topic
 from apps.brokers.ports import (
     DeadLetter,
@@ -541,7 +541,7 @@ def test_an_azure_that_hangs_leaves_unknown_only_what_it_was_asked_to_take(
     azure: AzureStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as impatient:
-        impatient.setattr(azure_wire, "REPLY_SECONDS", 0.5)
+        impatient.setattr(wire, "REPLY_SECONDS", 0.5)
         publisher, reader = azure.publisher(), azure.reader()
     publisher.publish([to(azure.topic, b"before")])
     window = [to(azure.topic, b"%d" % n) for n in range(40)]
@@ -620,7 +620,7 @@ def test_a_wrong_key_is_told_and_not_repeated(azure: AzureStage) -> None:
 def test_queues_are_found_page_by_page_and_beside_their_poison(
     azure: AzureStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(azure_wire, "QUEUES_PAGE", 2)
+    monkeypatch.setattr(wire, "QUEUES_PAGE", 2)
     lone = f"lone-{azure.topic}-poison"
     azure.make(lone)
     azure.put(azure.topic, b"one")

@@ -25,7 +25,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from apps.brokers import services as brokers
-from apps.brokers.adapters.sqs_messages import GROUP
+from apps.brokers.adapters.sqs.messages import GROUP
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Headers, Ordering, Outbound, Outcome, OutcomeKind
 from apps.brokers.services import Addressed, RoutingPublisher

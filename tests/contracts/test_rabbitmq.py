@@ -16,20 +16,20 @@ import pytest
 from pika import spec
 
 from apps.brokers import vocabularies
-from apps.brokers.adapters import rabbitmq_reader
-from apps.brokers.adapters.rabbitmq import ADAPTER
-from apps.brokers.adapters.rabbitmq_link import Link
-from apps.brokers.adapters.rabbitmq_publisher import (
+from apps.brokers.adapters.rabbitmq import reader as rabbitmq_reader
+from apps.brokers.adapters.rabbitmq.adapter import ADAPTER
+from apps.brokers.adapters.rabbitmq.publisher import (
     IN_FLIGHT,
     RabbitPublisher,
     packed,
 )
-from apps.brokers.adapters.rabbitmq_reader import (
+from apps.brokers.adapters.rabbitmq.reader import (
     LONGEST_HELD_SECONDS,
     Consumption,
     RabbitDeadLetterReader,
 )
-from apps.brokers.adapters.rabbitmq_wire import LARGEST_FRAME
+from apps.brokers.adapters.rabbitmq.transport import Link
+from apps.brokers.adapters.rabbitmq.wire import LARGEST_FRAME
 from apps.brokers.errors import QueueMissing
 from apps.brokers.ports import (
     DeadLetter,
@@ -338,7 +338,7 @@ def test_what_was_never_written_to_a_link_that_hung_is_unsent(
     publisher = stage.publisher()
     # With the usual patience: on a busy machine a confirmation takes its time.
     assert [one.kind for one in publisher.publish([outbound(stage.topic, 0)])] == [SENT]
-    monkeypatch.setattr("apps.brokers.adapters.rabbitmq_publisher.CONFIRM_SECONDS", 0.5)
+    monkeypatch.setattr("apps.brokers.adapters.rabbitmq.publisher.CONFIRM_SECONDS", 0.5)
     window = [outbound(stage.topic, n) for n in range(1, 3 * IN_FLIGHT)]
 
     stage.server.process.send_signal(signal.SIGSTOP)

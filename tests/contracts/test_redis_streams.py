@@ -15,8 +15,8 @@ import pytest
 
 from apps.brokers import adapters
 from apps.brokers import services as brokers
-from apps.brokers.adapters.redis_reader import RedisDeadLetterReader
-from apps.brokers.adapters.redis_settings import RedisStreams
+from apps.brokers.adapters.redis_streams.reader import RedisDeadLetterReader
+from apps.brokers.adapters.redis_streams.settings import RedisStreams
 from apps.brokers.models import Broker
 from apps.brokers.ports import BATCH_BYTES, Header, Outbound, Outcome, OutcomeKind
 from apps.brokers.vocabularies import poisonweb as vocabulary
@@ -173,7 +173,7 @@ def test_what_was_sent_before_redis_was_killed_is_there_afterwards(
 def test_a_redis_that_hangs_is_away(
     redis_stage: RedisStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apps.brokers.adapters.redis_wire.REPLY_SECONDS", 3.0)
+    monkeypatch.setattr("apps.brokers.adapters.redis_streams.wire.REPLY_SECONDS", 3.0)
     publisher, reader = redis_stage.publisher(), redis_stage.reader()
     (before,) = publisher.publish([outbound(redis_stage.topic, 0)])
     assert before.kind is OutcomeKind.SENT

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from apps.brokers import vocabularies
-from apps.brokers.adapters.sqs import ADAPTER, CAPABILITIES
-from apps.brokers.adapters.sqs_publisher import SqsPublisher
-from apps.brokers.adapters.sqs_wire import Place
+from apps.brokers.adapters.sqs.adapter import ADAPTER, CAPABILITIES
+from apps.brokers.adapters.sqs.publisher import SqsPublisher
+from apps.brokers.adapters.sqs.wire import Place
 from apps.brokers.errors import QueueMissing
 from apps.brokers.ports import (
     Counting,
@@ -426,7 +426,7 @@ def test_queues_are_found_page_by_page_with_their_dead_letter_queues(
     stage: SqsStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = len(stage.client.list_queues()["QueueUrls"]) // 2
-    monkeypatch.setattr("apps.brokers.adapters.sqs_admin.QUEUES_PAGE", half)
+    monkeypatch.setattr("apps.brokers.adapters.sqs.admin.QUEUES_PAGE", half)
     stage.put(stage.topic, b"x")
     stage.put(stage.queue, b"y")
     stage.declare(f"{stage.topic}-alone")
@@ -458,7 +458,7 @@ def test_a_ping_says_where_sqs_is_or_that_it_is_away(stage: SqsStage) -> None:
 def test_a_frozen_sqs_leaves_it_unknown_what_was_sent(
     stage: SqsStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apps.brokers.adapters.sqs_wire.REPLY_SECONDS", 3.0)
+    monkeypatch.setattr("apps.brokers.adapters.sqs.wire.REPLY_SECONDS", 3.0)
     publisher, reader = stage.publisher(), stage.reader()
     before = publisher.publish([outbound(stage.topic, b"before")])
     assert [one.kind for one in before] == [SENT]

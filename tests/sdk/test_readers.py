@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.brokers.adapters.redis_entries import join
+from apps.brokers.adapters.redis_streams.entries import join
 from poisonguard.readers import Reader, header_pairs, number_of
 from poisonguard.readers.amps import AmpsReader
 from poisonguard.readers.pika import PikaReader

@@ -20,10 +20,11 @@ from azure.storage.queue import QueueMessage
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-from apps.brokers.adapters import azure_text, rabbitmq_properties
-from apps.brokers.adapters import rabbitmq_table as tables
-from apps.brokers.adapters.azure_text import Encoding
-from apps.brokers.adapters.sqs_messages import entry, stored
+from apps.brokers.adapters.azure_queue import message_text
+from apps.brokers.adapters.azure_queue.message_text import Encoding
+from apps.brokers.adapters.rabbitmq import amqp_properties
+from apps.brokers.adapters.rabbitmq import amqp_table as tables
+from apps.brokers.adapters.sqs.messages import entry, stored
 from apps.brokers.ports import Outbound
 from poisonguard.errors import Misconfigured
 from poisonguard.readers import Reader, amqp
@@ -68,7 +69,7 @@ def test_headers_of_amqp_go_back_with_their_types(value: Any) -> None:
     headers = {"first": "x", "value": value}
     received = as_received(as_sent(content_type="text/plain", headers=headers))
 
-    again = as_received(rabbitmq_properties.written(read(received)))
+    again = as_received(amqp_properties.written(read(received)))
 
     assert again.headers == received.headers
     assert again.content_type == "text/plain"
@@ -93,7 +94,7 @@ def test_a_message_of_amqp_reads_as_a_lane_reads_it() -> None:
         headers=headers,
     )
 
-    assert read(as_received(wire)) == rabbitmq_properties.read(wire)
+    assert read(as_received(wire)) == amqp_properties.read(wire)
 
 
 def test_an_own_header_is_not_taken_for_a_property() -> None:
@@ -101,7 +102,7 @@ def test_an_own_header_is_not_taken_for_a_property() -> None:
         as_sent(message_id="m-1", headers={"amqp.type": "mine", "other": "x"})
     )
 
-    again = as_received(rabbitmq_properties.written(read(received)))
+    again = as_received(amqp_properties.written(read(received)))
 
     assert (again.type, again.headers) == (None, {"other": "x", "amqp.type": "mine"})
 
@@ -261,14 +262,14 @@ def queued(content: Any) -> QueueMessage:
 def test_a_message_of_azure_reads_as_a_lane_reads_it(text: str, encoding: Any) -> None:
     reader, message = AzureQueueReader(encoding), queued(text)
 
-    content = azure_text.read(text, expected=Encoding(encoding), usual=Encoding.NONE)
+    content = message_text.read(text, expected=Encoding(encoding), usual=Encoding.NONE)
 
     assert (reader.body(message), reader.headers(message)) == (
         content.body,
         content.headers,
     )
     for usual in Encoding:
-        again = azure_text.write(
+        again = message_text.write(
             reader.body(message), reader.headers(message), usual=usual
         )
         assert again == text

@@ -1,6 +1,6 @@
-"""One module for each kind of broker, and the way to it by the kind's name.
+"""One package for each kind of broker, and the way to it by the kind's name.
 
-A module is imported only when a broker of its kind is offered or spoken to: the clients
+A package is imported only when a broker of its kind is offered or spoken to: clients
 are optional extras, and a sentence says how to install one that is missing.
 """
 
@@ -71,7 +71,7 @@ KINDS = {
             url="DefaultEndpointsProtocol=https;AccountName=...;AccountKey=...",
             broker_options='{"messageEncoding": "none"}',
             topic_options='{"maxPollingInterval": "00:00:10"}',
-            host_json="azure_settings",
+            host_json="azure_queue.settings",
         ),
         Kind(
             name="sqs",
@@ -126,7 +126,7 @@ def reader_of_host_json(kind: str) -> Pasted | None:
 def _module(kind: str) -> ModuleType:
     client = known(kind).client
     try:
-        return import_module(f"{__name__}.{kind}")
+        return import_module(f"{__name__}.{kind}.adapter")
     except ModuleNotFoundError as missing:
         if not client.startswith(str(missing.name).partition(".")[0]):
             raise

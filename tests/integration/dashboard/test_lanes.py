@@ -412,7 +412,7 @@ def test_only_the_limits_that_its_kind_goes_by_are_shown_and_kept(
 
 
 def test_a_host_json_is_pasted_where_the_kind_has_one(admin: Client) -> None:
-    pytest.importorskip("apps.brokers.adapters.azure_queue")
+    pytest.importorskip("apps.brokers.adapters.azure_queue.adapter")
     broker = Broker.objects.create(
         name="azure", kind="azure_queue", url="UseDevelopmentStorage=true"
     )

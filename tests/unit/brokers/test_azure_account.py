@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from apps.brokers.adapters.azure_account import DEVELOPMENT_KEY, Account
+from apps.brokers.adapters.azure_queue.account import DEVELOPMENT_KEY, Account
 from apps.core.errors import Invalid
 
 SECRET = base64.b64encode(b"s3cret! s3cret! s3cret!").decode()

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.azure_settings import QueueSettings, settings_from_host_json
-from apps.brokers.adapters.azure_text import Encoding
+from apps.brokers.adapters.azure_queue.message_text import Encoding
+from apps.brokers.adapters.azure_queue.settings import (
+    QueueSettings,
+    settings_from_host_json,
+)
 from apps.core.errors import Invalid
 
 # As it is printed, without the braces of the file around it.

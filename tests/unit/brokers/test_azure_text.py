@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.brokers.adapters import azure_text
-from apps.brokers.adapters.azure_text import (
+from apps.brokers.adapters.azure_queue import message_text
+from apps.brokers.adapters.azure_queue.message_text import (
     LARGEST_BODY,
     LARGEST_TEXT,
     Encoding,
@@ -28,9 +28,9 @@ ENCODINGS = st.sampled_from(Encoding)
 def test_a_text_leaves_as_it_came(
     text: str, expected: Encoding, usual: Encoding
 ) -> None:
-    content = azure_text.read(text, expected=expected, usual=usual)
+    content = message_text.read(text, expected=expected, usual=usual)
 
-    assert azure_text.write(content.body, content.headers, usual=usual) == text
+    assert message_text.write(content.body, content.headers, usual=usual) == text
 
 
 @given(body=st.binary(max_size=50), expected=ENCODINGS, usual=ENCODINGS)
@@ -39,17 +39,17 @@ def test_base64_leaves_as_it_came(
 ) -> None:
     text = base64.b64encode(body).decode()
 
-    content = azure_text.read(text, expected=expected, usual=usual)
+    content = message_text.read(text, expected=expected, usual=usual)
 
     assert content.body == (body if expected is BASE64 else text.encode())
-    assert azure_text.write(content.body, content.headers, usual=usual) == text
+    assert message_text.write(content.body, content.headers, usual=usual) == text
 
 
 @given(body=st.binary(max_size=50))
 def test_a_body_without_a_mark_comes_back_without_one(body: bytes) -> None:
-    text = azure_text.write(body, (), usual=BASE64)
+    text = message_text.write(body, (), usual=BASE64)
 
-    content = azure_text.read(text, expected=BASE64, usual=BASE64)
+    content = message_text.read(text, expected=BASE64, usual=BASE64)
 
     assert (content.body, content.headers) == (body, ())
 
@@ -67,14 +67,14 @@ def test_a_body_without_a_mark_comes_back_without_one(body: bytes) -> None:
     ],
 )
 def test_what_base64_would_not_give_again_is_plain(text: str) -> None:
-    content = azure_text.read(text, expected=BASE64, usual=BASE64)
+    content = message_text.read(text, expected=BASE64, usual=BASE64)
 
     assert (content.body, content.headers) == (text.encode(), MARKED_PLAIN)
 
 
 def test_only_what_a_bare_body_would_not_become_is_marked() -> None:
     found = {
-        (expected, usual): azure_text.read("dGVzdA==", expected=expected, usual=usual)
+        (expected, usual): message_text.read("dGVzdA==", expected=expected, usual=usual)
         for expected in Encoding
         for usual in Encoding
     }
@@ -96,11 +96,11 @@ def test_only_what_a_bare_body_would_not_become_is_marked() -> None:
 )
 def test_plain_text_that_xml_cannot_carry_is_refused(body: bytes, why: str) -> None:
     with pytest.raises(Refused, match=why):
-        azure_text.write(body, MARKED_PLAIN, usual=BASE64)
+        message_text.write(body, MARKED_PLAIN, usual=BASE64)
     with pytest.raises(Refused, match=why):
-        azure_text.write(body, (), usual=PLAIN)
+        message_text.write(body, (), usual=PLAIN)
 
-    written = azure_text.write(body, (), usual=BASE64)
+    written = message_text.write(body, (), usual=BASE64)
 
     assert base64.b64decode(written) == body
 
@@ -113,25 +113,25 @@ def test_plain_text_that_xml_cannot_carry_is_refused(body: bytes, why: str) -> N
     ],
 )
 def test_the_limit_is_of_the_text(largest: bytes, headers: tuple[Header, ...]) -> None:
-    text = azure_text.write(largest, headers, usual=BASE64)
+    text = message_text.write(largest, headers, usual=BASE64)
 
     assert len(text) == LARGEST_TEXT
     with pytest.raises(Refused, match="65,536 bytes"):
-        azure_text.write(largest + b"x", headers, usual=BASE64)
+        message_text.write(largest + b"x", headers, usual=BASE64)
 
 
 def test_the_limit_counts_bytes_and_not_letters() -> None:
     with pytest.raises(Refused, match="makes 65,538 of"):
-        azure_text.write("é".encode() * 32_769, MARKED_PLAIN, usual=BASE64)
+        message_text.write("é".encode() * 32_769, MARKED_PLAIN, usual=BASE64)
 
 
 def test_headers_would_be_lost_and_are_refused_by_name() -> None:
     headers = tuple((b"h%d" % n, b"v") for n in range(7))
 
     with pytest.raises(Refused, match="'h0', 'h1', 'h2', 'h3', 'h4' and 2 more"):
-        azure_text.write(b"body", headers, usual=BASE64)
+        message_text.write(b"body", headers, usual=BASE64)
     with pytest.raises(Refused) as refused:
-        azure_text.write(b"body", ((b"a\r\nb: \xff", b"v"),), usual=BASE64)
+        message_text.write(b"body", ((b"a\r\nb: \xff", b"v"),), usual=BASE64)
 
     assert "\n" not in str(refused.value)
     assert r"'a\r\nb: " in str(refused.value)
@@ -140,7 +140,7 @@ def test_headers_would_be_lost_and_are_refused_by_name() -> None:
 def test_our_own_redrive_mark_stays_behind() -> None:
     mark = (b"X-PoisonWeb-Redrive", b"1.abc")
 
-    text = azure_text.write(b"body", (*MARKED_PLAIN, mark), usual=BASE64)
+    text = message_text.write(b"body", (*MARKED_PLAIN, mark), usual=BASE64)
 
     assert text == "body"
 
@@ -149,4 +149,4 @@ def test_a_mark_that_is_none_is_refused() -> None:
     for value in (b"utf-16", b"\xff", b""):
         with pytest.raises(Refused, match="base64 or none"):
             headers = ((b"x-azure-message-encoding", value),)
-            azure_text.write(b"body", headers, usual=BASE64)
+            message_text.write(b"body", headers, usual=BASE64)

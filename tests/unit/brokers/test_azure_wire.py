@@ -14,11 +14,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from apps.brokers.adapters import azure_wire
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.azure_account import Account
-from apps.brokers.adapters.azure_queue import ADAPTER
-from apps.brokers.adapters.azure_wire import Answered, Unanswered, Unsent, Wire
+from apps.brokers.adapters.azure_queue import wire
+from apps.brokers.adapters.azure_queue.account import Account
+from apps.brokers.adapters.azure_queue.adapter import ADAPTER
+from apps.brokers.adapters.azure_queue.wire import Answered, Unanswered, Unsent, Wire
 from apps.brokers.ports import Outbound, OutcomeKind
 from apps.core.errors import Unavailable
 
@@ -176,7 +176,7 @@ def test_where_all_were_turned_away_nothing_was_sent(pretender: Pretender) -> No
 def test_a_service_that_hangs_is_not_waited_for_by_each_message(
     pretender: Pretender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(azure_wire, "REPLY_SECONDS", 0.3)
+    monkeypatch.setattr(wire, "REPLY_SECONDS", 0.3)
     pretender.hangs = True
     publisher = ADAPTER.publisher(BrokerSettings(url=pretender.url))
     began = time.monotonic()

@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from apps.brokers.adapters import rabbitmq_properties as properties
-from apps.brokers.adapters import rabbitmq_table as tables
-from apps.brokers.adapters.rabbitmq_table import Malformed
+from apps.brokers.adapters.rabbitmq import amqp_properties as properties
+from apps.brokers.adapters.rabbitmq import amqp_table as tables
+from apps.brokers.adapters.rabbitmq.amqp_table import Malformed
 from apps.brokers.ports import Header
 
 

@@ -9,10 +9,10 @@ from contextlib import closing
 
 import pytest
 
-from apps.brokers.adapters import rabbitmq_management
 from apps.brokers.adapters.adapter import BrokerSettings
-from apps.brokers.adapters.rabbitmq_management import Management
-from apps.brokers.adapters.rabbitmq_settings import Address
+from apps.brokers.adapters.rabbitmq import management
+from apps.brokers.adapters.rabbitmq.management import Management
+from apps.brokers.adapters.rabbitmq.settings import Address
 from apps.core.errors import Unavailable
 
 
@@ -44,7 +44,7 @@ def test_a_refused_connection_is_told_with_the_system_s_words() -> None:
 def test_an_answer_that_does_not_come_is_told_with_the_time(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rabbitmq_management, "REPLY_SECONDS", 0.1)
+    monkeypatch.setattr(management, "REPLY_SECONDS", 0.1)
     port = listening.getsockname()[1]
 
     assert "no answer in 0.1 seconds" in words_of(f"http://127.0.0.1:{port}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.rabbitmq_settings import Address, Queues
+from apps.brokers.adapters.rabbitmq.settings import Address, Queues
 from apps.core.errors import Invalid
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apps.brokers.adapters.rabbitmq_topology import Declared, Exchange, partner
+from apps.brokers.adapters.rabbitmq.topology import Declared, Exchange, partner
 
 BINDINGS = [
     {"destination": name, "destination_type": kind, "routing_key": key}

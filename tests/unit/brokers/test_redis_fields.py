@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.brokers.adapters.redis_entries import join, seq_of, split
+from apps.brokers.adapters.redis_streams.entries import join, seq_of, split
 from apps.brokers.ports import Header
 
 BODY = b"body"

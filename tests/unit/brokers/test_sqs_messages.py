@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.brokers.adapters.sqs_messages import LARGEST, Entry, entry, stored
+from apps.brokers.adapters.sqs.messages import LARGEST, Entry, entry, stored
 from apps.brokers.ports import Header, Outbound
 from apps.core.errors import Refused
 

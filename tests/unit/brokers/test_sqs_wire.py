@@ -13,10 +13,10 @@ from botocore.exceptions import (
 )
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.sqs import ADAPTER
-from apps.brokers.adapters.sqs_publisher import SqsPublisher
-from apps.brokers.adapters.sqs_reader import SqsDeadLetterReader
-from apps.brokers.adapters.sqs_wire import Answered, Lost, Place, Wire
+from apps.brokers.adapters.sqs.adapter import ADAPTER
+from apps.brokers.adapters.sqs.publisher import SqsPublisher
+from apps.brokers.adapters.sqs.reader import SqsDeadLetterReader
+from apps.brokers.adapters.sqs.wire import Answered, Lost, Place, Wire
 from apps.brokers.ports import Outbound, OutcomeKind
 from apps.core.errors import Invalid, Unavailable
 

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from redis.exceptions import ResponseError
 
-from apps.brokers.adapters.redis_entries import Entry, Fields, entries_of, pairs
-from apps.brokers.adapters.redis_settings import FENCE, RedisStreams, text
-from apps.brokers.adapters.redis_wire import (
+from apps.brokers.adapters.redis_streams.entries import Entry, Fields, entries_of, pairs
+from apps.brokers.adapters.redis_streams.settings import FENCE, RedisStreams, text
+from apps.brokers.adapters.redis_streams.wire import (
     Command,
     Wire,
     optional,

@@ -1,20 +1,20 @@
 """Azure Storage Queues: a topic is a queue, its dead letters are in `<queue>-poison`.
 
 The service itself dead-letters nothing: the Functions runtime does, in each function
-app, and `azure_exhausted` where there is none. A poison queue counts its own readers,
+app, and `dead_lettering` where there is none. A poison queue counts its own readers,
 which is us, so the count that a message had before is the policy of its topic.
-`azure_publisher` and `_reader` are the ports for messages, `_admin` those for people.
+`publisher` and `reader` are the ports for messages, `admin` those for people.
 """
 
 from __future__ import annotations
 
-from apps.brokers.adapters import azure_text
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.azure_account import Account
-from apps.brokers.adapters.azure_admin import AzureBrokerAdmin, AzureTopicAdmin
-from apps.brokers.adapters.azure_publisher import AzurePublisher
-from apps.brokers.adapters.azure_reader import AzureDeadLetterReader
-from apps.brokers.adapters.azure_settings import (
+from apps.brokers.adapters.azure_queue import message_text
+from apps.brokers.adapters.azure_queue.account import Account
+from apps.brokers.adapters.azure_queue.admin import AzureBrokerAdmin, AzureTopicAdmin
+from apps.brokers.adapters.azure_queue.publisher import AzurePublisher
+from apps.brokers.adapters.azure_queue.reader import AzureDeadLetterReader
+from apps.brokers.adapters.azure_queue.settings import (
     LONGEST_TIMEOUT,
     USUAL_INTERVAL,
     QueueSettings,
@@ -22,7 +22,7 @@ from apps.brokers.adapters.azure_settings import (
     queue_name,
     usual_encoding,
 )
-from apps.brokers.adapters.azure_wire import CONNECTIONS, Wire
+from apps.brokers.adapters.azure_queue.wire import CONNECTIONS, Wire
 from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 
 # How many messages are on their way at once.
@@ -30,7 +30,7 @@ SIDE_BY_SIDE = 32
 
 CAPABILITIES = Capabilities(
     # In base64; plain text may be a third longer.
-    max_message=azure_text.LARGEST_BODY,
+    max_message=message_text.LARGEST_BODY,
     counts_headers=False,
     headers=Headers.NONE,
     most_headers=0,
@@ -49,7 +49,7 @@ CAPABILITIES = Capabilities(
 
 
 class AzureAdapter:
-    """Speaks to Azure through `azure_wire`."""
+    """Speaks to Azure through `wire`."""
 
     capabilities = CAPABILITIES
 

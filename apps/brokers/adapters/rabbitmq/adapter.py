@@ -1,18 +1,18 @@
 """RabbitMQ, 3.8 or later, classic and quorum queues: a topic is a queue.
 
-Its parts are in modules beside this one: `rabbitmq_wire` speaks AMQP, `_publisher` and
-`_reader` are the ports for messages, `_admin` those for people, and `_properties` keeps
+Its parts are in modules beside this one: `wire` speaks AMQP, `publisher` and
+`reader` are the ports for messages, `admin` those for people, and `amqp_properties` has
 what a message brings along. `docs/brokers/rabbitmq.md` tells its users the rest.
 """
 
 from __future__ import annotations
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.rabbitmq_admin import RabbitBrokerAdmin, RabbitTopicAdmin
-from apps.brokers.adapters.rabbitmq_properties import RESERVED
-from apps.brokers.adapters.rabbitmq_publisher import MOST_BYTES, RabbitPublisher
-from apps.brokers.adapters.rabbitmq_reader import RabbitDeadLetterReader
-from apps.brokers.adapters.rabbitmq_settings import Address, Queues
+from apps.brokers.adapters.rabbitmq.admin import RabbitBrokerAdmin, RabbitTopicAdmin
+from apps.brokers.adapters.rabbitmq.amqp_properties import RESERVED
+from apps.brokers.adapters.rabbitmq.publisher import MOST_BYTES, RabbitPublisher
+from apps.brokers.adapters.rabbitmq.reader import RabbitDeadLetterReader
+from apps.brokers.adapters.rabbitmq.settings import Address, Queues
 from apps.brokers.ports import (
     Capabilities,
     Counting,

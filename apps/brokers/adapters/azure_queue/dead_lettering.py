@@ -13,8 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from itertools import takewhile
 
-from apps.brokers.adapters.azure_settings import QueueSettings
-from apps.brokers.adapters.azure_wire import Answered, Message, Wire, if_there
+from apps.brokers.adapters.azure_queue.settings import QueueSettings
+from apps.brokers.adapters.azure_queue.wire import Answered, Message, Wire, if_there
 from apps.core.errors import Refused
 
 # Time enough to write a message to the poison queue and to delete it, both slowly.

@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from apps.brokers.adapters import azure_text
-from apps.brokers.adapters.azure_exhausted import Exhausted
-from apps.brokers.adapters.azure_settings import QueueSettings
-from apps.brokers.adapters.azure_wire import (
+from apps.brokers.adapters.azure_queue import message_text
+from apps.brokers.adapters.azure_queue.dead_lettering import Exhausted
+from apps.brokers.adapters.azure_queue.settings import QueueSettings
+from apps.brokers.adapters.azure_queue.wire import (
     LARGEST_PAGE,
     Answered,
     Message,
@@ -125,7 +125,7 @@ class AzureDeadLetterReader:
         return True
 
     def _letter(self, message: Message) -> DeadLetter:
-        content = azure_text.read(
+        content = message_text.read(
             message.text,
             expected=self._settings.message_encoding,
             usual=self._settings.usual_encoding,

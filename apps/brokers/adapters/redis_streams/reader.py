@@ -5,10 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from apps.brokers.adapters.redis_entries import Entry, entries_of, split
-from apps.brokers.adapters.redis_exhausted import Exhausted
-from apps.brokers.adapters.redis_settings import RedisStreams, key, text
-from apps.brokers.adapters.redis_wire import BLOCK_SECONDS, Answered, Argument, Wire
+from apps.brokers.adapters.redis_streams.dead_lettering import Exhausted
+from apps.brokers.adapters.redis_streams.entries import Entry, entries_of, split
+from apps.brokers.adapters.redis_streams.settings import RedisStreams, key, text
+from apps.brokers.adapters.redis_streams.wire import (
+    BLOCK_SECONDS,
+    Answered,
+    Argument,
+    Wire,
+)
 from apps.brokers.ports import BATCH_BYTES, DeadLetter
 from apps.core.errors import Unavailable
 

@@ -14,7 +14,7 @@ import weakref
 from collections import deque
 from contextlib import suppress
 
-from apps.brokers.adapters.rabbitmq_settings import Address
+from apps.brokers.adapters.rabbitmq.settings import Address
 from apps.core.errors import Unavailable
 
 CONNECT_SECONDS = 5.0

@@ -1,7 +1,7 @@
 """The properties of an AMQP message as our headers and back, byte for byte.
 
 First come its properties, in AMQP's order and under `amqp.` and their name, numbers in
-decimal; then its own headers (`rabbitmq_table`), in their order:
+decimal; then its own headers (`amqp_table`), in their order:
 
     amqp.content_type  application/json
     amqp.message_id    0195...
@@ -20,8 +20,8 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from apps.brokers.adapters import rabbitmq_table as tables
-from apps.brokers.adapters.rabbitmq_table import Malformed
+from apps.brokers.adapters.rabbitmq import amqp_table as tables
+from apps.brokers.adapters.rabbitmq.amqp_table import Malformed
 from apps.brokers.ports import Header
 
 PREFIX = b"amqp."

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.sqs_topology import RedrivePolicy, Source, source_of
-from apps.brokers.adapters.sqs_wire import Answered, Place, Wire
+from apps.brokers.adapters.sqs.topology import RedrivePolicy, Source, source_of
+from apps.brokers.adapters.sqs.wire import Answered, Place, Wire
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 
 QUEUES_PAGE = 1_000

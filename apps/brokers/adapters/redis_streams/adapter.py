@@ -1,25 +1,25 @@
 """Redis Streams, from 7.0 on: a topic is a stream and a message is its fields.
 
 One field is the body (`body_field`) and the others are headers in their order; there
-is no envelope (`redis_entries` keeps every entry byte for byte).
+is no envelope (`entries` keeps every entry byte for byte).
 
 A topic and its dead-letter queue are on one server, in a cluster in one hash slot: a
-message moves from the one to the other in one MULTI. `redis_publisher` and `_reader`
-are the ports for messages, `_admin` those for people, and `_exhausted` dead-letters.
+message moves from the one to the other in one MULTI. `publisher` and `reader`
+are the ports for messages, `admin` those for people, and `dead_lettering` the rest.
 """
 
 from __future__ import annotations
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.redis_admin import RedisBrokerAdmin, RedisTopicAdmin
-from apps.brokers.adapters.redis_entries import SEQ_BITS
-from apps.brokers.adapters.redis_publisher import (
+from apps.brokers.adapters.redis_streams.admin import RedisBrokerAdmin, RedisTopicAdmin
+from apps.brokers.adapters.redis_streams.entries import SEQ_BITS
+from apps.brokers.adapters.redis_streams.publisher import (
     LARGEST_STRING,
     MOST_FIELDS,
     RedisPublisher,
 )
-from apps.brokers.adapters.redis_reader import RedisDeadLetterReader
-from apps.brokers.adapters.redis_settings import settings_of
+from apps.brokers.adapters.redis_streams.reader import RedisDeadLetterReader
+from apps.brokers.adapters.redis_streams.settings import settings_of
 from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 
 CAPABILITIES = Capabilities(
@@ -42,7 +42,7 @@ CAPABILITIES = Capabilities(
 
 
 class RedisAdapter:
-    """Speaks to Redis through `redis_wire`, never through redis-py's commands."""
+    """Speaks to Redis through `wire`, never through redis-py's commands."""
 
     capabilities = CAPABILITIES
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.sqs_wire import Answered, Wire
+from apps.brokers.adapters.sqs.wire import Answered, Wire
 from apps.core.errors import Refused
 
 

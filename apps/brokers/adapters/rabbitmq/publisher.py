@@ -23,11 +23,11 @@ from uuid import uuid4
 
 from pika import spec
 
-from apps.brokers.adapters import rabbitmq_properties as properties
-from apps.brokers.adapters.rabbitmq_link import Lost
-from apps.brokers.adapters.rabbitmq_settings import Address, is_name
-from apps.brokers.adapters.rabbitmq_table import Malformed
-from apps.brokers.adapters.rabbitmq_wire import (
+from apps.brokers.adapters.rabbitmq import amqp_properties as properties
+from apps.brokers.adapters.rabbitmq.amqp_table import Malformed
+from apps.brokers.adapters.rabbitmq.settings import Address, is_name
+from apps.brokers.adapters.rabbitmq.transport import Lost
+from apps.brokers.adapters.rabbitmq.wire import (
     FRAME_OVERHEAD,
     Arrival,
     Broken,

@@ -16,8 +16,8 @@ from typing import Any
 
 from pika import spec
 
-from apps.brokers.adapters.rabbitmq_link import Link, Lost
-from apps.brokers.adapters.rabbitmq_settings import Address
+from apps.brokers.adapters.rabbitmq.settings import Address
+from apps.brokers.adapters.rabbitmq.transport import Link, Lost
 from apps.core.errors import Refused, Unavailable
 
 REPLY_SECONDS = 20.0

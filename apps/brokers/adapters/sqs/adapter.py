@@ -1,25 +1,25 @@
 """Amazon SQS: queues whose redrive policy names their dead-letter queue.
 
 SQS counts every receive, ours too: there is no looking without changing. Its parts are
-in modules beside this one: `sqs_wire` calls it and knows what an answer is worth,
-`_publisher` and `_reader` are the ports for messages, `_admin` those for people,
-`_messages` keeps what a message is made of, and `_topology` where dead letters go.
+in modules beside this one: `wire` calls it and knows what an answer is worth,
+`publisher` and `reader` are the ports for messages, `admin` those for people,
+`messages` converts a message, and `topology` tells where dead letters go.
 """
 
 from __future__ import annotations
 
 from apps.brokers import polling
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.sqs_admin import SqsBrokerAdmin, SqsTopicAdmin
-from apps.brokers.adapters.sqs_messages import (
+from apps.brokers.adapters.sqs.admin import SqsBrokerAdmin, SqsTopicAdmin
+from apps.brokers.adapters.sqs.messages import (
     CAME_FROM,
     FIFO,
     LARGEST,
     MOST_ATTRIBUTES,
 )
-from apps.brokers.adapters.sqs_publisher import SqsPublisher
-from apps.brokers.adapters.sqs_reader import SqsDeadLetterReader
-from apps.brokers.adapters.sqs_wire import Place
+from apps.brokers.adapters.sqs.publisher import SqsPublisher
+from apps.brokers.adapters.sqs.reader import SqsDeadLetterReader
+from apps.brokers.adapters.sqs.wire import Place
 from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
 from apps.core.errors import Invalid
 
@@ -53,7 +53,7 @@ CAPABILITIES = Capabilities(
 
 
 class SqsAdapter:
-    """Speaks to SQS through `sqs_wire`."""
+    """Speaks to SQS through `wire`."""
 
     capabilities = CAPABILITIES
 

@@ -18,12 +18,12 @@ from uuid import uuid4
 
 from pika import spec
 
-from apps.brokers.adapters import rabbitmq_properties as properties
-from apps.brokers.adapters.rabbitmq_link import Lost
-from apps.brokers.adapters.rabbitmq_management import Management
-from apps.brokers.adapters.rabbitmq_settings import Address, Queues, missing
-from apps.brokers.adapters.rabbitmq_topology import Declared
-from apps.brokers.adapters.rabbitmq_wire import Arrival, Broken, Wire
+from apps.brokers.adapters.rabbitmq import amqp_properties as properties
+from apps.brokers.adapters.rabbitmq.management import Management
+from apps.brokers.adapters.rabbitmq.settings import Address, Queues, missing
+from apps.brokers.adapters.rabbitmq.topology import Declared
+from apps.brokers.adapters.rabbitmq.transport import Lost
+from apps.brokers.adapters.rabbitmq.wire import Arrival, Broken, Wire
 from apps.brokers.ports import BATCH_BYTES, DeadLetter, Header
 from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import REDRIVE_HEADER

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from apps.brokers.adapters.azure_settings import SUFFIX, QueueSettings
-from apps.brokers.adapters.azure_wire import LARGEST_PAGE, Message, Wire, if_there
+from apps.brokers.adapters.azure_queue.settings import SUFFIX, QueueSettings
+from apps.brokers.adapters.azure_queue.wire import LARGEST_PAGE, Message, Wire, if_there
 from apps.brokers.errors import QueueExpected
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 

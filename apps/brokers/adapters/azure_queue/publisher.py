@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from threading import Event
 
-from apps.brokers.adapters import azure_text
-from apps.brokers.adapters.azure_settings import queue_name
-from apps.brokers.adapters.azure_text import Encoding
-from apps.brokers.adapters.azure_wire import Hung, Unsent, Wire
+from apps.brokers.adapters.azure_queue import message_text
+from apps.brokers.adapters.azure_queue.message_text import Encoding
+from apps.brokers.adapters.azure_queue.settings import queue_name
+from apps.brokers.adapters.azure_queue.wire import Hung, Unsent, Wire
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
 from apps.core.errors import Invalid, Refused, Unavailable
 
@@ -38,7 +38,7 @@ class AzurePublisher:
         """Send one message, unless another one has just found Azure `gone`."""
         try:
             queue = queue_name(message.topic, field="topic")
-            text = azure_text.write(message.body, message.headers, usual=self._usual)
+            text = message_text.write(message.body, message.headers, usual=self._usual)
             if gone.is_set():
                 return Unsent("Azure went away before this message was sent.")
             made = self._wire.put(queue, text)

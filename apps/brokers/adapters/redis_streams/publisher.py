@@ -7,9 +7,15 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from apps.brokers.adapters.redis_entries import join
-from apps.brokers.adapters.redis_settings import RedisStreams, key, text
-from apps.brokers.adapters.redis_wire import Command, Lost, Wire, is_passing, reason_of
+from apps.brokers.adapters.redis_streams.entries import join
+from apps.brokers.adapters.redis_streams.settings import RedisStreams, key, text
+from apps.brokers.adapters.redis_streams.wire import (
+    Command,
+    Lost,
+    Wire,
+    is_passing,
+    reason_of,
+)
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
 from apps.core.errors import Unavailable
 

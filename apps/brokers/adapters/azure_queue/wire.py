@@ -30,7 +30,7 @@ from urllib3.exceptions import (
 )
 
 from apps.brokers.adapters import checked_http
-from apps.brokers.adapters.azure_account import Account
+from apps.brokers.adapters.azure_queue.account import Account
 from apps.brokers.hosts import Dial, usual_dial
 from apps.core.errors import Refused, Unavailable
 

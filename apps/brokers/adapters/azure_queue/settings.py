@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.adapters.azure_text import Encoding
+from apps.brokers.adapters.azure_queue.message_text import Encoding
 from apps.core.errors import Invalid
 
 SUFFIX = "-poison"

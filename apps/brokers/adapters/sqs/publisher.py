@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from apps.brokers.adapters.sqs_messages import FIFO, LARGEST, Entry, entry
-from apps.brokers.adapters.sqs_wire import (
+from apps.brokers.adapters.sqs.messages import FIFO, LARGEST, Entry, entry
+from apps.brokers.adapters.sqs.wire import (
     MOST_AT_ONCE,
     Answered,
     Lost,

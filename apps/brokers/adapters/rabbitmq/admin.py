@@ -9,10 +9,10 @@ from functools import cache
 
 from pika import spec
 
-from apps.brokers.adapters.rabbitmq_management import Management
-from apps.brokers.adapters.rabbitmq_settings import Address, Queues, missing
-from apps.brokers.adapters.rabbitmq_topology import Declared, Exchange, partner
-from apps.brokers.adapters.rabbitmq_wire import Broken, Wire
+from apps.brokers.adapters.rabbitmq.management import Management
+from apps.brokers.adapters.rabbitmq.settings import Address, Queues, missing
+from apps.brokers.adapters.rabbitmq.topology import Declared, Exchange, partner
+from apps.brokers.adapters.rabbitmq.wire import Broken, Wire
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable

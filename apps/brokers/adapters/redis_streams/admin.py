@@ -6,9 +6,19 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from apps.brokers.adapters.redis_entries import entries_of, pairs, seq_of
-from apps.brokers.adapters.redis_settings import FENCE, SUFFIX, RedisStreams, text
-from apps.brokers.adapters.redis_wire import Argument, Wire, optional, server_time
+from apps.brokers.adapters.redis_streams.entries import entries_of, pairs, seq_of
+from apps.brokers.adapters.redis_streams.settings import (
+    FENCE,
+    SUFFIX,
+    RedisStreams,
+    text,
+)
+from apps.brokers.adapters.redis_streams.wire import (
+    Argument,
+    Wire,
+    optional,
+    server_time,
+)
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
 
 SCAN_PAGE = 1_000

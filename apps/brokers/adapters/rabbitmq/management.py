@@ -16,8 +16,8 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, ProtocolError
 from urllib3.exceptions import TimeoutError as NoAnswer
 
 from apps.brokers.adapters import checked_http
-from apps.brokers.adapters.rabbitmq_link import reason_of
-from apps.brokers.adapters.rabbitmq_settings import Address
+from apps.brokers.adapters.rabbitmq.settings import Address
+from apps.brokers.adapters.rabbitmq.transport import reason_of
 from apps.core.errors import Refused, Unavailable
 
 CONNECT_SECONDS = 5.0

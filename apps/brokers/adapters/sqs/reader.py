@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from apps.brokers.adapters.adapter import TopicSettings
-from apps.brokers.adapters.sqs_messages import stored
-from apps.brokers.adapters.sqs_topology import Source, name_of, source_of
-from apps.brokers.adapters.sqs_wire import (
+from apps.brokers.adapters.sqs.messages import stored
+from apps.brokers.adapters.sqs.topology import Source, name_of, source_of
+from apps.brokers.adapters.sqs.wire import (
     LONGEST_POLL,
     MOST_AT_ONCE,
     Place,
