@@ -10,9 +10,9 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from apps.brokers import services as brokers
 from apps.brokers.models import Topic
-from apps.brokers.services import RoutingPublisher
+from apps.brokers.services import topics as brokers
+from apps.brokers.services.topics import RoutingPublisher
 from apps.capture import services as capture
 from apps.capture.occurrence import from_report
 from apps.core import clock

@@ -20,7 +20,7 @@ BATCH = 500
 def main() -> None:
     from django.db import connection
 
-    from apps.brokers.services import topics_named
+    from apps.brokers.services.topics import topics_named
     from apps.capture import services
     from apps.capture.occurrence import from_report
     from apps.poison.models import Problem

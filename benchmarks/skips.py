@@ -90,7 +90,7 @@ def new_skip() -> Commit:
     """Make what adds a skip as the API and the pages do."""
     from django.db import transaction
 
-    from apps.brokers.services import topics_named
+    from apps.brokers.services.topics import topics_named
     from apps.core import clock
     from apps.core.actor import Actor
     from apps.poison import skip_list

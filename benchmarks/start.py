@@ -48,7 +48,7 @@ FROM generate_series(1, %(number)s) n
 def fill(number: int) -> None:
     from django.db import connection
 
-    from apps.brokers.services import topics_named
+    from apps.brokers.services.topics import topics_named
     from apps.poison import skip_list
 
     topic = topics_named(names=[TOPIC])[TOPIC]

@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections
 
-from apps.core import celery_limits
+from apps.core import celery_transport
 from poisonweb.celery import app
 from poisonweb.handler import OneHop
 from poisonweb.limits import (
@@ -44,8 +44,10 @@ _database["OPTIONS"] = {
 # What is decided stands in Postgres, and rescue hands it out: the word to the workers
 # is given up soon, so that a Celery broker that hangs keeps nobody's page.
 app.conf.update(
-    broker_connection_timeout=celery_limits.SECONDS,
-    broker_transport_options=celery_limits.impatient(settings.CELERY_BROKER_URL or ""),
+    broker_connection_timeout=celery_transport.SECONDS,
+    broker_transport_options=celery_transport.timeouts(
+        settings.CELERY_BROKER_URL or ""
+    ),
     task_publish_retry=False,
 )
 

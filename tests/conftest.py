@@ -19,8 +19,8 @@ from django.db.backends.utils import CursorWrapper
 from django.test import TransactionTestCase
 from hypothesis import settings
 
-from apps.brokers import services as brokers
 from apps.brokers.models import Topic
+from apps.brokers.services import topics as brokers
 from apps.capture.models import Lane, Mode
 from apps.core.actor import Actor
 from apps.team.rights import Principal, Scope

@@ -11,8 +11,8 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from apps.brokers import services as brokers
 from apps.brokers.models import Topic
+from apps.brokers.services import topics as brokers
 from apps.capture import deliveries, drain, lanes, services
 from apps.capture.drain import Drain
 from apps.capture.models import Lane, Mode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from apps.brokers import services as brokers
 from apps.brokers.models import Topic
+from apps.brokers.services import topics as brokers
 from apps.core.actor import Actor
 from apps.poison import skip_list, skip_reading
 from apps.poison.matching import Matcher

@@ -8,7 +8,7 @@ from typing import cast
 
 from redis import Redis
 
-from apps.brokers.services import RoutingPublisher
+from apps.brokers.services.topics import RoutingPublisher
 from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.models import Operation

@@ -27,7 +27,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from apps.capture.models import Lane
-from apps.core import celery_limits, clock, session_usage
+from apps.core import celery_transport, clock, session_usage
 from apps.triage.services import upkeep
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ def _worker(now: datetime) -> States:
 
 
 def _celery_broker() -> States:
-    limits = celery_limits.impatient(current_app.conf.broker_url)
+    limits = celery_transport.timeouts(current_app.conf.broker_url)
     with current_app.connection_for_write(transport_options=limits) as broker:
         transport = broker.transport
         try:

@@ -20,7 +20,7 @@ from apps.api.views.base import View
 from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.core import clock
-from apps.core.hurry import TooSlow, unless_slow
+from apps.core.timeouts import TooSlow, unless_slow
 from apps.poison.backlogs import backlogs
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item

@@ -18,7 +18,7 @@ from django.db.models import F, Func, Q, Value
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import adapters, secrets
-from apps.brokers.hosts import METADATA, Place, places, places_of_options
+from apps.brokers.address_policy import METADATA, Place, places, places_of_options
 from apps.brokers.models import Broker
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Unavailable

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from django.conf import settings
 
-from apps.brokers.hosts import Place, addresses_of
+from apps.brokers.address_policy import Place, addresses_of
 from apps.core.errors import Invalid
 
 FAMILIES = {"redis": "redis", "rediss": "redis"}

@@ -16,12 +16,12 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import adapters, secrets
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.holding import hold
+from apps.brokers.durations import seconds_of
 from apps.brokers.models import Topic
 from apps.brokers.ports import LIMITS
 from apps.brokers.queue_readers import one_reader
-from apps.brokers.services import convention_of_topic
-from apps.brokers.spans import seconds_of
+from apps.brokers.row_locks import hold
+from apps.brokers.services.topics import convention_of_topic
 from apps.core.errors import Absent, Forbidden, Invalid, Unavailable
 from apps.core.text import storable
 from apps.team.rights import Principal, Scope

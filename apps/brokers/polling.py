@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from apps.brokers.spans import seconds_of
+from apps.brokers.durations import seconds_of
 from apps.core.errors import Invalid
 
 # Of a topic, as Azure Functions call it.

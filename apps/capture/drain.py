@@ -26,10 +26,10 @@ from typing import Self, TypeVar
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
-from apps.brokers import services as brokers
-from apps.brokers.holding import hold
 from apps.brokers.ports import DeadLetter, DeadLetterReader, OutcomeKind
-from apps.brokers.services import Addressed, RoutingPublisher
+from apps.brokers.row_locks import hold
+from apps.brokers.services import topics as brokers
+from apps.brokers.services.topics import Addressed, RoutingPublisher
 from apps.capture import deliveries, services
 from apps.capture.house import Clock, House, note_captured
 from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample

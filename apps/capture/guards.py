@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from django.db import connection
 
-from apps.brokers import services as brokers
+from apps.brokers.services import topics as brokers
 from apps.capture import suspicions
 from apps.capture.models import Guard, GuardState
 from apps.capture.occurrence import believed

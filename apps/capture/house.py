@@ -14,10 +14,10 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from apps.bookmarks import services as bookmarks
-from apps.brokers import services as brokers
 from apps.brokers.errors import QueueExpected
-from apps.brokers.holding import hold
 from apps.brokers.ports import DeadLetter, Delivered
+from apps.brokers.row_locks import hold
+from apps.brokers.services import topics as brokers
 from apps.capture.models import Counter, Lane, LaneState, Sample
 from apps.capture.paces import Polling, Rate, Timer
 from apps.core.ids import digest_of

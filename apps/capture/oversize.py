@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import F
 
-from apps.brokers.holding import hold
 from apps.brokers.models import Topic
+from apps.brokers.row_locks import hold
 from apps.capture.models import OversizeMessage
 from apps.capture.occurrence import stored_message_id
 from apps.core import ids

@@ -15,9 +15,9 @@ from django.conf import settings
 from django.db import OperationalError, connection, transaction
 from psycopg.errors import DeadlockDetected
 
-from apps.brokers import services as brokers
-from apps.brokers.holding import hold
 from apps.brokers.models import Topic
+from apps.brokers.row_locks import hold
+from apps.brokers.services import topics as brokers
 from apps.capture import oversize
 from apps.capture.merge import merge
 from apps.capture.occurrence import Occurrence, believed, from_report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
-from apps.core.hurry import TooSlow
+from apps.core.timeouts import TooSlow
 from apps.dashboard.preferences import ONE_YEAR
 from apps.dashboard.selectors import onboarding
 from apps.dashboard.selectors.onboarding import FirstSteps

@@ -11,7 +11,7 @@ from django.db import models
 from django.db.models import Q
 
 from apps.core.errors import Invalid
-from apps.core.hurry import TooSlow, unless_slow
+from apps.core.timeouts import TooSlow, unless_slow
 
 PAGE_SIZE = 50
 MOST_COUNTED = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime
 from functools import partial
 
-from apps.core.after_commit import tell
+from apps.core.enqueue import enqueue_on_commit
 from apps.reports import tasks
 from apps.reports.models import Run
 from apps.reports.services import requests
@@ -22,5 +22,5 @@ def request(
         source=principal.source,
         now=now,
     )
-    tell(partial(tasks.make.delay, run.pk))
+    enqueue_on_commit(partial(tasks.make.delay, run.pk))
     return run

@@ -9,7 +9,7 @@ import uuid
 from datetime import datetime
 from functools import partial
 
-from apps.core.after_commit import tell
+from apps.core.enqueue import enqueue_on_commit
 from apps.team.rights import Principal
 from apps.triage import tasks
 from apps.triage.errors import Stale
@@ -56,16 +56,16 @@ def confirm(
         if refusal.fresh is not None:
             _enqueue_taking(refusal.fresh)
         raise
-    tell(partial(tasks.run_operation.delay, operation.pk))
+    enqueue_on_commit(partial(tasks.run_operation.delay, operation.pk))
     return operation
 
 
 def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation:
     operation = decision.undo(operation_id=operation_id, principal=principal, now=now)
-    tell(partial(tasks.run_operation.delay, operation.pk))
+    enqueue_on_commit(partial(tasks.run_operation.delay, operation.pk))
     return operation
 
 
 def _enqueue_taking(operation: Operation) -> None:
     if not operation.taken:
-        tell(partial(tasks.take_selection.delay, operation.pk))
+        enqueue_on_commit(partial(tasks.take_selection.delay, operation.pk))

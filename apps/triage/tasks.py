@@ -6,7 +6,7 @@ import logging
 
 from celery import shared_task
 
-from apps.brokers.services import RoutingPublisher
+from apps.brokers.services.topics import RoutingPublisher
 from apps.core import clock
 from apps.triage.services import running, selection, upkeep
 from apps.triage.services.running import Ended

@@ -30,7 +30,7 @@ from apps.brokers.ports import (
     Outcome,
     OutcomeKind,
 )
-from apps.brokers.services import Addressed, RoutingPublisher
+from apps.brokers.services.topics import Addressed, RoutingPublisher
 from apps.core import clock
 from apps.core.errors import Unavailable
 from tests.contracts.kinds import KINDS

@@ -9,7 +9,7 @@ import pytest
 from apps.brokers import adapters
 from apps.brokers.errors import QueueExpected
 from apps.brokers.models import Broker, Topic
-from apps.brokers.services import register_topic
+from apps.brokers.services.topics import register_topic
 from apps.capture import watching
 from apps.capture.models import Lane, Mode
 from apps.core import clock

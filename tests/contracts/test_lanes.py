@@ -14,7 +14,7 @@ from django.db import transaction
 
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Counting, Header, Headers, Ordering
-from apps.brokers.services import RoutingPublisher
+from apps.brokers.services.topics import RoutingPublisher
 from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.poison.models import Body, Failure, Poison

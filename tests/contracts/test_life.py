@@ -24,11 +24,11 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
-from apps.brokers import services as brokers
 from apps.brokers.adapters.sqs.messages import GROUP
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Headers, Ordering, Outbound, Outcome, OutcomeKind
-from apps.brokers.services import Addressed, RoutingPublisher
+from apps.brokers.services import topics as brokers
+from apps.brokers.services.topics import Addressed, RoutingPublisher
 from apps.capture import services as capture
 from apps.capture.drain import Drain
 from apps.capture.models import Lane, Mode

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from apps.brokers import adapters
-from apps.brokers import services as brokers
 from apps.brokers.adapters.redis_streams.reader import RedisDeadLetterReader
 from apps.brokers.adapters.redis_streams.settings import RedisStreams
 from apps.brokers.models import Broker
 from apps.brokers.ports import BATCH_BYTES, Header, Outbound, Outcome, OutcomeKind
+from apps.brokers.services import topics as brokers
 from apps.brokers.vocabularies import poisonweb as vocabulary
 from apps.core.errors import Invalid, Refused, Unavailable
 from tests.contracts.proxy import cutting

@@ -12,9 +12,10 @@ from django.db import connection
 from pytest_django import Settings
 
 from apps.audit.models import Entry
-from apps.brokers import allow_list, registering, secrets
+from apps.brokers import allow_list, secrets
 from apps.brokers.models import Broker
-from apps.brokers.services import settings_of
+from apps.brokers.services import registration
+from apps.brokers.services.topics import settings_of
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid
 from apps.team.rights import Principal
@@ -203,7 +204,7 @@ def test_a_key_of_some_topics_decides_on_no_entry(
 
 @pytest.fixture
 def rabbit(operator: Principal, now: datetime) -> Broker:
-    return registering.add(
+    return registration.add(
         name="ours",
         kind="rabbitmq",
         url="amqp://u:sesame@mq.example/",
@@ -216,7 +217,7 @@ def rabbit(operator: Principal, now: datetime) -> Broker:
 def test_an_option_that_names_another_host_asks_for_the_address_again(
     operator: Principal, now: datetime
 ) -> None:
-    sqs = registering.add(
+    sqs = registration.add(
         name="sqs",
         kind="sqs",
         url="sqs://key:sesame@eu-central-1",
@@ -227,15 +228,15 @@ def test_an_option_that_names_another_host_asks_for_the_address_again(
     moved = {"endpoint_url": "https://elsewhere.example"}
 
     with pytest.raises(Invalid, match="enter the address again") as wrong:
-        registering.alter(broker=sqs, options=moved, principal=operator, now=now)
-    again = registering.alter(
+        registration.alter(broker=sqs, options=moved, principal=operator, now=now)
+    again = registration.alter(
         broker=sqs,
         url="sqs://key:sesame@eu-central-1",
         options=moved,
         principal=operator,
         now=now,
     )
-    back = registering.alter(broker=again, options={}, principal=operator, now=now)
+    back = registration.alter(broker=again, options={}, principal=operator, now=now)
 
     assert wrong.value.field == "url"
     assert (again.options, back.options) == (moved, {})
@@ -245,7 +246,7 @@ def test_management_on_another_host_needs_the_word_of_the_setting(
     rabbit: Broker, operator: Principal, now: datetime, settings: Settings
 ) -> None:
     def alter() -> Broker:
-        return registering.alter(
+        return registration.alter(
             broker=rabbit,
             url="amqp://u:sesame@mq.example/",
             options=ELSEWHERE,
@@ -266,7 +267,7 @@ def test_an_option_beside_a_variable_needs_the_word_of_the_setting(
     monkeypatch.setenv("BROKER_MQ", "amqp://u:sesame@mq.example/")
 
     with pytest.raises(Invalid, match="another host than that of the address"):
-        registering.add(
+        registration.add(
             name="ours",
             kind="rabbitmq",
             url="env:BROKER_MQ",
@@ -284,7 +285,7 @@ def test_a_new_broker_reads_no_variable_without_the_prefix(
     operator: Principal, now: datetime, name: str
 ) -> None:
     with pytest.raises(Invalid, match="enter env:BROKER_ORDERS") as wrong:
-        registering.add(
+        registration.add(
             name="ours",
             kind="redis_streams",
             url=f"env:{name}",
@@ -310,8 +311,10 @@ def test_a_change_of_a_broker_of_before_adds_nothing_to_its_list(
     broker = broker_of_before("env:CORP_MQ")
 
     with pytest.raises(Invalid, match="another host than that of the address"):
-        registering.alter(broker=broker, options=ELSEWHERE, principal=operator, now=now)
-    renamed = registering.alter(
+        registration.alter(
+            broker=broker, options=ELSEWHERE, principal=operator, now=now
+        )
+    renamed = registration.alter(
         broker=Broker.objects.get(), name="renamed", principal=operator, now=now
     )
 

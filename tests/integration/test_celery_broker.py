@@ -9,9 +9,10 @@ from datetime import datetime
 import pytest
 from pytest_django import Settings
 
-from apps.brokers import celery_broker, registering, secrets
+from apps.brokers import celery_broker, secrets
 from apps.brokers.models import Broker
-from apps.brokers.services import settings_of
+from apps.brokers.services import registration
+from apps.brokers.services.topics import settings_of
 from apps.core.errors import Invalid
 from apps.team.rights import Principal
 
@@ -82,7 +83,7 @@ def test_a_broker_on_celerys_database_is_neither_added_nor_used(
     own = os.environ["CELERY_BROKER_URL"]
 
     with pytest.raises(Invalid, match="choose another database") as wrong:
-        registering.add(
+        registration.add(
             name="ours",
             kind="redis_streams",
             url=own,

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from django.test import override_settings
 
-from apps.brokers import adapters, hosts, services
-from apps.brokers.hosts import NotAllowed, Target
+from apps.brokers import adapters, address_policy
+from apps.brokers.address_policy import NotAllowed, Target
 from apps.brokers.models import Broker
+from apps.brokers.services import topics
 from apps.core.errors import Invalid, Unavailable
 
 pytestmark = pytest.mark.django_db
@@ -94,7 +95,7 @@ def broker(kind: str, port: int) -> Broker:
 
 @contextmanager
 def asked(one: Broker) -> Iterator[Callable[[], str]]:
-    admin = services.broker_admin_of(one)
+    admin = topics.broker_admin_of(one)
     try:
         yield admin.ping
     finally:
@@ -141,7 +142,7 @@ def test_a_name_that_leads_to_this_machine_is_refused_by_its_check(
     resolver[:] = [[LOOPBACK]]
 
     with pytest.raises(Invalid, match="leads to this machine itself"):
-        services.broker_admin_of(broker(kind, canary.port))
+        topics.broker_admin_of(broker(kind, canary.port))
 
     assert canary.visits == 0
 
@@ -167,7 +168,7 @@ def test_the_host_of_an_address_in_the_environment_is_not_checked(
     with override_settings(POISONWEB_LOOPBACK_BROKERS=False):
         trusted.dial(NAME, canary.port, seconds=5).close()
         with pytest.raises(NotAllowed):
-            hosts.usual_dial(NAME, canary.port, seconds=5)
+            address_policy.usual_dial(NAME, canary.port, seconds=5)
 
 
 @pytest.fixture
@@ -193,7 +194,7 @@ def test_rights_of_this_machine_go_to_no_endpoint_without_the_operators_word(
     one = Broker(name="orders", kind="sqs", url=url, options={"endpoint_url": endpoint})
 
     with pytest.raises(Invalid, match="endpoint_url names 127.0.0.1, which is another"):
-        services.broker_admin_of(one)
+        topics.broker_admin_of(one)
     refused = canary.visits
     named = override_settings(POISONWEB_BROKER_HOSTS=("sqs.*", LOOPBACK))
     with named, asked(one) as ping, pytest.raises(Unavailable):
@@ -222,7 +223,7 @@ def test_the_role_of_this_machine_is_asked_for_with_the_operators_word_alone(
 
     assert visits(AS_THIS_MACHINE) == 0
     assert visits("env:BROKER_ORDERS") > 0
-    assert visits(AS_THIS_MACHINE, hosts.METADATA) > 0
+    assert visits(AS_THIS_MACHINE, address_policy.METADATA) > 0
 
 
 def test_each_kind_of_broker_is_held_to_this() -> None:

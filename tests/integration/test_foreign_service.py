@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from apps.brokers import reaching
+from apps.brokers import connectivity
 from apps.brokers.models import Broker
 
 SECRET = b"INTERNAL-build-4711"
@@ -70,7 +70,7 @@ def _serve(listener: socket.socket, banner: bytes) -> None:
 @pytest.mark.parametrize("said", BANNERS)
 def test_what_a_foreign_service_says_is_not_quoted(kind: str, said: str) -> None:
     with service(BANNERS[said]) as port:
-        reached = reaching.reach(broker=broker(kind, port))
+        reached = connectivity.reach(broker=broker(kind, port))
 
     assert not reached.ok
     assert SECRET.decode() not in reached.told

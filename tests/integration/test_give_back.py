@@ -12,10 +12,10 @@ from django.core.management import CommandError, call_command
 from redis import Redis
 
 from apps.audit.models import Entry
-from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
-from apps.brokers.services import Addressed, RoutingPublisher
+from apps.brokers.services import topics as brokers
+from apps.brokers.services.topics import Addressed, RoutingPublisher
 from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.poison.models import Body, Failure, Poison, Redrive

@@ -24,7 +24,7 @@ from pytest_django import DjangoDbBlocker
 
 from apps.audit import verification
 from apps.audit.verification import Verdict
-from apps.brokers import services as brokers
+from apps.brokers.services import topics as brokers
 from apps.core import clock, lock
 from apps.core.actor import Actor
 from apps.reports import job

@@ -16,7 +16,7 @@ from apps.brokers.ports import (
     Outcome,
     OutcomeKind,
 )
-from apps.brokers.services import Addressed, RoutingPublisher
+from apps.brokers.services.topics import Addressed, RoutingPublisher
 from apps.capture.merge import OUTSTANDING
 from apps.core.errors import Invalid
 from apps.poison.models import Failure, Poison, Problem, Redrive

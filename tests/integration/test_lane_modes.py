@@ -16,10 +16,10 @@ from django.db import connection
 from pytest_django import Settings
 
 from apps.audit.models import Entry
-from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.brokers.polling import longest_interval
 from apps.brokers.ports import Delivered, Outbound, Outcome, OutcomeKind
+from apps.brokers.services import topics as brokers
 from apps.capture import drain, house, services, watching
 from apps.capture.drain import Drain
 from apps.capture.house import LOOK_EVERY, Watch

@@ -10,7 +10,7 @@ import pytest
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies, options_from, pasted, set_policies
-from apps.brokers.services import polling_interval_of
+from apps.brokers.services.topics import polling_interval_of
 from apps.core.errors import Absent, Forbidden, Invalid
 from apps.team.rights import Principal, Scope
 

@@ -13,11 +13,12 @@ from django.core.management import call_command
 from django.db import IntegrityError, connection
 
 from apps.audit.models import Entry
-from apps.brokers import queue_readers, registering
+from apps.brokers import queue_readers
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies, set_policies
 from apps.brokers.ports import FoundTopic
-from apps.brokers.services import register_topic
+from apps.brokers.services import registration
+from apps.brokers.services.topics import register_topic
 from apps.capture import watching
 from apps.capture.models import Lane, Mode
 from apps.core.errors import Forbidden, Invalid
@@ -135,7 +136,7 @@ def test_a_topic_found_with_a_queue_of_another_is_registered_without_one(
         for name in ("orders", "bills")
     ]
 
-    topics = registering.adopt_topics(
+    topics = registration.adopt_topics(
         broker=broker, found=found, principal=operator, now=now
     )
     observed = watching.observe_all(topics=topics, principal=operator, now=now)

@@ -19,11 +19,11 @@ import pytest
 from pytest_django import Settings
 
 from apps.audit import verification
-from apps.brokers import registering
-from apps.brokers import services as brokers
 from apps.brokers.errors import Removed
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Delivered, FoundTopic
+from apps.brokers.services import registration
+from apps.brokers.services import topics as brokers
 from apps.capture import house, removing, services, watching
 from apps.capture.drain import Drain
 from apps.capture.lanes import Worker
@@ -296,7 +296,7 @@ def test_observing_adopting_and_removing_never_wait_in_a_ring(
 
     def adopt(known: Broker) -> None:
         with suppress(Absent):
-            registering.adopt_topics(
+            registration.adopt_topics(
                 broker=known, found=[found], principal=ADA, now=now
             )
 

@@ -12,12 +12,12 @@ from django.db import connection
 from apps.audit import verification
 from apps.audit.models import Entry
 from apps.bookmarks.models import BookmarkPosition, Mark
-from apps.brokers import registering
-from apps.brokers import services as brokers
 from apps.brokers.errors import Removed
-from apps.brokers.holding import hold
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Delivered
+from apps.brokers.row_locks import hold
+from apps.brokers.services import registration
+from apps.brokers.services import topics as brokers
 from apps.capture import guards, house, removing, watching
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
 from apps.capture.removing import OnRecord, Otherwise
@@ -100,7 +100,7 @@ def test_a_broker_goes_with_its_topics_and_what_lanes_saw_of_them(
     assert verification.verify().ok
     assert len(broker.contents("orders-dead")) == 1
     with pytest.raises(Absent):
-        registering.one(broker_id=known.pk)
+        registration.one(broker_id=known.pk)
 
 
 def target_of_an_operation(now: datetime) -> None:
@@ -277,7 +277,7 @@ def test_a_broker_that_went_gets_no_topic(
             now=now,
         )
     with pytest.raises(Absent):
-        registering.alter(broker=known, name="b", principal=operator, now=now)
+        registration.alter(broker=known, name="b", principal=operator, now=now)
     with pytest.raises(Absent):
         removing.remove_broker(broker=known, principal=operator, now=now)
 

@@ -17,7 +17,7 @@ from redis import Redis
 from apps.audit import verification
 from apps.brokers.models import Topic
 from apps.brokers.ports import Outcome
-from apps.brokers.services import Addressed, RoutingPublisher
+from apps.brokers.services.topics import Addressed, RoutingPublisher
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.poison.models import Redrive

@@ -14,7 +14,7 @@ from redis import Redis
 
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Outcome, OutcomeKind
-from apps.brokers.services import Addressed, RoutingPublisher
+from apps.brokers.services.topics import Addressed, RoutingPublisher
 from apps.poison import services as poison_services
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal

@@ -28,9 +28,9 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 from pytest_django import DjangoDbBlocker
 
-from apps.brokers import registering
 from apps.brokers.models import Broker, Topic
-from apps.brokers.services import broker_admin_of, settings_of
+from apps.brokers.services import registration
+from apps.brokers.services.topics import broker_admin_of, settings_of
 from apps.capture.models import Lane
 from apps.core import clock
 from apps.core.actor import Actor
@@ -512,7 +512,7 @@ def test_a_new_broker_has_nothing_of_the_lists_of_others(
     why: str,
 ) -> None:
     with pytest.raises(Invalid, match=why):
-        registering.add(
+        registration.add(
             name="new", kind=kind, url=url, options=options, principal=ADMIN, now=now
         )
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from apps.brokers import services as brokers
+from apps.brokers.services import topics as brokers
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.reports.models import Day, ProblemDay, Rate, Run

@@ -10,9 +10,10 @@ from django.db.models import Count, QuerySet
 
 from apps.api.paging import Page, Place, Window
 from apps.api.parameters.brokers import BrokerChange, NewBroker
-from apps.brokers import adapters, reaching, registering
+from apps.brokers import adapters, connectivity
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Capabilities, FoundTopic
+from apps.brokers.services import registration
 from apps.core.errors import Absent, Unavailable
 from apps.team.rights import Principal
 
@@ -63,7 +64,7 @@ def _visible(principal: Principal) -> QuerySet[Broker]:
 
 
 def add(new: NewBroker, principal: Principal, *, now: datetime) -> BrokerSeen:
-    broker = registering.add(
+    broker = registration.add(
         name=new.name,
         kind=new.kind,
         url=new.url,
@@ -77,8 +78,8 @@ def add(new: NewBroker, principal: Principal, *, now: datetime) -> BrokerSeen:
 def alter(
     broker_id: int, change: BrokerChange, principal: Principal, *, now: datetime
 ) -> BrokerSeen:
-    broker = registering.alter(
-        broker=registering.one(broker_id=broker_id),
+    broker = registration.alter(
+        broker=registration.one(broker_id=broker_id),
         name=change.name,
         url=change.url,
         options=change.options,
@@ -94,7 +95,7 @@ def discovered(broker_id: int, principal: Principal) -> list[Found]:
     known = dict(broker.topics.values_list("native_name", "name"))
     return [
         Found(found=found, name=known.get(found.name))
-        for found in reaching.discover(broker=broker)
+        for found in connectivity.discover(broker=broker)
         if principal.sees(found.name)
     ]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from apps.api.paging import Page, Place, Window
-from apps.api.patience import patience
 from apps.api.selectors import operations
 from apps.audit.models import Entry
 from apps.core.text import readable
+from apps.core.timeouts import search_timeout
 from apps.poison import reading
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query
@@ -44,7 +44,7 @@ def matching(query: Query, window: Window, principal: Principal) -> Page[Poison]
     rows = rows.select_related("topic", "moved_to").defer("bookmark")
     if window.after and window.after.at:
         rows = rows.older_than(failed_at=window.after.at, pk=window.after.pk)
-    with patience():
+    with search_timeout():
         return window.cut(rows, lambda row: Place(at=row.last_failed_at, pk=row.pk))
 
 

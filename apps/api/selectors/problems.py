@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from apps.api.paging import Page, Place, Window
-from apps.api.patience import patience
+from apps.core.timeouts import search_timeout
 from apps.poison import problems
 from apps.poison.models import Poison, Problem
 from apps.poison.query import Query
@@ -25,7 +25,7 @@ def matching(query: Query, window: Window, principal: Principal) -> ProblemsSeen
     rows = rows.recent_first().select_related("topic")
     if window.after and window.after.at:
         rows = rows.older_than(seen_at=window.after.at, pk=window.after.pk)
-    with patience():
+    with search_timeout():
         page = window.cut(rows, lambda row: Place(at=row.last_seen, pk=row.pk))
         ids = [row.pk for row in page.rows]
         counts = Poison.objects.counted_by_problem(ids)

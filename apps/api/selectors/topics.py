@@ -11,7 +11,7 @@ from apps.api.paging import Page, Place, Window
 from apps.api.parameters.topics import TopicChange, TopicsWanted
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies, set_policies
-from apps.brokers.services import register_topic
+from apps.brokers.services.topics import register_topic
 from apps.capture import watching
 from apps.capture.models import HeldDeadLetter, Lane, OversizeMessage
 from apps.core.errors import Absent, Forbidden, Invalid, Refused

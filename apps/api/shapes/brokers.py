@@ -5,8 +5,8 @@ from __future__ import annotations
 from apps.api.selectors.brokers import BrokerSeen, Found
 from apps.api.shapes.base import Shape
 from apps.brokers import secrets
+from apps.brokers.connectivity import Reached
 from apps.brokers.ports import Capabilities
-from apps.brokers.reaching import Reached
 from apps.core.text import readable, storable
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from apps.api.shapes.base import Shape, name_of
 from apps.api.shapes.poisons import poison
-from apps.core.hurry import TooSlow
+from apps.core.timeouts import TooSlow
 from apps.triage.models import Operation
 from apps.triage.services.selection import Seen
 

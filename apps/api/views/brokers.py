@@ -22,7 +22,7 @@ from apps.api.schemas import brokers as schemas
 from apps.api.selectors import brokers
 from apps.api.shapes import brokers as shapes
 from apps.api.views.base import PostedBySessions, View, listed
-from apps.brokers import reaching
+from apps.brokers import connectivity
 from apps.capture import removing
 from apps.core import clock
 from apps.team.rights import Scope
@@ -129,7 +129,7 @@ class Test(View):
     def post(self, _: Request, broker_id: int) -> Response:
         """It takes 10 s at most, changes nothing, and is a 200 either way."""
         broker = brokers.visible(broker_id, self.principal)
-        return Response(shapes.reached(reaching.reach(broker=broker)))
+        return Response(shapes.reached(connectivity.reach(broker=broker)))
 
 
 # What discovering can be refused for.

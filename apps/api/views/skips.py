@@ -33,7 +33,7 @@ from apps.api.selectors import skips
 from apps.api.shapes import skips as shapes
 from apps.api.stream import hub
 from apps.api.views.base import View
-from apps.brokers import services as brokers
+from apps.brokers.services import topics as brokers
 from apps.core import clock
 from apps.core.errors import Unavailable
 from apps.poison import skip_list

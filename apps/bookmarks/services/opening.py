@@ -13,9 +13,9 @@ from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.querysets import PositionQuerySet
 from apps.bookmarks.states import Source
 from apps.bookmarks.wire import Holder
-from apps.brokers import services as brokers
 from apps.brokers import topic_ids
 from apps.brokers.models import Topic
+from apps.brokers.services import topics as brokers
 from apps.core import notices
 from apps.core.errors import Forbidden
 from apps.team.rights import Principal

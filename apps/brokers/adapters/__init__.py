@@ -13,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 
 from apps.brokers.adapters.adapter import Adapter
-from apps.brokers.hosts import has_user
+from apps.brokers.address_policy import has_user
 from apps.core.errors import Invalid, Unavailable
 
 Pasted = Callable[[str], dict[str, object]]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from apps.brokers.hosts import Target
+from apps.brokers.address_policy import Target
 from apps.brokers.ports import (
     BrokerAdmin,
     Capabilities,

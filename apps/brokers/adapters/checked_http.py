@@ -13,7 +13,7 @@ from urllib3.exceptions import (
     NewConnectionError,
 )
 
-from apps.brokers.hosts import Dial
+from apps.brokers.address_policy import Dial
 
 
 def pools(dial: Dial) -> dict[str, type[HTTPConnectionPool]]:

@@ -10,11 +10,12 @@ from typing import Self
 
 from django.http import QueryDict
 
-from apps.brokers import adapters, policies, registering, secrets
+from apps.brokers import adapters, policies, secrets
 from apps.brokers.allow_list import Choice
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies
-from apps.brokers.services import convention_of_topic
+from apps.brokers.services import registration
+from apps.brokers.services.topics import convention_of_topic
 from apps.capture import watching
 from apps.capture.models import Mode
 from apps.core.errors import Invalid, PoisonwebError
@@ -53,7 +54,7 @@ class BrokerForm:
         return "" if is_secret else self.url
 
     def add(self, principal: Principal, *, now: datetime) -> Broker:
-        return registering.add(
+        return registration.add(
             name=self.name.strip(),
             kind=self.kind,
             url=self.url.strip(),
@@ -63,7 +64,7 @@ class BrokerForm:
         )
 
     def alter(self, broker: Broker, principal: Principal, *, now: datetime) -> Broker:
-        return registering.alter(
+        return registration.alter(
             broker=broker,
             name=self.name.strip(),
             url=self.url.strip() or None,

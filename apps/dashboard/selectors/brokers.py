@@ -10,12 +10,13 @@ from datetime import datetime
 from django.db.models import Prefetch
 from django.template.defaultfilters import filesizeformat
 
-from apps.brokers import adapters, reaching, registering, secrets
+from apps.brokers import adapters, connectivity, secrets
 from apps.brokers.adapters import Kind
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Capabilities, Counting, FoundTopic, Headers, Ordering
 from apps.brokers.querysets import TopicQuerySet
-from apps.brokers.services import Convention, convention_of
+from apps.brokers.services import registration
+from apps.brokers.services.topics import Convention, convention_of
 from apps.capture.models import LaneState
 from apps.core.errors import Unavailable
 from apps.core.ids import digest_of, raw
@@ -147,7 +148,7 @@ def find(principal: Principal, *, now: datetime) -> list[BrokerRow]:
 
 
 def one(broker_id: int, principal: Principal, *, now: datetime) -> BrokerDetail:
-    broker = registering.one(broker_id=broker_id)
+    broker = registration.one(broker_id=broker_id)
     topics = _visible(principal).filter(broker=broker)
     row = BrokerRow(broker=broker, topics=[_carried(t, now=now) for t in topics])
     try:
@@ -172,7 +173,7 @@ def discovered(
     broker: Broker, name: str, principal: Principal, *, now: datetime
 ) -> Discovered:
     """Ask a broker what it has; raises Unavailable or Refused in its own words."""
-    seen = [t for t in reaching.discover(broker=broker) if principal.sees(t.name)]
+    seen = [t for t in connectivity.discover(broker=broker) if principal.sees(t.name)]
     carried = {
         topic.native_name: _carried(topic, now=now)
         for topic in _visible(principal).filter(broker=broker)
@@ -193,8 +194,8 @@ def chosen(
 ) -> list[FoundTopic]:
     """Find again what was chosen: all with a dead-letter queue, or those marked."""
     wanted = frozenset(marks)
-    seen = [t for t in reaching.discover(broker=broker) if principal.sees(t.name)]
-    keepable = [each for each in seen if registering.is_keepable(each)]
+    seen = [t for t in connectivity.discover(broker=broker) if principal.sees(t.name)]
+    keepable = [each for each in seen if registration.is_keepable(each)]
     if everything:
         return [each for each in keepable if each.dead_letter_queue]
     return [each for each in keepable if mark_of(each) in wanted]
@@ -313,7 +314,7 @@ def _found_row(
         found=found,
         carried=carried,
         convention=convention_of(kind=broker.kind, topic=found.name),
-        is_keepable=registering.is_keepable(found),
+        is_keepable=registration.is_keepable(found),
     )
 
 

@@ -11,8 +11,8 @@ from datetime import datetime
 from functools import partial
 
 from apps.brokers.ports import Header
-from apps.core.hurry import TooSlow, unless_slow
 from apps.core.text import readable
+from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.selectors.messages import MASKED, is_secret
 from apps.poison import headers as names
 from apps.poison import reading

@@ -11,8 +11,8 @@ from typing import Self
 from django.db.models import Q
 
 from apps.audit.models import Entry
-from apps.core.hurry import TooSlow
 from apps.core.text import readable
+from apps.core.timeouts import TooSlow
 from apps.dashboard.list_params import Asked
 from apps.dashboard.paging import Count, Cursor, Page, counted, page
 from apps.dashboard.presentation.body import BodyView, view

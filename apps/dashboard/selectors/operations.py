@@ -11,11 +11,11 @@ from functools import partial
 from django.db.models import Case, Count, Q, Value, When
 from django.db.models.functions import Coalesce
 
-from apps.brokers import services as brokers
 from apps.brokers.models import Topic
 from apps.brokers.ports import Ordering
+from apps.brokers.services import topics as brokers
 from apps.core.errors import Absent, Unavailable
-from apps.core.hurry import TooSlow, unless_slow
+from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.paging import Cursor, Page, page
 from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.skips import Swallowed

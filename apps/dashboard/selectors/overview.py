@@ -11,7 +11,7 @@ from django.db.models import Count as CountOf
 
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
-from apps.core.hurry import TooSlow, unless_slow
+from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.paging import Count, counted
 from apps.dashboard.selectors import guards, health, operations, problems, topics
 from apps.dashboard.selectors.guards import Idle

@@ -17,10 +17,10 @@ from apps.bookmarks.services import reading
 from apps.bookmarks.services.reading import Line as TopicLine
 from apps.bookmarks.states import Source
 from apps.bookmarks.wire import MOST_RUNS
-from apps.brokers import services as brokers
+from apps.brokers.services import topics as brokers
 from apps.capture.models import LANE_LIVES, Lane, LaneState
 from apps.core.errors import Absent, Refused, Unavailable
-from apps.core.hurry import TooSlow, unless_slow
+from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.presentation import position_line
 from apps.dashboard.presentation.position_line import Line
 from apps.team.rights import Principal, Scope

@@ -10,7 +10,7 @@ from functools import partial
 from django.db import connection
 
 from apps.core.errors import Absent
-from apps.core.hurry import TOO_SLOW, TooSlow, unless_slow
+from apps.core.timeouts import TOO_SLOW, TooSlow, unless_slow
 from apps.dashboard.list_params import Asked, Origin, ProblemAsked
 from apps.dashboard.paging import MOST_COUNTED, Count, Page, counted, page
 from apps.dashboard.selectors import differences, messages, ranking

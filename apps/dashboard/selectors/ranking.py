@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from apps.brokers.models import Topic
-from apps.core.hurry import TooSlow, unless_slow
+from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.paging import MOST_COUNTED
 from apps.dashboard.selectors.neighbours import Neighbours
 from apps.poison import backlogs

@@ -23,10 +23,10 @@ from django.db.models.functions import Coalesce
 from apps.audit.models import Entry
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
-from apps.core.hurry import TooSlow
 from apps.core.ids import unraw
 from apps.core.patterns import like
 from apps.core.text import storable
+from apps.core.timeouts import TooSlow
 from apps.dashboard.paging import Count, Cursor, Page, counted, page
 from apps.poison import matching, skip_list
 from apps.poison.matching import Matcher

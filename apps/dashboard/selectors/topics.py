@@ -16,7 +16,7 @@ from apps.brokers import policies
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.brokers.queue_readers import reader_of_queue
-from apps.brokers.services import Convention, convention_of_topic
+from apps.brokers.services.topics import Convention, convention_of_topic
 from apps.capture.models import (
     LANE_LIVES,
     HeldDeadLetter,
@@ -26,8 +26,8 @@ from apps.capture.models import (
     Sample,
 )
 from apps.core.errors import Absent
-from apps.core.hurry import TooSlow, unless_slow
 from apps.core.patterns import like
+from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, counted
 from apps.dashboard.selectors import guards, positions, skips
 from apps.dashboard.selectors.guards import GuardList, Idle

@@ -18,7 +18,7 @@ from django.utils.text import slugify
 from apps.brokers import adapters
 from apps.brokers.models import Broker
 from apps.core import clock
-from apps.core.hurry import TooSlow
+from apps.core.timeouts import TooSlow
 from apps.dashboard.paging import Count
 from apps.dashboard.presentation import formatting
 from apps.dashboard.presentation.definitions import DEFINITIONS

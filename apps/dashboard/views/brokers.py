@@ -7,9 +7,10 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_safe
 
-from apps.brokers import adapters, allow_list, reaching, registering
+from apps.brokers import adapters, allow_list, connectivity
+from apps.brokers.connectivity import Reached
 from apps.brokers.models import Broker
-from apps.brokers.reaching import Reached
+from apps.brokers.services import registration
 from apps.capture import watching
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
@@ -82,7 +83,7 @@ def new(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def edit(request: SignedIn, broker_id: int) -> HttpResponse:
-    broker = registering.one(broker_id=broker_id)
+    broker = registration.one(broker_id=broker_id)
     if request.method != "POST":
         return _form(request, BrokerForm.of(broker), broker)
     form = BrokerForm.read(request.POST)
@@ -99,7 +100,7 @@ def test(request: SignedIn, broker_id: int) -> HttpResponse:
     """Reach it now, while somebody waits: nothing of it is kept."""
     if request.method != "POST":
         return redirect("broker", broker_id)  # somebody reloads the page of an answer
-    reached = reaching.reach(broker=registering.one(broker_id=broker_id))
+    reached = connectivity.reach(broker=registration.one(broker_id=broker_id))
     return _detail(request, broker_id, reached=reached)
 
 
@@ -107,7 +108,7 @@ def test(request: SignedIn, broker_id: int) -> HttpResponse:
 @needs(Scope.BROKERS_READ)
 def discover(request: SignedIn, broker_id: int) -> HttpResponse:
     """Ask the broker what it has, once somebody presses the button."""
-    broker = registering.one(broker_id=broker_id)
+    broker = registration.one(broker_id=broker_id)
     if request.method != "POST":
         return render(request, "brokers/ask.html", {"broker": broker})
     return _discover(request, broker)
@@ -119,7 +120,7 @@ def observe(request: SignedIn, broker_id: int) -> HttpResponse:
     """Observe what is chosen of what the broker has."""
     if request.method != "POST":
         return redirect("broker-discover", broker_id)  # the page of a refusal, reloaded
-    broker = registering.one(broker_id=broker_id)
+    broker = registration.one(broker_id=broker_id)
     try:
         number = _observe(request, broker)
     except (Invalid, Refused, Unavailable) as wrong:
@@ -142,7 +143,7 @@ def _observe(request: SignedIn, broker: Broker) -> int:
     )
     if not found:
         raise Invalid("topics", "choose at least one of them.")
-    topics = registering.adopt_topics(
+    topics = registration.adopt_topics(
         broker=broker, found=found, principal=principal, now=now
     )
     return watching.observe_all(topics=topics, principal=principal, now=now)

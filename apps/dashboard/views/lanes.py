@@ -8,7 +8,7 @@ from django.views.decorators.http import require_http_methods
 
 from apps.brokers.models import Topic
 from apps.brokers.policies import Policies, limits_of, takes_host_json
-from apps.brokers.services import convention_of_topic
+from apps.brokers.services.topics import convention_of_topic
 from apps.capture import samples as letters
 from apps.capture import watching
 from apps.capture.models import Mode

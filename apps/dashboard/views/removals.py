@@ -7,8 +7,8 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
-from apps.brokers import registering
 from apps.brokers.models import Broker, Topic
+from apps.brokers.services import registration
 from apps.capture import removing
 from apps.core import clock
 from apps.core.errors import Invalid, Refused
@@ -26,7 +26,7 @@ from apps.team.rights import Scope
 @needs(Scope.BROKERS_WRITE)
 def broker(request: SignedIn, broker_id: int) -> HttpResponse:
     """Remove it with its topics; or, where it has to stay, those that can go."""
-    broker = registering.one(broker_id=broker_id)
+    broker = registration.one(broker_id=broker_id)
     if request.method != "POST":
         return _broker(request, broker)
     try:

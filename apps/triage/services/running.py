@@ -36,8 +36,8 @@ from django.db.models import F
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import ports
-from apps.brokers import services as brokers
-from apps.brokers.services import RoutingPublisher
+from apps.brokers.services import topics as brokers
+from apps.brokers.services.topics import RoutingPublisher
 from apps.core import lock
 from apps.core.actor import Actor
 from apps.core.arrays import array
@@ -49,9 +49,9 @@ from apps.poison import services as poison
 from apps.poison.states import IN_FLIGHT, Outcome
 from apps.triage.errors import LockLost
 from apps.triage.models import Item, Operation
-from apps.triage.services import parcels
+from apps.triage.services import outbound
 from apps.triage.services.decision import described, only_message
-from apps.triage.services.parcels import Parcel, Window, answered, is_unsent
+from apps.triage.services.outbound import Parcel, Window, answered, is_unsent
 from apps.triage.states import SENDS, ItemState, State, Verb
 
 log = logging.getLogger(__name__)
@@ -253,7 +253,7 @@ class _Slice:
             # Nothing is left in flight by others while this run holds the lock.
             self.inherits = bool(redrives)
             redrives = redrives or self._claim()
-        return parcels.read(redrives) if redrives else Window()
+        return outbound.read(redrives) if redrives else Window()
 
     def _left_in_flight(self) -> list[uuid.UUID]:
         left = (

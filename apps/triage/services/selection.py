@@ -14,14 +14,14 @@ from typing import Any, Self
 from django.db import connection, transaction
 from django.db.models import Count
 
-from apps.brokers import services as brokers
 from apps.brokers import topic_ids
 from apps.brokers.models import Topic
 from apps.brokers.ports import Ordering
+from apps.brokers.services import topics as brokers
 from apps.core.errors import Invalid, Refused
-from apps.core.hurry import TooSlow, unless_slow
 from apps.core.sql import statement_of
 from apps.core.text import storable
+from apps.core.timeouts import TooSlow, unless_slow
 from apps.poison.models import Poison
 from apps.poison.origins import Elsewhere
 from apps.poison.query import Query
@@ -30,7 +30,7 @@ from apps.poison.states import SILENT_AFTER_SECONDS
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.querysets import ItemQuerySet
-from apps.triage.services import reserved, strays
+from apps.triage.services import misrouted, reserved_headers
 from apps.triage.states import SENDS, ItemState, Verb
 
 PREVIEW_LIVES = timedelta(minutes=15)
@@ -168,8 +168,8 @@ def see(*, operation: Operation) -> Seen:
             for item in waiting.select_related("poison__topic").order_by("id")[:3]
         ),
         newer=_newer(operation),
-        left_out=unless_slow(partial(reserved.left_out, operation)),
-        elsewhere=strays.elsewhere(operation),
+        left_out=unless_slow(partial(reserved_headers.left_out, operation)),
+        elsewhere=misrouted.elsewhere(operation),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.brokers.models import Topic
-from apps.brokers.services import RoutingPublisher
+from apps.brokers.services.topics import RoutingPublisher
 from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.core.actor import Actor

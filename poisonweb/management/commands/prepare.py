@@ -21,7 +21,7 @@ from django.db.migrations.loader import MigrationLoader
 from psycopg.errors import InsufficientPrivilege
 
 from apps.brokers import allow_list
-from apps.brokers import services as brokers
+from apps.brokers.services import topics as brokers
 from apps.capture import partitions, watching
 from apps.capture.models import Lane, Mode
 from apps.core import clock, lock

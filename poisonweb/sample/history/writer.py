@@ -13,9 +13,9 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from apps.brokers import services as brokers
 from apps.brokers.ports import Outcome, OutcomeKind
-from apps.brokers.services import Addressed, RoutingPublisher
+from apps.brokers.services import topics as brokers
+from apps.brokers.services.topics import Addressed, RoutingPublisher
 from apps.capture import services as capture
 from apps.capture.occurrence import Occurrence, from_report
 from apps.capture.services import Status

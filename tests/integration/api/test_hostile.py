@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from apps.api import patience
-from apps.core import clock
+from apps.core import clock, timeouts
 from apps.core.errors import Invalid
 from apps.team.rights import Role
 from tests.integration.api.caller import Caller, person, program
@@ -188,7 +187,7 @@ def test_a_search_that_takes_too_long_is_ended_and_says_what_to_do(
     caller: Caller, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poisons(clock.now(), 1)
-    monkeypatch.setattr(patience, "PATIENCE_MS", 50)
+    monkeypatch.setattr(timeouts, "SEARCH_MS", 50)
 
     def slow(execute, sql, params, many, context):  # type: ignore[no-untyped-def] # as Django calls it
         crawls = 'FROM "poison_p' in sql
@@ -208,7 +207,7 @@ def test_a_search_that_takes_too_long_is_ended_and_says_what_to_do(
 
 @pytest.mark.django_db(transaction=True)
 def test_patience_ends_with_what_it_was_for() -> None:
-    with patience.patience():
+    with timeouts.search_timeout():
         pass
 
     with connection.cursor() as cursor:
@@ -217,5 +216,5 @@ def test_patience_ends_with_what_it_was_for() -> None:
 
 
 def test_patience_takes_no_other_trouble_for_its_own() -> None:
-    with pytest.raises(Invalid), patience.patience():
+    with pytest.raises(Invalid), timeouts.search_timeout():
         raise Invalid("x", "y")

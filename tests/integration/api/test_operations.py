@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from apps.brokers.models import Broker, Topic
-from apps.brokers.services import RoutingPublisher
+from apps.brokers.services.topics import RoutingPublisher
 from apps.core import clock
 from apps.poison.models import Poison
 from apps.team.rights import Role, Scope

@@ -14,7 +14,7 @@ from django.test import Client
 
 from apps.audit.models import Entry
 from apps.brokers.models import Broker, Topic
-from apps.brokers.services import RoutingPublisher
+from apps.brokers.services.topics import RoutingPublisher
 from apps.core import clock
 from apps.poison.models import Poison
 from apps.poison.states import State

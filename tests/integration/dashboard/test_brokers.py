@@ -14,12 +14,13 @@ import redis
 from django.test import Client
 
 from apps.audit.models import Entry
-from apps.brokers import registering, secrets
+from apps.brokers import secrets
 from apps.brokers.adapters import KINDS, Kind, adapter
 from apps.brokers.adapters.redis_streams.admin import RedisBrokerAdmin
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
-from apps.brokers.services import settings_of
+from apps.brokers.services import registration
+from apps.brokers.services.topics import settings_of
 from apps.capture.models import Lane, LaneState
 from apps.core.errors import Refused
 from apps.dashboard.selectors import brokers
@@ -43,7 +44,7 @@ def viewer(sign_in: SignIn) -> Client:
 
 @pytest.fixture
 def ours(redis_url: str, operator: Principal, now: datetime) -> Broker:
-    return registering.add(
+    return registration.add(
         name="ours",
         kind="redis_streams",
         url=redis_url,

@@ -12,7 +12,7 @@ from django.test import Client
 from apps.brokers.models import Broker, Topic
 from apps.capture.models import Lane
 from apps.core.actor import Actor
-from apps.core.hurry import TooSlow
+from apps.core.timeouts import TooSlow
 from apps.dashboard.selectors import onboarding
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal, Role, Scope

@@ -28,7 +28,7 @@ from redis import Redis
 
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.brokers.models import Broker, Topic
-from apps.core.hurry import unless_slow
+from apps.core.timeouts import unless_slow
 from apps.dashboard.templatetags import pw
 from apps.poison.models import Poison, Problem, Skip
 from apps.team.models import ApiKey, User

@@ -15,7 +15,7 @@ from apps.brokers.ports import ConsumerPosition
 from apps.capture.models import Counter, HeldDeadLetter, Lane
 from apps.core.actor import Actor
 from apps.core.errors import Absent
-from apps.core.hurry import TooSlow
+from apps.core.timeouts import TooSlow
 from apps.dashboard.paging import PAGE_SIZE, Count
 from apps.dashboard.selectors import topics
 from apps.dashboard.selectors.topics import Backlog, TopicsWanted, Traffic

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.template import Context, Template
 
-from apps.core.hurry import TOO_SLOW, TooSlow
+from apps.core.timeouts import TOO_SLOW, TooSlow
 from apps.dashboard.paging import Count
 from apps.dashboard.templatetags import pw
 

@@ -31,7 +31,7 @@ from urllib3.exceptions import (
 
 from apps.brokers.adapters import checked_http
 from apps.brokers.adapters.azure_queue.account import Account
-from apps.brokers.hosts import Dial, usual_dial
+from apps.brokers.address_policy import Dial, usual_dial
 from apps.core.errors import Refused, Unavailable
 
 VERSION = "2021-12-02"

@@ -8,8 +8,8 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
+from apps.brokers.address_policy import Dial, usual_dial
 from apps.brokers.errors import QueueMissing
-from apps.brokers.hosts import Dial, usual_dial
 from apps.core.errors import Invalid
 
 SUFFIX = "-dead"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.hosts import Dial, usual_dial
+from apps.brokers.address_policy import Dial, usual_dial
 from apps.core.errors import Invalid
 
 SUFFIX = "-poison"

@@ -19,7 +19,7 @@ from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.retry import Retry
 
-from apps.brokers.hosts import Dial, usual_dial
+from apps.brokers.address_policy import Dial, usual_dial
 from apps.core.errors import Invalid, Refused, Unavailable
 
 Argument = bytes | str | int

@@ -29,8 +29,8 @@ from botocore.loaders import create_loader
 from botocore.session import Session as BotocoreSession
 
 from apps.brokers.adapters import checked_http
+from apps.brokers.address_policy import Dial, usual_dial
 from apps.brokers.errors import QueueMissing
-from apps.brokers.hosts import Dial, usual_dial
 from apps.core.errors import Invalid, Refused, Unavailable
 
 CONNECT_SECONDS = 5.0

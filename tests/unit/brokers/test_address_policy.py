@@ -7,8 +7,8 @@ from ipaddress import ip_address
 import pytest
 from django.test import override_settings
 
-from apps.brokers import hosts
-from apps.brokers.hosts import Place, Target
+from apps.brokers import address_policy
+from apps.brokers.address_policy import Place, Target
 from apps.core.errors import Invalid
 
 PROXY = "UseDevelopmentStorage=true;DevelopmentStorageProxyUri=http://proxy:99"
@@ -55,7 +55,7 @@ def refused(url: str, **options: object) -> bool:
 def test_every_place_is_found_that_an_address_leads_to(
     url: str, found: list[Place]
 ) -> None:
-    assert hosts.places(url) == found
+    assert address_policy.places(url) == found
 
 
 def test_an_option_that_is_an_address_leads_somewhere_too() -> None:
@@ -218,8 +218,8 @@ def test_a_name_is_judged_by_what_it_leads_to() -> None:
     Target.read("redis://localhost", {}).check(resolve=True)
     Target.read("redis://nowhere.invalid", {}).check(resolve=True)
 
-    assert not hosts.is_forbidden(ip_address("127.0.0.1"))
-    assert hosts.is_forbidden(ip_address("fe80::1"))
+    assert not address_policy.is_forbidden(ip_address("127.0.0.1"))
+    assert address_policy.is_forbidden(ip_address("fe80::1"))
 
 
 def said_of_options(url: str, **changes: object) -> str:

@@ -14,13 +14,13 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.brokers import adapters, allow_list, celery_broker, secrets
 from apps.brokers.adapters.adapter import BrokerSettings
+from apps.brokers.address_policy import places_of_options
 from apps.brokers.allow_list import require_all_topics
-from apps.brokers.holding import hold_broker
-from apps.brokers.hosts import places_of_options
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
 from apps.brokers.queue_readers import reader_of_queue
-from apps.brokers.services import convention_of, register_topic, target_of
+from apps.brokers.row_locks import hold_broker
+from apps.brokers.services.topics import convention_of, register_topic, target_of
 from apps.core.errors import Absent, Forbidden, Invalid, Refused, Unavailable
 from apps.core.text import is_name, storable
 from apps.team.rights import Principal, Scope

@@ -13,7 +13,7 @@ from apps.brokers import ports
 from apps.brokers import vocabularies as vocabulary
 from apps.brokers.models import Topic
 from apps.brokers.ports import Header
-from apps.brokers.services import Addressed
+from apps.brokers.services.topics import Addressed
 from apps.core.arrays import array
 from apps.core.text import storable
 from apps.poison import tokens

@@ -14,9 +14,10 @@ import pytest
 import redis
 
 from apps.audit.models import Entry
-from apps.brokers import reaching, registering, secrets, services
+from apps.brokers import connectivity, secrets
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import FoundTopic
+from apps.brokers.services import registration, topics
 from apps.core.errors import Forbidden, Invalid, Refused
 from apps.team.rights import Principal, Scope
 
@@ -30,7 +31,7 @@ def kept(redis_url: str, operator: Principal, now: datetime) -> Broker:
 
 def add(url: str, principal: Principal, now: datetime, **changes: str) -> Broker:
     told = {"name": "ours", "kind": "redis_streams", "url": url, **changes}
-    return registering.add(**told, options={}, principal=principal, now=now)
+    return registration.add(**told, options={}, principal=principal, now=now)
 
 
 def found(name: str, queue: str = "") -> FoundTopic:
@@ -40,7 +41,7 @@ def found(name: str, queue: str = "") -> FoundTopic:
 def adopt(
     broker: Broker, principal: Principal, now: datetime, *names: str
 ) -> list[str]:
-    topics = registering.adopt_topics(
+    topics = registration.adopt_topics(
         broker=broker,
         found=[found(name, f"{name}-poison") for name in names],
         principal=principal,
@@ -54,7 +55,7 @@ def test_an_address_is_sealed_and_never_told(kept: Broker, redis_url: str) -> No
 
     assert redis_url not in kept.url
     assert secrets.revealed(kept.url) == redis_url
-    assert services.settings_of(kept).url == redis_url
+    assert topics.settings_of(kept).url == redis_url
     assert str(urlsplit(redis_url).password) not in entry.record
 
 
@@ -111,16 +112,16 @@ def test_a_name_is_taken_once(kept: Broker, operator: Principal, now: datetime) 
     with pytest.raises(Invalid, match="already"):
         add("redis://localhost", operator, now)
     with pytest.raises(Invalid, match="already"):
-        registering.alter(broker=other, name="ours", principal=operator, now=now)
+        registration.alter(broker=other, name="ours", principal=operator, now=now)
 
 
 def test_only_what_is_given_is_changed(
     kept: Broker, operator: Principal, now: datetime
 ) -> None:
-    renamed = registering.alter(broker=kept, name="b", principal=operator, now=now)
+    renamed = registration.alter(broker=kept, name="b", principal=operator, now=now)
     options = {"body_field": "payload"}
-    registering.alter(broker=renamed, options=options, principal=operator, now=now)
-    same = registering.alter(broker=renamed, name="b", principal=operator, now=now)
+    registration.alter(broker=renamed, options=options, principal=operator, now=now)
+    same = registration.alter(broker=renamed, name="b", principal=operator, now=now)
 
     broker = Broker.objects.get()
     told = Entry.objects.filter(action="broker.altered").order_by("seq")
@@ -136,7 +137,7 @@ def test_a_change_that_cannot_work_changes_nothing(
     kept: Broker, operator: Principal, now: datetime, change: dict[str, object]
 ) -> None:
     with pytest.raises(Invalid):
-        registering.alter(broker=kept, principal=operator, now=now, **change)  # type: ignore[arg-type] # of several kinds
+        registration.alter(broker=kept, principal=operator, now=now, **change)  # type: ignore[arg-type] # of several kinds
 
     assert Broker.objects.get().url == kept.url
     assert not Entry.objects.filter(action="broker.altered").exists()
@@ -157,7 +158,7 @@ def test_who_may_not_write_brokers_changes_none(
     with pytest.raises(Forbidden):
         add("redis://localhost", limited, now, name="other")
     with pytest.raises(Forbidden):
-        registering.alter(broker=kept, name="other", principal=limited, now=now)
+        registration.alter(broker=kept, name="other", principal=limited, now=now)
     with pytest.raises(Forbidden):
         adopt(kept, limited, now, "invoices")
 
@@ -166,7 +167,7 @@ def test_who_may_not_write_brokers_changes_none(
 
 
 def test_a_broker_answers_what_it_is(kept: Broker) -> None:
-    reached = reaching.reach(broker=kept)
+    reached = connectivity.reach(broker=kept)
 
     assert reached.ok
     assert reached.told.startswith("Redis ")
@@ -179,7 +180,7 @@ def test_a_wrong_password_is_told_without_it(
     wrong = f"redis://:not%21mine@{parts.hostname}:{parts.port}/1"
     broker = add(wrong, operator, now)
 
-    reached = reaching.reach(broker=broker)
+    reached = connectivity.reach(broker=broker)
 
     assert not reached.ok
     assert reached.told
@@ -196,7 +197,7 @@ def test_a_wrong_password_is_told_without_it(
 def test_nothing_secret_of_an_address_is_left_in_a_text(url: str) -> None:
     said = f"cannot log in to {url} with p@ss-word, p%40ss-word"
 
-    told = reaching.concealed(said, url=url)
+    told = connectivity.concealed(said, url=url)
 
     assert told == "cannot log in to ••• with •••, •••"
 
@@ -215,7 +216,7 @@ def test_a_broker_that_says_nothing_is_waited_for_only_so_long(
 ) -> None:
     broker = add(f"redis://127.0.0.1:{silent_port}", operator, now)
 
-    reached = reaching.reach(broker=broker, within=0.1)
+    reached = connectivity.reach(broker=broker, within=0.1)
 
     assert (reached.ok, reached.told) == (False, "It did not answer within 0.1 s.")
     assert reached.milliseconds < 20_000
@@ -226,9 +227,9 @@ def test_a_variable_that_is_not_there_is_told(
 ) -> None:
     broker = add("env:BROKER_OURS", operator, now)
 
-    before = reaching.reach(broker=broker)
+    before = connectivity.reach(broker=broker)
     monkeypatch.setenv("BROKER_OURS", redis_url)
-    after = reaching.reach(broker=broker)
+    after = connectivity.reach(broker=broker)
 
     assert broker.url == "env:BROKER_OURS"
     assert (before.ok, "BROKER_OURS" in before.told) == (False, True)
@@ -239,7 +240,7 @@ def test_where_an_address_may_lead_is_looked_at_each_time(kept: Broker) -> None:
     sealed = secrets.sealed("redis://169.254.169.254")
     Broker.objects.update(url=sealed)
 
-    reached = reaching.reach(broker=Broker.objects.get())
+    reached = connectivity.reach(broker=Broker.objects.get())
 
     assert not reached.ok
     assert "no broker is" in reached.told
@@ -248,8 +249,8 @@ def test_where_an_address_may_lead_is_looked_at_each_time(kept: Broker) -> None:
 def test_no_thread_is_left_behind_by_an_answer(kept: Broker) -> None:
     before = threading.active_count()
 
-    for _ in range(reaching.MOST_ASKED + 1):
-        assert reaching.reach(broker=kept).ok
+    for _ in range(connectivity.MOST_ASKED + 1):
+        assert connectivity.reach(broker=kept).ok
 
     assert threading.active_count() <= before + 1
 
@@ -261,8 +262,8 @@ def test_what_a_broker_has_is_found_and_adopted(
     stream.xadd("orders-poison", {"body": b"1"})
     stream.xadd("plain", {"body": b"1"})
 
-    seen = reaching.discover(broker=kept)
-    registering.adopt_topics(broker=kept, found=seen, principal=operator, now=now)
+    seen = connectivity.discover(broker=kept)
+    registration.adopt_topics(broker=kept, found=seen, principal=operator, now=now)
 
     facts = [(each.name, each.dead_letter_queue, each.dead_letters) for each in seen]
     rows = Topic.objects.order_by("name").values_list("name", "dead_letter_queue")

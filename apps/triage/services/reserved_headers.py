@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from django.db import connection
 
-from apps.brokers import services as brokers
 from apps.brokers.models import Topic
+from apps.brokers.services import topics as brokers
 from apps.core.text import readable
 from apps.triage.models import Operation
 from apps.triage.states import Verb

@@ -16,9 +16,10 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from apps.brokers import secrets, services
+from apps.brokers import secrets
 from apps.brokers.models import Broker
 from apps.brokers.ports import BrokerAdmin, FoundTopic
+from apps.brokers.services import topics
 from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
 
 PING_SECONDS = 10.0
@@ -90,7 +91,7 @@ def _ask(broker: Broker, question: Callable[[BrokerAdmin], T], *, within: float)
 
 
 def _asked(broker: Broker, question: Callable[[BrokerAdmin], T]) -> T:
-    admin = services.broker_admin_of(broker)
+    admin = topics.broker_admin_of(broker)
     try:
         return question(admin)
     finally:

@@ -8,12 +8,12 @@ import amqp
 import pytest
 from redis import Redis
 
-from apps.core.celery_limits import impatient
+from apps.core.celery_transport import timeouts
 
 
 @pytest.mark.parametrize("url", ["redis://h:1/0", "rediss://h:1/0"])
 def test_redis_understands_its_limits(url: str) -> None:
-    limits: dict[str, Any] = {**impatient(url)}
+    limits: dict[str, Any] = {**timeouts(url)}
 
     client = Redis(host="127.0.0.1", **limits)
     kept = client.connection_pool.connection_kwargs
@@ -22,7 +22,7 @@ def test_redis_understands_its_limits(url: str) -> None:
 
 
 def test_rabbitmq_understands_its_limits() -> None:
-    limits: dict[str, Any] = {**impatient("amqp://h//")}
+    limits: dict[str, Any] = {**timeouts("amqp://h//")}
 
     connection = amqp.Connection("127.0.0.1:1", **limits)
 
@@ -30,4 +30,4 @@ def test_rabbitmq_understands_its_limits() -> None:
 
 
 def test_an_unknown_broker_keeps_its_own() -> None:
-    assert impatient("sqs://") == {}
+    assert timeouts("sqs://") == {}

@@ -21,8 +21,7 @@ from apps.brokers import (
     vocabularies,
 )
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
-from apps.brokers.holding import hold_broker
-from apps.brokers.hosts import Target
+from apps.brokers.address_policy import Target
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import (
     BrokerAdmin,
@@ -38,6 +37,7 @@ from apps.brokers.ports import (
     TopicAdmin,
 )
 from apps.brokers.queue_readers import one_reader
+from apps.brokers.row_locks import hold_broker
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused, Unavailable
 from apps.team.rights import Principal

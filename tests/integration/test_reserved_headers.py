@@ -7,10 +7,10 @@ from datetime import datetime
 import pytest
 
 from apps.brokers.models import Broker, Topic
-from apps.core.hurry import TooSlow
+from apps.core.timeouts import TooSlow
 from apps.poison.query import Query
 from apps.team.rights import Principal
-from apps.triage.services import reserved, selection
+from apps.triage.services import reserved_headers, selection
 from apps.triage.services.selection import Ask, Seen
 from apps.triage.states import Verb
 from tests.reports import capture, drop, failure, poisons
@@ -97,8 +97,10 @@ def test_a_preview_goes_without_the_numbers_where_they_take_too_long(
     orders: Topic, operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bearing(now, CC)
-    slow = reserved.COUNT.replace("WHERE", "WHERE pg_sleep(1) IS NOT NULL AND", 1)
-    monkeypatch.setattr(reserved, "COUNT", slow)
+    slow = reserved_headers.COUNT.replace(
+        "WHERE", "WHERE pg_sleep(1) IS NOT NULL AND", 1
+    )
+    monkeypatch.setattr(reserved_headers, "COUNT", slow)
 
     seen = see(operator, now, Verb.REDRIVE)
 

@@ -1,4 +1,4 @@
-"""How long a page may wait for Celery's broker; each transport has words of its own."""
+"""How long a page waits for Celery's broker, in the options of each transport."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _AMQP = {"connect_timeout": SECONDS, "read_timeout": SECONDS, "write_timeout": S
 _BY_SCHEME = {"redis": _REDIS, "rediss": _REDIS, "amqp": _AMQP, "amqps": _AMQP}
 
 
-def impatient(url: str) -> dict[str, int]:
-    """Give the transport options that end a wait after a second, for a broker's URL."""
+def timeouts(url: str) -> dict[str, int]:
+    """Give transport options that end each wait after a second, by a broker's URL."""
     return dict(_BY_SCHEME.get(url.partition(":")[0], {}))

@@ -1,0 +1,78 @@
+"""Time limits of statements: half a second for a figure, two for a search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Never, TypeVar, final
+
+from django.db import OperationalError, connection, transaction
+from psycopg.errors import QueryCanceled
+
+from apps.core.errors import Invalid
+
+FIGURE_MS = 500
+SEARCH_MS = 2_000
+
+T = TypeVar("T")
+
+
+@final
+class TooSlow:
+    """Stands for a figure that Postgres did not give in time: it is not 0, nor none.
+
+    Python must ask for it by `isinstance`, or mypy complains. A template that does not
+    ask gets a dash: all that it looks up in one is that figure again, and it is true.
+    """
+
+    def __str__(self) -> str:
+        return "—"
+
+    def __getitem__(self, name: str) -> TooSlow:
+        return self
+
+    def __iter__(self) -> Iterator[Never]:
+        return iter(())
+
+
+TOO_SLOW: Final = TooSlow()
+
+
+class _Exceeded(Exception):
+    """A statement took longer than it may."""
+
+
+@contextmanager
+def _statements_within(milliseconds: int) -> Iterator[None]:
+    """Give each statement this time; raise `_Exceeded` where that is not enough."""
+    is_nested = connection.in_atomic_block
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL statement_timeout = {milliseconds}")
+            yield
+            if is_nested:  # what is set in a savepoint outlives it
+                cursor.execute("SET LOCAL statement_timeout TO DEFAULT")
+    except OperationalError as error:
+        if isinstance(error.__cause__, QueryCanceled):
+            raise _Exceeded from error
+        raise
+
+
+def unless_slow(ask: Callable[[], T], *, within_ms: int = FIGURE_MS) -> T | TooSlow:
+    """Ask Postgres for a figure; give `TOO_SLOW` where a statement takes longer."""
+    try:
+        with _statements_within(within_ms):
+            return ask()
+    except _Exceeded:
+        return TOO_SLOW
+
+
+@contextmanager
+def search_timeout() -> Iterator[None]:
+    """End a search that takes too long: raise Invalid, which says how to narrow it."""
+    try:
+        with _statements_within(SEARCH_MS):
+            yield
+    except _Exceeded:
+        remedy = "this takes too long; narrow it down by topic:, day: or problem:"
+        raise Invalid("q", remedy) from None
