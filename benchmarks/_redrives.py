@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from apps.brokers.models import Topic
 from apps.brokers.services import topics as brokers
 from apps.brokers.services.topics import RoutingPublisher
-from apps.capture import services as capture
-from apps.capture.occurrence import from_report
+from apps.capture.intake import services as capture
+from apps.capture.intake.occurrence import from_report
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.poison.query import Query

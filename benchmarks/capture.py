@@ -21,8 +21,8 @@ def main() -> None:
     from django.db import connection
 
     from apps.brokers.services.topics import topics_named
-    from apps.capture import services
-    from apps.capture.occurrence import from_report
+    from apps.capture.intake import services
+    from apps.capture.intake.occurrence import from_report
     from apps.poison.models import Problem
     from poisonguard.contract import Cause, FailureReport, Raised
 

@@ -13,10 +13,11 @@ import pytest
 
 from apps.brokers.models import Topic
 from apps.brokers.services import topics as brokers
-from apps.capture import deliveries, drain, lanes, services
-from apps.capture.drain import Drain
+from apps.capture.intake import services, unnamed_letters
+from apps.capture.lanes import drain, runner
+from apps.capture.lanes.drain import Drain
+from apps.capture.lanes.throttling import Timer
 from apps.capture.models import Lane, Mode
-from apps.capture.paces import Timer
 from apps.core import clock
 from apps.core.actor import Actor
 from tests import queues
@@ -62,7 +63,7 @@ def dying(at: int) -> Iterator[Death]:
             (services, "write"),
             (queues.Publisher, "publish"),
             (queues.Reader, "acknowledge"),
-            (deliveries, "acknowledged"),
+            (unnamed_letters, "acknowledged"),
             (drain, "note_captured"),
         ):
             patch.setattr(place, name, death.around(getattr(place, name)))
@@ -107,7 +108,7 @@ def serving() -> Iterator[None]:
     """Let all lanes run in this process."""
     stop = threading.Event()
     process = threading.Thread(
-        target=lanes.serve, kwargs={"stop": stop, "clock": clock.now}
+        target=runner.serve, kwargs={"stop": stop, "clock": clock.now}
     )
     process.start()
     try:

@@ -10,8 +10,8 @@ from itertools import count
 
 from django.db import transaction
 
-from apps.capture import services
-from apps.capture.services import Answer
+from apps.capture.intake import services
+from apps.capture.intake.services import Answer
 from apps.core.actor import Actor
 from apps.poison import services as services_of_poison
 from apps.poison.models import Poison

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from apps.bookmarks.runs import LAST
-from apps.brokers.adapters.redis_streams.entries import seq_of
+from apps.brokers.stream_ids import seq_of
 
 # The longest bookmark that is a place: two numbers of 20 digits and their signs.
 LONGEST = 42

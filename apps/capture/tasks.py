@@ -6,8 +6,8 @@ import logging
 
 from celery import shared_task
 
-from apps.capture import guards, oversize, skips, suspicions
 from apps.capture import partitions as by_day
+from apps.capture.intake import automatic_skips, guards, oversize, suspicions
 from apps.core import clock
 from apps.poison import skip_list
 
@@ -38,13 +38,13 @@ def forget_oversize() -> None:
 def end_skips() -> None:
     """End the skips whose time is up, or that nobody needs; make those that waited."""
     now = clock.now()
-    expired, passed = skip_list.expire(now=now), skips.end_passed(now=now)
+    expired, passed = skip_list.expire(now=now), automatic_skips.end_passed(now=now)
     if expired or passed:
         log.info("%d skips expired, and every position passed %d", expired, passed)
     firm = suspicions.make_firm(now=now)
     if firm:
         log.info("%d suspected skips were contradicted by nobody, and are firm", firm)
-    skips.share_waiting(now=now)
+    automatic_skips.share_waiting(now=now)
 
 
 @shared_task

@@ -28,7 +28,7 @@ from apps.audit import verification
 from apps.audit.models import Entry
 from apps.audit.services import Action
 from apps.brokers.models import Topic
-from apps.capture import services
+from apps.capture.intake import services
 from apps.core import clock
 from apps.poison.models import Body, Poison, Redrive
 from apps.poison.query import Query

@@ -83,7 +83,7 @@ def test_nothing_of_the_product_needs_spark() -> None:
     probe = (
         "import sys; sys.modules['pyspark'] = None; import django; django.setup();"
         "from django.urls import get_resolver; get_resolver().url_patterns;"
-        "import apps.capture.lanes, apps.triage.tasks"
+        "import apps.capture.lanes.runner, apps.triage.tasks"
     )
     environment = {
         "PATH": "",

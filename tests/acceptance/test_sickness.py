@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from apps.capture import suspicions
+from apps.capture.intake import suspicions
 from apps.capture.models import Guard as GuardRow
 from apps.core import clock
 from apps.poison.models import Poison, Skip

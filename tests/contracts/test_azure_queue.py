@@ -33,7 +33,7 @@ from apps.brokers.ports import (
     Outbound,
     OutcomeKind,
 )
-from apps.capture.occurrence import from_dead_letter
+from apps.capture.intake.occurrence import from_dead_letter
 from apps.core import clock
 from apps.core.errors import Refused, Unavailable
 from poisonguard.contract import Cause

@@ -10,7 +10,7 @@ from apps.brokers import adapters
 from apps.brokers.errors import QueueExpected
 from apps.brokers.models import Broker, Topic
 from apps.brokers.services.topics import register_topic
-from apps.capture import watching
+from apps.capture.lanes import lane_settings
 from apps.capture.models import Lane, Mode
 from apps.core import clock
 from apps.core.errors import Invalid
@@ -120,5 +120,5 @@ def declared(stage: AzureStage, principal: Principal, mode: Mode) -> Topic:
         actor=principal.actor,
         now=clock.now(),
     )
-    watching.set_mode(topic=topic, mode=mode, principal=principal, now=clock.now())
+    lane_settings.set_mode(topic=topic, mode=mode, principal=principal, now=clock.now())
     return topic

@@ -29,10 +29,10 @@ from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Headers, Ordering, Outbound, Outcome, OutcomeKind
 from apps.brokers.services import topics as brokers
 from apps.brokers.services.topics import Addressed, RoutingPublisher
-from apps.capture import services as capture
-from apps.capture.drain import Drain
+from apps.capture.intake import services as capture
+from apps.capture.lanes.drain import Drain
+from apps.capture.lanes.throttling import Timer
 from apps.capture.models import Lane, Mode
-from apps.capture.paces import Timer
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Invalid
@@ -434,7 +434,7 @@ def test_an_idle_lane_asks_ever_less_often_where_each_look_is_paid_for(
     if not real_stage.capabilities.polling_interval:
         return
     # Two minutes pass in an instant: nobody waits for what is not there.
-    monkeypatch.setattr("apps.capture.drain.WAIT", 0.0)
+    monkeypatch.setattr("apps.capture.lanes.drain.WAIT", 0.0)
     Topic.objects.update(options={"maxPollingInterval": "00:00:15"})
     at = 0.0
     with counting(real_stage.broker) as (broker, counter):

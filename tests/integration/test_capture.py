@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from apps.capture.intake.services import Status
 from apps.capture.models import Counter
-from apps.capture.services import Status
 from apps.poison.models import Alias, Body, Failure, Poison, Problem, Redrive
 from apps.poison.services import Answered, begin, confirm, mark
 from apps.poison.states import Outcome, State

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from apps.capture import services
+from apps.capture.intake import services
 from apps.poison.models import Failure, Poison
 from tests.races import together
 from tests.reports import GUARD, failure

@@ -23,7 +23,7 @@ from pytest_django.plugin import DjangoDbBlocker
 from redis import Redis
 
 from apps.brokers.models import Topic
-from apps.capture import services
+from apps.capture.intake import services
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.poison.query import Query

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 
 from apps.brokers.models import Topic
 from apps.brokers.ports import Outbound, Outcome, OutcomeKind
-from apps.capture import deliveries
+from apps.capture.intake import unnamed_letters
 from apps.capture.models import Delivery, HeldDeadLetter, Lane, Mode
 from apps.core.errors import Unavailable
 from apps.poison.models import Body, Failure, Poison
@@ -288,6 +288,6 @@ def test_rows_of_letters_that_cannot_come_back_are_forgotten(
 
     drain_all(topic, now + timedelta(minutes=59))
     soon = Delivery.objects.count()
-    drain_all(topic, now + deliveries.IN_DOUBT + timedelta(seconds=1))
+    drain_all(topic, now + unnamed_letters.IN_DOUBT + timedelta(seconds=1))
 
     assert (soon, Delivery.objects.count()) == (1, 0)

@@ -17,7 +17,7 @@ from apps.brokers.ports import (
     OutcomeKind,
 )
 from apps.brokers.services.topics import Addressed, RoutingPublisher
-from apps.capture.merge import OUTSTANDING
+from apps.capture.intake.merge import OUTSTANDING
 from apps.core.errors import Invalid
 from apps.poison.models import Failure, Poison, Problem, Redrive
 from apps.poison.query import Query

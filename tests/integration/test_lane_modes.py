@@ -20,20 +20,22 @@ from apps.brokers.models import Topic
 from apps.brokers.polling import longest_interval
 from apps.brokers.ports import Delivered, Outbound, Outcome, OutcomeKind
 from apps.brokers.services import topics as brokers
-from apps.capture import drain, house, services, watching
-from apps.capture.drain import Drain
-from apps.capture.house import LOOK_EVERY, Watch
-from apps.capture.lanes import Work, Worker
-from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
-from apps.capture.occurrence import Occurrence
-from apps.capture.paces import (
+from apps.capture.intake import services
+from apps.capture.intake.occurrence import Occurrence
+from apps.capture.intake.services import Answer
+from apps.capture.lanes import drain, lane_settings, monitor, observer
+from apps.capture.lanes.drain import Drain
+from apps.capture.lanes.monitor import LOOK_EVERY
+from apps.capture.lanes.observer import Observer
+from apps.capture.lanes.runner import LaneRunner, Work
+from apps.capture.lanes.throttling import (
     LARGEST_BATCH,
     SMALLEST_BATCH,
     BatchSize,
     Polling,
     Rate,
 )
-from apps.capture.services import Answer
+from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
 from apps.core import clock, lock
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
@@ -75,9 +77,9 @@ def mail(broker: Queues) -> Topic:
     return topic_on_queues(clock.now(), mode=Mode.OBSERVE)
 
 
-def watching_lane(topic: Topic, now: datetime, timer: Hand) -> Watch:
+def watching_lane(topic: Topic, now: datetime, timer: Hand) -> Observer:
     lane = Lane.objects.possible().get(pk=topic.pk)
-    return Watch(lane=lane, clock=lambda: now, timer=timer)
+    return Observer(lane=lane, clock=lambda: now, timer=timer)
 
 
 # --- what people say
@@ -87,11 +89,11 @@ def test_each_word_is_audited_once_and_only_where_it_changes_something(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     for _ in "ab":
-        watching.set_mode(
+        lane_settings.set_mode(
             topic=mail, mode=Mode.TEE, tee_queue="copies", principal=ADMIN, now=now
         )
-        watching.pause(topic=mail, principal=ADMIN, now=now)
-    watching.resume(topic=mail, principal=ADMIN, now=now)
+        lane_settings.pause(topic=mail, principal=ADMIN, now=now)
+    lane_settings.resume(topic=mail, principal=ADMIN, now=now)
 
     said = Entry.objects.filter(record__contains="lane:mail").order_by("seq")
     assert [entry.action for entry in said] == [
@@ -104,10 +106,10 @@ def test_each_word_is_audited_once_and_only_where_it_changes_something(
 def test_the_trail_says_what_a_lane_did_before(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
-    watching.set_mode(
+    lane_settings.set_mode(
         topic=mail, mode=Mode.TEE, tee_queue="copies", principal=ADMIN, now=now
     )
-    watching.set_mode(topic=mail, mode=Mode.CAPTURE, principal=ADMIN, now=now)
+    lane_settings.set_mode(topic=mail, mode=Mode.CAPTURE, principal=ADMIN, now=now)
 
     first, second = (
         changes(entry)
@@ -122,11 +124,11 @@ def test_copies_go_to_another_queue_that_is_named(
     broker: Queues, mail: Topic, now: datetime, queue: str
 ) -> None:
     with pytest.raises(Invalid, match="tee_queue"):
-        watching.set_mode(
+        lane_settings.set_mode(
             topic=mail, mode=Mode.TEE, tee_queue=queue, principal=ADMIN, now=now
         )
     with pytest.raises(Invalid, match="sends no copies"):
-        watching.set_mode(
+        lane_settings.set_mode(
             topic=mail, mode=Mode.CAPTURE, tee_queue="c", principal=ADMIN, now=now
         )
 
@@ -139,11 +141,13 @@ def test_who_may_not_says_nothing(mail: Topic) -> None:
     )
 
     with pytest.raises(Forbidden):
-        watching.pause(topic=mail, principal=operator, now=now)
+        lane_settings.pause(topic=mail, principal=operator, now=now)
     with pytest.raises(Forbidden):
-        watching.observe_all(topics=[mail], principal=operator, now=now)
+        lane_settings.observe_all(topics=[mail], principal=operator, now=now)
     with pytest.raises(Absent):
-        watching.set_mode(topic=mail, mode=Mode.CAPTURE, principal=elsewhere, now=now)
+        lane_settings.set_mode(
+            topic=mail, mode=Mode.CAPTURE, principal=elsewhere, now=now
+        )
 
     assert not Lane.objects.get().paused
 
@@ -152,7 +156,7 @@ def test_a_topic_without_a_dead_letter_queue_has_no_lane(now: datetime) -> None:
     topic = brokers.topics_named(names=["told"])["told"]
 
     with pytest.raises(Refused, match="name its broker and its dead-letter queue"):
-        watching.set_mode(topic=topic, mode=Mode.OBSERVE, principal=ADMIN, now=now)
+        lane_settings.set_mode(topic=topic, mode=Mode.OBSERVE, principal=ADMIN, now=now)
 
 
 def test_all_that_can_be_are_observed_and_none_is_changed(
@@ -164,7 +168,7 @@ def test_all_that_can_be_are_observed_and_none_is_changed(
     topics = [mail, other, told]
 
     numbers = [
-        watching.observe_all(topics=topics, principal=ADMIN, now=now) for _ in "ab"
+        lane_settings.observe_all(topics=topics, principal=ADMIN, now=now) for _ in "ab"
     ]
 
     modes = dict(Lane.objects.values_list("topic__name", "mode"))
@@ -190,9 +194,9 @@ def test_observing_takes_nothing_and_counts_as_no_delivery(
     assert not any(m.redelivered for m in broker.queues["mail-dead"])
     samples = Sample.objects.order_by("place")
     assert [bytes(sample.start[:1]) for sample in samples][:3] == [b"0", b"1", b"2"]
-    assert {len(sample.start) for sample in samples} == {house.SAMPLE_BYTES}
-    assert len(bytes(samples[0].headers[1])) == house.SAMPLE_HEADER_BYTES
-    assert len(samples) == house.SAMPLES
+    assert {len(sample.start) for sample in samples} == {observer.SAMPLE_BYTES}
+    assert len(bytes(samples[0].headers[1])) == observer.SAMPLE_HEADER_BYTES
+    assert len(samples) == observer.SAMPLES
 
 
 def test_where_looking_would_change_something_nothing_is_looked_at(
@@ -216,10 +220,10 @@ def test_samples_follow_the_queue_and_go_when_it_is_drained(
     broker.queues["mail-dead"].clear()
     broker.put("mail-dead", b"new")
 
-    timer.at += house.LOOK_EVERY
+    timer.at += monitor.LOOK_EVERY
     watch.once()
     soon = [bytes(s.start) for s in Sample.objects.all()]
-    timer.at += house.SAMPLE_EVERY
+    timer.at += observer.SAMPLE_EVERY
     watch.once()
     later = [bytes(s.start) for s in Sample.objects.all()]
     draining(mail, now).close()
@@ -239,7 +243,7 @@ def test_the_rate_of_an_observed_queue_is_that_of_its_growth(
             broker.put("mail-dead", b"x")
         watch.once()
         rates.append(Lane.objects.get().rate)
-        timer.at += house.LOOK_EVERY
+        timer.at += monitor.LOOK_EVERY
     timer.at += 60
     watch.once()
 
@@ -258,20 +262,20 @@ def test_another_mode_a_pause_and_other_settings_hold_within_two_seconds(
         within(60, lambda: Lane.objects.get().depth == 1)
         observed = broker.contents("mail-dead")
 
-        watching.set_mode(
+        lane_settings.set_mode(
             topic=mail, mode=Mode.CAPTURE, principal=ADMIN, now=clock.now()
         )
         within(TWO_SECONDS, lambda: Poison.objects.count() == 1)
         within(60, lambda: Lane.objects.get().state == "running")
 
-        watching.pause(topic=mail, principal=ADMIN, now=clock.now())
+        lane_settings.pause(topic=mail, principal=ADMIN, now=clock.now())
         within(TWO_SECONDS, lambda: Lane.objects.get().state == "paused")
         asked = broker.asked
         broker.put("mail-dead", b"2")
         time.sleep(1.2)
         still = (broker.contents("mail-dead"), broker.asked - asked)
 
-        watching.resume(topic=mail, principal=ADMIN, now=clock.now())
+        lane_settings.resume(topic=mail, principal=ADMIN, now=clock.now())
         within(TWO_SECONDS, lambda: Poison.objects.count() == 2)
 
         Topic.objects.filter(pk=mail.pk).update(dead_letter_queue="other-dead")
@@ -297,7 +301,7 @@ def test_a_paused_lane_says_so_every_two_seconds_and_no_oftener(
         return clock.now()
 
     with closing(Locks()) as locks:
-        Worker(
+        LaneRunner(
             topic_id=mail.pk, row_of=lambda _: lane, locks=locks, stop=stop, clock=now
         ).run()
 
@@ -436,7 +440,7 @@ def test_a_topic_without_a_queue_gets_the_conventions_with_its_mode(
     Topic.objects.update(dead_letter_queue="")
 
     for _ in "ab":
-        watching.set_mode(
+        lane_settings.set_mode(
             topic=Topic.objects.get(), mode=Mode.CAPTURE, principal=ADMIN, now=now
         )
 
@@ -453,7 +457,7 @@ def test_a_queue_that_was_named_meanwhile_is_not_replaced_by_the_conventions(
     stale = Topic.objects.select_related("broker").get()
     stale.dead_letter_queue = ""
 
-    watching.set_mode(topic=stale, mode=Mode.CAPTURE, principal=ADMIN, now=now)
+    lane_settings.set_mode(topic=stale, mode=Mode.CAPTURE, principal=ADMIN, now=now)
 
     assert Topic.objects.get().dead_letter_queue == "mail-dead"
     assert not Entry.objects.filter(action="topic.altered").exists()
@@ -466,7 +470,7 @@ def test_copies_never_go_to_the_queue_that_the_convention_names(
     Topic.objects.update(dead_letter_queue="")
 
     with pytest.raises(Invalid, match="elsewhere"):
-        watching.set_mode(
+        lane_settings.set_mode(
             topic=Topic.objects.get(),
             mode=Mode.TEE,
             tee_queue="mail-poison",
@@ -556,7 +560,7 @@ def test_a_copy_that_is_refused_is_told_no_more_once_its_letter_is_gone(
         broker.queues["mail-dead"].clear()
         at[0] += timedelta(seconds=drain.HELD_LIVES + 1)
         for _ in range(3):
-            timer.at += house.LOOK_EVERY + 1
+            timer.at += monitor.LOOK_EVERY + 1
             work.once()
 
     assert (held, Lane.objects.get().state) == ("holding", "running")
@@ -574,7 +578,7 @@ def test_a_held_letter_that_somebody_else_took_leaves_the_list(
         work.once()
         both = HeldDeadLetter.objects.count()
         broker.queues["mail-dead"].pop(0)
-        timer.at += house.LOOK_EVERY
+        timer.at += monitor.LOOK_EVERY
         work.once()
 
     assert (both, HeldDeadLetter.objects.get().size) == (2, 6)
@@ -742,7 +746,7 @@ def test_where_each_look_has_its_price_a_lane_lives_on_between_two(
         asked_seldom = asks_in_a_minute(broker, work, timer)
         for _ in range(30):
             Lane.objects.update(seen_at=None, state="away")
-            timer.at += house.LOOK_EVERY
+            timer.at += monitor.LOOK_EVERY
             work.once()
             lane = Lane.objects.get()
             lives.append(lane.seen_at is not None and lane.state == "running")

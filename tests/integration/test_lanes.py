@@ -18,8 +18,9 @@ from redis import Redis
 
 from apps.bookmarks.models import BookmarkPosition
 from apps.brokers.models import Broker, Topic
-from apps.capture import lanes, services
-from apps.capture.drain import Drain
+from apps.capture.intake import services
+from apps.capture.lanes import runner
+from apps.capture.lanes.drain import Drain
 from apps.capture.models import HeldDeadLetter, Lane
 from apps.core import clock, lock
 from apps.core.postgres import refuses_value
@@ -58,7 +59,7 @@ def drain(topic: Topic, now: datetime) -> int:
     before = Lane.objects.get(pk=topic.pk).captured
     with draining(topic, now) as work:
         work.take(wait=0.0)
-        work.keep_house()
+        work.monitor_lane()
     return Lane.objects.get(pk=topic.pk).captured - before
 
 
@@ -248,7 +249,7 @@ def test_a_message_that_its_consumers_never_settle_is_dead_lettered(
     time.sleep(0.25)  # the topic's visibility timeout is 0.2 s
 
     with draining(orders, now) as work:
-        work.keep_house()
+        work.monitor_lane()
         work.take(wait=0.0)
 
     poison = Poison.objects.get()
@@ -286,7 +287,7 @@ def test_lanes_wait_for_a_broker_that_is_away_and_say_so(
     dead_letter(stream, body=b"x")
     stop = threading.Event()
     serving = threading.Thread(
-        target=lanes.serve, kwargs={"stop": stop, "clock": clock.now}
+        target=runner.serve, kwargs={"stop": stop, "clock": clock.now}
     )
     serving.start()
     try:

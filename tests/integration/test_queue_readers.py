@@ -19,7 +19,7 @@ from apps.brokers.policies import Policies, set_policies
 from apps.brokers.ports import FoundTopic
 from apps.brokers.services import registration
 from apps.brokers.services.topics import register_topic
-from apps.capture import watching
+from apps.capture.lanes import lane_settings
 from apps.capture.models import Lane, Mode
 from apps.core.errors import Forbidden, Invalid
 from apps.team.rights import Principal
@@ -139,7 +139,7 @@ def test_a_topic_found_with_a_queue_of_another_is_registered_without_one(
     topics = registration.adopt_topics(
         broker=broker, found=found, principal=operator, now=now
     )
-    observed = watching.observe_all(topics=topics, principal=operator, now=now)
+    observed = lane_settings.observe_all(topics=topics, principal=operator, now=now)
 
     assert [topic.dead_letter_queue for topic in topics] == ["shared", ""]
     assert observed == 1
@@ -154,7 +154,7 @@ def test_a_queue_of_the_convention_that_another_topic_reads_is_refused(
         mail = topic_of(broker, "mail")
 
         with pytest.raises(Invalid, match="the topic orders reads mail-dead"):
-            watching.set_mode(
+            lane_settings.set_mode(
                 topic=mail, mode=Mode.OBSERVE, principal=operator, now=now
             )
         with pytest.raises(Invalid, match="the topic orders reads mail-dead"):
@@ -201,10 +201,10 @@ def test_a_key_sends_no_copies_to_a_queue_outside_its_patterns(
     topic = topic_of(broker, "mine.a", "mine.a-dead")
 
     with pytest.raises(Forbidden, match="not for the queue other.b"):
-        watching.set_mode(
+        lane_settings.set_mode(
             topic=topic, mode=Mode.TEE, tee_queue="other.b", principal=mine, now=now
         )
-    watching.set_mode(
+    lane_settings.set_mode(
         topic=topic, mode=Mode.TEE, tee_queue="mine.copies", principal=mine, now=now
     )
 

@@ -24,12 +24,14 @@ from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Delivered, FoundTopic
 from apps.brokers.services import registration
 from apps.brokers.services import topics as brokers
-from apps.capture import house, removing, services, watching
-from apps.capture.drain import Drain
-from apps.capture.lanes import Worker
-from apps.capture.merge import merge
+from apps.capture import topic_removal
+from apps.capture.intake import services
+from apps.capture.intake.merge import merge
+from apps.capture.lanes import lane_settings, monitor, observer
+from apps.capture.lanes.drain import Drain
+from apps.capture.lanes.runner import LaneRunner
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
-from apps.capture.removing import OnRecord
+from apps.capture.topic_removal import OnRecord
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Absent
@@ -73,7 +75,7 @@ class Removal:
 
     def __call__(self) -> None:
         try:
-            removing.remove_topics(
+            topic_removal.remove_topics(
                 topics=[self.topic.pk], principal=ADA, now=clock.now()
             )
             self.done = True
@@ -112,7 +114,7 @@ def run_its_lane(topic: Topic) -> None:
     alarm = threading.Timer(20, stop.set)
     alarm.start()
     with closing(Locks()) as locks:
-        Worker(
+        LaneRunner(
             topic_id=topic.pk,
             row_of=lambda pk: Lane.objects.possible().filter(pk=pk).first(),
             locks=locks,
@@ -154,9 +156,9 @@ def test_a_lane_ends_with_its_topic_and_another_begins_with_another(
     [
         (queues.Admin, "consumers"),
         (queues.Admin, "depth"),
-        (house, "count_deliveries"),
-        (house, "note"),
-        (house, "_keep_samples"),
+        (monitor, "count_deliveries"),
+        (monitor, "note"),
+        (observer, "_keep_samples"),
     ],
 )
 def test_a_lane_that_observes_ends_wherever_it_is_when_its_topic_goes(
@@ -292,7 +294,7 @@ def test_observing_adopting_and_removing_never_wait_in_a_ring(
 
     def observe(topic: Topic) -> None:
         with suppress(Removed):
-            watching.observe_all(topics=[topic], principal=ADA, now=now)
+            lane_settings.observe_all(topics=[topic], principal=ADA, now=now)
 
     def adopt(known: Broker) -> None:
         with suppress(Absent):
@@ -301,7 +303,7 @@ def test_observing_adopting_and_removing_never_wait_in_a_ring(
             )
 
     def remove(known: Broker) -> None:
-        removing.remove_broker(broker=known, principal=ADA, now=now)
+        topic_removal.remove_broker(broker=known, principal=ADA, now=now)
 
     for _ in range(ROUNDS):
         topic = topic_on_queues(now)

@@ -13,8 +13,8 @@ import pytest
 from django.db import connection, transaction
 
 from apps.brokers.models import Topic
-from apps.capture import removing
-from apps.capture.removing import OnRecord
+from apps.capture import topic_removal
+from apps.capture.topic_removal import OnRecord
 from apps.core import lock, snapshot
 from apps.core.actor import Actor
 from apps.core.snapshot import Snapshot
@@ -347,7 +347,9 @@ def test_a_topic_stays_while_its_rates_are_being_published(
 
     def remove() -> None:
         try:
-            removing.remove_topics(topics=[topic.pk], principal=operator, now=AT_TWO)
+            topic_removal.remove_topics(
+                topics=[topic.pk], principal=operator, now=AT_TWO
+            )
         except OnRecord as refusal:
             refused.append(refusal)
 

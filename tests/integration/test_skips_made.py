@@ -8,8 +8,9 @@ import pytest
 
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.brokers.models import Topic
-from apps.capture import skips, tasks
-from apps.capture.services import Status
+from apps.capture import tasks
+from apps.capture.intake import automatic_skips
+from apps.capture.intake.services import Status
 from apps.core import clock
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import Failure, Poison, Skip, SkipList, WaitingSkip
@@ -31,9 +32,9 @@ def replaying() -> Topic:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skips, "MOST_A_MINUTE", 3)
-    monkeypatch.setattr(skips, "MOST_ACTIVE", 5)
-    monkeypatch.setattr(skips, "MOST_WAITING", 4)
+    monkeypatch.setattr(automatic_skips, "MOST_A_MINUTE", 3)
+    monkeypatch.setattr(automatic_skips, "MOST_ACTIVE", 5)
+    monkeypatch.setattr(automatic_skips, "MOST_WAITING", 4)
 
 
 def redriven(poison: Poison, now: datetime) -> str:
@@ -280,11 +281,11 @@ def test_what_found_no_room_is_shared_when_there_is_some(
     ]
     capture(now, *told)
     reader = Mirror()
-    too_soon = skips.share_waiting(now=now)
+    too_soon = automatic_skips.share_waiting(now=now)
 
     later = now + timedelta(minutes=1)
-    made = skips.share_waiting(now=later)
-    again = skips.share_waiting(now=later + timedelta(minutes=1))
+    made = automatic_skips.share_waiting(now=later)
+    again = automatic_skips.share_waiting(now=later + timedelta(minutes=1))
     reader.catch_up()
 
     assert (too_soon, made, again) == (0, 2, 0)
@@ -320,7 +321,7 @@ def test_who_kills_goes_first_at_once_and_later(
     capture(now, failure(now, bookmark="7", cause="crash"))
 
     later = now + timedelta(minutes=1)
-    skips.share_waiting(now=later)
+    automatic_skips.share_waiting(now=later)
 
     assert at_once == ["3", "4", "5"]
     assert set(values()) == {"3", "4", "5", "7", "0"}
@@ -334,7 +335,7 @@ def test_new_failures_leave_room_to_those_that_wait_and_kill(
     later = now + timedelta(minutes=1)
     capture(later, *(failure(later, bookmark=f"e-{n}") for n in range(3)))
     between = values()
-    skips.share_waiting(now=later)
+    automatic_skips.share_waiting(now=later)
 
     assert between == ["c-0", "c-1", "c-2"]
     assert values() == [*between, "c-3", "c-4"]
@@ -351,7 +352,7 @@ def test_what_waits_is_shared_no_more_when_it_is_over_or_somebody_ended_it(
     Poison.objects.filter(pk=doubted.pk).update(suspected=True)
     mine = added(now, "5", consumer_group="billing", reason="mine")
 
-    made = skips.share_waiting(now=now + timedelta(minutes=1))
+    made = automatic_skips.share_waiting(now=now + timedelta(minutes=1))
 
     assert made == 0
     assert values() == ["0", "1", "2", "5"]
@@ -365,7 +366,7 @@ def test_what_its_topic_keeps_no_more_waits_no_more(
     Topic.objects.filter(pk=replaying.pk).update(retention_days=2)
     capture(now, *(failure(now) for _ in range(4)))
 
-    skips.share_waiting(now=now + 2 * DAY + SECOND)
+    automatic_skips.share_waiting(now=now + 2 * DAY + SECOND)
 
     assert (Skip.objects.count(), WaitingSkip.objects.count()) == (3, 0)
 
@@ -465,8 +466,8 @@ def test_a_skip_ends_once_every_known_position_has_passed_it(
     reader(replaying, "billing-1", P=9, Q=9)
     reader(replaying, "billing-2", P=(9, 6))
 
-    early = skips.end_passed(now=now + DAY - SECOND)
-    ended = skips.end_passed(now=now + DAY + SECOND)
+    early = automatic_skips.end_passed(now=now + DAY - SECOND)
+    ended = automatic_skips.end_passed(now=now + DAY + SECOND)
 
     assert (early, ended) == (0, 2)
     assert values() == ["P|7|", "Q|1|", "somewhere"]
@@ -478,4 +479,4 @@ def test_without_a_known_position_no_skip_is_passed(
 ) -> None:
     capture(now, failure(now, bookmark="P|5|", publisher="P", seq=5))
 
-    assert skips.end_passed(now=now + 2 * DAY) == 0
+    assert automatic_skips.end_passed(now=now + 2 * DAY) == 0

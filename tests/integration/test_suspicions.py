@@ -10,9 +10,9 @@ import pytest
 
 from apps.api.selectors import skips as api
 from apps.brokers.models import Topic
-from apps.capture import guards, suspicions
+from apps.capture.intake import guards, suspicions
+from apps.capture.intake.suspicions import PATIENCE
 from apps.capture.models import Guard
-from apps.capture.suspicions import PATIENCE
 from apps.core import clock
 from apps.poison.models import Poison, Skip
 from tests.reports import GUARD, capture, failure, guard_word

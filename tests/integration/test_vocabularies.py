@@ -10,8 +10,8 @@ import pytest
 from apps.brokers.adapters.memory import CAPABILITIES
 from apps.brokers.models import Topic
 from apps.brokers.ports import DeadLetter, Header
-from apps.capture.occurrence import from_dead_letter
-from apps.capture.services import write
+from apps.capture.intake.occurrence import from_dead_letter
+from apps.capture.intake.services import write
 from apps.poison.models import Poison, Problem
 from tests.unit.test_vocabularies import NSERVICEBUS, SPRING_AMQP, SPRING_KAFKA
 

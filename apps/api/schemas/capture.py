@@ -5,8 +5,8 @@ from __future__ import annotations
 from rest_framework import serializers
 
 from apps.api.schemas.base import CauseName, Id, Moment, Number, Schema, Text, choice
+from apps.capture.intake.services import Status
 from apps.capture.models import GuardState
-from apps.capture.services import Status
 
 AnswerStatus = choice("AnswerStatus", Status)
 GuardStateName = choice("GuardState", GuardState)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from apps.api.parameters import skips as asked
 from apps.api.shapes.base import Shape
-from apps.capture import suspicions
+from apps.capture.intake import suspicions
 from apps.core.errors import Invalid
 from apps.poison import skip_counts
 from apps.poison.skip_counts import Applied

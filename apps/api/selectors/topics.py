@@ -12,7 +12,7 @@ from apps.api.parameters.topics import TopicChange, TopicsWanted
 from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies, set_policies
 from apps.brokers.services.topics import register_topic
-from apps.capture import watching
+from apps.capture.lanes import lane_settings
 from apps.capture.models import HeldDeadLetter, Lane, OversizeMessage
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.team.rights import Principal, Scope
@@ -84,7 +84,7 @@ def alter(change: TopicChange, principal: Principal, *, now: datetime) -> TopicS
         now=now,
     )
     if change.lane.mode is not None:
-        watching.set_mode(
+        lane_settings.set_mode(
             topic=topic,
             mode=change.lane.mode,
             tee_queue=change.lane.tee_queue,
@@ -93,7 +93,7 @@ def alter(change: TopicChange, principal: Principal, *, now: datetime) -> TopicS
             now=now,
         )
     if change.lane.paused is not None:
-        act = watching.pause if change.lane.paused else watching.resume
+        act = lane_settings.pause if change.lane.paused else lane_settings.resume
         act(topic=topic, reason=change.reason, principal=principal, now=now)
     return one(change.name, principal)
 

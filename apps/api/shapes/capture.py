@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apps.api.shapes.base import Shape
-from apps.capture.services import Answer
+from apps.capture.intake.services import Answer
 
 
 def answer(told: Answer) -> Shape:

@@ -23,7 +23,7 @@ from apps.api.selectors import brokers
 from apps.api.shapes import brokers as shapes
 from apps.api.views.base import PostedBySessions, View, listed
 from apps.brokers import connectivity
-from apps.capture import removing
+from apps.capture import topic_removal
 from apps.core import clock
 from apps.team.rights import Scope
 
@@ -108,7 +108,7 @@ class Broker(View):
         """Nothing goes while anything is on record of one of them: 409 names those."""
         removal = asked.BrokerRemoval.parse(request.data)
         seen = brokers.one(broker_id, self.principal)
-        removing.remove_broker(
+        topic_removal.remove_broker(
             broker=seen.broker,
             reason=removal.reason,
             principal=self.principal,

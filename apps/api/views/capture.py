@@ -14,9 +14,9 @@ from apps.api.schemas import capture as schemas
 from apps.api.shapes import capture as shapes
 from apps.api.shapes.base import Shape
 from apps.api.views.base import View
-from apps.capture import guards
-from apps.capture import services as capture
-from apps.capture.services import Answer
+from apps.capture.intake import guards
+from apps.capture.intake import services as capture
+from apps.capture.intake.services import Answer
 from apps.core import clock
 from apps.team.rights import Scope
 

@@ -23,7 +23,7 @@ from apps.api.schemas import topics as schemas
 from apps.api.selectors import topics
 from apps.api.shapes import topics as shapes
 from apps.api.views.base import View, listed
-from apps.capture import removing
+from apps.capture import topic_removal
 from apps.core import clock
 from apps.team.rights import Scope
 
@@ -93,7 +93,7 @@ class Topics(View):
         """What its lane saw goes with it; at its broker nothing is removed."""
         removal = asked.TopicRemoval.parse(request.data)
         seen = topics.one(removal.name, self.principal)
-        removing.remove_topics(
+        topic_removal.remove_topics(
             topics=[seen.topic.pk],
             reason=removal.reason,
             principal=self.principal,

@@ -16,7 +16,7 @@ from apps.brokers.models import Broker, Topic
 from apps.brokers.policies import Policies
 from apps.brokers.services import registration
 from apps.brokers.services.topics import convention_of_topic
-from apps.capture import watching
+from apps.capture.lanes import lane_settings
 from apps.capture.models import Mode
 from apps.core.errors import Invalid, PoisonwebError
 from apps.dashboard.forms.fields import reason_in
@@ -169,7 +169,7 @@ class ModeForm:
         reason = checked(self.reason)
         if not reason and self.mode is not Mode.OBSERVE:
             raise Invalid("reason", "say why; it stands in the audit trail.")
-        watching.set_mode(
+        lane_settings.set_mode(
             topic=topic,
             mode=self.mode,
             tee_queue=self.tee_queue if self.mode is Mode.TEE else "",

@@ -9,7 +9,7 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
-from apps.capture.guards import GUARD_LIVES
+from apps.capture.intake.guards import GUARD_LIVES
 from apps.capture.models import Guard, GuardState
 from apps.dashboard.selectors.health import Sign
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from apps.brokers.models import Topic
-from apps.capture import samples
+from apps.capture.lanes import samples
 from apps.capture.models import Sample
 from apps.core.text import readable
 from apps.dashboard.presentation.body import BodyView, view

@@ -11,7 +11,7 @@ from apps.brokers import adapters, allow_list, connectivity
 from apps.brokers.connectivity import Reached
 from apps.brokers.models import Broker
 from apps.brokers.services import registration
-from apps.capture import watching
+from apps.capture.lanes import lane_settings
 from apps.core import clock
 from apps.core.errors import Invalid, PoisonwebError, Refused, Unavailable
 from apps.dashboard.decorators import SignedIn, needs, show
@@ -146,7 +146,7 @@ def _observe(request: SignedIn, broker: Broker) -> int:
     topics = registration.adopt_topics(
         broker=broker, found=found, principal=principal, now=now
     )
-    return watching.observe_all(topics=topics, principal=principal, now=now)
+    return lane_settings.observe_all(topics=topics, principal=principal, now=now)
 
 
 def _detail(

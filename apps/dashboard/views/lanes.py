@@ -9,8 +9,8 @@ from django.views.decorators.http import require_http_methods
 from apps.brokers.models import Topic
 from apps.brokers.policies import Policies, limits_of, takes_host_json
 from apps.brokers.services.topics import convention_of_topic
-from apps.capture import samples as letters
-from apps.capture import watching
+from apps.capture.lanes import lane_settings
+from apps.capture.lanes import samples as letters
 from apps.capture.models import Mode
 from apps.core import clock
 from apps.core.errors import Absent, Invalid, Unavailable
@@ -52,7 +52,7 @@ def pause(request: SignedIn, topic_id: int) -> HttpResponse:
     """Let the lane stand still, or go on."""
     topic = topics.visible(topic_id, request.user.principal)
     if request.method == "POST":
-        act = watching.resume if "resume" in request.POST else watching.pause
+        act = lane_settings.resume if "resume" in request.POST else lane_settings.pause
         act(
             topic=topic,
             reason=checked(reason_in(request.POST)),

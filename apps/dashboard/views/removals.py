@@ -9,7 +9,7 @@ from django.views.decorators.http import require_http_methods
 
 from apps.brokers.models import Broker, Topic
 from apps.brokers.services import registration
-from apps.capture import removing
+from apps.capture import topic_removal
 from apps.core import clock
 from apps.core.errors import Invalid, Refused
 from apps.dashboard.decorators import SignedIn, needs
@@ -49,7 +49,7 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
     principal = request.user.principal
     try:
         token = request.POST.get("token", "")
-        removing.remove_topics(
+        topic_removal.remove_topics(
             topics=removals.agreed(token, _name(topic), principal),
             reason=checked(reason_in(request.POST)),
             principal=principal,
@@ -74,11 +74,11 @@ def _remove_broker(request: SignedIn, broker: Broker) -> int:
     agreed = removals.agreed(token, _name(broker), principal)
     reason = checked(reason_in(request.POST))
     if "others" in request.POST:
-        removing.remove_topics(
+        topic_removal.remove_topics(
             topics=agreed, reason=reason, principal=principal, now=now
         )
     else:
-        removing.remove_broker(
+        topic_removal.remove_broker(
             broker=broker, agreed=agreed, reason=reason, principal=principal, now=now
         )
     return len(agreed)
@@ -87,7 +87,9 @@ def _remove_broker(request: SignedIn, broker: Broker) -> int:
 def _broker(
     request: SignedIn, broker: Broker, *, wrong: Refused | Invalid | None = None
 ) -> HttpResponse:
-    found = removing.look(Topic.objects.filter(broker=broker).select_related("lane"))
+    found = topic_removal.look(
+        Topic.objects.filter(broker=broker).select_related("lane")
+    )
     context = {
         "broker": broker,
         "curl": curl.delete(request, f"/api/v1/brokers/{broker.pk}"),
@@ -98,7 +100,7 @@ def _broker(
 def _topic(
     request: SignedIn, topic: Topic, *, wrong: Refused | Invalid | None = None
 ) -> HttpResponse:
-    found = removing.look(Topic.objects.filter(pk=topic.pk))
+    found = topic_removal.look(Topic.objects.filter(pk=topic.pk))
     context = {
         "topic": topic,
         "curl": curl.delete(request, "/api/v1/topics", {"name": topic.name}),
@@ -109,7 +111,7 @@ def _topic(
 def _asked(
     request: SignedIn,
     template: str,
-    found: removing.Look,
+    found: topic_removal.Look,
     of: Broker | Topic,
     context: dict[str, object],
     wrong: Refused | Invalid | None,

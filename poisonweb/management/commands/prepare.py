@@ -22,7 +22,8 @@ from psycopg.errors import InsufficientPrivilege
 
 from apps.brokers import allow_list
 from apps.brokers.services import topics as brokers
-from apps.capture import partitions, watching
+from apps.capture import partitions
+from apps.capture.lanes import lane_settings
 from apps.capture.models import Lane, Mode
 from apps.core import clock, lock
 from apps.core.actor import Actor
@@ -161,7 +162,7 @@ def _make_sample(key_file: Path) -> None:
         )
         if not Lane.objects.filter(topic=drained).exists():
             # What people have said of it since stands.
-            watching.set_mode(
+            lane_settings.set_mode(
                 topic=drained, mode=Mode.CAPTURE, principal=SETTER_UP, now=clock.now()
             )
     if not _is_usable(key_file):

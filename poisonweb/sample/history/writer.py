@@ -16,9 +16,9 @@ from django.db import connection, transaction
 from apps.brokers.ports import Outcome, OutcomeKind
 from apps.brokers.services import topics as brokers
 from apps.brokers.services.topics import Addressed, RoutingPublisher
-from apps.capture import services as capture
-from apps.capture.occurrence import Occurrence, from_report
-from apps.capture.services import Status
+from apps.capture.intake import services as capture
+from apps.capture.intake.occurrence import Occurrence, from_report
+from apps.capture.intake.services import Status
 from apps.core.actor import Actor
 from apps.poison import services as poison
 from apps.poison import tokens

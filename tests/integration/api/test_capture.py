@@ -15,7 +15,7 @@ import pytest
 import zstandard
 from pytest_django import Settings
 
-from apps.capture import oversize
+from apps.capture.intake import oversize
 from apps.capture.models import Counter, OversizeMessage
 from apps.core import clock
 from apps.poison.models import Body, Poison

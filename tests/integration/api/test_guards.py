@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from apps.capture import guards
+from apps.capture.intake import guards
 from apps.capture.models import Counter, Guard
 from apps.core import clock
 from apps.team.rights import Scope

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from apps.api import idempotency
-from apps.capture import services as capture
+from apps.capture.intake import services as capture
 from apps.capture.models import Counter
 from apps.core import clock
 from apps.poison.models import Failure, Poison

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from apps.brokers.models import Topic
-from apps.capture import guards
+from apps.capture.intake import guards
 from apps.core import clock
 from apps.poison import skip_reading
 from apps.poison.models import Skip

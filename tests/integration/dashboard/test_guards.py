@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from apps.brokers.models import Topic
-from apps.capture import guards
+from apps.capture.intake import guards
 from apps.dashboard.selectors import guards as shown
 from tests.reports import GUARD, guard_word
 

@@ -13,7 +13,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from apps.brokers.models import Topic
-from apps.capture.services import Status
+from apps.capture.intake.services import Status
 from apps.dashboard import first_message
 from apps.poison.models import Poison
 from apps.poison.query import Query

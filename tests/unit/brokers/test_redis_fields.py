@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.brokers.adapters.redis_streams.entries import join, seq_of, split
+from apps.brokers.adapters.redis_streams.entries import join, split
 from apps.brokers.ports import Header
+from apps.brokers.stream_ids import seq_of
 
 BODY = b"body"
 

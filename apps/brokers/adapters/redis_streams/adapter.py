@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from apps.brokers.adapters.adapter import BrokerSettings, TopicSettings
 from apps.brokers.adapters.redis_streams.admin import RedisBrokerAdmin, RedisTopicAdmin
-from apps.brokers.adapters.redis_streams.entries import SEQ_BITS
 from apps.brokers.adapters.redis_streams.publisher import (
     LARGEST_STRING,
     MOST_FIELDS,
@@ -21,6 +20,7 @@ from apps.brokers.adapters.redis_streams.publisher import (
 from apps.brokers.adapters.redis_streams.reader import RedisDeadLetterReader
 from apps.brokers.adapters.redis_streams.settings import settings_of
 from apps.brokers.ports import Capabilities, Counting, Durability, Headers, Ordering
+from apps.brokers.stream_ids import SEQ_BITS
 
 CAPABILITIES = Capabilities(
     max_message=LARGEST_STRING,

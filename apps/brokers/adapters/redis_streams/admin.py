@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from apps.brokers.adapters.redis_streams.entries import entries_of, pairs, seq_of
+from apps.brokers.adapters.redis_streams.entries import entries_of, pairs
 from apps.brokers.adapters.redis_streams.settings import (
     FENCE,
     SUFFIX,
@@ -20,6 +20,7 @@ from apps.brokers.adapters.redis_streams.wire import (
     server_time,
 )
 from apps.brokers.ports import ConsumerPosition, Delivered, FoundTopic
+from apps.brokers.stream_ids import seq_of
 
 SCAN_PAGE = 1_000
 MOST_TOPICS = 10_000

@@ -14,10 +14,6 @@ from apps.brokers.ports import Header
 
 Fields = tuple[Header, ...]
 
-SEQ_LIMIT = 2**63 - 2
-# Below the milliseconds of a stream id, for the number that counts within one.
-SEQ_BITS = 20
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -56,13 +52,6 @@ def join(body: bytes, headers: Fields, *, body_field: bytes) -> Fields:
         return ((body_field, body), *headers)
     place = headers.index(mark)
     return (*headers[:place], (body_field, body), *headers[place + 1 :])
-
-
-def seq_of(bookmark: bytes) -> int:
-    """Order a stream id in one number: milliseconds, then bits to count in one."""
-    milliseconds, _, number = bookmark.partition(b"-")
-    low = min(int(number or 0), (1 << SEQ_BITS) - 1)
-    return min(int(milliseconds) << SEQ_BITS | low, SEQ_LIMIT)
 
 
 def entries_of(reply: Sequence[tuple[bytes, list[bytes] | None]]) -> list[Entry]:

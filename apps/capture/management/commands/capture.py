@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from apps.capture.drain import Drain
+from apps.capture.lanes.drain import Drain
 from apps.capture.models import Lane, Mode
 from apps.core import clock, lock
 from apps.core.errors import PoisonwebError
@@ -43,6 +43,6 @@ class Command(BaseCommand):
                 drain.reader.dead_letter_exhausted()
                 while drain.take(wait=0.0):
                     pass
-                drain.keep_house()
+                drain.monitor_lane()
             captured = Lane.objects.get(pk=lane.pk).captured - before
         self.stdout.write(f"captured {captured}")

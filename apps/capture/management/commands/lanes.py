@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from apps.capture import lanes
+from apps.capture.lanes import runner
 from apps.core import clock, sessions
 from apps.core.stop_event import StopEvent
 
@@ -24,4 +24,4 @@ class Command(BaseCommand):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         with sessions.shared("lanes", most=MOST_SESSIONS):
-            lanes.serve(stop=stop, clock=clock.now)
+            runner.serve(stop=stop, clock=clock.now)

@@ -1,12 +1,12 @@
-"""What a lane does beside draining: it looks at its topic, and says how it is.
+"""Depth, positions and heartbeat of a lane, polled and written on the lane's row.
 
-Looking changes nothing at the broker. What is seen stands on the row of the lane.
+Polling changes nothing at the broker.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,29 +15,24 @@ from django.db.models import F
 
 from apps.bookmarks import services as bookmarks
 from apps.brokers.errors import QueueExpected
-from apps.brokers.ports import DeadLetter, Delivered
+from apps.brokers.ports import Delivered
 from apps.brokers.row_locks import hold
 from apps.brokers.services import topics as brokers
-from apps.capture.models import Counter, Lane, LaneState, Sample
-from apps.capture.paces import Polling, Rate, Timer
+from apps.capture.lanes.throttling import Polling, Rate, Timer
+from apps.capture.models import Counter, Lane, LaneState
 from apps.core.ids import digest_of
 from apps.core.sessions import borrow
 from apps.core.text import storable
 
 LOOK_EVERY = 2.0
-SAMPLE_EVERY = 10.0
-SAMPLES = 10
-SAMPLE_BYTES = 4096
-SAMPLE_HEADERS = 100
-SAMPLE_HEADER_BYTES = 1024
 # Whoever counted so lately counts for itself: the broker's word would count it twice.
 COUNTS_ITSELF = timedelta(days=1)
 
 Clock = Callable[[], datetime]
 
 
-class House:
-    """Looks at one lane's topic every two seconds, however often it is asked to.
+class LaneMonitor:
+    """Polls one lane's topic every two seconds, however often it is asked to.
 
     `polling` is when it is time to look for dead letters; where each look has its
     price, nothing else is asked in between either. `held_back` is why letters stay in
@@ -67,13 +62,13 @@ class House:
     def is_due(self) -> bool:
         return self._is_past(self._looked_at)
 
-    def breathe(self) -> None:
-        """Say that the lane lives, while it asks its broker nothing."""
+    def heartbeat(self) -> None:
+        """Write that the lane is alive, without asking its broker."""
         if self._is_past(self._told_at):
             rate = self.rate.per_minute()
             self._note(rate=rate, now=self.clock())
 
-    def look(self) -> int | None:
+    def poll(self) -> int | None:
         """Note positions, depth, age and deliveries; give the depth."""
         self._looked_at = self.timer()
         now = self.clock()
@@ -189,72 +184,3 @@ def _count(lane: Lane, at: datetime, number: int, *, now: datetime) -> None:
     }
     with connection.cursor() as cursor:
         cursor.execute(_COUNT, values)
-
-
-class Watch:
-    """Observing: depth, age and samples; nothing is removed, nothing is consumed."""
-
-    def __init__(self, *, lane: Lane, clock: Clock, timer: Timer) -> None:
-        self.topic = lane.topic
-        self.clock = clock
-        self.timer = timer
-        self.house = House(lane=lane, clock=clock, timer=timer)
-        self._depth: int | None = None
-        self._sampled_at: float | None = None
-
-    def close(self) -> None:
-        self.house.close()
-
-    def once(self) -> float:
-        """Look if it is time to, and give the seconds until it is again."""
-        polling = self.house.polling
-        if self.house.is_due() and polling.is_due():
-            depth = self.house.look()
-            polling.note(found=depth != self._depth)
-            if depth is not None and self._depth is not None:
-                self.house.rate.add(depth - self._depth)
-            self._depth = depth
-            self._sample()
-        else:
-            self.house.breathe()
-        return LOOK_EVERY / 2
-
-    def _sample(self) -> None:
-        at = self._sampled_at
-        if at is not None and self.timer() - at < SAMPLE_EVERY:
-            return
-        self._sampled_at = self.timer()
-        if not self.house.capabilities.peeks:
-            return
-        reader = brokers.reader_of(self.topic)
-        try:
-            letters = reader.peek(limit=SAMPLES)
-        finally:
-            reader.close()
-        _keep_samples(self.house.lane, letters[:SAMPLES], now=self.clock())
-
-
-@borrow()
-@transaction.atomic
-def _keep_samples(lane: Lane, letters: Sequence[DeadLetter], *, now: datetime) -> None:
-    hold(topics=[lane.pk])
-    Sample.objects.filter(topic=lane.topic).delete()
-    Sample.objects.bulk_create(
-        [
-            Sample(
-                topic=lane.topic,
-                place=place,
-                bookmark=letter.bookmark,
-                start=letter.body[:SAMPLE_BYTES],
-                size=letter.size,
-                headers=[
-                    part[:SAMPLE_HEADER_BYTES]
-                    for header in letter.headers[:SAMPLE_HEADERS]
-                    for part in header
-                ],
-                dequeue_count=letter.dequeue_count,
-                seen_at=now,
-            )
-            for place, letter in enumerate(letters)
-        ]
-    )

@@ -18,9 +18,9 @@ from psycopg.errors import DeadlockDetected
 from apps.brokers.models import Topic
 from apps.brokers.row_locks import hold
 from apps.brokers.services import topics as brokers
-from apps.capture import oversize
-from apps.capture.merge import merge
-from apps.capture.occurrence import Occurrence, believed, from_report
+from apps.capture.intake import oversize
+from apps.capture.intake.merge import merge
+from apps.capture.intake.occurrence import Occurrence, believed, from_report
 from apps.poison import services as poison
 from apps.team.rights import Principal
 from poisonguard.contract import (

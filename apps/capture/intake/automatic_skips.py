@@ -17,7 +17,7 @@ from typing import Any
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 
-from apps.capture import suspicions
+from apps.capture.intake import suspicions
 from apps.core import notices
 from apps.core.actor import Actor
 from apps.poison import skip_list

@@ -21,8 +21,8 @@ from typing import Any
 
 from django.db.backends.utils import CursorWrapper
 
-from apps.capture import skips, staging
-from apps.capture.occurrence import Occurrence
+from apps.capture.intake import automatic_skips, staging
+from apps.capture.intake.occurrence import Occurrence
 from apps.poison.states import REOPENED_BY_FAILURE, Outcome, State, outcomes_before
 
 # How long a send without a mark is looked for when a dead letter has the same body.
@@ -401,4 +401,4 @@ class _Merge:
         if self.any_nameless:
             self._do(_INSERT_DELIVERIES)
         if self.any_replayed:
-            skips.share(self.cursor, now=self.values["now"])
+            automatic_skips.share(self.cursor, now=self.values["now"])

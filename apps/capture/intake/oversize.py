@@ -16,8 +16,8 @@ from django.db.models import F
 
 from apps.brokers.models import Topic
 from apps.brokers.row_locks import hold
+from apps.capture.intake.occurrence import stored_message_id
 from apps.capture.models import OversizeMessage
-from apps.capture.occurrence import stored_message_id
 from apps.core import ids
 from apps.core.text import storable
 from poisonguard.contract import FailureReport

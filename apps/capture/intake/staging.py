@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from django.db.backends.utils import CursorWrapper
 
-from apps.capture.occurrence import Occurrence
+from apps.capture.intake.occurrence import Occurrence
 from apps.core.text import one_line, storable
 from poisonguard.fingerprint import VERSION as CLASSIFIER
 

@@ -18,9 +18,11 @@ from apps.brokers.ports import Delivered
 from apps.brokers.row_locks import hold
 from apps.brokers.services import registration
 from apps.brokers.services import topics as brokers
-from apps.capture import guards, house, removing, watching
+from apps.capture import topic_removal
+from apps.capture.intake import guards
+from apps.capture.lanes import lane_settings, monitor, observer
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
-from apps.capture.removing import OnRecord, Otherwise
+from apps.capture.topic_removal import OnRecord, Otherwise
 from apps.core.errors import Absent, Forbidden
 from apps.poison.models import Poison
 from apps.reports.models import Day, Rate, Run
@@ -62,10 +64,10 @@ def seen_by_a_lane(broker: Queues, topic: Topic, now: datetime) -> None:
     broker.put(f"{topic.name}-dead", b"1")
     lane = Lane.objects.possible().get(pk=topic.pk)
     broker.consumers = [told_by_broker()]
-    house.Watch(lane=lane, clock=lambda: now, timer=lambda: 0.0).once()
+    observer.Observer(lane=lane, clock=lambda: now, timer=lambda: 0.0).once()
     for number, total in enumerate((10, 30)):
         told = Delivered(total=total, at=now, since="a")
-        house.count_deliveries(lane=lane, told=told, now=now + number * MINUTE)
+        monitor.count_deliveries(lane=lane, told=told, now=now + number * MINUTE)
     with draining(topic, now) as work:
         work._hold(work.reader.read(limit=1, wait=0.0)[0], "too large")
         seen = Sample(topic=topic, place=0, bookmark="1", start=b"1", size=1)
@@ -75,7 +77,7 @@ def seen_by_a_lane(broker: Queues, topic: Topic, now: datetime) -> None:
 
 def remove(principal: Principal, now: datetime, **changes: object) -> None:
     broker = Broker.objects.get()
-    removing.remove_broker(broker=broker, principal=principal, now=now, **changes)  # type: ignore[arg-type] # of several kinds
+    topic_removal.remove_broker(broker=broker, principal=principal, now=now, **changes)  # type: ignore[arg-type] # of several kinds
 
 
 def test_a_broker_goes_with_its_topics_and_what_lanes_saw_of_them(
@@ -172,7 +174,7 @@ def test_any_record_keeps_its_topic_and_the_broker_and_all_it_carries(
     with pytest.raises(OnRecord) as refusal:
         remove(operator, now)
     with pytest.raises(OnRecord):
-        removing.remove_topics(topics=[orders.pk], principal=operator, now=now)
+        topic_removal.remove_topics(topics=[orders.pk], principal=operator, now=now)
 
     assert f"orders ({word}) has something on record" in str(refusal.value)
     assert "Pause" in str(refusal.value)
@@ -185,7 +187,7 @@ def test_any_record_keeps_its_topic_and_the_broker_and_all_it_carries(
 def test_only_so_many_topics_are_named(
     broker: Queues, operator: Principal, now: datetime
 ) -> None:
-    for number in range(removing.MOST_NAMED + 2):
+    for number in range(topic_removal.MOST_NAMED + 2):
         topic_on_queues(now, name=f"t{number:02}")
         poisons(now, 1, topic=f"t{number:02}")
 
@@ -201,7 +203,7 @@ def test_a_topic_goes_alone_and_the_others_stay(
     seen_by_a_lane(broker, mail, now)
     poisons(now, 1)
 
-    removing.remove_topics(topics=[mail.pk], principal=operator, now=now)
+    topic_removal.remove_topics(topics=[mail.pk], principal=operator, now=now)
 
     entry = Entry.objects.order_by("-seq")[0]
     assert list(Topic.objects.values_list("name")) == [("orders",)]
@@ -218,9 +220,11 @@ def test_nobody_loses_a_topic_that_they_have_not_seen_go(
         with pytest.raises(Otherwise):
             remove(operator, now, agreed=agreed)
     with pytest.raises(Otherwise):
-        removing.remove_topics(topics=[orders.pk, 10**9], principal=operator, now=now)
+        topic_removal.remove_topics(
+            topics=[orders.pk, 10**9], principal=operator, now=now
+        )
     with pytest.raises(Otherwise):
-        removing.remove_topics(topics=[], principal=operator, now=now)
+        topic_removal.remove_topics(topics=[], principal=operator, now=now)
 
     assert Topic.objects.count() == 2
 
@@ -235,9 +239,9 @@ def test_who_may_not_removes_nothing(
         with pytest.raises(Forbidden):
             remove(principal, now)
     with pytest.raises(Forbidden):
-        removing.remove_topics(topics=[orders.pk], principal=reader, now=now)
+        topic_removal.remove_topics(topics=[orders.pk], principal=reader, now=now)
     with pytest.raises(Otherwise):
-        removing.remove_topics(topics=[orders.pk], principal=elsewhere, now=now)
+        topic_removal.remove_topics(topics=[orders.pk], principal=elsewhere, now=now)
 
     assert (Broker.objects.count(), Topic.objects.count()) == (1, 1)
 
@@ -250,9 +254,9 @@ def test_what_comes_for_a_topic_that_went_makes_it_anew(
     with pytest.raises(Removed):
         hold(topics=[orders.pk])
     with pytest.raises(Absent):
-        watching.pause(topic=orders, principal=operator, now=now)
+        lane_settings.pause(topic=orders, principal=operator, now=now)
     with pytest.raises(Removed):
-        watching.set_mode(
+        lane_settings.set_mode(
             topic=orders, mode=Mode.TEE, tee_queue="c", principal=operator, now=now
         )
     (poison,) = poisons(now, 1)
@@ -279,7 +283,7 @@ def test_a_broker_that_went_gets_no_topic(
     with pytest.raises(Absent):
         registration.alter(broker=known, name="b", principal=operator, now=now)
     with pytest.raises(Absent):
-        removing.remove_broker(broker=known, principal=operator, now=now)
+        topic_removal.remove_broker(broker=known, principal=operator, now=now)
 
 
 def test_whatever_refers_to_a_topic_is_found_by_an_index() -> None:
@@ -300,7 +304,7 @@ def test_no_table_is_read_whole_to_find_nothing_in_it(
         cursor.execute("ANALYZE capture_guard")
     before = tables_read_whole()
 
-    found = removing.look(Topic.objects.all())
+    found = topic_removal.look(Topic.objects.all())
 
     assert [topic.name for topic in found.going] == ["mail"]
     assert tables_read_whole() == before

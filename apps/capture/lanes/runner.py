@@ -25,8 +25,9 @@ from django.forms import model_to_dict
 
 from apps.brokers.errors import QueueMissing, Removed
 from apps.capture import partitions as by_day
-from apps.capture.drain import Drain
-from apps.capture.house import LOOK_EVERY, Clock, Watch, note
+from apps.capture.lanes.drain import Drain
+from apps.capture.lanes.monitor import LOOK_EVERY, Clock, note
+from apps.capture.lanes.observer import Observer
 from apps.capture.models import Lane, LaneState, Mode
 from apps.core.errors import Invalid, Refused, Unavailable
 from apps.core.lock import Lock, Locks
@@ -61,7 +62,7 @@ class Work(Protocol):
     def close(self) -> None: ...
 
 
-class Still:
+class PausedLane:
     """A lane that is paused: it reads nothing, and asks its broker nothing."""
 
     def __init__(self, *, lane: Lane, clock: Clock) -> None:
@@ -84,7 +85,7 @@ class Still:
         """Hold nothing, so give nothing back."""
 
 
-class Worker:
+class LaneRunner:
     """One lane, until told to stop or until its row is gone."""
 
     def __init__(
@@ -177,9 +178,9 @@ class Worker:
 
 def _work(lane: Lane, clock: Clock) -> Work:
     if lane.paused:
-        return Still(lane=lane, clock=clock)
+        return PausedLane(lane=lane, clock=clock)
     if lane.mode == Mode.OBSERVE:
-        return Watch(lane=lane, clock=clock, timer=time.monotonic)
+        return Observer(lane=lane, clock=clock, timer=time.monotonic)
     return Drain(lane=lane, clock=clock)
 
 
@@ -215,14 +216,14 @@ def serve(*, stop: threading.Event, clock: Clock) -> None:
         try:
             for topic_id in rows.read():
                 if topic_id not in lanes or not lanes[topic_id].is_alive():
-                    worker = Worker(
+                    runner = LaneRunner(
                         topic_id=topic_id,
                         row_of=rows.of,
                         locks=locks,
                         stop=stop,
                         clock=clock,
                     )
-                    lanes[topic_id] = _start(worker)
+                    lanes[topic_id] = _start(runner)
         except (OperationalError, InterfaceError) as trouble:
             log.warning("the lanes cannot be read: %s", trouble)
             connection.close()
@@ -247,9 +248,9 @@ def _make_partitions(stop: threading.Event, clock: Clock) -> None:
         stop.wait(READ_ROWS_EVERY)
 
 
-def _start(worker: Worker) -> threading.Thread:
+def _start(runner: LaneRunner) -> threading.Thread:
     thread = threading.Thread(
-        target=worker.run, name=f"lane-{worker.topic_id}", daemon=True
+        target=runner.run, name=f"lane-{runner.topic_id}", daemon=True
     )
     thread.start()
     return thread

@@ -25,8 +25,8 @@ from django.db import transaction
 
 from apps.brokers.models import Topic
 from apps.brokers.ports import DeadLetter
+from apps.capture.intake.occurrence import digest_of_delivery
 from apps.capture.models import Delivery
-from apps.capture.occurrence import digest_of_delivery
 from apps.core.sessions import borrow
 
 IN_DOUBT = timedelta(hours=1)

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from django.db import connection
 
 from apps.brokers.services import topics as brokers
-from apps.capture import suspicions
+from apps.capture.intake import suspicions
+from apps.capture.intake.occurrence import believed
+from apps.capture.intake.services import Answer, Status
 from apps.capture.models import Guard, GuardState
-from apps.capture.occurrence import believed
-from apps.capture.services import Answer, Status
 from apps.core.text import storable
 from apps.team.rights import Principal
 from poisonguard.contract import COUNT_LIMIT, NAME_LIMIT, TEXT_LIMIT, Invalid
@@ -40,7 +40,7 @@ _Key = tuple[uuid.UUID, str, str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Word:
+class GuardHeartbeat:
     """What one guard says of itself.
 
     `skips_age` are the seconds since its skip list was known to be current, None while
@@ -74,7 +74,7 @@ def note(
 ) -> list[Answer]:
     """Keep the newest word of each guard; one bad member never sinks the rest."""
     answers: dict[int, Answer] = {}
-    told: dict[int, Word] = {}
+    told: dict[int, GuardHeartbeat] = {}
     for place, member in enumerate(members):
         try:
             told[place] = _in_scope(parse(member), principal)
@@ -82,7 +82,7 @@ def note(
             answers[place] = Answer(
                 status=Status.REJECTED, detail=wrong.detail, pointer=wrong.pointer
             )
-    newest: dict[_Key, Word] = {}
+    newest: dict[_Key, GuardHeartbeat] = {}
     for word in told.values():
         if word.key not in newest or newest[word.key].at < word.at:
             newest[word.key] = word
@@ -102,7 +102,7 @@ def forget(*, now: datetime) -> int:
     return forgotten
 
 
-def parse(value: object) -> Word:
+def parse(value: object) -> GuardHeartbeat:
     """Read one member of `guards`; raise the contract's `Invalid` for what is wrong."""
     if not isinstance(value, Mapping):
         raise Invalid("", "the item must be a JSON object.")
@@ -120,7 +120,7 @@ def parse(value: object) -> Word:
         except _Wrong as remedy:
             raise Invalid(f"/{name}", f"{name} {remedy}") from None
 
-    return Word(
+    return GuardHeartbeat(
         reporter=required("reporter", _uuid),
         topic=required("topic", _name),
         consumer_group=required("consumer_group", _name),
@@ -139,7 +139,7 @@ def parse(value: object) -> Word:
     )
 
 
-def _in_scope(word: Word, principal: Principal) -> Word:
+def _in_scope(word: GuardHeartbeat, principal: Principal) -> GuardHeartbeat:
     if not principal.sees(word.topic):
         raise Invalid(
             "/topic",
@@ -245,7 +245,7 @@ RETURNING reporter, topic_id, consumer_group, client_name, xmax = 0
 """
 
 
-def _keep(words: Sequence[Word], *, now: datetime) -> dict[_Key, Status]:
+def _keep(words: Sequence[GuardHeartbeat], *, now: datetime) -> dict[_Key, Status]:
     """Write the words down; tell of those that are kept whether the guard is new."""
     if not words:
         return {}
@@ -264,7 +264,7 @@ def _keep(words: Sequence[Word], *, now: datetime) -> dict[_Key, Status]:
     }
 
 
-def _doubt(words: Sequence[Word], *, now: datetime) -> None:
+def _doubt(words: Sequence[GuardHeartbeat], *, now: datetime) -> None:
     """End the skips that those made who say that they are paused."""
     topics = brokers.topics_named(names={word.topic for word in words})
     for word in words:
@@ -279,7 +279,7 @@ def _doubt(words: Sequence[Word], *, now: datetime) -> None:
             )
 
 
-def _row(word: Word, topic_id: int, *, now: datetime) -> dict[str, Any]:
+def _row(word: GuardHeartbeat, topic_id: int, *, now: datetime) -> dict[str, Any]:
     at, _ = believed(word.at, now=now)
     return {
         "reporter": str(word.reporter),

@@ -30,11 +30,15 @@ from apps.brokers.ports import DeadLetter, DeadLetterReader, OutcomeKind
 from apps.brokers.row_locks import hold
 from apps.brokers.services import topics as brokers
 from apps.brokers.services.topics import Addressed, RoutingPublisher
-from apps.capture import deliveries, services
-from apps.capture.house import Clock, House, note_captured
+from apps.capture.intake import services, unnamed_letters
+from apps.capture.intake.occurrence import (
+    Occurrence,
+    digest_of_delivery,
+    from_dead_letter,
+)
+from apps.capture.lanes.monitor import Clock, LaneMonitor, note_captured
+from apps.capture.lanes.throttling import BatchSize, Timer
 from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
-from apps.capture.occurrence import Occurrence, digest_of_delivery, from_dead_letter
-from apps.capture.paces import BatchSize, Timer
 from apps.core.errors import Unavailable
 from apps.core.postgres import refuses_value
 from apps.core.sessions import borrow
@@ -71,8 +75,8 @@ class Drain:
         self.clock = clock
         self.timer = timer
         self.size = BatchSize()
-        self.house = House(lane=lane, clock=clock, timer=timer)
-        self.capabilities = self.house.capabilities
+        self.monitor = LaneMonitor(lane=lane, clock=clock, timer=timer)
+        self.capabilities = self.monitor.capabilities
         self.reader: DeadLetterReader = brokers.reader_of(self.topic)
         self.copies = RoutingPublisher()
         # The reader belongs to this thread: what it must not wait for is done aside.
@@ -83,7 +87,7 @@ class Drain:
         self._uncopied: dict[str, str] = {}
         self._in_hand: set[uuid.UUID] = set()
         self._tidied_at: float | None = None
-        deliveries.await_commits(topic=self.topic)
+        unnamed_letters.await_commits(topic=self.topic)
         # They are ours to take now; what observing showed of them is past.
         with borrow():
             Sample.objects.filter(topic=self.topic).delete()
@@ -100,16 +104,16 @@ class Drain:
         self._aside.shutdown()
         self.copies.close()
         self.reader.close()
-        self.house.close()
+        self.monitor.close()
 
     def once(self) -> float:
         """Take a batch if it is time to; give the seconds until it is again."""
-        polling = self.house.polling
+        polling = self.monitor.polling
         if polling.is_due():
             polling.note(found=self.take(wait=WAIT) > 0)
-            self.keep_house()
+            self.monitor_lane()
         else:
-            self.house.breathe()
+            self.monitor.heartbeat()
         return min(WAIT, polling.left())
 
     def take(self, *, wait: float) -> int:
@@ -124,15 +128,15 @@ class Drain:
             self._tidy()
         return len(letters)
 
-    def keep_house(self) -> None:
+    def monitor_lane(self) -> None:
         """Dead-letter what consumers give up on, and look at the topic."""
-        if not self.house.is_due():
+        if not self.monitor.is_due():
             return
         moved = self.reader.dead_letter_exhausted()
         if moved:
             log.info("dead-lettered %d messages of %s", moved, self.topic.name)
-        self.house.held_back = self._why_uncopied()
-        depth = self.house.look()
+        self.monitor.held_back = self._why_uncopied()
+        depth = self.monitor.poll()
         if self._held:
             self._look_for_held(depth)
 
@@ -150,7 +154,7 @@ class Drain:
         for letter in letters:
             if excess := _excess(letter):
                 self._hold(letter, excess)
-        known = deliveries.written(small, topic=self.topic, in_hand=self._in_hand)
+        known = unnamed_letters.written(small, topic=self.topic, in_hand=self._in_hand)
         fresh = [letter for letter in small if letter.handle not in known]
         taken = [
             *(
@@ -235,12 +239,12 @@ class Drain:
         if not taken:
             return
         self.reader.acknowledge([one.letter.handle for one in taken])
-        deliveries.acknowledged(
+        unnamed_letters.acknowledged(
             [one.report for one in taken if not one.letter.bookmark]
         )
         self._let_go({_name(one.letter) for one in taken})
         note_captured(lane=self.lane, number=len(taken))
-        self.house.rate.add(len(taken))
+        self.monitor.rate.add(len(taken))
 
     @borrow()
     def _hold(self, letter: DeadLetter, reason: str) -> None:
@@ -274,7 +278,7 @@ class Drain:
             self._let_go(set(gone.values_list("bookmark", flat=True)))
         else:
             listed.exclude(bookmark__in=self._held).delete()
-        deliveries.forget(topic=self.topic, in_hand=self._in_hand, now=now)
+        unnamed_letters.forget(topic=self.topic, in_hand=self._in_hand, now=now)
 
     def _look_for_held(self, depth: int | None) -> None:
         """Strike off the list what somebody else took out of the queue."""

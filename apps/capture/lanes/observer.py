@@ -1,0 +1,91 @@
+"""Observe mode: depth, age and samples of a queue from which nothing is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import transaction
+
+from apps.brokers.ports import DeadLetter
+from apps.brokers.row_locks import hold
+from apps.brokers.services import topics as brokers
+from apps.capture.lanes.monitor import LOOK_EVERY, Clock, LaneMonitor
+from apps.capture.lanes.throttling import Timer
+from apps.capture.models import Lane, Sample
+from apps.core.sessions import borrow
+
+SAMPLE_EVERY = 10.0
+SAMPLES = 10
+SAMPLE_BYTES = 4096
+SAMPLE_HEADERS = 100
+SAMPLE_HEADER_BYTES = 1024
+
+
+class Observer:
+    """Polls depth and age of a queue, and peeks at its first messages."""
+
+    def __init__(self, *, lane: Lane, clock: Clock, timer: Timer) -> None:
+        self.topic = lane.topic
+        self.clock = clock
+        self.timer = timer
+        self.monitor = LaneMonitor(lane=lane, clock=clock, timer=timer)
+        self._depth: int | None = None
+        self._sampled_at: float | None = None
+
+    def close(self) -> None:
+        self.monitor.close()
+
+    def once(self) -> float:
+        """Poll if it is time to, and give the seconds until it is again."""
+        polling = self.monitor.polling
+        if self.monitor.is_due() and polling.is_due():
+            depth = self.monitor.poll()
+            polling.note(found=depth != self._depth)
+            if depth is not None and self._depth is not None:
+                self.monitor.rate.add(depth - self._depth)
+            self._depth = depth
+            self._sample()
+        else:
+            self.monitor.heartbeat()
+        return LOOK_EVERY / 2
+
+    def _sample(self) -> None:
+        at = self._sampled_at
+        if at is not None and self.timer() - at < SAMPLE_EVERY:
+            return
+        self._sampled_at = self.timer()
+        if not self.monitor.capabilities.peeks:
+            return
+        reader = brokers.reader_of(self.topic)
+        try:
+            letters = reader.peek(limit=SAMPLES)
+        finally:
+            reader.close()
+        _keep_samples(self.monitor.lane, letters[:SAMPLES], now=self.clock())
+
+
+@borrow()
+@transaction.atomic
+def _keep_samples(lane: Lane, letters: Sequence[DeadLetter], *, now: datetime) -> None:
+    hold(topics=[lane.pk])
+    Sample.objects.filter(topic=lane.topic).delete()
+    Sample.objects.bulk_create(
+        [
+            Sample(
+                topic=lane.topic,
+                place=place,
+                bookmark=letter.bookmark,
+                start=letter.body[:SAMPLE_BYTES],
+                size=letter.size,
+                headers=[
+                    part[:SAMPLE_HEADER_BYTES]
+                    for header in letter.headers[:SAMPLE_HEADERS]
+                    for part in header
+                ],
+                dequeue_count=letter.dequeue_count,
+                seen_at=now,
+            )
+            for place, letter in enumerate(letters)
+        ]
+    )
