@@ -8,6 +8,6 @@ from apps.audit import checkpointing
 from apps.core import clock
 
 
-@shared_task
+@shared_task(name="apps.audit.tasks.checkpoint")
 def checkpoint() -> None:
     checkpointing.take(now=clock.now())

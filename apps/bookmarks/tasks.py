@@ -8,7 +8,7 @@ from apps.bookmarks.services import history
 from apps.core import clock
 
 
-@shared_task
+@shared_task(name="apps.bookmarks.tasks.sample")
 def sample() -> None:
     """Note where positions stand, and forget where they stood too long ago."""
     now = clock.now()

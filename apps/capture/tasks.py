@@ -14,7 +14,7 @@ from apps.poison import skip_list
 log = logging.getLogger(__name__)
 
 
-@shared_task
+@shared_task(name="apps.capture.tasks.partitions")
 def partitions() -> None:
     """Make the partitions of the coming days."""
     made = by_day.make(today=clock.now().date())
@@ -22,19 +22,19 @@ def partitions() -> None:
         log.info("made partitions %s", ", ".join(made))
 
 
-@shared_task
+@shared_task(name="apps.capture.tasks.forget_guards")
 def forget_guards() -> None:
     """Forget the guards of processes that are gone."""
     guards.forget(now=clock.now())
 
 
-@shared_task
+@shared_task(name="apps.capture.tasks.forget_oversize")
 def forget_oversize() -> None:
     """Forget the messages that were too large, and of which nobody tells any more."""
     oversize.forget(now=clock.now())
 
 
-@shared_task
+@shared_task(name="apps.capture.tasks.end_skips")
 def end_skips() -> None:
     """End the skips whose time is up, or that nobody needs; make those that waited."""
     now = clock.now()
@@ -47,7 +47,7 @@ def end_skips() -> None:
     automatic_skips.share_waiting(now=now)
 
 
-@shared_task
+@shared_task(name="apps.capture.tasks.forget_skips")
 def forget_skips() -> None:
     """Delete the automatic skips that ended long ago."""
     skip_list.forget(now=clock.now())

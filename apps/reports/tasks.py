@@ -13,19 +13,19 @@ from apps.reports.services import planning, running, upkeep
 log = logging.getLogger(__name__)
 
 
-@shared_task
+@shared_task(name="apps.reports.tasks.make")
 def make(run_id: int) -> None:
     running.run(run_id=run_id, clock=clock.now)
 
 
-@shared_task
+@shared_task(name="apps.reports.tasks.rescue")
 def rescue() -> None:
     """Make what waits; a run whose worker died is among it."""
     while (run_id := upkeep.next_to_run()) is not None:
         running.run(run_id=run_id, clock=clock.now)
 
 
-@shared_task
+@shared_task(name="apps.reports.tasks.nightly")
 def nightly() -> None:
     """Queue what the night has to make, and make it."""
     for run in planning.plan(hour=settings.POISONWEB_REPORT_HOUR, now=clock.now()):

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 RESCUE_EXPIRES = 10
 
 
-@shared_task
+@shared_task(name="apps.triage.tasks.run_operation")
 def run_operation(operation_id: int) -> None:
     with RoutingPublisher() as publisher:
         ended = running.run(
@@ -27,12 +27,12 @@ def run_operation(operation_id: int) -> None:
         run_operation.delay(operation_id)
 
 
-@shared_task
+@shared_task(name="apps.triage.tasks.take_selection")
 def take_selection(operation_id: int) -> None:
     selection.take(operation_id=operation_id, now=clock.now())
 
 
-@shared_task
+@shared_task(name="apps.triage.tasks.rescue")
 def rescue() -> None:
     """Hand out what nobody works on; a dead worker's operation is among it."""
     upkeep.beat(now=clock.now())
@@ -43,7 +43,7 @@ def rescue() -> None:
         take_selection.apply_async((operation_id,), expires=RESCUE_EXPIRES)
 
 
-@shared_task
+@shared_task(name="apps.triage.tasks.prune")
 def prune() -> None:
     pruned = upkeep.prune(now=clock.now())
     if pruned.previews or pruned.idempotency_keys:
