@@ -6,13 +6,11 @@ an hour each way. Only the soak does so, for it needs the history of the reposit
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,6 +28,7 @@ from poisonweb.sample.ledger import What, read, tally
 from poisonweb.sample.messages import SHIPMENTS
 from poisonweb.sample.subscriptions import BY_TOPIC
 from tests.acceptance import replaying
+from tests.acceptance.older import unpack
 from tests.acceptance.product import ROOT, environment, eventually
 from tests.acceptance.replaying import UNLUCKY
 from tests.acceptance.web import CONSUMER, Web, api_key, url_of_this_database
@@ -103,13 +102,7 @@ class OlderWeb(Web):
 
 @pytest.fixture(scope="module")
 def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the tree of the older release; a shallow clone lacks it."""
-    tree = tmp_path_factory.mktemp("older")
-    archive = ("git", "archive", OTHER_RELEASE)
-    done = subprocess.run(archive, cwd=ROOT, capture_output=True, check=True)
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archived:
-        archived.extractall(tree, filter="data")
-    return tree
+    return unpack(OTHER_RELEASE, tmp_path_factory.mktemp("older"))
 
 
 @contextmanager
