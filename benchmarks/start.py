@@ -62,9 +62,9 @@ def fill(number: int) -> None:
 def sending() -> None:
     """Print what the server spends on a list, in both forms."""
     from apps.api import snapshots
-    from apps.api.parameters.skips import Wanted
+    from apps.api.parameters.skips import SkipListParams
 
-    wanted = Wanted(topic=TOPIC, consumer_group=GROUP)
+    wanted = SkipListParams(topic=TOPIC, consumer_group=GROUP)
     lines = timed(partial(snapshots._gzipped_lines, wanted), RENDERED)  # noqa: SLF001
     whole = timed(partial(snapshots._json, wanted), ROUNDS)  # noqa: SLF001
     middle, slowest = statistics.median(lines), max(lines)

@@ -1,7 +1,7 @@
-"""Who asks: a program by its key, or a person by the session of the pages.
+"""Authenticate the caller: a program by its key, or a person by the pages' session.
 
-Either way `request.auth` is the principal. A key that is no good is refused; it never
-falls back to a session.
+Either way `request.auth` is the principal. A bad key is refused; it never falls back to
+a session.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class ApiKeyAuthentication(BaseAuthentication):
 
 
 class SignedInAuthentication(SessionAuthentication):
-    """A person's session; the parent class asks for the CSRF token where it must."""
+    """Authenticate a person by their session; the parent class checks CSRF tokens."""
 
     def authenticate(self, request: Request) -> tuple[User, Principal] | None:
-        found = super().authenticate(request)
-        if found is None:
+        signed_in = super().authenticate(request)
+        if signed_in is None:
             return None
-        user: User = found[0]
+        user: User = signed_in[0]
         if second_factor_session.is_missing(request._request):  # noqa: SLF001 - Django's own
             raise PermissionDenied("Add a second factor on the pages first.")
         return user, user.principal
 
 
 def credential_of(request: Request) -> Credential:
-    """Name what let the caller in, to ask later whether it still would."""
+    """Name the key or session of this request, to check later that it is valid."""
     if isinstance(request.user, User):
         return Credential.of_session(request.session.session_key or "")
     return Credential.of_key(cast(Principal, request.auth).actor)

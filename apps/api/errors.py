@@ -1,4 +1,4 @@
-"""Every error as a problem of RFC 9457. STATUS is the only table that numbers them."""
+"""Render every error as a problem of RFC 9457, with its HTTP status of STATUS."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ STATUS: dict[type[Exception], HTTPStatus] = {
 
 
 def problem(error: Exception, context: Mapping[str, Any]) -> Response:
-    """Answer for an error; rest_framework calls this for whatever a view raises."""
-    number = request_id(context["request"])
+    """Render an error; rest_framework calls this for every exception of a view."""
+    request_number = request_id(context["request"])
     status = _status(error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        log.error("request %s failed: %s", number, error, exc_info=error)
-    answer = {
+        log.error("request %s failed: %s", request_number, error, exc_info=error)
+    members = {
         "type": _type(error),
         "title": status.phrase,
         "status": status.value,
         "detail": storable(_detail(error, status)),
         "errors": _errors(error),
-        "request_id": number,
+        "request_id": request_number,
         **_extensions(error),
     }
     return Response(
-        answer, status=status, headers=_headers(error), content_type=MEDIA_TYPE
+        members, status=status, headers=_headers(error), content_type=MEDIA_TYPE
     )
 
 
@@ -83,7 +83,7 @@ def _status(error: Exception) -> HTTPStatus:
 
 
 def _type(error: Exception) -> str:
-    """Name the kind of problem, for programs to tell two of one status apart."""
+    """Name the kind of problem: programs tell two of the same status apart by it."""
     if not isinstance(error, PoisonwebError):
         return "about:blank"
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__)
@@ -91,7 +91,7 @@ def _type(error: Exception) -> str:
 
 
 def _detail(error: Exception, status: HTTPStatus) -> str:
-    # What nobody foresaw tells of our insides (ASVS 16.5.1): the log has it.
+    # An unexpected error reveals internals (ASVS 16.5.1): only the log has its text.
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
         return "Something went wrong here; give this request_id to who runs the server."
     if isinstance(error, PoisonwebError):
@@ -114,12 +114,12 @@ def _extensions(error: Exception) -> dict[str, object]:
         return {}
     if error.fresh is None:
         return {"preview": None}
-    seen = selection.see(operation=error.fresh)
-    return {"preview": previews.preview(error.fresh, seen, now=clock.now())}
+    selected = selection.see(operation=error.fresh)
+    return {"preview": previews.preview(error.fresh, selected, now=clock.now())}
 
 
 def _headers(error: Exception) -> dict[str, str]:
     if isinstance(error, OperationalError | InterfaceError | Unavailable):
         return {"Retry-After": str(RETRY_AFTER_SECONDS)}
-    asks_for = getattr(error, "auth_header", None)
-    return {"WWW-Authenticate": asks_for} if asks_for else {}
+    challenge = getattr(error, "auth_header", None)
+    return {"WWW-Authenticate": challenge} if challenge else {}

@@ -1,8 +1,9 @@
-"""`/healthz` and `/readyz`: open to all, so neither tells a name or an error.
+"""`/healthz` and `/readyz`: open to all, so neither reveals a name or an error text.
 
-Only Postgres matters to being ready: it carries every decision. A Celery broker that is
-away makes work late, not lost, since `rescue` finds it; so that is shown and no more.
-The same holds where its sessions run short: who has one goes on.
+Only Postgres and its migrations decide readiness: Postgres stores every decision. While
+the Celery broker is away, work is late but not lost, since `rescue` enqueues it again.
+So its state is shown but never makes the answer "not ready". The same holds for a
+shortage of Postgres sessions: holders of a session go on working.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from apps.triage.services import upkeep
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 2.0
-# A dependency that hangs keeps the thread that asked it; more would only pile up.
-MOST_HANGING = 16
+TIMEOUT_SECONDS = 2.0
+# A dependency that hangs keeps the thread of its probe: without a limit they pile up.
+MOST_PROBES = 16
 
 UP, UNKNOWN, BEHIND, AWAY, SHORT = "up", "unknown", "behind", "away", "short"
-WORSE = (UP, UNKNOWN, AWAY)
+BEST_FIRST = (UP, UNKNOWN, AWAY)
 NEEDED = ("postgres", "migrations")
 
 States = Mapping[str, object]
@@ -51,7 +52,7 @@ NO_POSTGRES: States = {
 }
 NO_CELERY_BROKER: States = {"celery_broker": AWAY}
 
-_hanging = threading.BoundedSemaphore(MOST_HANGING)
+_probe_slots = threading.BoundedSemaphore(MOST_PROBES)
 
 
 @require_safe
@@ -74,45 +75,50 @@ def ready(_: HttpRequest) -> JsonResponse:
 
 
 def dependencies(*, now: datetime) -> dict[str, object]:
-    """Ask all of them at once; what has not answered in two seconds is away."""
-    postgres, celery_broker = _asked(partial(_postgres, now)), _asked(_celery_broker)
-    until = monotonic() + PATIENCE_SECONDS
+    """Probe all dependencies at once; one without an answer in two seconds is away."""
+    postgres, celery_broker = (
+        _start_probe(partial(_postgres, now)),
+        _start_probe(_celery_broker),
+    )
+    deadline = monotonic() + TIMEOUT_SECONDS
     return {
-        **_answer(postgres, until, instead=NO_POSTGRES),
-        **_answer(celery_broker, until, instead=NO_CELERY_BROKER),
+        **_wait_for(postgres, deadline, default=NO_POSTGRES),
+        **_wait_for(celery_broker, deadline, default=NO_CELERY_BROKER),
     }
 
 
-def _asked(question: Callable[[], States]) -> SimpleQueue[States]:
-    """Put a question in a thread of its own, for it may never be answered."""
+def _start_probe(probe: Callable[[], States]) -> SimpleQueue[States]:
+    """Run a probe in a thread of its own, because it may never return."""
     answers: SimpleQueue[States] = SimpleQueue()
 
-    def ask() -> None:
+    def run() -> None:
         try:
-            answers.put(question())
+            answers.put(probe())
         finally:
-            _hanging.release()
+            _probe_slots.release()
 
-    if _hanging.acquire(blocking=False):
-        threading.Thread(target=ask, name="readyz", daemon=True).start()
+    if _probe_slots.acquire(blocking=False):
+        threading.Thread(target=run, name="readyz", daemon=True).start()
     return answers
 
 
-def _answer(answers: SimpleQueue[States], until: float, *, instead: States) -> States:
+def _wait_for(
+    answers: SimpleQueue[States], deadline: float, *, default: States
+) -> States:
     try:
-        return answers.get(timeout=max(0.0, until - monotonic()))
+        return answers.get(timeout=max(0.0, deadline - monotonic()))
     except Empty:
-        return instead
+        return default
 
 
 def _postgres(now: datetime) -> States:
-    """Tell of Postgres and of what is read in it, on a connection of this thread."""
+    """Probe Postgres, and read the other states from it on this thread's connection."""
     try:
         if _migrations() - MigrationRecorder(connection).applied_migrations().keys():
             behind = {"postgres": UP, "migrations": BEHIND}
             return {**NO_POSTGRES, **behind, **_sessions()}
-        here = {"postgres": UP, "migrations": UP}
-        return {**here, **_sessions(), **_lanes(now), **_worker(now)}
+        current = {"postgres": UP, "migrations": UP}
+        return {**current, **_sessions(), **_lanes(now), **_worker(now)}
     except (OperationalError, InterfaceError) as away:
         log.warning("Postgres is away: %s", away)
         return NO_POSTGRES
@@ -126,7 +132,7 @@ def _migrations() -> frozenset[tuple[str, str]]:
 
 
 def _sessions() -> States:
-    """Tell how many sessions are in use, and what to do before none is left."""
+    """Count the sessions in use; name the remedy when few are free."""
     usage = session_usage.usage()
     numbers = {"used": usage.used, "most": usage.most}
     if usage.is_short:
@@ -135,13 +141,13 @@ def _sessions() -> States:
 
 
 def _lanes(now: datetime) -> States:
-    """Say whether each topic's lane is alive; count the brokers by their state."""
+    """Report whether every topic's lane is alive; count the brokers by their state."""
     lanes, brokers = UP, dict[int | None, str]()
     for lane in Lane.objects.possible():
         is_alive, broker = lane.is_heard(now), lane.topic.broker_id
         state = UNKNOWN if not is_alive else AWAY if lane.state == "away" else UP
         lanes = lanes if is_alive else AWAY
-        brokers[broker] = max(state, brokers.get(broker, UP), key=WORSE.index)
+        brokers[broker] = max(state, brokers.get(broker, UP), key=BEST_FIRST.index)
     return {"lanes": lanes, "brokers": dict(Counter(brokers.values()))}
 
 

@@ -1,7 +1,8 @@
-"""`Idempotency-Key`: the same POST sent twice acts once and is answered the same.
+"""`Idempotency-Key`: the same POST sent twice acts once and gets the same answer.
 
-The lock of the key, what the request does and its answer are one transaction. A crash
-anywhere leaves nothing of them, so the next try acts; after the commit it is replayed.
+One transaction holds the lock of the key, the changes of the request and the stored
+answer. A crash rolls all of it back, so the next try acts; after the commit, the stored
+answer is replayed.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from apps.team.models import IdempotencyKey
 from apps.team.rights import Principal
 
 HEADER = "Idempotency-Key"
-REPLAYED = "Idempotent-Replayed"
-KEPT_HEADERS = ("Location",)
+REPLAYED_HEADER = "Idempotent-Replayed"
+STORED_HEADERS = ("Location",)
 KEY_LIMIT = 255
 
 V = TypeVar("V", bound=APIView)
@@ -46,10 +47,9 @@ class KeyReused(Invalid):
 
 
 def idempotent(act: Act[V, P]) -> Act[V, P]:
-    """Let a POST that bears an Idempotency-Key act once, and replay its answer.
+    """Let a POST with an Idempotency-Key act once, and replay its answer afterwards.
 
-    Only what was carried out is kept: a refusal changed nothing, and asking again may
-    find a better moment.
+    Refusals are not stored: they changed nothing, and a later try may succeed.
     """
 
     @wraps(act)
@@ -62,36 +62,36 @@ def idempotent(act: Act[V, P]) -> Act[V, P]:
         actor = str(cast(Principal, request.auth).actor)
         fingerprint = _fingerprint(request)
         with transaction.atomic():
-            _lock(actor, _usable(key))
+            _lock(actor, _check_key(key))
             replayed = _replay(actor, key, fingerprint)
             if replayed is not None:
                 return replayed
             try:
                 response = act(view, request, *args, **kwargs)
             except PoisonwebError as refusal:
-                # Not raised on: the fresh preview that it may bring has to be kept.
+                # Not re-raised: a rollback would lose the new preview it may carry.
                 return view.handle_exception(refusal)
-            _keep(actor, key, fingerprint, response, now=clock.now())
+            _store(actor, key, fingerprint, response, now=clock.now())
         return response
 
     return once
 
 
-def _usable(key: str) -> str:
+def _check_key(key: str) -> str:
     if not (key.isascii() and key.isprintable() and 0 < len(key) <= KEY_LIMIT):
         raise Malformed(HEADER, f"send 1 to {KEY_LIMIT} printable ASCII characters")
     return key
 
 
 def _fingerprint(request: Request) -> bytes:
-    """Tell one request from another; how its body was compressed does not matter."""
-    request.data  # noqa: B018 - reading the body leaves its digest behind
+    """Hash method, path and inflated body: the same request compressed is the same."""
+    request.data  # noqa: B018 - parsing the body stores its digest in META
     path = raw(request.get_full_path())
     return digest_of(raw(request.method or ""), path, request.META.get(DIGEST, b""))
 
 
 def _lock(actor: str, key: str) -> None:
-    """Hold the key until the transaction ends; raises StillRunning if another does."""
+    """Lock the key until the transaction ends; raises StillRunning if it is locked."""
     with connection.cursor() as cursor:
         name = f"idempotency:{actor}:{key}"
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [key_of(name)])
@@ -100,21 +100,21 @@ def _lock(actor: str, key: str) -> None:
 
 
 def _replay(actor: str, key: str, fingerprint: bytes) -> Response | None:
-    kept = IdempotencyKey.objects.filter(actor=actor, key=key).first()
-    if kept is None:
+    stored = IdempotencyKey.objects.filter(actor=actor, key=key).first()
+    if stored is None:
         return None
-    if bytes(kept.fingerprint) != fingerprint:
+    if bytes(stored.fingerprint) != fingerprint:
         raise KeyReused(HEADER, "it was used for another request; make a new one")
-    answer: dict[str, Any] = json.loads(bytes(kept.answer))
-    headers = {**answer["headers"], REPLAYED: "true"}
-    return Response(answer["data"], status=kept.status, headers=headers)
+    answer: dict[str, Any] = json.loads(bytes(stored.answer))
+    headers = {**answer["headers"], REPLAYED_HEADER: "true"}
+    return Response(answer["data"], status=stored.status, headers=headers)
 
 
-def _keep(
+def _store(
     actor: str, key: str, fingerprint: bytes, response: Response, *, now: datetime
 ) -> None:
-    kept_headers = {name: response[name] for name in KEPT_HEADERS if name in response}
-    answer = {"data": response.data, "headers": kept_headers}
+    headers = {name: response[name] for name in STORED_HEADERS if name in response}
+    answer = {"data": response.data, "headers": headers}
     IdempotencyKey.objects.create(
         actor=actor,
         key=key,

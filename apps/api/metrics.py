@@ -1,7 +1,7 @@
-"""`/metrics`: what Prometheus asks for, in its own text, from queries that stay cheap.
+"""`/metrics`: gauges in the Prometheus text format, from queries with a time limit.
 
-Each part has its time in Postgres. One that takes longer is left out for this once, and
-`metrics_complete` says so: a number that is missing is no alarm, a wrong one would be.
+A part whose query exceeds its limit is left out of this answer, and `metrics_complete`
+is 0: a missing number raises no alarm, a wrong one would.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from apps.triage.models import Item
 from apps.triage.states import UNFINISHED
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PATIENCE_MS = 1_000
-# A carriage return in an old name would end its line for some who read it.
+TIMEOUT_MS = 1_000
+# A carriage return in an old name would end the line for some parsers.
 _INVISIBLE = {
     ord(c): f"\\\\x{ord(c):02x}" for c in map(chr, range(0xA0)) if not c.isprintable()
 }
-# Each topic is a series in somebody's memory: the first so many by name have theirs.
+# Each topic is a series in the monitoring system's memory: only the first by name.
 MOST_TOPICS = 1_000
-# Where a count of open poisons ends. Nobody acts differently beyond.
+# Open poisons are counted up to here: a larger number changes no decision.
 MOST_COUNTED = 100_000
 LONGEST_LABEL = 200
-WORKS = (
+UP_STATES = (
     LaneState.RUNNING,
     LaneState.EXPECTED,
     LaneState.HOLDING,
@@ -68,28 +68,28 @@ class Metrics(View):
     schema = None
 
     def get(self, _: Request) -> HttpResponse:
-        found = families(self.principal, now=clock.now())
-        return HttpResponse(text(found), content_type=MEDIA_TYPE)
+        measured = families(self.principal, now=clock.now())
+        return HttpResponse(text(measured), content_type=MEDIA_TYPE)
 
 
-def text(found: Iterable[Family]) -> str:
-    return "".join(f"{line}\n" for family in found for line in family.lines())
+def text(families: Iterable[Family]) -> str:
+    return "".join(f"{line}\n" for family in families for line in family.lines())
 
 
 def families(principal: Principal, *, now: datetime) -> list[Family]:
-    """Measure what this principal may see of it."""
-    found, complete = list[Family](), True
+    """Measure every family, over the topics that this principal may see."""
+    measured, is_complete = list[Family](), True
     for part in (_poisons, _lanes, _operations):
-        told = unless_slow(partial(part, principal, now), within_ms=PATIENCE_MS)
-        if isinstance(told, TooSlow):
-            complete = False
+        result = unless_slow(partial(part, principal, now), within_ms=TIMEOUT_MS)
+        if isinstance(result, TooSlow):
+            is_complete = False
         else:
-            found += told
-    whole = Family(
+            measured += result
+    complete = Family(
         name="metrics_complete", help="1, or 0 where something took too long to count."
     )
-    whole.samples.append(({}, float(complete)))
-    return [*found, whole]
+    complete.samples.append(({}, float(is_complete)))
+    return [*measured, complete]
 
 
 def _poisons(principal: Principal, now: datetime) -> list[Family]:
@@ -124,11 +124,11 @@ def _lanes(principal: Principal, now: datetime) -> list[Family]:
     for lane in lanes:
         if not principal.sees(lane.topic.name):
             continue
-        name, heard = _short(lane.topic.name), lane.is_heard(now)
-        works = heard and lane.state in WORKS
-        up.samples.append(({"topic": name, "mode": lane.mode}, float(works)))
-        # What a lane said before it fell silent is no news.
-        if heard and lane.depth is not None:
+        name, is_heard = _short(lane.topic.name), lane.is_heard(now)
+        is_up = is_heard and lane.state in UP_STATES
+        up.samples.append(({"topic": name, "mode": lane.mode}, float(is_up)))
+        # The last depth of a silent lane is out of date.
+        if is_heard and lane.depth is not None:
             lag.samples.append(({"topic": name}, lane.depth))
     return [lag, up]
 
@@ -137,15 +137,15 @@ def _operations(principal: Principal, _: datetime) -> list[Family]:
     items = Family(
         name="operation_items", help="Messages of operations that are not over yet."
     )
-    # They are of many topics, and only the sum is told.
+    # Items belong to many topics, and only their sum is published.
     if principal.sees_every_topic:
         counts = Item.objects.filter(operation__state__in=UNFINISHED).counts()
-        items.samples.extend(({"state": word}, n) for word, n in counts.items())
+        items.samples.extend(({"state": state}, n) for state, n in counts.items())
     return [items]
 
 
 def _short(name: str) -> str:
-    """Cut a name that is too long for a label, and keep it apart from its like."""
+    """Cut a name that is too long for a label; a digest keeps the cut names unique."""
     if len(name) <= LONGEST_LABEL:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]

@@ -1,10 +1,10 @@
-"""What the OpenAPI schema says of a call beyond what its code does."""
+"""Describe the calls in the OpenAPI schema, beyond what the code of the views says."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from django.conf import settings
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
@@ -16,16 +16,16 @@ from rest_framework.serializers import Serializer
 from apps.api.errors import MEDIA_TYPE
 from apps.api.idempotency import HEADER
 from apps.api.paging import DEFAULT_LIMIT, MOST_LIMIT
-from apps.api.parameters.reports import By
+from apps.api.parameters.reports import Granularity
+from apps.api.permissions import RequiredScope
 from apps.api.schemas import brokers, operations, skips, topics
 from apps.api.schemas.errors import Problem, StaleProblem
-from apps.api.views.base import View
 from apps.audit.filters import PARAMETERS
 from apps.team.rights import Scope
 from poisonguard.skipping import skip_lines
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-Shape = type[Serializer[Any]]
+SchemaClass = type[Serializer[Any]]
 
 ALWAYS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.SERVICE_UNAVAILABLE)
 WITH_A_BODY = (
@@ -34,7 +34,7 @@ WITH_A_BODY = (
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
 )
 EVENT_STREAM = "text/event-stream"
-# What an Idempotency-Key can be refused for, and a decision too.
+# The statuses of a refused Idempotency-Key, and of a refused decision.
 REFUSED_KEY = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
@@ -53,12 +53,12 @@ PAGING = (
         "limit", int, description=f"1 to {MOST_LIMIT}; {DEFAULT_LIMIT} if left out"
     ),
 )
-TRAIL = tuple(_text(name, takes) for name, takes in PARAMETERS.items())
+AUDIT_FILTERS = tuple(_text(name, takes) for name, takes in PARAMETERS.items())
 RATES = (
     _text("topic", "the name of one; all that the key sees if left out"),
     _text("from", "the first UTC day, 27 days before the last if left out"),
     _text("to", "the last UTC day, included; the newest that is over if left out"),
-    OpenApiParameter("by", enum=list(By), description="day if left out"),
+    OpenApiParameter("by", enum=list(Granularity), description="day if left out"),
     _text(
         "consumer_group",
         "the name of one, which may be empty; all of a topic together if left out",
@@ -74,7 +74,7 @@ TOPICS = (
 )
 SKIPS = (
     _text("topic", "the name of one", required=True),
-    _text("consumer_group", "its own, and those for all; those of every group if not"),
+    _text("consumer_group", "its skips and those for all; all skips if left out"),
 )
 FOLLOWED = (
     OpenApiParameter("topic", str, required=True, many=True, description="their names"),
@@ -84,7 +84,7 @@ FOLLOWED = (
         "Last-Event-ID",
         str,
         OpenApiParameter.HEADER,
-        description="the id of the last event; it goes before `after`",
+        description="the id of the last event; it takes precedence over `after`",
     ),
 )
 TOKEN = _text("token", "of a preview", required=True)
@@ -96,44 +96,47 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 )
 
 
-STATUS: dict[Shape | OpenApiTypes, HTTPStatus] = {
+STATUS: dict[SchemaClass | OpenApiTypes, HTTPStatus] = {
     operations.Accepted: HTTPStatus.ACCEPTED,
     skips.AddedSkip: HTTPStatus.CREATED,
     brokers.AddedBroker: HTTPStatus.CREATED,
     topics.RegisteredTopic: HTTPStatus.CREATED,
 }
-MEDIA_TYPES: dict[Shape | OpenApiTypes, str] = {
+MEDIA_TYPES: dict[SchemaClass | OpenApiTypes, str] = {
     OpenApiTypes.BINARY: "application/octet-stream",
     OpenApiTypes.STR: EVENT_STREAM,
 }
-# In what else an answer can be had, by who names it in `Accept`.
-ALSO: dict[Shape | OpenApiTypes, str] = {skips.Skips: skip_lines.MEDIA_TYPE}
+# A second media type of an answer, for clients that name it in `Accept`.
+ALTERNATIVES: dict[SchemaClass | OpenApiTypes, str] = {
+    skips.Skips: skip_lines.MEDIA_TYPE
+}
 
 
-class Described(AutoSchema):
-    """Adds the scope that the view asks for, so that it is said in one place."""
+class ScopedSchema(AutoSchema):
+    """Add the scope that the view requires to the description of each call."""
 
     def get_description(self, *_: str) -> str:
         method = getattr(self.view, str(self.method).lower())
-        needed = cast(View, self.view).scopes[self.method]
-        told = (
-            f"Needs the scope `{needed}`."
-            if isinstance(needed, Scope)
+        view: Any = self.view
+        required_scope: RequiredScope = view.scopes[self.method]
+        scope_note = (
+            f"Needs the scope `{required_scope}`."
+            if isinstance(required_scope, Scope)
             else "Any sign-in or key will do."
         )
-        return "\n\n".join(filter(None, [method.__doc__, told]))
+        return "\n\n".join(filter(None, [method.__doc__, scope_note]))
 
 
 def described(
     name: str,
     summary: str,
     *,
-    answer: Shape | OpenApiTypes,
-    request: Shape | None = None,
+    answer: SchemaClass | OpenApiTypes,
+    request: SchemaClass | None = None,
     parameters: Sequence[OpenApiParameter] = (),
     refusals: Sequence[HTTPStatus] = (),
 ) -> Callable[[Method], Method]:
-    """Say of a view's method what it takes and answers."""
+    """Describe what a view's method takes and answers."""
     expected = {*ALWAYS, *refusals, *(WITH_A_BODY if request else ())}
     responses: dict[tuple[int, str], object] = {
         (refusal.value, MEDIA_TYPE): OpenApiResponse(_problem(refusal), refusal.phrase)
@@ -143,12 +146,12 @@ def described(
     media_type = MEDIA_TYPES.get(answer, "application/json")
     expected_answer = OpenApiResponse(answer, status.phrase)
     responses = {(status.value, media_type): expected_answer, **responses}
-    if answer in ALSO:
+    if answer in ALTERNATIVES:
         as_text = OpenApiResponse(OpenApiTypes.STR, status.phrase)
-        responses[status.value, ALSO[answer]] = as_text
+        responses[status.value, ALTERNATIVES[answer]] = as_text
 
     def decorate(method: Method) -> Method:
-        vars(method)["schema"] = Described
+        vars(method)["schema"] = ScopedSchema
         return extend_schema(
             operation_id=name,
             summary=summary,
@@ -160,7 +163,7 @@ def described(
     return decorate
 
 
-def _problem(status: HTTPStatus) -> Shape:
+def _problem(status: HTTPStatus) -> SchemaClass:
     stale = status is HTTPStatus.CONFLICT
     return StaleProblem if stale else Problem
 

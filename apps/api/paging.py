@@ -1,4 +1,4 @@
-"""Pages by key: the deepest costs what the first one does, and no row comes twice."""
+"""Keyset pages: a deep page costs as much as the first, and no row comes twice."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Row = TypeVar("Row", bound=Model)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """A row's place in its list; `at` is None where the number alone orders it."""
+class RowKey:
+    """The sort key of a row in its list; `at` is None where the pk alone orders it."""
 
     pk: int
     at: datetime | None = None
@@ -35,57 +35,59 @@ class Page(Generic[Row]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """The part of a list that is asked for: at most `limit` rows below `after`.
+    """The requested part of a list: at most `limit` rows below `after`.
 
-    `name` is the list's: a cursor is signed, and for one list only.
+    `name` is the name of the list: a cursor is signed, and valid for one list only.
     """
 
     name: str
     limit: int
-    after: Place | None
+    after: RowKey | None
 
     @classmethod
-    def parse(cls, told: QueryDict, *, name: str) -> Self:
-        """Read `cursor` and `limit`; raises Malformed naming the one that is bad."""
-        cursor = told.get("cursor")
+    def parse(cls, params: QueryDict, *, name: str) -> Self:
+        """Read `cursor` and `limit`; raises Malformed with the name of the bad one."""
+        cursor = params.get("cursor")
         return cls(
             name=name,
-            limit=_limit(told.get("limit")),
-            after=_opened(cursor, name) if cursor else None,
+            limit=_limit(params.get("limit")),
+            after=_decoded(cursor, name) if cursor else None,
         )
 
-    def cut(self, rows: QuerySet[Row], place: Callable[[Row], Place]) -> Page[Row]:
-        """Cut this window out of rows that begin below `after`."""
-        found = list(rows[: self.limit + 1])
-        shown = found[: self.limit]
-        more = len(found) > self.limit
+    def cut(self, rows: QuerySet[Row], key_of: Callable[[Row], RowKey]) -> Page[Row]:
+        """Read this window from rows that begin below `after`."""
+        fetched = list(rows[: self.limit + 1])  # one more tells whether a page follows
+        page = fetched[: self.limit]
+        has_more = len(fetched) > self.limit
         return Page(
-            rows=shown, next=_sealed(place(shown[-1]), self.name) if more else None
+            rows=page, next=_encoded(key_of(page[-1]), self.name) if has_more else None
         )
 
 
 def _limit(value: str | None) -> int:
     if value is None:
         return DEFAULT_LIMIT
-    # The length is looked at first: Python refuses to read very long integers.
-    usable = value.isascii() and value.isdigit() and len(value) <= len(str(MOST_LIMIT))
-    if not usable or not 1 <= int(value) <= MOST_LIMIT:
+    # Check the length first: Python refuses to read very long integers.
+    is_number = (
+        value.isascii() and value.isdigit() and len(value) <= len(str(MOST_LIMIT))
+    )
+    if not is_number or not 1 <= int(value) <= MOST_LIMIT:
         raise Malformed("limit", f"send a number from 1 to {MOST_LIMIT}")
     return int(value)
 
 
-def _sealed(place: Place, name: str) -> str:
-    at = None if place.at is None else place.at.isoformat()
-    return signing.dumps([place.pk, at], salt=_salt(name))
+def _encoded(key: RowKey, name: str) -> str:
+    at = None if key.at is None else key.at.isoformat()
+    return signing.dumps([key.pk, at], salt=_salt(name))
 
 
-def _opened(cursor: str, name: str) -> Place:
+def _decoded(cursor: str, name: str) -> RowKey:
     try:
         pk, at = signing.loads(cursor, salt=_salt(name))
     except signing.BadSignature:
         remedy = "send the `next` of an earlier answer of this list, or leave it out"
         raise Malformed("cursor", remedy) from None
-    return Place(pk=pk, at=None if at is None else datetime.fromisoformat(at))
+    return RowKey(pk=pk, at=None if at is None else datetime.fromisoformat(at))
 
 
 def _salt(name: str) -> str:

@@ -1,4 +1,4 @@
-"""JSON out of a request, within bounds and whatever the bytes are."""
+"""Parse the JSON body of a request, with bounds on its size and number of values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rest_framework.parsers import BaseParser
 from apps.api.inflation import Readable, inflated
 from apps.api.refusals import TooLarge, Unreadable
 
-# Where the SHA-256 of the inflated body is left, for idempotency to compare.
+# The key in META of the SHA-256 of the inflated body; idempotency compares it.
 DIGEST = "poisonweb.body_digest"
-# Far beyond any number that has a meaning here, and cheap to read.
+# Far more digits than any number here has, and still cheap to read.
 MOST_DIGITS = 100
-# Values of all kinds in one request, names of members not counted. The largest batch of
-# failures has some hundred thousand; each costs time in which no other thread works.
+# The number of values in one request, without the names of members. The largest batch
+# of failures has some hundred thousand. Parsing each holds the GIL for a while.
 MOST_VALUES = 1_000_000
-# From here on, to read a body takes longer than to wait for one's turn.
+# Bodies from this size on are parsed one at a time: parsing takes longer than waiting.
 LARGE = 64 * 1024
 _large_bodies = Lock()
 _BEGIN_A_VALUE = b"[{,"
@@ -52,20 +52,20 @@ class BoundedJSONParser(BaseParser):
         try:
             return _read(raw) if len(raw) < LARGE else _read_large(raw)
         finally:
-            # A refusal, which leads to it, may be kept for a while.
+            # Free the bytes now: an exception may keep this frame alive for a while.
             raw.clear()
 
 
 def _read_large(raw: bytearray) -> object:
-    """Read one such body at a time, and look for garbage only before it.
+    """Read one large body at a time, and collect garbage only before it.
 
-    No two threads read JSON at once anyway: several that try only keep the others of
-    the process waiting. And the collector would go through all that is being made, and
-    through the rest of the process, again and again.
+    The GIL lets only one thread parse JSON anyway: several at once only make the other
+    threads wait. And the garbage collector would traverse the growing result, and the
+    rest of the process, again and again.
     """
     with _large_bodies:
-        # A request and its view lead to each other, so what the last one brought along
-        # is still there.
+        # A request and its view refer to each other, so the data of the previous
+        # request is still in memory.
         gc.collect(1)
         gc.disable()
         try:
@@ -77,12 +77,12 @@ def _read_large(raw: bytearray) -> object:
 def _read(raw: bytearray) -> object:
     _check_values(raw)
     text = _text(raw)
-    raw.clear()  # a body of 90 MB need not be here three times
+    raw.clear()  # a body of 90 MB need not be in memory three times
     return _value(text)
 
 
 def _check_values(raw: bytearray) -> None:
-    """Raise TooLarge for JSON of too many values, before any of them is made."""
+    """Raise TooLarge for JSON of too many values, before any of them is created."""
     if _has_too_many_values(raw):
         raise TooLarge(f"The body has more than {MOST_VALUES} values: send fewer.")
 
@@ -90,7 +90,7 @@ def _check_values(raw: bytearray) -> None:
 def _has_too_many_values(raw: bytearray) -> bool:
     if _beginnings(raw) <= MOST_VALUES:
         return False
-    # They may stand in strings, of which there are no more than values and names.
+    # The signs may be inside strings; there are no more strings than values and names.
     unescaped = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     signs = unescaped.translate(None, _NO_SIGNS)
     too_many_strings = signs.count(b'"') > 4 * MOST_VALUES
@@ -104,8 +104,8 @@ def _beginnings(json_text: bytes | bytearray) -> int:
 def _text(raw: bytearray) -> str:
     try:
         return raw.decode("utf-8")
-    except UnicodeDecodeError as broken:
-        raise Unreadable(f"The body is not UTF-8: {broken.reason}.") from None
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"The body is not UTF-8: {error.reason}.") from None
 
 
 def _value(text: str) -> object:
@@ -113,11 +113,11 @@ def _value(text: str) -> object:
         return json.loads(text, parse_int=_number)
     except RecursionError:
         raise Unreadable("The body is nested too deeply.") from None
-    except ValueError as broken:
-        raise Unreadable(f"The body is not JSON: {broken}.") from None
+    except ValueError as error:
+        raise Unreadable(f"The body is not JSON: {error}.") from None
 
 
 def _number(digits: str) -> int | float:
     # Python refuses to read very long integers. As a float, like 1e400, such a number
-    # sinks the one member that holds it, and not the request.
+    # makes only the member that holds it invalid, not the whole request.
     return int(digits) if len(digits) <= MOST_DIGITS else float(digits)

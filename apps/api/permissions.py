@@ -1,4 +1,4 @@
-"""What a call needs: each view says it for each of its methods, or nobody gets in."""
+"""The scope that a call requires; a view method without one refuses every caller."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Anyone(Enum):
 
 
 SIGNED_IN: Final = Anyone.SIGNED_IN
-Needs = Scope | Literal[Anyone.SIGNED_IN]
+RequiredScope = Scope | Literal[Anyone.SIGNED_IN]
 
 
 class HasScope(BasePermission):
-    """Let in who has the scope that the view names for this method."""
+    """Allow principals with the scope that the view names for this method."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         principal = request.auth
@@ -35,7 +35,7 @@ class HasScope(BasePermission):
         if request.method not in view.allowed_methods:
             return True  # nothing would run: the view answers 405
         method = "GET" if request.method == "HEAD" else request.method
-        needed: Needs | None = getattr(view, "scopes", {}).get(method)
-        if isinstance(needed, Scope):
-            principal.require(needed)
-        return needed is not None
+        required: RequiredScope | None = getattr(view, "scopes", {}).get(method)
+        if isinstance(required, Scope):
+            principal.require(required)
+        return required is not None

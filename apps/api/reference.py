@@ -1,4 +1,4 @@
-"""The OpenAPI schema as its page shows it: calls and shapes."""
+"""The OpenAPI schema as the page of the API shows it: calls and shapes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Schema = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
-    """What a value may be; `shape` names the shape that describes it further."""
+class ValueKind:
+    """The type of a value as text; `shape` names the shape that describes it."""
 
     text: str
     shape: str | None = None
@@ -20,16 +20,16 @@ class Kind:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Field:
     name: str
-    kind: Kind
+    kind: ValueKind
     required: bool
     description: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class CallAnswer:
     status: str
     description: str
-    kind: Kind
+    kind: ValueKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,8 +40,8 @@ class Call:
     summary: str
     description: str
     parameters: Sequence[Field]
-    body: Kind | None
-    answers: Sequence[Answer]
+    body: ValueKind | None
+    answers: Sequence[CallAnswer]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,49 +61,49 @@ def of(schema: Schema) -> Reference:
     shapes = schema["components"]["schemas"].items()
     return Reference(
         calls=list(_calls(schema)),
-        shapes=[_shape(name, told) for name, told in shapes],
+        shapes=[_shape(name, spec) for name, spec in shapes],
     )
 
 
 def _calls(schema: Schema) -> Iterator[Call]:
     for path, methods in schema["paths"].items():
-        for method, told in methods.items():
-            body = told.get("requestBody")
+        for method, spec in methods.items():
+            body = spec.get("requestBody")
             yield Call(
-                name=told["operationId"],
+                name=spec["operationId"],
                 method=method.upper(),
                 path=path,
-                summary=told.get("summary", ""),
-                description=told.get("description", "").replace("`", ""),
-                parameters=[_parameter(each) for each in told.get("parameters", ())],
+                summary=spec.get("summary", ""),
+                description=spec.get("description", "").replace("`", ""),
+                parameters=[_parameter(each) for each in spec.get("parameters", ())],
                 body=_content(body) if body else None,
-                answers=[_answer(*each) for each in told["responses"].items()],
+                answers=[_answer(*each) for each in spec["responses"].items()],
             )
 
 
-def _parameter(told: Schema) -> Field:
+def _parameter(spec: Schema) -> Field:
     return Field(
-        name=told["name"],
-        kind=_kind(told["schema"]),
-        required=told.get("required", False),
-        description=told.get("description", f"in the {told['in']}"),
+        name=spec["name"],
+        kind=_kind(spec["schema"]),
+        required=spec.get("required", False),
+        description=spec.get("description", f"in the {spec['in']}"),
     )
 
 
-def _answer(status: str, told: Schema) -> Answer:
-    return Answer(
-        status=status, description=told.get("description", ""), kind=_content(told)
+def _answer(status: str, spec: Schema) -> CallAnswer:
+    return CallAnswer(
+        status=status, description=spec.get("description", ""), kind=_content(spec)
     )
 
 
-def _content(told: Schema) -> Kind:
-    return next(_kind(media["schema"]) for media in told["content"].values())
+def _content(spec: Schema) -> ValueKind:
+    return next(_kind(media["schema"]) for media in spec["content"].values())
 
 
-def _shape(name: str, told: Schema) -> Shape:
-    """Read a component: an object with its members, or a set of words."""
-    required = told.get("required", ())
-    description = told.get("description") or " | ".join(told.get("enum", ()))
+def _shape(name: str, spec: Schema) -> Shape:
+    """Read a component: an object with its members, or an enumeration."""
+    required = spec.get("required", ())
+    description = spec.get("description") or " | ".join(spec.get("enum", ()))
     fields = [
         Field(
             name=field,
@@ -111,34 +111,34 @@ def _shape(name: str, told: Schema) -> Shape:
             required=field in required,
             description=property_.get("description", ""),
         )
-        for field, property_ in told.get("properties", {}).items()
+        for field, property_ in spec.get("properties", {}).items()
     ]
     return Shape(name=name, description=description, fields=fields)
 
 
-def _kind(told: Schema) -> Kind:
+def _kind(spec: Schema) -> ValueKind:
     for several in ("oneOf", "anyOf", "allOf"):
-        if several in told:
-            return _either([_kind(each) for each in told[several]])
-    if "$ref" in told:
-        name = told["$ref"].rpartition("/")[2]
-        return Kind(text=name, shape=name)
-    if "enum" in told:
-        return Kind(text=" | ".join(str(each) for each in told["enum"]))
-    if told.get("type") == "array":
-        of_what = _kind(told["items"])
-        return Kind(text=f"list of {of_what.text}", shape=of_what.shape)
-    return Kind(text=_plain(told))
+        if several in spec:
+            return _either([_kind(each) for each in spec[several]])
+    if "$ref" in spec:
+        name = spec["$ref"].rpartition("/")[2]
+        return ValueKind(text=name, shape=name)
+    if "enum" in spec:
+        return ValueKind(text=" | ".join(str(each) for each in spec["enum"]))
+    if spec.get("type") == "array":
+        items = _kind(spec["items"])
+        return ValueKind(text=f"list of {items.text}", shape=items.shape)
+    return ValueKind(text=_plain(spec))
 
 
-def _either(kinds: Sequence[Kind]) -> Kind:
-    return Kind(
+def _either(kinds: Sequence[ValueKind]) -> ValueKind:
+    return ValueKind(
         text=" | ".join(kind.text for kind in kinds),
         shape=next((kind.shape for kind in kinds if kind.shape), None),
     )
 
 
-def _plain(told: Schema) -> str:
-    types = told.get("type", "anything")
+def _plain(spec: Schema) -> str:
+    types = spec.get("type", "anything")
     names = " | ".join(types) if isinstance(types, list) else str(types)
-    return f"{names} ({told['format']})" if "format" in told else names
+    return f"{names} ({spec['format']})" if "format" in spec else names

@@ -1,4 +1,4 @@
-"""What can be wrong with a request before anybody is asked anything."""
+"""The errors of a request that is refused before any service is called."""
 
 from __future__ import annotations
 

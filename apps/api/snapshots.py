@@ -1,7 +1,8 @@
-"""The whole list of a topic as bytes: made once for all who ask at the same revision.
+"""Cache the skip list of a topic as bytes: rendered once for each revision.
 
-Consumers that start at once wait for one of them, and what is held for the next is
-bounded. A list in lines is held compressed; JSON is what it was for older consumers.
+When many consumers start at once, one request renders the list and the others wait for
+it. The cache is bounded. The list in lines is stored compressed; the list in JSON is
+for older consumers.
 """
 
 from __future__ import annotations
@@ -15,86 +16,90 @@ from dataclasses import dataclass, field
 
 from rest_framework.utils.encoders import JSONEncoder
 
-from apps.api.parameters.skips import Wanted
+from apps.api.parameters.skips import SkipListParams
 from apps.api.shapes import skips as shapes
 from apps.poison import skip_reading
 from poisonguard.skipping import skip_lines
 
 MOST_BYTES = 128 * 1024 * 1024
 MOST_LISTS = 256
-# Fast, and a tenth of the size: what more effort would save takes longer than to send.
+# Fast, and a tenth of the size: a higher level takes longer than it saves in sending.
 GZIP_LEVEL = 1
 
 Revision = tuple[str, int]
 
 
 @dataclass(slots=True)
-class _Held:
-    """One list in one form; the lock is for who makes it."""
+class _CachedList:
+    """One list in one form; the lock is held while the list is rendered."""
 
-    making: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
     revision: Revision | None = None
     body: bytes = b""
 
 
-class Bodies:
-    """What was made last of each list, as long as there is room."""
+class ListCache:
+    """The last rendering of each list; evicts the least recently used lists."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: OrderedDict[object, _Held] = OrderedDict()
+        self._lists: OrderedDict[object, _CachedList] = OrderedDict()
 
-    def get(self, key: object, revision: Revision, make: Callable[[], bytes]) -> bytes:
-        """Give the body as of this revision or a later one; of many, one makes it."""
+    def get(
+        self, key: object, revision: Revision, render: Callable[[], bytes]
+    ) -> bytes:
+        """Give the body as of this revision or a later one; one caller renders it."""
         with self._lock:
-            held = self._held.setdefault(key, _Held())
-            self._held.move_to_end(key)
-        with held.making:
-            if held.revision != revision:
-                held.body, held.revision = make(), revision
-            body = held.body
-        self._let_go()
+            entry = self._lists.setdefault(key, _CachedList())
+            self._lists.move_to_end(key)
+        with entry.lock:
+            if entry.revision != revision:
+                entry.body, entry.revision = render(), revision
+            body = entry.body
+        self._evict()
         return body
 
-    def _let_go(self) -> None:
-        """Forget what was asked for longest ago, where there is no room."""
+    def _evict(self) -> None:
+        """Drop the least recently used lists until the cache is within its limits."""
         with self._lock:
-            size = sum(len(held.body) for held in self._held.values())
-            while self._held and (size > MOST_BYTES or len(self._held) > MOST_LISTS):
-                _, held = self._held.popitem(last=False)
-                size -= len(held.body)
+            size = sum(len(entry.body) for entry in self._lists.values())
+            while self._lists and (size > MOST_BYTES or len(self._lists) > MOST_LISTS):
+                _, entry = self._lists.popitem(last=False)
+                size -= len(entry.body)
 
 
-_bodies = Bodies()
+_cache = ListCache()
 
 
-def as_json(wanted: Wanted) -> bytes:
-    return _held("json", wanted, _json)
+def as_json(params: SkipListParams) -> bytes:
+    return _cached("json", params, _json)
 
 
-def as_lines(wanted: Wanted) -> bytes:
+def as_lines(params: SkipListParams) -> bytes:
     """Give the list as gzipped lines (see `poisonguard.skipping.skip_lines`)."""
-    return _held("lines", wanted, _gzipped_lines)
+    return _cached("lines", params, _gzipped_lines)
 
 
-def _held(form: str, wanted: Wanted, make: Callable[[Wanted], bytes]) -> bytes:
-    head = skip_reading.head(topic=wanted.topic)
+def _cached(
+    form: str, params: SkipListParams, render: Callable[[SkipListParams], bytes]
+) -> bytes:
+    head = skip_reading.head(topic=params.topic)
     revision = head.epoch, head.revision
-    return _bodies.get((form, wanted), revision, lambda: make(wanted))
+    return _cache.get((form, params), revision, lambda: render(params))
 
 
-def _json(wanted: Wanted) -> bytes:
-    taken = skip_reading.snapshot(
-        topic=wanted.topic, consumer_group=wanted.consumer_group
+def _json(params: SkipListParams) -> bytes:
+    snapshot = skip_reading.snapshot(
+        topic=params.topic, consumer_group=params.consumer_group
     )
-    # In ASCII: a bookmark may hold what UTF-8 has no bytes for.
-    return json.dumps(shapes.skips(taken), cls=JSONEncoder).encode()
+    # In ASCII: a bookmark may hold surrogates, which UTF-8 cannot encode.
+    return json.dumps(shapes.skips(snapshot), cls=JSONEncoder).encode()
 
 
-def _gzipped_lines(wanted: Wanted) -> bytes:
-    deflating = zlib.compressobj(GZIP_LEVEL, wbits=31)
+def _gzipped_lines(params: SkipListParams) -> bytes:
+    compressor = zlib.compressobj(GZIP_LEVEL, wbits=31)
     with skip_reading.rows(
-        topic=wanted.topic, consumer_group=wanted.consumer_group
+        topic=params.topic, consumer_group=params.consumer_group
     ) as rows:
         lines = skip_lines.lines(
             epoch=rows.head.epoch,
@@ -102,5 +107,5 @@ def _gzipped_lines(wanted: Wanted) -> bytes:
             skips=rows.in_force(),
             suspects=rows.suspected(),
         )
-        pieces = [deflating.compress(line) for line in lines]
-    return b"".join([*pieces, deflating.flush()])
+        pieces = [compressor.compress(line) for line in lines]
+    return b"".join([*pieces, compressor.flush()])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from apps.api.selectors import skips as api
+from apps.api.parameters.skips import parse_applied
 from apps.brokers.models import Topic
-from apps.capture.intake import guards, suspicions
+from apps.capture.intake import applied_skips, guards, suspicions
 from apps.capture.intake.suspicions import PATIENCE
 from apps.capture.models import Guard
 from apps.core import clock
@@ -63,8 +63,10 @@ def handle(now: datetime, name: str, *bookmarks: str) -> None:
         }
         for pk in ids.values_list("pk", flat=True)
     ]
-    answers = api.applied(told, GUARD, now=now)
-    assert {answer["status"] for answer in answers} <= {"ok"}
+    reports, errors = parse_applied(told)
+    applied = list(reports.values())
+    assert not errors
+    assert all(applied_skips.count(applied=applied, principal=GUARD, now=now))
 
 
 def test_a_consumer_alone_shares_at_once(now: datetime, replaying: Topic) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from apps.api import snapshots
-from apps.api.snapshots import Bodies
+from apps.api.snapshots import ListCache
 
 PATIENCE = 60.0
 
 
 def test_many_who_ask_at_once_cost_one_of_them() -> None:
-    bodies, made = Bodies(), list[int]()
+    bodies, made = ListCache(), list[int]()
     begun, go_on = threading.Event(), threading.Event()
     answers = list[bytes]()
 
@@ -40,7 +40,7 @@ def test_many_who_ask_at_once_cost_one_of_them() -> None:
 
 
 def test_another_revision_or_another_list_is_made_anew() -> None:
-    bodies, made = Bodies(), list[object]()
+    bodies, made = ListCache(), list[object]()
 
     def making(name: object) -> Callable[[], bytes]:
         def make() -> bytes:
@@ -57,7 +57,7 @@ def test_another_revision_or_another_list_is_made_anew() -> None:
 
 
 def test_what_could_not_be_made_is_tried_by_the_next() -> None:
-    bodies = Bodies()
+    bodies = ListCache()
 
     def fail() -> bytes:
         raise TimeoutError
@@ -71,7 +71,7 @@ def test_what_could_not_be_made_is_tried_by_the_next() -> None:
 @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_LISTS"])
 def test_what_is_held_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, limit, 3)
-    bodies, made = Bodies(), list[int]()
+    bodies, made = ListCache(), list[int]()
 
     def making(number: int) -> Callable[[], bytes]:
         def make() -> bytes:

@@ -1,1 +1,1 @@
-"""What a request asks for, parsed once at the edge into frozen values."""
+"""Parse requests into frozen values, once, before any service is called."""

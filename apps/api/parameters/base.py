@@ -1,4 +1,4 @@
-"""What many requests ask for, parsed once at the edge."""
+"""Parse the members that many requests share."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ MOST_MEMBERS = 1_000
 TEXT_LIMIT = 255
 
 
-def members(data: object, name: str, *, most: int = MOST_MEMBERS) -> list[object]:
-    """Take the list out of `{name: [...]}`; raises Malformed where there is none."""
-    found = members_of(data).get(name)
-    if not isinstance(found, list):
+def list_of(data: object, name: str, *, most: int = MOST_MEMBERS) -> list[object]:
+    """Give the list of `{name: [...]}`; raises Malformed where there is no list."""
+    items = members_of(data).get(name)
+    if not isinstance(items, list):
         raise Malformed(name, f'send an object with a list: {{"{name}": [...]}}')
-    if len(found) > most:
+    if len(items) > most:
         raise TooLarge(f"{name}: send at most {most} in one request.")
-    return found
+    return items
 
 
 def members_of(data: object) -> Mapping[str, object]:
-    """Take the members of an object; raises Malformed for anything else."""
+    """Give the members of an object; raises Malformed for anything else."""
     if not isinstance(data, Mapping):
         raise Malformed("", "send a JSON object")
     return data
 
 
-def refuse_unknown(told: Mapping[str, object], known: set[str]) -> None:
-    """Raise Invalid for a member nobody reads: it might have narrowed a selection."""
-    for name in told:
-        if name not in known:
-            remedy = f"there is no such member; there are {', '.join(sorted(known))}"
+def refuse_unknown(data: Mapping[str, object], allowed: set[str]) -> None:
+    """Raise Invalid for an unknown member: the sender may rely on its effect."""
+    for name in data:
+        if name not in allowed:
+            remedy = f"there is no such member; there are {', '.join(sorted(allowed))}"
             raise Invalid(storable(str(name), limit=TEXT_LIMIT), remedy)
 
 
@@ -49,15 +49,15 @@ def text(name: str, value: object) -> str | None:
 
 
 def legible(name: str, value: object) -> str | None:
-    """Read a text that a person enters as a name, all of which can be seen."""
+    """Read a text that a person enters as a name: all its characters are visible."""
     entered = text(name, value)
     if entered is not None and not entered.isprintable():
         raise Invalid(name, "it holds a character that cannot be seen")
     return entered
 
 
-def required(field: str, told: Mapping[str, object]) -> str:
-    value = text(field, told.get(field))
+def required(field: str, data: Mapping[str, object]) -> str:
+    value = text(field, data.get(field))
     if value is None:
         raise Invalid(field, f"send 1 to {TEXT_LIMIT} characters")
     return value
@@ -65,13 +65,13 @@ def required(field: str, told: Mapping[str, object]) -> str:
 
 def moment(name: str, value: object) -> datetime:
     try:
-        told = datetime.fromisoformat(value if isinstance(value, str) else "")
-        known = told.astimezone(UTC) if told.tzinfo else None
+        parsed = datetime.fromisoformat(value if isinstance(value, str) else "")
+        in_utc = parsed.astimezone(UTC) if parsed.tzinfo else None
     except (ValueError, OverflowError):
-        known = None
-    if known is None:
+        in_utc = None
+    if in_utc is None:
         raise Invalid(name, "send a time and its zone, such as 2026-11-20T09:30Z")
-    return known
+    return in_utc
 
 
 def flag(name: str, value: object) -> bool:

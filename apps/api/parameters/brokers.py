@@ -1,4 +1,4 @@
-"""A broker as it is asked for, and what shall change of one."""
+"""Parse requests that add, change or remove a broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from apps.api.parameters.base import members_of, refuse_unknown, required, text
 from apps.brokers import adapters, policies
 from apps.core.errors import Invalid
 
-OF_A_BROKER = {"name", "kind", "url", "options"}
+BROKER_MEMBERS = {"name", "kind", "url", "options"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,20 +22,20 @@ class NewBroker:
 
     @classmethod
     def parse(cls, data: object) -> Self:
-        told = members_of(data)
-        refuse_unknown(told, OF_A_BROKER)
-        kind = required("kind", told)
+        members = members_of(data)
+        refuse_unknown(members, BROKER_MEMBERS)
+        kind = required("kind", members)
         return cls(
-            name=required("name", told),
+            name=required("name", members),
             kind=kind,
-            url=_url(told.get("url")),
-            options=_options(told.get("options"), kind=kind) or {},
+            url=_url(members.get("url")),
+            options=_options(members.get("options"), kind=kind) or {},
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerChange:
-    """What is None stays as it is."""
+    """The change of a broker; None leaves a field as it is."""
 
     name: str | None
     url: str | None
@@ -43,14 +43,14 @@ class BrokerChange:
 
     @classmethod
     def parse(cls, data: object) -> Self:
-        told = members_of(data)
-        refuse_unknown(told, OF_A_BROKER)
-        if "kind" in told:
+        members = members_of(data)
+        refuse_unknown(members, BROKER_MEMBERS)
+        if "kind" in members:
             raise Invalid("kind", "it stays what it is: add another broker")
         return cls(
-            name=required("name", told) if "name" in told else None,
-            url=_url(told["url"]) if "url" in told else None,
-            options=_options(told.get("options")),
+            name=required("name", members) if "name" in members else None,
+            url=_url(members["url"]) if "url" in members else None,
+            options=_options(members.get("options")),
         )
 
 
@@ -60,9 +60,9 @@ class BrokerRemoval:
 
     @classmethod
     def parse(cls, data: object) -> Self:
-        told = members_of(data)
-        refuse_unknown(told, {"reason"})
-        return cls(reason=text("reason", told.get("reason")) or "")
+        members = members_of(data)
+        refuse_unknown(members, {"reason"})
+        return cls(reason=text("reason", members.get("reason")) or "")
 
 
 def _url(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What a request to move a position asks for."""
+"""Parse a request to move a position."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MEMBERS = {"to", "at", "by", "other", "move", "reason", "fence", "dry_run"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
-    """Where to, and why; `fence` moves it under a holder at work."""
+class MoveRequest:
+    """Where to, and why; `fence` moves it although its holder is at work."""
 
     wish: Wish
     reason: str
@@ -25,21 +25,21 @@ class Ask:
 
     @classmethod
     def parse(cls, data: object) -> Self:
-        told = members_of(data)
-        refuse_unknown(told, MEMBERS)
+        members = members_of(data)
+        refuse_unknown(members, MEMBERS)
         return cls(
-            wish=_wish(told),
-            reason=reason(told.get("reason")),
-            fence=_flag("fence", told.get("fence", False)),
-            dry_run=_flag("dry_run", told.get("dry_run", False)),
+            wish=_wish(members),
+            reason=reason(members.get("reason")),
+            fence=_flag("fence", members.get("fence", False)),
+            dry_run=_flag("dry_run", members.get("dry_run", False)),
         )
 
 
 def _wish(data: Mapping[str, object]) -> Wish:
-    told = [name for name in _WISHES if data.get(name) is not None]
-    if len(told) != 1:
-        raise Invalid("to", f"send one of {', '.join(_WISHES)}")
-    return _WISHES[told[0]](data[told[0]])
+    names = [name for name in _PARSERS if data.get(name) is not None]
+    if len(names) != 1:
+        raise Invalid("to", f"send one of {', '.join(_PARSERS)}")
+    return _PARSERS[names[0]](data[names[0]])
 
 
 def _time(value: object) -> Wish:
@@ -47,23 +47,23 @@ def _time(value: object) -> Wish:
 
 
 def _whole(name: str, value: object) -> int:
-    # A bool is an int to Python; and no number of ours is longer than a bigint.
+    # A bool is an int to Python; and no number in the database exceeds a bigint.
     if type(value) is not int or abs(value) > wire.EPOCH_LIMIT:
         raise Invalid(name, "send a whole number")
     return value
 
 
 def _flag(name: str, value: object) -> bool:
-    # Null is no answer here: what was meant as a dry run would move.
+    # Refuse null: it would turn an intended dry run into a move.
     if not isinstance(value, bool):
         raise Invalid(name, "send true or false")
     return value
 
 
-_WISHES: dict[str, Callable[[object], Wish]] = {
-    "to": lambda told: Wish(strategy=Strategy.EXACT, to=wire.seqs(told)),
+_PARSERS: dict[str, Callable[[object], Wish]] = {
+    "to": lambda value: Wish(strategy=Strategy.EXACT, to=wire.seqs(value)),
     "at": _time,
-    "by": lambda told: Wish(strategy=Strategy.SHIFT, by=_whole("by", told)),
-    "other": lambda told: Wish(strategy=Strategy.COPY, other=_whole("other", told)),
-    "move": lambda told: Wish(strategy=Strategy.RESTORE, move=_whole("move", told)),
+    "by": lambda value: Wish(strategy=Strategy.SHIFT, by=_whole("by", value)),
+    "other": lambda value: Wish(strategy=Strategy.COPY, other=_whole("other", value)),
+    "move": lambda value: Wish(strategy=Strategy.RESTORE, move=_whole("move", value)),
 }

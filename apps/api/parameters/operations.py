@@ -1,4 +1,4 @@
-"""What a decision says."""
+"""Parse a decision to carry out a preview."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Decision:
     @classmethod
     def parse(cls, data: object) -> Self:
         members = members_of(data)
-        # A target that came here instead of with the preview would not be gone by.
+        # A target has no effect here, only in the preview: refuse it.
         refuse_unknown(members, {"token", "reason"})
         return cls(
             token=token_of(members.get("token")), reason=reason(members.get("reason"))

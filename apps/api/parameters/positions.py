@@ -1,4 +1,4 @@
-"""Whose positions."""
+"""Parse the filters of the list of positions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from apps.api.parameters.base import text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reader:
-    """Whose positions; None is everybody's."""
+class PositionParams:
+    """Filters of the list of positions; None matches all."""
 
     topic: str | None
     client_name: str | None
 
     @classmethod
-    def parse(cls, told: QueryDict) -> Self:
+    def parse(cls, params: QueryDict) -> Self:
         return cls(
-            topic=text("topic", told.get("topic")),
-            client_name=text("client_name", told.get("client_name")),
+            topic=text("topic", params.get("topic")),
+            client_name=text("client_name", params.get("client_name")),
         )

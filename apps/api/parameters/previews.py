@@ -1,4 +1,4 @@
-"""What shall be done, and to which poisons, to be looked at first."""
+"""Parse a request for a preview: an action, and the poisons to select for it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from apps.triage.services.selection import MOST_IDS, Ask
 from apps.triage.states import ASKED, Verb
 
 
-def ask(data: object) -> Ask:
-    """Read what shall be done, and to which poisons."""
-    told = members_of(data)
-    refuse_unknown(told, {"verb", "q", "ids", "target_topic", "ordered"})
+def parse_preview(data: object) -> Ask:
+    """Read which action to preview, and on which poisons."""
+    members = members_of(data)
+    refuse_unknown(members, {"verb", "q", "ids", "target_topic", "ordered"})
     return Ask(
-        verb=_verb(told.get("verb")),
-        query=_query(told.get("q")),
-        ids=_ids(told.get("ids")),
-        target_topic=text("target_topic", told.get("target_topic")),
-        ordered=flag("ordered", told.get("ordered")),
+        verb=_verb(members.get("verb")),
+        query=_query(members.get("q")),
+        ids=_ids(members.get("ids")),
+        target_topic=text("target_topic", members.get("target_topic")),
+        ordered=flag("ordered", members.get("ordered")),
     )
 
 
-def token(told: QueryDict) -> uuid.UUID:
-    return token_of(told.get("token"))
+def parse_token(params: QueryDict) -> uuid.UUID:
+    return token_of(params.get("token"))
 
 
 def token_of(value: object) -> uuid.UUID:

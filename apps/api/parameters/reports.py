@@ -1,4 +1,4 @@
-"""Which of the published numbers."""
+"""Parse the filters of the published failure rates."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from apps.reports.services.requests import newest_over
 REPORTED_DAYS = 28
 
 
-class By(StrEnum):
+class Granularity(StrEnum):
     DAY = "day"
     HOUR = "hour"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rates:
-    """Which failure rates; both days are included, and are UTC days.
+class RateParams:
+    """Filters of the failure rates; both days are included, and are UTC days.
 
-    `consumer_group` is None for all groups of a topic together; a group without a name
-    is the empty text.
+    `consumer_group` is None for all groups of a topic together; the empty text selects
+    the group without a name.
     """
 
     topic: str | None
     first: date
     last: date
-    by: By
+    by: Granularity
     consumer_group: str | None
 
     @classmethod
-    def parse(cls, told: QueryDict, *, now: datetime) -> Self:
-        last = _day("to", told.get("to")) or newest_over(now)
-        first = _day("from", told.get("from")) or _weeks_before(last)
+    def parse(cls, params: QueryDict, *, now: datetime) -> Self:
+        last = _day("to", params.get("to")) or newest_over(now)
+        first = _day("from", params.get("from")) or _first_day(last)
         if first > last:
             raise Invalid("from", f"send a day that is not after {last}")
-        group = told.get("consumer_group")
+        group = params.get("consumer_group")
         return cls(
-            topic=text("topic", told.get("topic")),
+            topic=text("topic", params.get("topic")),
             first=first,
             last=last,
-            by=_by(told.get("by")),
+            by=_by(params.get("by")),
             consumer_group=group and text("consumer_group", group),
         )
 
 
-def _by(value: str | None) -> By:
-    if value not in {None, *By}:
-        raise Invalid("by", f"use one of {', '.join(By)}")
-    return By(value or By.DAY)
+def _by(value: str | None) -> Granularity:
+    if value not in {None, *Granularity}:
+        raise Invalid("by", f"use one of {', '.join(Granularity)}")
+    return Granularity(value or Granularity.DAY)
 
 
 def _day(name: str, value: str | None) -> date | None:
@@ -66,7 +66,7 @@ def _day(name: str, value: str | None) -> date | None:
         raise Invalid(name, "send a day such as 2026-11-20") from None
 
 
-def _weeks_before(last: date) -> date:
+def _first_day(last: date) -> date:
     try:
         return last - timedelta(days=REPORTED_DAYS - 1)
     except OverflowError:

@@ -1,10 +1,10 @@
-"""What a request about skips asks for, parsed once at the edge into frozen values."""
+"""Parse requests about skips into frozen values."""
 
 from __future__ import annotations
 
 import unicodedata
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -33,22 +33,22 @@ MEMBERS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """Which list; None for the skips of all groups."""
+class SkipListParams:
+    """Which list of skips; without a group, the skips of all groups."""
 
     topic: str
     consumer_group: str | None
 
     @classmethod
-    def parse(cls, told: QueryDict) -> Self:
+    def parse(cls, params: QueryDict) -> Self:
         return cls(
-            topic=_name("topic", told.get("topic")),
-            consumer_group=_optional("consumer_group", told.get("consumer_group")),
+            topic=_name("topic", params.get("topic")),
+            consumer_group=_optional("consumer_group", params.get("consumer_group")),
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class EventId:
     """The id of a reader's last event: an epoch, and a revision of each topic."""
 
     epoch: str
@@ -56,7 +56,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read an id; one that is none is of no epoch, and so of no store."""
+        """Read an id; an invalid one gets an epoch that no store has."""
         epoch, _, numbers = text.partition(".")
         revisions = numbers.split(",")
         if not all(_is_number(revision) for revision in revisions):
@@ -65,29 +65,29 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Followed:
+class StreamParams:
     """Which lists a reader follows, and after which event; None begins at the head."""
 
     topics: tuple[str, ...]
     consumer_group: str | None
-    after: Place | None
+    after: EventId | None
 
     @classmethod
-    def parse(cls, told: QueryDict, *, last_event_id: str | None) -> Self:
-        topics = tuple(_name("topic", name) for name in told.getlist("topic"))
+    def parse(cls, params: QueryDict, *, last_event_id: str | None) -> Self:
+        topics = tuple(_name("topic", name) for name in params.getlist("topic"))
         if not 0 < len(set(topics)) == len(topics) <= MOST_TOPICS:
             raise Invalid("topic", f"name 1 to {MOST_TOPICS} topics, each of them once")
-        after = last_event_id or told.get("after")
+        after = last_event_id or params.get("after")
         return cls(
             topics=topics,
-            consumer_group=_optional("consumer_group", told.get("consumer_group")),
-            after=Place.parse(after) if after else None,
+            consumer_group=_optional("consumer_group", params.get("consumer_group")),
+            after=EventId.parse(after) if after else None,
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewSkip:
-    """What shall be passed over, by whom, and until when."""
+    """A skip to add: what to pass over, which group does, and until when."""
 
     topic: str
     consumer_group: str | None
@@ -100,33 +100,49 @@ class NewSkip:
 
     @classmethod
     def parse(cls, data: object) -> Self:
-        told = members_of(data)
-        refuse_unknown(told, MEMBERS)
+        members = members_of(data)
+        refuse_unknown(members, MEMBERS)
         return cls(
-            topic=_name("topic", told.get("topic")),
-            consumer_group=_optional("consumer_group", told.get("consumer_group")),
-            matcher=Matcher.parse(told.get("matcher")),
-            handler_version=_optional("handler_version", told.get("handler_version")),
-            expires_at=_optional_moment("expires_at", told.get("expires_at")),
-            reason=reason(told.get("reason")),
-            poison_id=_optional_id("poison", told.get("poison")),
-            everything=flag("everything", told.get("everything")),
+            topic=_name("topic", members.get("topic")),
+            consumer_group=_optional("consumer_group", members.get("consumer_group")),
+            matcher=Matcher.parse(members.get("matcher")),
+            handler_version=_optional(
+                "handler_version", members.get("handler_version")
+            ),
+            expires_at=_optional_moment("expires_at", members.get("expires_at")),
+            reason=reason(members.get("reason")),
+            poison_id=_optional_id("poison", members.get("poison")),
+            everything=flag("everything", members.get("everything")),
         )
 
 
-def applied(member: object) -> Applied:
-    """Read one member of `applied`; raises Invalid with the place and the remedy."""
+def parse_applied(
+    members: Sequence[object],
+) -> tuple[dict[int, Applied], dict[int, Invalid]]:
+    """Give the valid members, and the errors of the others, by their places."""
+    reports: dict[int, Applied] = {}
+    errors: dict[int, Invalid] = {}
+    for place, member in enumerate(members):
+        try:
+            reports[place] = _applied(member)
+        except Invalid as error:
+            errors[place] = error
+    return reports, errors
+
+
+def _applied(member: object) -> Applied:
+    """Read one member of `applied`; raises Invalid with the field and the remedy."""
     if not isinstance(member, Mapping):
         raise Invalid("", "send a JSON object")
-    told: Mapping[str, object] = member
+    members: Mapping[str, object] = member
     return Applied(
-        skip=_id("skip", told.get("skip")),
-        consumer_group=_name("consumer_group", told.get("consumer_group")),
-        client_name=_name("client_name", told.get("client_name")),
-        count=_count("count", told.get("count")),
-        last_at=moment("last_at", told.get("last_at")),
-        report=_optional_uuid("report", told.get("report")),
-        handled=flag("handled", told.get("handled")),
+        skip=_id("skip", members.get("skip")),
+        consumer_group=_name("consumer_group", members.get("consumer_group")),
+        client_name=_name("client_name", members.get("client_name")),
+        count=_count("count", members.get("count")),
+        last_at=moment("last_at", members.get("last_at")),
+        report=_optional_uuid("report", members.get("report")),
+        handled=flag("handled", members.get("handled")),
     )
 
 
@@ -145,7 +161,7 @@ def _optional(field: str, value: object) -> str | None:
 
 
 def _is_number(text: str) -> bool:
-    # Beyond 18 digits it could be beyond what Postgres counts to.
+    # A number of more than 18 digits may not fit into a bigint of Postgres.
     return text.isascii() and text.isdigit() and len(text) <= len(str(10**17))
 
 

@@ -1,4 +1,4 @@
-"""Which topics, and what shall change of one and of its lane."""
+"""Parse the filters of topics, and the changes of a topic and of its lane."""
 
 from __future__ import annotations
 
@@ -19,91 +19,67 @@ from apps.api.parameters.base import (
 from apps.brokers import policies
 from apps.brokers.policies import Policies
 from apps.capture.models import Mode
+from apps.capture.topic_settings import LaneChange, TopicChange
 from apps.core.errors import Invalid
 from apps.core.text import is_name
 
-OF_A_LANE = {"mode", "tee_queue", "paused"}
-# An owner or a runbook may be taken away by telling none.
-MAY_BE_NULL = {"owner": "", "runbook": "", "options": {}, "dead_letter_queue": ""}
+LANE_MEMBERS = {"mode", "tee_queue", "paused"}
+# Null clears these members: the stored value is the one on the right.
+CLEARED_BY_NULL = {"owner": "", "runbook": "", "options": {}, "dead_letter_queue": ""}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaneChange:
-    """What a lane shall do; None stays as it is."""
-
-    mode: Mode | None
-    tee_queue: str
-    paused: bool | None
-
-    @classmethod
-    def parse(cls, told: Mapping[str, object]) -> Self:
-        paused = told.get("paused")
-        if not isinstance(paused, bool | None):
-            raise Invalid("paused", "send true or false")
-        tee_queue = legible("tee_queue", told.get("tee_queue")) or ""
-        mode = told.get("mode")
-        if mode is not None and mode not in list(Mode):
-            raise Invalid("mode", f"use one of {', '.join(Mode)}")
-        if tee_queue and mode is None:
-            raise Invalid("tee_queue", "send the mode with it")
-        return cls(
-            mode=None if mode is None else Mode(str(mode)),
-            tee_queue=tee_queue,
-            paused=paused,
-        )
+def parse_change(data: object) -> TopicChange:
+    """Read a change of a registered topic; its broker stays the same."""
+    return _change(members_of(data), identity={"name", "reason"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TopicChange:
-    """What is asked of one topic, by its name: its policies, and its lane.
+def parse_new(data: object) -> TopicChange:
+    """Read a topic to register, and the broker that carries it."""
+    members = members_of(data)
+    required("broker", members)
+    change = _change(members, identity={"name", "broker", "native_name", "reason"})
+    if not is_name(change.name, limit=TEXT_LIMIT):
+        remedy = "use characters that can be seen, without a blank at either end"
+        raise Invalid("name", remedy)
+    return change
 
-    `broker` is a name, and `native_name` the broker's own for the topic.
-    """
 
-    name: str
-    broker: str | None
-    native_name: str | None
-    policies: Mapping[str, object]
-    lane: LaneChange
-    reason: str
+def _change(members: Mapping[str, object], *, identity: set[str]) -> TopicChange:
+    refuse_unknown(members, {*identity, *policies.NAMES, *LANE_MEMBERS})
+    changes = {name: members[name] for name in policies.NAMES if name in members}
+    for name, cleared in CLEARED_BY_NULL.items():
+        if name in changes and changes[name] is None:
+            changes[name] = cleared
+    Policies().changed(changes)  # raises Invalid before anything is written
+    lane = _lane_change(members)
+    if lane.mode is not None and changes.get("dead_letter_queue") == "":
+        remedy = "a lane needs one: name it, or leave out the mode"
+        raise Invalid("dead_letter_queue", remedy)
+    return TopicChange(
+        name=required("name", members),
+        broker=text("broker", members.get("broker")),
+        native_name=legible("native_name", members.get("native_name")),
+        policies=changes,
+        lane=lane,
+        reason=text("reason", members.get("reason")) or "",
+    )
 
-    @classmethod
-    def parse(cls, data: object) -> Self:
-        """Read a change: the topic is there, on the broker that it is on."""
-        return cls._read(members_of(data), known={"name", "reason"})
 
-    @classmethod
-    def parse_new(cls, data: object) -> Self:
-        """Read a topic that shall be known, and on which broker it is."""
-        known = {"name", "broker", "native_name", "reason"}
-        told = members_of(data)
-        required("broker", told)
-        change = cls._read(told, known=known)
-        if not is_name(change.name, limit=TEXT_LIMIT):
-            remedy = "use characters that can be seen, without a blank at either end"
-            raise Invalid("name", remedy)
-        return change
-
-    @classmethod
-    def _read(cls, told: Mapping[str, object], *, known: set[str]) -> Self:
-        refuse_unknown(told, {*known, *policies.NAMES, *OF_A_LANE})
-        wanted = {name: told[name] for name in policies.NAMES if name in told}
-        for name, nothing in MAY_BE_NULL.items():
-            if name in wanted and wanted[name] is None:
-                wanted[name] = nothing
-        Policies().changed(wanted)  # raises Invalid before anything is done
-        lane = LaneChange.parse(told)
-        if lane.mode is not None and wanted.get("dead_letter_queue") == "":
-            remedy = "a lane needs one: name it, or leave out the mode"
-            raise Invalid("dead_letter_queue", remedy)
-        return cls(
-            name=required("name", told),
-            broker=text("broker", told.get("broker")),
-            native_name=legible("native_name", told.get("native_name")),
-            policies=wanted,
-            lane=lane,
-            reason=text("reason", told.get("reason")) or "",
-        )
+def _lane_change(members: Mapping[str, object]) -> LaneChange:
+    paused = members.get("paused")
+    if not isinstance(paused, bool | None):
+        raise Invalid("paused", "send true or false")
+    tee_queue = legible("tee_queue", members.get("tee_queue")) or ""
+    mode = members.get("mode")
+    if mode is not None and mode not in list(Mode):
+        raise Invalid("mode", f"use one of {', '.join(Mode)}")
+    if tee_queue and mode is None:
+        raise Invalid("tee_queue", "send the mode with it")
+    return LaneChange(
+        mode=None if mode is None else Mode(str(mode)),
+        tee_queue=tee_queue,
+        paused=paused,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,24 +89,24 @@ class TopicRemoval:
 
     @classmethod
     def parse(cls, data: object) -> Self:
-        told = members_of(data)
-        refuse_unknown(told, {"name", "reason"})
+        members = members_of(data)
+        refuse_unknown(members, {"name", "reason"})
         return cls(
-            name=required("name", told),
-            reason=text("reason", told.get("reason")) or "",
+            name=required("name", members),
+            reason=text("reason", members.get("reason")) or "",
         )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TopicsWanted:
-    """Which topics, by their own name or their broker's; None is all of them."""
+class TopicParams:
+    """Filters of the list of topics: a name, and a broker's name; None matches all."""
 
     topic: str | None
     broker: str | None
 
     @classmethod
-    def parse(cls, told: QueryDict) -> Self:
+    def parse(cls, params: QueryDict) -> Self:
         return cls(
-            topic=text("topic", told.get("topic")),
-            broker=text("broker", told.get("broker")),
+            topic=text("topic", params.get("topic")),
+            broker=text("broker", params.get("broker")),
         )

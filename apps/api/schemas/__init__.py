@@ -1,4 +1,4 @@
-"""What `shapes` and the contract look like, for the OpenAPI schema only.
+"""Describe `shapes` and the contract for the OpenAPI schema.
 
-Nothing is parsed or rendered by these; the tests hold every answer against them.
+These serializers parse and render nothing; the tests compare every answer with them.
 """

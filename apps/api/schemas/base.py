@@ -1,4 +1,4 @@
-"""The fields that many schemas have, and what they are made from."""
+"""The fields and base classes that the schemas share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AnyField = serializers.Field[Any, Any, Any, Any]
 
 
 def choice(name: str, values: Iterable[str]) -> type[Text]:
-    """Make the field of a named set of values; one name, one component."""
+    """Define a field for a named set of values; each name is a component."""
     schema = {"type": "string", "enum": list(values)}
     field = type(name, (Text,), {})
     extend_schema_field(schema, component_name=name)(field)
@@ -29,12 +29,12 @@ def choice(name: str, values: Iterable[str]) -> type[Text]:
 CauseName = choice("Cause", Cause)
 
 
-# Bases have no docstring: it would be told of each shape made from them.
+# Base classes have no docstring: it would describe each schema derived from them.
 class Schema(serializers.Serializer[Any]): ...
 
 
 class Sourced(Schema):
-    # Declared late: rest_framework's own classes have taken the name.
+    # Not a class attribute: serializers of rest_framework use this name themselves.
     def get_fields(self) -> dict[str, AnyField]:
         return {**super().get_fields(), "source": Text(help_text="ui, api or system")}
 

@@ -1,4 +1,4 @@
-"""Brokers, what they can do, and what one has."""
+"""Brokers, their capabilities, and the topics that one has."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Capabilities(Schema):
         help_text="the longest that producers may ask for; 0: there is none"
     )
     polling_interval = serializers.FloatField(
-        help_text="the longest pause between two looks for dead letters, each of which"
-        " is paid for, unless a topic says otherwise; 0: waiting costs nothing"
+        help_text="the longest pause between two polls for dead letters, where the"
+        " broker charges for each, unless a topic sets another; 0: polls cost nothing"
     )
     peeks = serializers.BooleanField(help_text="looking at dead letters is harmless")
     extends = serializers.BooleanField()
-    counting = CountingName(help_text="who knows a dead letter's dequeue count")
+    counting = CountingName(help_text="what counts a dead letter's dequeues")
     dead_letters_itself = serializers.BooleanField()
     delivered = serializers.BooleanField(help_text="it counts deliveries")
     reserved = serializers.ListField(
@@ -48,10 +48,10 @@ class Broker(Schema):
     id = Number()
     name = Text()
     kind = KindName()
-    address = Text(help_text="env:NAME, or that it is kept sealed; never the address")
+    address = Text(help_text="env:NAME, or a note that it is sealed; never the address")
     options = serializers.DictField(help_text="what only its kind knows")
     sample = serializers.BooleanField(help_text="of the demonstration")
-    topics = Number(help_text="that it carries, as far as they are known here")
+    topics = Number(help_text="number of topics known here that it carries")
     capabilities = Capabilities(
         allow_null=True, help_text="null where its client is not installed"
     )
@@ -94,7 +94,7 @@ class FoundTopic(Schema):
     depth = Number(allow_null=True, help_text="null where the broker does not count")
     dead_letter_queue = Text(allow_blank=True, help_text="empty: it has none")
     dead_letters = Number(allow_null=True)
-    name = Text(allow_null=True, help_text="what it is known by here; null: not yet")
+    name = Text(allow_null=True, help_text="its name here; null: not registered")
 
 
 class FoundTopics(Schema):

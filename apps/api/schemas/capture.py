@@ -1,4 +1,4 @@
-"""IN: what guards and forwarders report, and what each member is answered."""
+"""IN: the reports of guards and forwarders, and the answer to each member."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FailureReport(Schema):
     )
     oversize_body = OversizeBody(
         required=False,
-        help_text="of a body that no request holds: it is noted, and `rejected`",
+        help_text="of a body too large for a request: it is counted, and `rejected`",
     )
     content_type = Text(required=False)
     headers = serializers.ListField(
@@ -59,12 +59,12 @@ class FailureReport(Schema):
     host = Text(required=False)
     redrive = Text(required=False, help_text="value of the header x-poisonweb-redrive")
     replays = serializers.BooleanField(
-        required=False, help_text="who reads the topic anew is handed it again"
+        required=False, help_text="a reader that starts again gets the message again"
     )
     suspected = serializers.BooleanField(
         required=False,
-        help_text="the consumer itself may be what is sick: not shared as a skip until"
-        " the same report comes without it",
+        help_text="the consumer itself may be at fault: not shared as a skip until the"
+        " same report comes without it",
     )
 
 
@@ -101,7 +101,7 @@ class CounterReport(Schema):
 
 
 class GuardReport(Schema):
-    """How one guard is by now; its newest word is the one that counts."""
+    """The state of one guard; only its newest report counts."""
 
     reporter = Id(help_text="of the process")
     topic = Text()
@@ -111,14 +111,14 @@ class GuardReport(Schema):
     version = Text(required=False, help_text="of the SDK")
     handler_version = Text(required=False)
     state = GuardStateName()
-    detail = Text(required=False, allow_blank=True, help_text="why it is so")
+    detail = Text(required=False, allow_blank=True, help_text="the reason of the state")
     skips_age_s = serializers.FloatField(
         required=False,
         allow_null=True,
         min_value=0,
-        help_text="since its skip list was known to be current; null: it has none",
+        help_text="since its skip list was last known as current; null: it has none",
     )
-    spooled = Number(min_value=0, help_text="reports that wait on its disk")
+    spooled = Number(min_value=0, help_text="reports waiting on its disk")
     suspected = Number(min_value=0, help_text="messages that it withholds")
     journal = serializers.BooleanField(help_text="it can tell a crash from a stop")
     at = Moment()

@@ -1,4 +1,4 @@
-"""What goes wrong, as RFC 9457 has it."""
+"""Errors as problems of RFC 9457."""
 
 from __future__ import annotations
 

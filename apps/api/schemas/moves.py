@@ -1,4 +1,4 @@
-"""A position moved by hand, done or only looked at."""
+"""The move of a position, carried out or only reviewed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MoveAsk(Schema):
         required=False,
         help_text="publisher to number; -1 is the place before the first",
     )
-    at = Moment(required=False, help_text="where it stood then, with the zone")
+    at = Moment(required=False, help_text="its place at that time, which has a zone")
     by = Number(required=False, help_text="so many numbers on; back if negative")
     other = Number(required=False, help_text="the id of the position to copy")
     move = Number(required=False, help_text="restore what was before this move")
@@ -33,7 +33,9 @@ class MoveStep(Schema):
     after = Number()
     replayed = Number(help_text="numbers that were settled and come again")
     passed_over = Number(help_text="numbers that were not settled and never come")
-    beyond = serializers.BooleanField(help_text="further than anybody has seen")
+    beyond = serializers.BooleanField(
+        help_text="further than any message received so far"
+    )
     poison_replayed = serializers.ListField(child=Number())
     poison_passed_over = serializers.ListField(child=Number())
 
@@ -44,6 +46,6 @@ class MoveDone(Schema):
     epoch = Number(help_text="of the position, by now")
     held = serializers.BooleanField(help_text="its holder settled within 2 minutes")
     whole = serializers.BooleanField(
-        help_text="false: there are more open poisons than were looked at"
+        help_text="false: there are more open poisons than were checked"
     )
     steps = MoveStep(many=True, help_text="one for each publisher")

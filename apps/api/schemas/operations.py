@@ -1,4 +1,4 @@
-"""Decisions that were taken, and how far they have come."""
+"""Operations, and their progress."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class OperationDetail(OperationRow):
     given_back_to = Text(
         allow_null=True, help_text="the dead-letter queue, of a give back"
     )
-    silent = Number(help_text="sent, and nobody heard of for 10 min")
+    silent = Number(help_text="sent, and no answer for 10 min")
     refused = SingledOut(many=True, help_text="the first 200")
     skipped = SingledOut(many=True, help_text="the first 200")
     rate = serializers.FloatField(allow_null=True, help_text="items a second so far")

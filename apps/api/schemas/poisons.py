@@ -1,4 +1,4 @@
-"""Poisons: as a list has them, and one with all that happened to it."""
+"""Poisons: as rows of a list, and one with its history."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Poison(Schema):
     problem = Number()
     message_id = Text(allow_null=True)
     state = PoisonStateName()
-    shown = ShownState(help_text="the word that pages and is: use")
-    silent = serializers.BooleanField(help_text="sent, and nobody heard of for 10 min")
-    suspected = serializers.BooleanField(help_text="its consumer may be what is sick")
+    shown = ShownState(help_text="the state as pages and `is:` name it")
+    silent = serializers.BooleanField(help_text="sent, and no answer for 10 min")
+    suspected = serializers.BooleanField(help_text="its consumer may be at fault")
     moved_to = Text(allow_null=True)
     given_back = serializers.BooleanField(
         help_text="its dead-letter queue has it again; moved_to is its own topic"
@@ -64,7 +64,7 @@ class Failure(Schema):
     report_id = Id()
     problem = Number()
     redrive = Id(allow_null=True)
-    suspected = serializers.BooleanField(help_text="as its consumer told it")
+    suspected = serializers.BooleanField(help_text="as its consumer reported it")
     cause = CauseName()
     error_type = Text()
     error_message = Text()
@@ -80,7 +80,9 @@ class Failure(Schema):
     dequeue_count = Number(allow_null=True)
     first_failed_at = Moment()
     failed_at = Moment()
-    failed_at_claimed = Moment(allow_null=True, help_text="by a clock not believed")
+    failed_at_claimed = Moment(
+        allow_null=True, help_text="as its consumer sent it, where that is implausible"
+    )
     captured_at = Moment()
 
 

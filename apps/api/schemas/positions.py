@@ -1,4 +1,4 @@
-"""How far consumers have read, and what they settle."""
+"""Positions of consumers, and how to open and settle them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ PositionSource = choice("PositionSource", KeptBy)
 
 
 class Holder(Schema):
-    """Without a sub id, or a topic, all that the client has."""
+    """Without a sub id or a topic, all positions of the client."""
 
     client_name = Text()
     sub_id = Text(required=False)
     topic = Text(required=False)
     replays = serializers.BooleanField(
         required=False,
-        help_text="a reader that starts anew is handed old messages again; true if"
-        " left out",
+        help_text="a reader that starts without a position gets old messages again;"
+        " true if left out",
     )
 
 
@@ -43,7 +43,7 @@ class OpenedPosition(Schema):
     topic = Text()
     publisher = Text(allow_blank=True)
     processed = Number(help_text="the watermark: all up to it is settled")
-    persisted = Number(allow_null=True, help_text="null where nobody tracks it")
+    persisted = Number(allow_null=True, help_text="null where it is not tracked")
     received = Number(allow_null=True, help_text="the highest that was handed out")
     settled = serializers.ListField(
         child=SettledRun(), help_text="what is settled above the watermark"
@@ -100,8 +100,8 @@ class Mark(Schema):
     received = Number(allow_null=True)
     persisted = Number(allow_null=True)
     ahead = Number(help_text="runs that are settled above the watermark")
-    head = Number(allow_null=True, help_text="null where no broker tells it")
-    lag = Number(allow_null=True, help_text="messages; null where nobody can count")
+    head = Number(allow_null=True, help_text="null where no broker gives it")
+    lag = Number(allow_null=True, help_text="messages; null where it is unknown")
     pending = Number(allow_null=True)
     settled_at = Moment(allow_null=True)
 
@@ -119,7 +119,7 @@ class _PositionRow(Schema):
 
 
 class Position(_PositionRow):
-    # Declared late: rest_framework's own classes have taken the name.
+    # Not a class attribute: serializers of rest_framework use this name themselves.
     def get_fields(self) -> dict[str, AnyField]:
         return {**super().get_fields(), "source": PositionSource()}
 

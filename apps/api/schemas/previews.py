@@ -1,4 +1,4 @@
-"""What a decision would do, before it is taken."""
+"""The preview of an operation: what it would do, before it is confirmed."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Preview(Schema):
     as_of = Moment()
     expires_at = Moment()
     taken = serializers.BooleanField(
-        help_text="false while a large selection is still being taken: look again"
+        help_text="false while a large selection is still being frozen: read it again"
     )
     total = Number()
     will_act = Number()
-    newer = Number(help_text="match by now, but are not in it")
+    newer = Number(help_text="poisons that match now, but are not in the selection")
     skipped = Reason(many=True)
     breakdown = Breakdown()
     left_out = Named(

@@ -1,4 +1,4 @@
-"""What the nights measured, and how they went."""
+"""Failure rates, and the runs of the nightly report that measured them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class FailureRate(Schema):
     topic = Text()
     sample = serializers.BooleanField(help_text="of the demonstration")
     consumer_group = Text(allow_null=True, help_text="null of all of them together")
-    delivered = Number(allow_null=True, help_text="null where nobody counts it")
+    delivered = Number(allow_null=True, help_text="null where it is not counted")
     failed = Number()
-    uncounted = Number(help_text="of failed: no part of the rate, for want of a count")
+    uncounted = Number(help_text="of failed: left out of the rate, as it has no count")
     poisoned = Number()
     skipped = Number()
     retried = Number()
@@ -52,7 +52,7 @@ class FailureRate(Schema):
     p99_ms = Number(allow_null=True)
     run = Number(help_text="that published the day")
 
-    # Declared late: rest_framework's own classes have taken the name.
+    # Not a class attribute: serializers of rest_framework use this name themselves.
     def get_fields(self) -> dict[str, AnyField]:
         return {**super().get_fields(), "source": SourceName()}
 
@@ -64,14 +64,14 @@ class ReportRun(Schema):
     asked_by = Text()
     asked_at = Moment()
     started_at = Moment(allow_null=True)
-    as_of = Moment(allow_null=True, help_text="the moment that it saw")
+    as_of = Moment(allow_null=True, help_text="the moment of the data that it read")
     finished_at = Moment(allow_null=True)
     seconds = serializers.FloatField(allow_null=True)
     rows_in = Number()
     late_rows = Number()
     trouble = Text(allow_null=True, help_text="null for a key that is for some topics")
 
-    # Declared late: a word of Python's own.
+    # Not a class attribute: `from` is a keyword of Python.
     def get_fields(self) -> dict[str, AnyField]:
         return {**super().get_fields(), "from": Day()}
 

@@ -1,4 +1,4 @@
-"""What consumers pass over, and what they tell of it."""
+"""Skips, and the reports of consumers about their use."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Skip(Schema):
     handler_version = Text(allow_null=True, help_text="null: all versions")
     redrive = Id(
         allow_null=True,
-        help_text="the redrive whose failing made it: that one does not pass it",
+        help_text="the redrive whose failure added it: it skips that redrive, too",
     )
     expires_at = Moment(allow_null=True)
     reason = Text()
@@ -65,7 +65,7 @@ class Skips(Schema):
     revision = Number(help_text="follow the stream after <epoch>.<revision>")
     skips = Skip(many=True)
     suspects = Suspect(
-        many=True, help_text="not to be skipped: handle them, and say so"
+        many=True, help_text="not to be skipped: handle them, and report it"
     )
 
 
@@ -79,7 +79,7 @@ class Applied(Schema):
     client_name = Text()
     count = Number(min_value=0)
     last_at = Moment()
-    report = Id(required=False, help_text="names this word, so that it counts once")
+    report = Id(required=False, help_text="the id of this report: it counts once")
     handled = serializers.BooleanField(
         required=False, help_text="it was handled here: an automatic skip of it ends"
     )

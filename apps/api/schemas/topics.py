@@ -1,4 +1,4 @@
-"""Topics, their policies, and how their lanes are."""
+"""Topics, their policies, and the state of their lanes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LaneStateName = choice("LaneState", LaneState)
 
 
 class Lane(Schema):
-    """What is done with a topic's dead letters, and how that goes."""
+    """What happens with a topic's dead letters, and the state of that work."""
 
     mode = ModeName()
     tee_queue = Text(allow_blank=True)
@@ -58,8 +58,8 @@ class NewTopic(_Policies):
         required=False,
         allow_blank=True,
         allow_null=True,
-        help_text="left out, it is that of the convention, where the kind of broker "
-        "has one; null is none",
+        help_text="left out, it is that of the convention, where the kind of broker"
+        " has one; null is none",
     )
     name = Text(help_text="as it is to be known here")
     broker = Text(help_text="by its name")
@@ -90,7 +90,7 @@ class Topic(Schema):
     oversize = Number(
         help_text="messages that are too large to be kept here, and stay at the broker"
     )
-    lane = Lane(allow_null=True, help_text="null: nobody looks at its dead letters")
+    lane = Lane(allow_null=True, help_text="null: its dead letters are not read")
 
 
 class RegisteredTopic(Topic): ...

@@ -1,4 +1,4 @@
-"""The audit trail, and whether it is whole."""
+"""Entries of the audit trail, and the result of its verification."""
 
 from __future__ import annotations
 

@@ -1,26 +1,26 @@
-"""Brokers as the API tells of them, and what is done to them."""
+"""Read brokers, with how many topics each carries, and ask one for its topics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from django.db.models import Count, QuerySet
 
-from apps.api.paging import Page, Place, Window
-from apps.api.parameters.brokers import BrokerChange, NewBroker
+from apps.api.paging import Page, RowKey, Window
 from apps.brokers import adapters, connectivity
 from apps.brokers.models import Broker, Topic
 from apps.brokers.ports import Capabilities, FoundTopic
-from apps.brokers.services import registration
 from apps.core.errors import Absent, Unavailable
 from apps.team.rights import Principal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BrokerSeen:
-    """A broker, with how many topics it carries; None where its client is missing."""
+class BrokerDetail:
+    """A broker and how many topics it carries.
+
+    `capabilities` is None where the client library of its kind is not installed.
+    """
 
     broker: Broker
     topics: int
@@ -28,27 +28,33 @@ class BrokerSeen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """A topic that a broker has, and the name it is known by here, if it is."""
+class DiscoveredTopic:
+    """A topic that a broker has; `name` is that of its row here, None without one."""
 
-    found: FoundTopic
+    topic: FoundTopic
     name: str | None
 
 
-def find(window: Window, principal: Principal) -> tuple[Page[Broker], list[BrokerSeen]]:
+def find(
+    window: Window, principal: Principal
+) -> tuple[Page[Broker], list[BrokerDetail]]:
     rows = _visible(principal).order_by("pk")
     if window.after:
         rows = rows.filter(pk__gt=window.after.pk)
-    page = window.cut(rows, lambda row: Place(pk=row.pk))
-    return page, _seen(page.rows)
+    page = window.cut(rows, lambda row: RowKey(pk=row.pk))
+    return page, _details(page.rows)
 
 
-def one(broker_id: int, principal: Principal) -> BrokerSeen:
-    return _seen([visible(broker_id, principal)])[0]
+def one(broker_id: int, principal: Principal) -> BrokerDetail:
+    return detail_of(visible(broker_id, principal))
+
+
+def detail_of(broker: Broker) -> BrokerDetail:
+    return _details([broker])[0]
 
 
 def visible(broker_id: int, principal: Principal) -> Broker:
-    """Give a broker; raises Absent if this principal may not see it, or it is none."""
+    """Find a broker; raises Absent if none has this id or the principal sees none."""
     broker = _visible(principal).filter(pk=broker_id).first()
     if broker is None:
         raise Absent(f"There is no broker {broker_id} here.")
@@ -56,57 +62,31 @@ def visible(broker_id: int, principal: Principal) -> Broker:
 
 
 def _visible(principal: Principal) -> QuerySet[Broker]:
-    """Give all brokers, to a key of some topics those that carry any of these."""
+    """Give all brokers; to a key for some topics, those that carry any of them."""
     if principal.sees_every_topic:
         return Broker.objects.all()
-    mine = Topic.objects.matching(principal.topics)
-    return Broker.objects.filter(pk__in=mine.values("broker"))
+    visible_topics = Topic.objects.matching(principal.topics)
+    return Broker.objects.filter(pk__in=visible_topics.values("broker"))
 
 
-def add(new: NewBroker, principal: Principal, *, now: datetime) -> BrokerSeen:
-    broker = registration.add(
-        name=new.name,
-        kind=new.kind,
-        url=new.url,
-        options=new.options,
-        principal=principal,
-        now=now,
-    )
-    return _seen([broker])[0]
-
-
-def alter(
-    broker_id: int, change: BrokerChange, principal: Principal, *, now: datetime
-) -> BrokerSeen:
-    broker = registration.alter(
-        broker=registration.one(broker_id=broker_id),
-        name=change.name,
-        url=change.url,
-        options=change.options,
-        principal=principal,
-        now=now,
-    )
-    return _seen([broker])[0]
-
-
-def discovered(broker_id: int, principal: Principal) -> list[Found]:
-    """Ask a broker what it has; raises Unavailable or Refused in its own words."""
+def discover(broker_id: int, principal: Principal) -> list[DiscoveredTopic]:
+    """Ask a broker for its topics; raises Unavailable or Refused with its own text."""
     broker = visible(broker_id, principal)
-    known = dict(broker.topics.values_list("native_name", "name"))
+    names = dict(broker.topics.values_list("native_name", "name"))
     return [
-        Found(found=found, name=known.get(found.name))
-        for found in connectivity.discover(broker=broker)
-        if principal.sees(found.name)
+        DiscoveredTopic(topic=topic, name=names.get(topic.name))
+        for topic in connectivity.discover(broker=broker)
+        if principal.sees(topic.name)
     ]
 
 
-def _seen(brokers: Sequence[Broker]) -> list[BrokerSeen]:
+def _details(brokers: Sequence[Broker]) -> list[BrokerDetail]:
     counted = Topic.objects.filter(broker__in=brokers).values_list("broker")
-    numbers = dict(counted.annotate(number=Count("pk")).order_by())
+    topic_counts = dict(counted.annotate(number=Count("pk")).order_by())
     return [
-        BrokerSeen(
+        BrokerDetail(
             broker=broker,
-            topics=numbers.get(broker.pk, 0),
+            topics=topic_counts.get(broker.pk, 0),
             capabilities=_capabilities(broker.kind),
         )
         for broker in brokers
@@ -117,4 +97,4 @@ def _capabilities(kind: str) -> Capabilities | None:
     try:
         return adapters.adapter(kind).capabilities
     except Unavailable:
-        return None  # the client is missing, which the answer says
+        return None  # its client library is not installed

@@ -1,7 +1,7 @@
-"""Operations and previews, as far as their topics may be seen.
+"""Read the operations and previews that a principal may see.
 
-A key for some topics sees the decisions that were made under its own patterns, or under
-fewer of them; never what was decided over topics that it does not see.
+A key for some topics sees the operations that were confirmed under its own patterns, or
+under fewer of them; never an operation over topics that it does not see.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from apps.api.paging import Page, Place, Window
+from apps.api.paging import Page, RowKey, Window
 from apps.core.errors import Absent
 from apps.poison.states import SILENT_AFTER_SECONDS, Outcome
 from apps.team.rights import Principal
@@ -22,7 +22,7 @@ from apps.triage.services.selection import Seen
 from apps.triage.states import UNFINISHED, ItemState
 
 MOST_REASONS = 200
-FORESEEABLE = timedelta(days=365)
+LONGEST_ESTIMATE = timedelta(days=365)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +38,7 @@ class Progress:
     eta: datetime | None
 
 
-def seen_by(principal: Principal) -> OperationQuerySet:
+def visible_to(principal: Principal) -> OperationQuerySet:
     confirmed = Operation.objects.confirmed()
     if principal.sees_every_topic:
         return confirmed
@@ -46,15 +46,15 @@ def seen_by(principal: Principal) -> OperationQuerySet:
 
 
 def recent(window: Window, principal: Principal) -> Page[Operation]:
-    rows = seen_by(principal).select_related("target_topic").recent_first()
+    rows = visible_to(principal).select_related("target_topic").recent_first()
     if window.after:
         rows = rows.filter(pk__lt=window.after.pk)
-    return window.cut(rows, lambda row: Place(pk=row.pk))
+    return window.cut(rows, lambda row: RowKey(pk=row.pk))
 
 
 def visible(operation_id: int, principal: Principal) -> Operation:
-    """Find a confirmed operation; raises Absent where this principal sees none."""
-    allowed = seen_by(principal).select_related("target_topic")
+    """Find a confirmed operation; raises Absent if this principal does not see it."""
+    allowed = visible_to(principal).select_related("target_topic")
     operation = allowed.filter(pk=operation_id).first()
     if operation is None:
         raise Absent(f"There is no operation {operation_id} here.")
@@ -70,15 +70,15 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
         operation=operation,
         tally=tally,
         silent=_silent(items, now=now),
-        refused=_told(items.standing(Outcome.REFUSED), "redrive__detail"),
-        skipped=_told(items.standing(ItemState.SKIPPED), "reason"),
+        refused=_reasons(items.standing(Outcome.REFUSED), "redrive__detail"),
+        skipped=_reasons(items.standing(ItemState.SKIPPED), "reason"),
         rate=rate,
         eta=eta,
     )
 
 
 def preview(token: uuid.UUID, principal: Principal) -> tuple[Operation, Seen]:
-    """Find a preview of this principal's own; raises Absent for any other token."""
+    """Find one of this principal's own previews; raises Absent for any other token."""
     own = Operation.objects.previews().filter(actor=str(principal.actor))
     operation = own.select_related("target_topic").filter(token=token).first()
     if operation is None:
@@ -88,18 +88,19 @@ def preview(token: uuid.UUID, principal: Principal) -> tuple[Operation, Seen]:
 
 def _silent(items: ItemQuerySet, *, now: datetime) -> int:
     limit = now - timedelta(seconds=SILENT_AFTER_SECONDS)
-    sent = items.filter(redrive__outcome=Outcome.SENT, redrive__sent_at__lt=limit)
-    return sent.count()
+    return items.filter(
+        redrive__outcome=Outcome.SENT, redrive__sent_at__lt=limit
+    ).count()
 
 
-def _told(items: ItemQuerySet, why: str) -> list[tuple[int, str]]:
-    return list(items.order_by("id").values_list("poison_id", why)[:MOST_REASONS])
+def _reasons(items: ItemQuerySet, field: str) -> list[tuple[int, str]]:
+    return list(items.order_by("id").values_list("poison_id", field)[:MOST_REASONS])
 
 
 def _pace(
     operation: Operation, tally: Tally, *, now: datetime
 ) -> tuple[float | None, datetime | None]:
-    """Guess the end from the pace so far, once there is one."""
+    """Give the rate so far, and the end that it predicts; None while it is unknown."""
     finished = tally.finished
     began, ended = operation.confirmed_at, operation.finished_at or now
     seconds = (ended - began).total_seconds() if began else 0.0
@@ -108,5 +109,5 @@ def _pace(
     rate = finished / seconds
     if operation.state not in UNFINISHED:
         return rate, None
-    left = timedelta(seconds=(tally.acts_on - finished) / rate)
-    return rate, now + left if left < FORESEEABLE else None
+    remaining = timedelta(seconds=(tally.acts_on - finished) / rate)
+    return rate, now + remaining if remaining < LONGEST_ESTIMATE else None

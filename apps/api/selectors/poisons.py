@@ -1,10 +1,10 @@
-"""Poisons, one by one and as a list. None of this reads a body."""
+"""Read poisons, one by one and as a list, without their bodies."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from apps.api.paging import Page, Place, Window
+from apps.api.paging import Page, RowKey, Window
 from apps.api.selectors import operations
 from apps.audit.models import Entry
 from apps.core.text import readable
@@ -23,10 +23,11 @@ MOST_ENTRIES = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PoisonSeen:
-    """A poison and what became of it, newest first; `entries` is None for who may not.
+class PoisonDetail:
+    """A poison and its history, newest first.
 
-    `operations` are the confirmed ones that hold it, or did.
+    `operations` are the confirmed ones that contain it. `entries` is None for a
+    principal without `audit:read`.
     """
 
     poison: Poison
@@ -38,45 +39,45 @@ class PoisonSeen:
 
 
 def matching(query: Query, window: Window, principal: Principal) -> Page[Poison]:
-    """List what matches among what this principal may see, latest failure first."""
+    """List the matching poisons that this principal may see, latest failure first."""
     rows = Poison.objects.on_topics(principal.topics).matching(query).recent_first()
     # A bookmark may have 100 KB; only the detail shows it.
     rows = rows.select_related("topic", "moved_to").defer("bookmark")
     if window.after and window.after.at:
         rows = rows.older_than(failed_at=window.after.at, pk=window.after.pk)
     with search_timeout():
-        return window.cut(rows, lambda row: Place(at=row.last_failed_at, pk=row.pk))
+        return window.cut(rows, lambda row: RowKey(at=row.last_failed_at, pk=row.pk))
 
 
-def one(poison_id: int, principal: Principal) -> PoisonSeen:
-    """Find a poison and its story; raises Absent where it is not seen."""
+def one(poison_id: int, principal: Principal) -> PoisonDetail:
+    """Find a poison and its history; raises Absent if the principal sees none."""
     poison = reading.visible(poison_id=poison_id, principal=principal)
     headers = reading.first_headers(poison_id=poison_id)
     redrives = Redrive.objects.filter(poison=poison).select_related("topic", "item")
-    decisions = _operations(poison, principal)
-    return PoisonSeen(
+    containing = _operations(poison, principal)
+    return PoisonDetail(
         poison=poison,
         header_names=[readable(name[:LONGEST_NAME]) for name, _ in headers.pairs],
         failures=reading.failures(
             Failure.objects.filter(poison=poison), limit=MOST_FAILURES
         ),
         redrives=list(redrives.order_by("-n")[:MOST_REDRIVES]),
-        operations=decisions,
-        entries=_entries(poison, decisions, principal),
+        operations=containing,
+        entries=_entries(poison, containing, principal),
     )
 
 
 def _operations(poison: Poison, principal: Principal) -> list[Operation]:
-    holding = Item.objects.filter(poison=poison).values("operation")
-    found = operations.seen_by(principal).filter(pk__in=holding)
-    return list(found.select_related("target_topic").recent_first()[:MOST_ENTRIES])
+    ids = Item.objects.filter(poison=poison).values("operation")
+    rows = operations.visible_to(principal).filter(pk__in=ids)
+    return list(rows.select_related("target_topic").recent_first()[:MOST_ENTRIES])
 
 
 def _entries(
-    poison: Poison, decisions: list[Operation], principal: Principal
+    poison: Poison, containing: list[Operation], principal: Principal
 ) -> list[Entry] | None:
     if not principal.may(Scope.AUDIT_READ):
         return None
-    subjects = [f"poison:{poison.pk}", *(f"operation:{op.pk}" for op in decisions)]
+    subjects = [f"poison:{poison.pk}", *(f"operation:{op.pk}" for op in containing)]
     entries = Entry.objects.filter(subject__in=subjects)
     return list(entries.order_by("-seq")[:MOST_ENTRIES])

@@ -1,4 +1,4 @@
-"""Positions of consumers, with where their topics end as far as a broker tells."""
+"""Read positions of consumers, with the head of their topics where a broker has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import Prefetch
 
-from apps.api.paging import Page, Place, Window
+from apps.api.paging import Page, RowKey, Window
 from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.bookmarks.services import reading
 from apps.brokers import topic_ids
@@ -15,7 +15,7 @@ from apps.team.rights import Principal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PositionSeen:
+class PositionDetail:
     """A position with its marks, and the head of each mark's publisher."""
 
     position: BookmarkPosition
@@ -24,7 +24,7 @@ class PositionSeen:
 
 def find(
     window: Window, principal: Principal, *, topic: str | None, client_name: str | None
-) -> tuple[Page[BookmarkPosition], list[PositionSeen]]:
+) -> tuple[Page[BookmarkPosition], list[PositionDetail]]:
     rows = BookmarkPosition.objects.on_topics(principal.topics)
     if topic is not None:
         rows = rows.filter(topic_ids.named(topic))
@@ -34,14 +34,14 @@ def find(
         rows = rows.filter(pk__gt=window.after.pk)
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))
     rows = rows.select_related("topic").prefetch_related(marks).order_by("pk")
-    page = window.cut(rows, lambda row: Place(pk=row.pk))
-    return page, _seen(page.rows)
+    page = window.cut(rows, lambda row: RowKey(pk=row.pk))
+    return page, _details(page.rows)
 
 
-def _seen(positions: Sequence[BookmarkPosition]) -> list[PositionSeen]:
+def _details(positions: Sequence[BookmarkPosition]) -> list[PositionDetail]:
     heads = reading.heads(topics={position.topic_id for position in positions})
     return [
-        PositionSeen(
+        PositionDetail(
             position=position,
             marks=[
                 (mark, heads.get((position.topic_id, mark.publisher)))

@@ -1,10 +1,8 @@
-"""Problems with the number of their poisons in each state."""
+"""Read problems, with the number of their poisons in each state."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from apps.api.paging import Page, Place, Window
+from apps.api.paging import Page, RowKey, Window
 from apps.core.timeouts import search_timeout
 from apps.poison import problems
 from apps.poison.models import Poison, Problem
@@ -12,21 +10,18 @@ from apps.poison.query import Query
 from apps.poison.states import Shown
 from apps.team.rights import Principal
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProblemsSeen:
-    page: Page[Problem]
-    counts: dict[int, dict[Shown, int]]
+ProblemCounts = dict[int, dict[Shown, int]]
 
 
-def matching(query: Query, window: Window, principal: Principal) -> ProblemsSeen:
-    """List the problems that have a poison which matches, last seen first."""
+def matching(
+    query: Query, window: Window, principal: Principal
+) -> tuple[Page[Problem], ProblemCounts]:
+    """List the problems that have a matching poison, last seen first, with counts."""
     rows = problems.matching(query, topics=principal.topics)
     rows = rows.recent_first().select_related("topic")
     if window.after and window.after.at:
         rows = rows.older_than(seen_at=window.after.at, pk=window.after.pk)
     with search_timeout():
-        page = window.cut(rows, lambda row: Place(at=row.last_seen, pk=row.pk))
+        page = window.cut(rows, lambda row: RowKey(at=row.last_seen, pk=row.pk))
         ids = [row.pk for row in page.rows]
-        counts = Poison.objects.counted_by_problem(ids)
-        return ProblemsSeen(page=page, counts=counts)
+        return page, Poison.objects.counted_by_problem(ids)

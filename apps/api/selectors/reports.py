@@ -1,4 +1,4 @@
-"""What was published, and the runs that did, newest first."""
+"""Read the published failure rates, and the runs that published them, newest first."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from datetime import UTC, datetime, time
 
 from django.db.models import Q
 
-from apps.api.paging import Page, Place, Window
-from apps.api.parameters.reports import By, Rates
+from apps.api.paging import Page, RowKey, Window
+from apps.api.parameters.reports import Granularity, RateParams
 from apps.brokers.models import Topic
 from apps.reports.models import Rate, Run
 from apps.reports.querysets import RateQuerySet
 from apps.team.rights import Principal
 
 
-def rates(wanted: Rates, window: Window, principal: Principal) -> Page[Rate]:
+def rates(params: RateParams, window: Window, principal: Principal) -> Page[Rate]:
     """List rates by day, hour and topic: of one consumer group, or of all together."""
-    rows = Rate.objects.between(wanted.first, wanted.last)
-    rows = rows.filter(consumer_group=wanted.consumer_group)
-    rows = rows.whole_days() if wanted.by is By.DAY else rows.by_hour()
-    if wanted.topic:
-        rows = rows.on(wanted.topic)
+    rows = Rate.objects.between(params.first, params.last)
+    rows = rows.filter(consumer_group=params.consumer_group)
+    rows = rows.whole_days() if params.by is Granularity.DAY else rows.by_hour()
+    if params.topic:
+        rows = rows.on(params.topic)
     if not principal.sees_every_topic:
         rows = rows.filter(topic__in=Topic.objects.matching(principal.topics))
     if window.after and window.after.at:
@@ -28,20 +28,20 @@ def rates(wanted: Rates, window: Window, principal: Principal) -> Page[Rate]:
     ordered = rows.select_related("day", "topic__broker").order_by(
         "-day", "-hour", "topic_id"
     )
-    return window.cut(ordered, _place)
+    return window.cut(ordered, _row_key)
 
 
 def runs(window: Window) -> Page[Run]:
     rows = Run.objects.recent_first()
     if window.after:
         rows = rows.filter(pk__lt=window.after.pk)
-    return window.cut(rows, lambda row: Place(pk=row.pk))
+    return window.cut(rows, lambda row: RowKey(pk=row.pk))
 
 
-def _place(row: Rate) -> Place:
-    # Not the row's own number: a day that is published anew has other rows.
+def _row_key(row: Rate) -> RowKey:
+    # Not the pk of the row: publishing a day again replaces its rows.
     at = datetime.combine(row.day_id, time(row.hour or 0), UTC)
-    return Place(at=at, pk=row.topic_id)
+    return RowKey(at=at, pk=row.topic_id)
 
 
 def _after(rows: RateQuerySet, at: datetime, topic: int) -> RateQuerySet:

@@ -1,16 +1,16 @@
-"""The audit trail. It spans all topics, so a key for some of them does not see it."""
+"""Read the audit trail. It spans all topics, so a key for some topics is refused."""
 
 from __future__ import annotations
 
-from apps.api.paging import Page, Place, Window
+from apps.api.paging import Page, RowKey, Window
 from apps.audit.filters import TrailFilter
 from apps.audit.models import Entry
 from apps.team.rights import Principal
 
 
-def matching(wanted: TrailFilter, window: Window, principal: Principal) -> Page[Entry]:
+def matching(filters: TrailFilter, window: Window, principal: Principal) -> Page[Entry]:
     principal.require_trail()
-    rows = wanted.matching()
+    rows = filters.matching()
     if window.after:
         rows = rows.filter(seq__lt=window.after.pk)
-    return window.cut(rows, lambda row: Place(pk=row.seq))
+    return window.cut(rows, lambda row: RowKey(pk=row.seq))

@@ -1,1 +1,1 @@
-"""What leaves: rows as plain dicts. `schemas` describes them; the tests compare."""
+"""Render rows as plain dicts for JSON. `schemas` describes them; the tests compare."""

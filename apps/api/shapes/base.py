@@ -1,4 +1,4 @@
-"""What many shapes are made with."""
+"""What several shapes share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Brokers, what they can do, and what one has."""
+"""Brokers, their capabilities, and the topics that one has."""
 
 from __future__ import annotations
 
-from apps.api.selectors.brokers import BrokerSeen, Found
+from apps.api.selectors.brokers import BrokerDetail, DiscoveredTopic
 from apps.api.shapes.base import Shape
 from apps.brokers import secrets
 from apps.brokers.connectivity import Reached
@@ -10,8 +10,8 @@ from apps.brokers.ports import Capabilities
 from apps.core.text import readable, storable
 
 
-def broker(seen: BrokerSeen) -> Shape:
-    row = seen.broker
+def broker(detail: BrokerDetail) -> Shape:
+    row = detail.broker
     return {
         "id": row.pk,
         "name": row.name,
@@ -19,8 +19,8 @@ def broker(seen: BrokerSeen) -> Shape:
         "address": secrets.described(row.url),
         "options": row.options,
         "sample": row.is_sample,
-        "topics": seen.topics,
-        "capabilities": seen.capabilities and capabilities(seen.capabilities),
+        "topics": detail.topics,
+        "capabilities": detail.capabilities and capabilities(detail.capabilities),
     }
 
 
@@ -44,17 +44,17 @@ def capabilities(can: Capabilities) -> Shape:
     }
 
 
-def reached(told: Reached) -> Shape:
-    return {"ok": told.ok, "detail": told.told, "milliseconds": told.milliseconds}
+def reached(test: Reached) -> Shape:
+    return {"ok": test.ok, "detail": test.told, "milliseconds": test.milliseconds}
 
 
-def found_topic(seen: Found) -> Shape:
-    """Tell of a topic as its broker does; what is no text in its name is replaced."""
-    found = seen.found
+def discovered_topic(discovered: DiscoveredTopic) -> Shape:
+    """Show a topic as its broker names it; characters that are no text are replaced."""
+    topic = discovered.topic
     return {
-        "native_name": storable(found.name),
-        "depth": found.depth,
-        "dead_letter_queue": storable(found.dead_letter_queue),
-        "dead_letters": found.dead_letters,
-        "name": seen.name,
+        "native_name": storable(topic.name),
+        "depth": topic.depth,
+        "dead_letter_queue": storable(topic.dead_letter_queue),
+        "dead_letters": topic.dead_letters,
+        "name": discovered.name,
     }

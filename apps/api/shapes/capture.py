@@ -1,4 +1,4 @@
-"""What a member of a report is answered."""
+"""The answer to one member of a report."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from apps.api.shapes.base import Shape
 from apps.capture.intake.services import Answer
 
 
-def answer(told: Answer) -> Shape:
-    whole: Shape = {
-        "status": told.status.value,
-        "poison": told.poison,
-        "detail": told.detail,
-        "pointer": told.pointer,
+def answer(row: Answer) -> Shape:
+    members: Shape = {
+        "status": row.status.value,
+        "poison": row.poison,
+        "detail": row.detail,
+        "pointer": row.pointer,
     }
-    return {name: value for name, value in whole.items() if value is not None}
+    return {name: value for name, value in members.items() if value is not None}

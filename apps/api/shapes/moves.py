@@ -1,4 +1,4 @@
-"""A position moved by hand, done or only looked at."""
+"""The move of a position, carried out or only reviewed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from apps.bookmarks.runs import size
 from apps.triage.services.moves import Review
 
 
-def moved(review: Review, done: Move | None, *, now: datetime) -> Shape:
-    """Tell what a move did, or would do where there is none."""
+def moved(review: Review, move: Move | None, *, now: datetime) -> Shape:
+    """Show what a move did, or would do where `move` is None."""
     return {
-        "id": done and done.pk,
+        "id": move and move.pk,
         "position": review.position.pk,
-        "epoch": done.epoch if done else review.position.epoch,
+        "epoch": move.epoch if move else review.position.epoch,
         "held": review.is_held(now),
         "whole": review.whole,
         "steps": [

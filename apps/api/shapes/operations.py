@@ -1,4 +1,4 @@
-"""Decisions that were taken, and how far they have come."""
+"""Operations, and their progress."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def operation(row: Operation) -> Shape:
     }
 
 
-def progress(told: Progress) -> Shape:
+def progress(state: Progress) -> Shape:
     return {
-        **operation(told.operation),
-        "counts": told.tally.counts,
-        "acts_on": told.tally.acts_on,
-        "acted": told.tally.acted,
-        "given_back_to": told.operation.given_back_to or None,
-        "silent": told.silent,
-        "refused": reasons(told.refused),
-        "skipped": reasons(told.skipped),
-        "rate": told.rate,
-        "eta": told.eta,
+        **operation(state.operation),
+        "counts": state.tally.counts,
+        "acts_on": state.tally.acts_on,
+        "acted": state.tally.acted,
+        "given_back_to": state.operation.given_back_to or None,
+        "silent": state.silent,
+        "refused": reasons(state.refused),
+        "skipped": reasons(state.skipped),
+        "rate": state.rate,
+        "eta": state.eta,
     }
 
 

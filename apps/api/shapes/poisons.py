@@ -1,10 +1,10 @@
-"""Poisons: as a list has them, and one with all that happened to it."""
+"""Poisons: as rows of a list, and one with its history."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from apps.api.selectors.poisons import PoisonSeen
+from apps.api.selectors.poisons import PoisonDetail
 from apps.api.shapes.base import Shape, name_of
 from apps.api.shapes.operations import operation
 from apps.api.shapes.trail import entry
@@ -47,21 +47,21 @@ def poison(row: Poison, *, now: datetime) -> Shape:
     }
 
 
-def poison_detail(seen: PoisonSeen, *, now: datetime) -> Shape:
-    entries = seen.entries
+def poison_detail(detail: PoisonDetail, *, now: datetime) -> Shape:
+    entries = detail.entries
     return {
-        **poison(seen.poison, now=now),
-        "bookmark": seen.poison.bookmark_text,
-        "header_names": seen.header_names,
-        "failures": [failure(each) for each in seen.failures],
-        "redrives": [redrive(row) for row in seen.redrives],
-        "operations": [operation(row) for row in seen.operations],
+        **poison(detail.poison, now=now),
+        "bookmark": detail.poison.bookmark_text,
+        "header_names": detail.header_names,
+        "failures": [failure(each) for each in detail.failures],
+        "redrives": [redrive(row) for row in detail.redrives],
+        "operations": [operation(row) for row in detail.operations],
         "audit": None if entries is None else [entry(row) for row in entries],
     }
 
 
-def failure(seen: FailureSeen) -> Shape:
-    row = seen.failure
+def failure(detail: FailureSeen) -> Shape:
+    row = detail.failure
     return {
         "report_id": row.report_id,
         "problem": row.problem_id,
@@ -69,9 +69,9 @@ def failure(seen: FailureSeen) -> Shape:
         "suspected": row.suspected,
         "cause": row.cause,
         "error_type": row.error_type,
-        "error_message": seen.message,
-        "traceback": seen.traceback,
-        "cut": seen.cut,
+        "error_message": detail.message,
+        "traceback": detail.traceback,
+        "cut": detail.cut,
         "client_name": row.client_name,
         "sub_id": row.sub_id,
         "host": row.host,

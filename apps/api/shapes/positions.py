@@ -1,15 +1,15 @@
-"""How far consumers have read, and what came of what they settled."""
+"""Positions of consumers, and the answers to opening and settling them."""
 
 from __future__ import annotations
 
-from apps.api.selectors.positions import PositionSeen
+from apps.api.selectors.positions import PositionDetail
 from apps.api.shapes.base import Shape
 from apps.bookmarks.services.opening import Opened
 from apps.bookmarks.services.settling import Answer as SettledAnswer
 
 
-def position(seen: PositionSeen) -> Shape:
-    row = seen.position
+def position(detail: PositionDetail) -> Shape:
+    row = detail.position
     return {
         "id": row.pk,
         "source": row.source,
@@ -33,14 +33,14 @@ def position(seen: PositionSeen) -> Shape:
                 "pending": mark.pending,
                 "settled_at": mark.settled_at,
             }
-            for mark, head in seen.marks
+            for mark, head in detail.marks
         ],
     }
 
 
-def opened(told: Opened) -> Shape:
+def opened(result: Opened) -> Shape:
     return {
-        "epoch": told.epoch,
+        "epoch": result.epoch,
         "positions": [
             {
                 "position": row.pk,
@@ -54,17 +54,17 @@ def opened(told: Opened) -> Shape:
                 "resume": mark.resume,
                 "bookmark": mark.bookmark,
             }
-            for row in told.positions
+            for row in result.positions
             for mark in row.marks.all()
         ],
     }
 
 
-def settled(told: SettledAnswer) -> Shape:
-    whole: Shape = {
-        "status": told.status.value,
-        "detail": told.detail,
-        "pointer": told.pointer,
-        "pressure": told.pressure,
+def settled(answer: SettledAnswer) -> Shape:
+    members: Shape = {
+        "status": answer.status.value,
+        "detail": answer.detail,
+        "pointer": answer.pointer,
+        "pressure": answer.pressure,
     }
-    return {name: value for name, value in whole.items() if value is not None}
+    return {name: value for name, value in members.items() if value is not None}

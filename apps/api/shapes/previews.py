@@ -1,4 +1,4 @@
-"""What a decision would do, before it is taken."""
+"""The preview of an operation: what it would do, before it is confirmed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from apps.triage.models import Operation
 from apps.triage.services.selection import Seen
 
 
-def preview(row: Operation, seen: Seen, *, now: datetime) -> Shape:
+def preview(row: Operation, selected: Seen, *, now: datetime) -> Shape:
     return {
         "token": row.token,
         "verb": row.verb,
@@ -23,21 +23,23 @@ def preview(row: Operation, seen: Seen, *, now: datetime) -> Shape:
         "expires_at": row.expires_at,
         "taken": row.taken,
         "total": row.total,
-        "will_act": seen.will_act,
-        "newer": seen.newer,
-        "skipped": [{"reason": why, "count": number} for why, number in seen.skipped],
+        "will_act": selected.will_act,
+        "newer": selected.newer,
+        "skipped": [
+            {"reason": why, "count": number} for why, number in selected.skipped
+        ],
         "breakdown": {
-            "topics": _named(seen.by_topic),
-            "consumer_groups": _named(seen.by_consumer),
+            "topics": _named(selected.by_topic),
+            "consumer_groups": _named(selected.by_consumer),
         },
         "left_out": None
-        if isinstance(seen.left_out, TooSlow)
-        else _named(seen.left_out),
+        if isinstance(selected.left_out, TooSlow)
+        else _named(selected.left_out),
         "elsewhere": [
             {"failed_in": each.origin, "sent_to": each.topic, "count": each.number}
-            for each in seen.elsewhere
+            for each in selected.elsewhere
         ],
-        "sample": [poison(each, now=now) for each in seen.sample],
+        "sample": [poison(each, now=now) for each in selected.sample],
     }
 
 

@@ -17,7 +17,7 @@ def problem(row: Problem, *, counts: dict[Shown, int]) -> Shape:
         "fingerprint": bytes(row.fingerprint).hex(),
         "version": row.version,
         "total": sum(counts.values()),
-        "counts": {shown.value: counts[shown] for shown in Shown},
+        "counts": {state.value: counts[state] for state in Shown},
         "first_seen": row.first_seen,
         "last_seen": row.last_seen,
     }

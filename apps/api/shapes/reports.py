@@ -1,4 +1,4 @@
-"""What the nights measured, and how they went."""
+"""Failure rates, and the runs of the nightly report that measured them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _interval(row: Rate) -> Shape | None:
     return {"low": row.rate_low, "high": row.rate_high}
 
 
-def run(row: Run, *, trouble: bool) -> Shape:
-    """Tell of a run; its trouble may name topics, which not everybody sees."""
+def run(row: Run, *, with_trouble: bool) -> Shape:
+    """Show a run; `trouble` may name topics that this principal does not see."""
     return {
         "id": row.pk,
         "state": row.state,
@@ -54,5 +54,5 @@ def run(row: Run, *, trouble: bool) -> Shape:
         "seconds": row.duration and row.duration.total_seconds(),
         "rows_in": row.rows_in,
         "late_rows": row.late_rows,
-        "trouble": row.trouble if trouble else None,
+        "trouble": row.trouble if with_trouble else None,
     }

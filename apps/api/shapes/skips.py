@@ -1,57 +1,83 @@
-"""What consumers pass over, whole and as it changes."""
+"""Skips: as lists, as events of the stream, and the answers to reports of their use."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from apps.api.shapes.base import Shape
+from apps.core.errors import Invalid
+from apps.poison.skip_counts import Applied
 from apps.poison.skip_reading import Snapshot, Told
 
+OK: Shape = {"status": "ok"}
 
-def skip(told: Told) -> Shape:
-    """Tell of a skip; its matcher is exact, whatever characters its message bears."""
+
+def skip(row: Told) -> Shape:
+    """Show a skip; the value of its matcher is exact, whatever characters it has."""
     return {
-        "id": told.id,
-        "topic": told.topic,
-        "matcher": {"kind": told.kind, "value": told.matcher.wire_value},
-        "consumer_group": told.consumer_group,
-        "handler_version": told.handler_version,
-        "redrive": told.redrive,
-        "expires_at": told.expires_at,
-        "reason": told.reason,
-        "by": told.by,
-        "at": told.at,
-        "poison": told.poison,
+        "id": row.id,
+        "topic": row.topic,
+        "matcher": {"kind": row.kind, "value": row.matcher.wire_value},
+        "consumer_group": row.consumer_group,
+        "handler_version": row.handler_version,
+        "redrive": row.redrive,
+        "expires_at": row.expires_at,
+        "reason": row.reason,
+        "by": row.by,
+        "at": row.at,
+        "poison": row.poison,
     }
 
 
-def skip_at(told: Told) -> Shape:
-    return {**skip(told), "revision": told.revision}
+def skip_at(row: Told) -> Shape:
+    return {**skip(row), "revision": row.revision}
 
 
-def suspect_at(told: Told) -> Shape:
-    return {**suspect(told), "revision": told.revision}
+def suspect_at(row: Told) -> Shape:
+    return {**suspect(row), "revision": row.revision}
 
 
-def suspect(told: Told) -> Shape:
-    """Show a skip with the message id and the number of its message.
+def suspect(row: Told) -> Shape:
+    """Show a skip with the message id and the sequence number of its message.
 
-    A consumer that has handled the message recognises it by any of them.
+    A consumer that has handled the message recognises it by any of these.
     """
-    return {**skip(told), "message_id": told.message_id, "seq": told.seq}
+    return {**skip(row), "message_id": row.message_id, "seq": row.seq}
 
 
-def unskip(told: Told) -> Shape:
+def unskip(row: Told) -> Shape:
     return {
-        "id": told.id,
-        "topic": told.topic,
-        "revision": told.revision,
-        "because": told.because,
+        "id": row.id,
+        "topic": row.topic,
+        "revision": row.revision,
+        "because": row.because,
     }
 
 
-def skips(taken: Snapshot) -> Shape:
+def skips(snapshot: Snapshot) -> Shape:
     return {
-        "epoch": taken.epoch,
-        "revision": taken.revision,
-        "skips": [skip(told) for told in taken.in_force],
-        "suspects": [suspect(told) for told in taken.suspected],
+        "epoch": snapshot.epoch,
+        "revision": snapshot.revision,
+        "skips": [skip(row) for row in snapshot.in_force],
+        "suspects": [suspect(row) for row in snapshot.suspected],
     }
+
+
+def applied(
+    reports: Mapping[int, Applied],
+    results: Sequence[bool],
+    errors: Mapping[int, Invalid],
+) -> list[Shape]:
+    """Answer each member in order: counted, of an unknown skip, or invalid."""
+    answers = {
+        place: _rejected(error.remedy, error.field) for place, error in errors.items()
+    }
+    for (place, report), is_known in zip(reports.items(), results, strict=True):
+        unknown = f"there is no skip {report.skip} here"
+        answers[place] = OK if is_known else _rejected(unknown, "skip")
+    return [answers[place] for place in sorted(answers)]
+
+
+def _rejected(detail: str, field: str) -> Shape:
+    pointer = f"/{field}" if field else ""
+    return {"status": "rejected", "detail": detail, "pointer": pointer}

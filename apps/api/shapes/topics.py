@@ -1,16 +1,16 @@
-"""Topics, their policies, and how their lanes are."""
+"""Topics, their policies, and the state of their lanes."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from apps.api.selectors.topics import TopicSeen
+from apps.api.selectors.topics import TopicDetail
 from apps.api.shapes.base import Shape
 from apps.capture.models import Lane
 
 
-def topic(seen: TopicSeen, *, now: datetime) -> Shape:
-    row = seen.topic
+def topic(detail: TopicDetail, *, now: datetime) -> Shape:
+    row = detail.topic
     return {
         "id": row.pk,
         "name": row.name,
@@ -23,12 +23,12 @@ def topic(seen: TopicSeen, *, now: datetime) -> Shape:
         "owner": row.owner,
         "runbook": row.runbook,
         "options": row.options,
-        "oversize": seen.oversize,
-        "lane": seen.lane and lane(seen.lane, held=seen.held, now=now),
+        "oversize": detail.oversize_count,
+        "lane": detail.lane and lane(detail.lane, detail.held_count, now=now),
     }
 
 
-def lane(row: Lane, *, held: int, now: datetime) -> Shape:
+def lane(row: Lane, held_count: int, *, now: datetime) -> Shape:
     return {
         "mode": row.mode,
         "tee_queue": row.tee_queue,
@@ -41,7 +41,7 @@ def lane(row: Lane, *, held: int, now: datetime) -> Shape:
         "oldest_at": row.oldest_at,
         "captured": row.captured,
         "rate": row.rate,
-        "held": held,
+        "held": held_count,
         "error": row.error,
         "error_at": row.error_at,
     }

@@ -1,4 +1,4 @@
-"""The audit trail, and whether it is whole."""
+"""Entries of the audit trail, and the result of its verification."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def entry(row: Entry) -> Shape:
     }
 
 
-def verdict(told: Verdict) -> Shape:
+def verdict(result: Verdict) -> Shape:
     return {
-        "entries": told.entries,
-        "ok": told.ok,
-        "first_bad": told.first_bad,
-        "head": told.head,
-        "troubles": list(told.troubles),
+        "entries": result.entries,
+        "ok": result.ok,
+        "first_bad": result.first_bad,
+        "head": result.head,
+        "troubles": list(result.troubles),
     }

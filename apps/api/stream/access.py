@@ -1,4 +1,4 @@
-"""Whether the readers of a stream may still read: asked for all of them at once."""
+"""Check whether the credentials of all readers of a stream are still valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Session = psycopg.AsyncConnection[Any]
 async def usable(
     session: Session, candidates: Collection[Credential], *, now: datetime
 ) -> set[Credential]:
-    """Give those of the credentials that would be let in now."""
+    """Give the credentials that are valid now."""
     names = {
         kind: [each.name for each in candidates if each.kind is kind] for kind in Kind
     }
@@ -64,6 +64,6 @@ async def _users(
 
 
 def _user(pk: int, password: str, sessions_ended_at: datetime | None) -> User:
-    # A session of Postgres gives times in the server's zone; Django in UTC.
+    # psycopg gives times in the session's time zone; Django expects UTC.
     ended = sessions_ended_at and sessions_ended_at.astimezone(UTC)
     return User(id=pk, password=password, sessions_ended_at=ended)

@@ -1,4 +1,4 @@
-"""What every call has in common."""
+"""The base classes of the views."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rest_framework.views import APIView
 
 from apps.api.authentication import SignedInAuthentication
 from apps.api.paging import Page, Row
-from apps.api.permissions import SIGNED_IN, Needs
+from apps.api.permissions import SIGNED_IN, RequiredScope
 from apps.core.errors import Forbidden
 from apps.team.rights import Principal
 
 
 class OnlyJSON(DefaultContentNegotiation):
-    """We speak one language; what else a client would accept changes nothing."""
+    """Answer in JSON whatever the `Accept` header names."""
 
     def select_renderer(
         self,
@@ -34,16 +34,16 @@ class OnlyJSON(DefaultContentNegotiation):
 
 
 class View(APIView):
-    """A call; `scopes` says for each method what it takes to be let in."""
+    """A call; `scopes` names the scope that each method requires."""
 
-    scopes: ClassVar[Mapping[str, Needs]]
+    scopes: ClassVar[Mapping[str, RequiredScope]]
     http_method_names = sorted({"delete", "get", "head", "patch", "post"})
     content_negotiation_class = OnlyJSON
 
     def initialize_request(
         self, request: HttpRequest, *args: Any, **kwargs: Any
     ) -> Request:
-        # A body that comes in chunks has no length: rest_framework would see none.
+        # A chunked body has no length: rest_framework would take it for empty.
         if "HTTP_TRANSFER_ENCODING" in request.META:
             request.META["CONTENT_LENGTH"] = "-1"
         return super().initialize_request(request, *args, **kwargs)
@@ -58,11 +58,11 @@ class View(APIView):
 
 
 class PostedBySessions(View):
-    """A call that writes to the trail or dials out, although GET is the word for it.
+    """A call that reads, but also writes to the audit trail or connects to a broker.
 
-    A browser sends its session with a link of another site, too (SameSite=Lax), and
-    whoever made that link would act in the person's name. So a key may GET, and a
-    session has to POST, which takes the CSRF token.
+    A browser sends its session with a link on another site, too (SameSite=Lax), so the
+    author of that link would act in the person's name. Therefore a key may GET, and a
+    session has to POST, which requires the CSRF token.
     """
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -75,7 +75,7 @@ class PostedBySessions(View):
 
 
 class Unknown(View):
-    """Whatever has no other address here: a 404, to who is signed in."""
+    """Answer 404 to an authenticated caller for every path without a view."""
 
     scopes: ClassVar = {"GET": SIGNED_IN, "POST": SIGNED_IN}
     schema = None

@@ -1,4 +1,4 @@
-"""BROKERS: where messages are, and what is there."""
+"""BROKERS: list, add, change and remove them, and ask them for their topics."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ from apps.api.openapi import (
     described,
 )
 from apps.api.paging import Window
-from apps.api.parameters import brokers as asked
+from apps.api.parameters import brokers as params
 from apps.api.schemas import brokers as schemas
 from apps.api.selectors import brokers
 from apps.api.shapes import brokers as shapes
 from apps.api.views.base import PostedBySessions, View, listed
 from apps.brokers import connectivity
+from apps.brokers.services import registration
 from apps.capture import topic_removal
 from apps.core import clock
 from apps.team.rights import Scope
 
-REMOVED = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
+REFUSED_REMOVAL = (
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.CONFLICT,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+)
 
 
 class Brokers(View):
@@ -43,11 +48,11 @@ class Brokers(View):
     def get(self, request: Request) -> Response:
         """The answer never contains an address, only where it is stored.
 
-        A key of some topics sees the brokers that carry any of them.
+        A key for some topics sees the brokers that carry any of them.
         """
         window = Window.parse(request.query_params, name="brokers")
-        page, seen = brokers.find(window, self.principal)
-        return listed(page, [shapes.broker(each) for each in seen])
+        page, details = brokers.find(window, self.principal)
+        return listed(page, [shapes.broker(detail) for detail in details])
 
     @described(
         "addBroker",
@@ -59,12 +64,20 @@ class Brokers(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """Nothing is asked of it yet: test it, then see what it has."""
-        new = asked.NewBroker.parse(request.data)
-        seen = brokers.add(new, self.principal, now=clock.now())
-        where = reverse("api-broker", args=[seen.broker.pk])
+        """This does not connect to it yet: test it, then discover its topics."""
+        new = params.NewBroker.parse(request.data)
+        broker = registration.add(
+            name=new.name,
+            kind=new.kind,
+            url=new.url,
+            options=new.options,
+            principal=self.principal,
+            now=clock.now(),
+        )
         return Response(
-            shapes.broker(seen), status=HTTPStatus.CREATED, headers={"Location": where}
+            shapes.broker(brokers.detail_of(broker)),
+            status=HTTPStatus.CREATED,
+            headers={"Location": reverse("api-broker", args=[broker.pk])},
         )
 
 
@@ -92,29 +105,36 @@ class Broker(View):
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def patch(self, request: Request, broker_id: int) -> Response:
-        """What is left out stays as it is; its kind stays, too."""
-        change = asked.BrokerChange.parse(request.data)
-        seen = brokers.alter(broker_id, change, self.principal, now=clock.now())
-        return Response(shapes.broker(seen))
+        """Members that are left out stay as they are; so does the kind."""
+        change = params.BrokerChange.parse(request.data)
+        broker = registration.alter(
+            broker=registration.one(broker_id=broker_id),
+            name=change.name,
+            url=change.url,
+            options=change.options,
+            principal=self.principal,
+            now=clock.now(),
+        )
+        return Response(shapes.broker(brokers.detail_of(broker)))
 
     @described(
         "removeBroker",
         "Remove a broker, and its topics with it",
         request=schemas.BrokerRemoval,
         answer=schemas.Broker,
-        refusals=REMOVED,
+        refusals=REFUSED_REMOVAL,
     )
     def delete(self, request: Request, broker_id: int) -> Response:
-        """Nothing goes while anything is on record of one of them: 409 names those."""
-        removal = asked.BrokerRemoval.parse(request.data)
-        seen = brokers.one(broker_id, self.principal)
+        """Removes nothing while any record refers to its topics: the 409 names them."""
+        removal = params.BrokerRemoval.parse(request.data)
+        detail = brokers.one(broker_id, self.principal)
         topic_removal.remove_broker(
-            broker=seen.broker,
+            broker=detail.broker,
             reason=removal.reason,
             principal=self.principal,
             now=clock.now(),
         )
-        return Response(shapes.broker(seen))
+        return Response(shapes.broker(detail))
 
 
 class Test(View):
@@ -132,8 +152,8 @@ class Test(View):
         return Response(shapes.reached(connectivity.reach(broker=broker)))
 
 
-# What discovering can be refused for.
-UNDISCOVERED = (
+# The statuses of a refused discovery.
+REFUSED_DISCOVERY = (
     HTTPStatus.NOT_FOUND,
     HTTPStatus.CONFLICT,
     HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -147,12 +167,12 @@ class Discover(PostedBySessions):
         "discoverTopics",
         "List the topics that a broker has, with their dead-letter queues",
         answer=schemas.FoundTopics,
-        refusals=UNDISCOVERED,
+        refusals=REFUSED_DISCOVERY,
     )
     def get(self, _: Request, broker_id: int) -> Response:
-        """Asked of the broker itself, in 30 s at most; 503 when it is away.
+        """Asks the broker itself, for 30 s at most; 503 when it is away.
 
-        By a session it is a 403: POST instead.
+        With a session it is a 403: POST instead.
         """
         return self._discover(broker_id)
 
@@ -160,12 +180,12 @@ class Discover(PostedBySessions):
         "discoverTopicsByPost",
         "List the topics that a broker has, also by a session",
         answer=schemas.FoundTopics,
-        refusals=UNDISCOVERED,
+        refusals=REFUSED_DISCOVERY,
     )
     def post(self, _: Request, broker_id: int) -> Response:
-        """Asked of the broker itself, in 30 s at most; 503 when it is away."""
+        """Asks the broker itself, for 30 s at most; 503 when it is away."""
         return self._discover(broker_id)
 
     def _discover(self, broker_id: int) -> Response:
-        found = brokers.discovered(broker_id, self.principal)
-        return Response({"results": [shapes.found_topic(each) for each in found]})
+        topics = brokers.discover(broker_id, self.principal)
+        return Response({"results": [shapes.discovered_topic(each) for each in topics]})

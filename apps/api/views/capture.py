@@ -1,4 +1,4 @@
-"""IN: what consumers report. Each member is answered for itself, in order."""
+"""IN: take the reports of consumers. Each member gets its own answer, in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
-from apps.api.parameters import base as asked
+from apps.api.parameters.base import list_of
 from apps.api.schemas import capture as schemas
 from apps.api.shapes import capture as shapes
 from apps.api.shapes.base import Shape
@@ -34,8 +34,8 @@ class Failures(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """At most 1,000 in one request; one bad member never sinks the rest."""
-        members = asked.members(request.data, "failures")
+        """At most 1,000 in one request; a bad member does not affect the others."""
+        members = list_of(request.data, "failures")
         return _answered(
             capture.capture(members=members, principal=self.principal, now=clock.now())
         )
@@ -54,8 +54,8 @@ class Confirmations(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """Idempotent; a redrive that is not ours is rejected."""
-        members = asked.members(request.data, "confirmations")
+        """Idempotent; an unknown redrive is rejected."""
+        members = list_of(request.data, "confirmations")
         return _answered(
             capture.confirm(members=members, principal=self.principal, now=clock.now())
         )
@@ -76,18 +76,18 @@ class Counters(View):
     def post(self, request: Request) -> Response:
         """A (reporter, sequence) counts once, however often it is sent.
 
-        With them guards may tell how they are; the newest word of each is kept.
+        Guards may send their state with the counts; the newest of each is stored.
         """
         now, principal = clock.now(), self.principal
-        members = asked.members(request.data, "counters")
-        told = "guards" in request.data
-        words = asked.members(request.data, "guards") if told else []
+        members = list_of(request.data, "counters")
+        has_guards = "guards" in request.data
+        heartbeats = list_of(request.data, "guards") if has_guards else []
         counted = capture.count(members=members, principal=principal, now=now)
-        answer = {"results": _shapes(counted)}
-        if told:
-            noted = guards.note(members=words, principal=principal, now=now)
-            answer["guards"] = _shapes(noted)
-        return Response(answer)
+        body = {"results": _shapes(counted)}
+        if has_guards:
+            noted = guards.note(members=heartbeats, principal=principal, now=now)
+            body["guards"] = _shapes(noted)
+        return Response(body)
 
 
 def _answered(answers: list[Answer]) -> Response:

@@ -1,4 +1,4 @@
-"""HOW FAR consumers have read, changed by hand."""
+"""HOW FAR consumers have read: move a position by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, REFUSED_KEY, described
-from apps.api.parameters.moves import Ask
+from apps.api.parameters.moves import MoveRequest
 from apps.api.schemas import moves as schemas
 from apps.api.shapes import moves as shapes
 from apps.api.views.base import View
@@ -32,24 +32,24 @@ class Move(View):
     )
     @idempotent
     def post(self, request: Request, position_id: int) -> Response:
-        """Its holder is fenced, and resumes at the new place.
+        """The move fences its holder, which resumes at the new place.
 
         Refused while the holder has settled within 2 minutes, unless `fence` is true.
         """
-        ask, now = Ask.parse(request.data), clock.now()
-        if ask.dry_run:
+        move, now = MoveRequest.parse(request.data), clock.now()
+        if move.dry_run:
             review = moves.review(
                 position_id=position_id,
-                wish=ask.wish,
+                wish=move.wish,
                 principal=self.principal,
                 now=now,
             )
             return Response(shapes.moved(review, None, now=now))
         review, done = moves.move(
             position_id=position_id,
-            wish=ask.wish,
-            reason=ask.reason,
-            fence=ask.fence,
+            wish=move.wish,
+            reason=move.reason,
+            fence=move.fence,
             principal=self.principal,
             now=now,
         )

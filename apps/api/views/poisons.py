@@ -1,4 +1,4 @@
-"""THE RECORD: poisons, and the exact bytes of one message."""
+"""THE RECORD: read poisons, and the exact bytes of one message."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Poison(View):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, _: Request, poison_id: int) -> Response:
-        """Of its headers only the names: values are as secret as the body."""
-        seen = poisons.one(poison_id, self.principal)
-        return Response(shapes.poison_detail(seen, now=clock.now()))
+        """Shows only the names of its headers: values are as secret as the body."""
+        detail = poisons.one(poison_id, self.principal)
+        return Response(shapes.poison_detail(detail, now=clock.now()))
 
 
 class Body(PostedBySessions):
@@ -65,7 +65,7 @@ class Body(PostedBySessions):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def get(self, request: Request, poison_id: int) -> StreamingHttpResponse:
-        """The download is an audit entry. By a session it is a 403: POST instead."""
+        """Writes an audit entry. With a session it is a 403: POST instead."""
         return self._download(request, poison_id)
 
     @described(
@@ -75,7 +75,7 @@ class Body(PostedBySessions):
         refusals=[HTTPStatus.NOT_FOUND],
     )
     def post(self, request: Request, poison_id: int) -> StreamingHttpResponse:
-        """The download is an audit entry."""
+        """Writes an audit entry."""
         return self._download(request, poison_id)
 
     def _download(self, request: Request, poison_id: int) -> StreamingHttpResponse:

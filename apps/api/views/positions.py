@@ -1,4 +1,4 @@
-"""HOW FAR consumers have read: open, settle, and look."""
+"""HOW FAR consumers have read: list, open and settle positions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rest_framework.response import Response
 from apps.api.idempotency import idempotent
 from apps.api.openapi import IDEMPOTENCY_KEY, PAGING, POSITIONS, REFUSED_KEY, described
 from apps.api.paging import Window
-from apps.api.parameters.base import members, members_of
-from apps.api.parameters.positions import Reader
+from apps.api.parameters.base import list_of, members_of
+from apps.api.parameters.positions import PositionParams
 from apps.api.schemas import positions as schemas
 from apps.api.selectors import positions
 from apps.api.shapes import positions as shapes
@@ -22,7 +22,7 @@ from apps.bookmarks.wire import Holder
 from apps.core import clock
 from apps.team.rights import Scope
 
-# Some thousand consumers of a process that conflates their settling, and room.
+# Enough for a process that settles for some thousand consumers in one request.
 MOST_UPDATES = 10_000
 
 
@@ -38,14 +38,14 @@ class Positions(View):
     )
     def get(self, request: Request) -> Response:
         """A consumer that has settled nothing yet is listed too, without marks."""
-        wanted = Reader.parse(request.query_params)
-        page, seen = positions.find(
+        params = PositionParams.parse(request.query_params)
+        page, details = positions.find(
             Window.parse(request.query_params, name="positions"),
             self.principal,
-            topic=wanted.topic,
-            client_name=wanted.client_name,
+            topic=params.topic,
+            client_name=params.client_name,
         )
-        return listed(page, [shapes.position(each) for each in seen])
+        return listed(page, [shapes.position(detail) for detail in details])
 
 
 class Open(View):
@@ -61,9 +61,9 @@ class Open(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """Who had them before is fenced. All of the client's if no sub id is named.
+        """Fences the previous holder. Without a sub id, opens all of the client.
 
-        A position that is named in full, by sub id and topic, is made if there is none.
+        A position that is named in full, by sub id and topic, is created if missing.
         """
         holder = Holder.parse(members_of(request.data))
         opened = opening.open_positions(
@@ -85,7 +85,7 @@ class Settle(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """At most 10,000 in one request; one bad member never sinks the rest.
+        """At most 10,000 in one request; a bad member does not affect the others.
 
         Merging is a union, so nothing goes back and no order matters. Numbers are
         sparse: a message is settled as the run from the number after the one received
@@ -93,7 +93,7 @@ class Settle(View):
         nothing was handed out between. The watermark is the end of the run from 0.
         """
         answers = settling.settle(
-            members=members(request.data, "updates", most=MOST_UPDATES),
+            members=list_of(request.data, "updates", most=MOST_UPDATES),
             principal=self.principal,
             now=clock.now(),
         )

@@ -1,4 +1,4 @@
-"""OUT, beforehand: what a decision would do."""
+"""OUT: preview what an operation would do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from apps.api.openapi import TOKEN, described
-from apps.api.parameters import previews as asked
+from apps.api.parameters import previews as params
 from apps.api.schemas import previews as schemas
 from apps.api.selectors import operations
 from apps.api.shapes import previews as shapes
@@ -36,13 +36,13 @@ class Preview(View):
     def post(self, request: Request) -> Response:
         """Changes nothing. A preview ends when it is confirmed, or after 15 minutes.
 
-        A 409 says that the key has 200 previews that wait to be confirmed.
+        A 409 says that the key has 200 previews that are not confirmed yet.
         """
         now = clock.now()
-        ask = asked.ask(request.data)
+        ask = params.parse_preview(request.data)
         operation = dispatch.preview(ask=ask, principal=self.principal, now=now)
-        seen = selection.see(operation=operation)
-        return Response(shapes.preview(operation, seen, now=now))
+        selected = selection.see(operation=operation)
+        return Response(shapes.preview(operation, selected, now=now))
 
     @described(
         "readPreview",
@@ -52,6 +52,6 @@ class Preview(View):
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        token = asked.token(request.query_params)
-        operation, seen = operations.preview(token, self.principal)
-        return Response(shapes.preview(operation, seen, now=clock.now()))
+        token = params.parse_token(request.query_params)
+        operation, selected = operations.preview(token, self.principal)
+        return Response(shapes.preview(operation, selected, now=clock.now()))

@@ -1,4 +1,4 @@
-"""THE RECORD, by what poisons have in common."""
+"""THE RECORD: read the problems that poisons share."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ class Problems(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """The counts are of all its poisons, not only of those that match."""
+        """The counts include all poisons of a problem, not only the matching ones."""
         window = Window.parse(request.query_params, name="problems")
         query = Query.parse(request.query_params.get("q", ""))
-        seen = problems.matching(query, window, self.principal)
+        page, counts = problems.matching(query, window, self.principal)
         return listed(
-            seen.page,
-            [shapes.problem(row, counts=seen.counts[row.pk]) for row in seen.page.rows],
+            page, [shapes.problem(row, counts=counts[row.pk]) for row in page.rows]
         )

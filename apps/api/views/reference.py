@@ -1,4 +1,4 @@
-"""What this API is: the OpenAPI schema, and a page for people made from it."""
+"""Serve the OpenAPI schema, and a page for people that shows it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from apps.api import reference
 from apps.api.permissions import SIGNED_IN
 from apps.api.views.base import View
 
-_MAKING = Lock()
+_LOCK = Lock()
 
 
 class Schema(View):
@@ -30,22 +30,22 @@ class Schema(View):
 
 @require_safe
 def docs(request: HttpRequest) -> HttpResponse:
-    # No view of rest_framework: who is not signed in is sent to the sign-in.
+    # A view of Django, not of rest_framework: it redirects strangers to the sign-in.
     return render(request, "api/docs.html", {"reference": reference.of(schema())})
 
 
 def schema() -> dict[str, Any]:
-    """Give the schema, which is made once.
+    """Give the schema, which is generated once.
 
-    Two threads that made their first at the same time would meet in the generator's
-    search for its extensions, and one of them would fail.
+    The generator is not thread-safe while it loads its extensions: of two threads that
+    generate their first schema at the same time, one would fail.
     """
-    with _MAKING:
-        return _made()
+    with _LOCK:
+        return _generate()
 
 
 @cache
-def _made() -> dict[str, Any]:
+def _generate() -> dict[str, Any]:
     generator: Any = SchemaGenerator
-    made: dict[str, Any] = generator().get_schema(public=True)
-    return made
+    generated: dict[str, Any] = generator().get_schema(public=True)
+    return generated

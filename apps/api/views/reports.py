@@ -1,4 +1,4 @@
-"""OVER TIME: what the nights measured, and the runs that did."""
+"""OVER TIME: list failure rates, and the runs that published them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from apps.api.openapi import PAGING, RATES, described
 from apps.api.paging import Window
-from apps.api.parameters.reports import Rates
+from apps.api.parameters.reports import RateParams
 from apps.api.schemas import reports as schemas
 from apps.api.selectors import reports
 from apps.api.shapes import reports as shapes
@@ -30,10 +30,10 @@ class FailureRates(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """A day that is missing was not reported, or nothing happened on it."""
+        """A missing day was not reported, or nothing happened on it."""
         window = Window.parse(request.query_params, name="failure-rates")
-        wanted = Rates.parse(request.query_params, now=clock.now())
-        page = reports.rates(wanted, window, self.principal)
+        params = RateParams.parse(request.query_params, now=clock.now())
+        page = reports.rates(params, window, self.principal)
         return listed(page, [shapes.rate(row) for row in page.rows])
 
 
@@ -49,5 +49,7 @@ class Runs(View):
     )
     def get(self, request: Request) -> Response:
         window = Window.parse(request.query_params, name="report-runs")
-        page, all_topics = reports.runs(window), self.principal.sees_every_topic
-        return listed(page, [shapes.run(row, trouble=all_topics) for row in page.rows])
+        page, sees_all = reports.runs(window), self.principal.sees_every_topic
+        return listed(
+            page, [shapes.run(row, with_trouble=sees_all) for row in page.rows]
+        )

@@ -1,4 +1,4 @@
-"""THE SKIP LIST: what consumers pass over, from the start and as it changes."""
+"""THE SKIP LIST: read it whole, follow its changes, add and remove skips."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from apps.api.openapi import (
     SKIPS,
     described,
 )
-from apps.api.parameters import skips as asked
-from apps.api.parameters.base import members, members_of, reason
+from apps.api.parameters import skips as params
+from apps.api.parameters.base import list_of, members_of, reason
 from apps.api.schemas import skips as schemas
-from apps.api.selectors import skips
 from apps.api.shapes import skips as shapes
 from apps.api.stream import hub
 from apps.api.views.base import View
 from apps.brokers.services import topics as brokers
+from apps.capture.intake import applied_skips
 from apps.core import clock
 from apps.core.errors import Unavailable
 from apps.poison import skip_list
@@ -43,7 +43,7 @@ from poisonguard.skipping.skip_lines import MEDIA_TYPE
 
 
 class Exact(JSONRenderer):
-    """JSON in ASCII: a bookmark may hold what UTF-8 has no bytes for."""
+    """JSON in ASCII: a bookmark may hold surrogates, which UTF-8 cannot encode."""
 
     ensure_ascii = True
 
@@ -62,15 +62,15 @@ class Skips(View):
     def get(self, request: Request) -> HttpResponse:
         """Begin with this, then follow the stream after `<epoch>.<revision>`.
 
-        A consumer looks at `expires_at` itself. A topic that nobody has told of yet has
-        an empty list. `Accept` of `application/vnd.poisonweb.skips+jsonl` beside JSON
+        A consumer checks `expires_at` itself. A topic that is not known here yet has an
+        empty list. `Accept` of `application/vnd.poisonweb.skips+jsonl` beside JSON
         gives the same in columns, a sixteenth of the size with gzip: docs/protocol.md.
         """
-        wanted = asked.Wanted.parse(request.query_params)
-        skip_list.require_sight(topic=wanted.topic, principal=self.principal)
-        answer = _snapshot(request, wanted)
-        patch_vary_headers(answer, ["Accept", "Accept-Encoding"])
-        return answer
+        list_params = params.SkipListParams.parse(request.query_params)
+        skip_list.require_sight(topic=list_params.topic, principal=self.principal)
+        response = _snapshot(request, list_params)
+        patch_vary_headers(response, ["Accept", "Accept-Encoding"])
+        return response
 
     @described(
         "addSkip",
@@ -82,12 +82,12 @@ class Skips(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """The same matcher again, for the same group and version, renews its skip.
+        """Adding the same matcher for the same group and version renews its skip.
 
         A rule that matches each of the last 200 messages, or more, is refused unless
         `everything` is true.
         """
-        new = asked.NewSkip.parse(request.data)
+        new = params.NewSkip.parse(request.data)
         skip_list.require_sight(topic=new.topic, principal=self.principal)
         skip = skip_list.add(
             topic=brokers.topics_named(names=[new.topic])[new.topic],
@@ -109,23 +109,24 @@ class Skips(View):
         )
 
 
-def _snapshot(request: Request, wanted: asked.Wanted) -> HttpResponse:
-    """Answer in lines who names them; who does not knows of JSON alone."""
-    if not _names(request, "Accept", MEDIA_TYPE):
-        return HttpResponse(snapshots.as_json(wanted), content_type=Exact.media_type)
-    lines = snapshots.as_lines(wanted)
-    if not _names(request, "Accept-Encoding", "gzip"):
+def _snapshot(request: Request, list_params: params.SkipListParams) -> HttpResponse:
+    """Answer in lines where `Accept` names their media type, otherwise in JSON."""
+    if not _accepts(request, "Accept", MEDIA_TYPE):
+        body = snapshots.as_json(list_params)
+        return HttpResponse(body, content_type=Exact.media_type)
+    lines = snapshots.as_lines(list_params)
+    if not _accepts(request, "Accept-Encoding", "gzip"):
         return HttpResponse(gzip.decompress(lines), content_type=MEDIA_TYPE)
     headers = {"Content-Encoding": "gzip"}
     return HttpResponse(lines, content_type=MEDIA_TYPE, headers=headers)
 
 
-def _names(request: Request, header: str, name: str) -> bool:
-    """Tell whether a header of what the client takes names this, and not at q=0."""
+def _accepts(request: Request, header: str, value: str) -> bool:
+    """Tell whether an `Accept` header of the request lists this value, not at q=0."""
     for each in request.headers.get(header, "").lower().split(","):
-        what, _, parameters = each.partition(";")
-        if what.strip() == name:
-            return not re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", parameters)
+        name, _, quality = each.partition(";")
+        if name.strip() == value:
+            return not re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", quality)
     return False
 
 
@@ -141,7 +142,7 @@ class Skip(View):
         refusals=[HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def delete(self, request: Request, skip_id: int) -> Response:
-        """Idempotent: one that has ended already stays as it is."""
+        """Idempotent: a skip that has ended already stays as it is."""
         skip = skip_list.remove(
             skip_id=skip_id,
             reason=reason(members_of(request.data).get("reason")),
@@ -161,10 +162,12 @@ class Applied(View):
         answer=schemas.AppliedAnswers,
     )
     def post(self, request: Request) -> Response:
-        """With `report`, a word counts once, however often it is sent."""
-        told = members(request.data, "applied")
-        answers = skips.applied(told, self.principal, now=clock.now())
-        return Response({"results": answers})
+        """A member with `report` counts once, however often it is sent."""
+        reports, errors = params.parse_applied(list_of(request.data, "applied"))
+        results = applied_skips.count(
+            applied=list(reports.values()), principal=self.principal, now=clock.now()
+        )
+        return Response({"results": shapes.applied(reports, results, errors)})
 
 
 class Stream(View):
@@ -179,32 +182,32 @@ class Stream(View):
         refusals=[HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> StreamingHttpResponse:
-        """Begin after a snapshot, or at the present if nothing is named.
+        """Begins after a snapshot, or at the present if `after` is left out.
 
         - `skip`: a skip with its `revision`; it replaces one of the same id.
-        - `suspect`: the same of a message that one consumer failed on and others may
-          handle: handle it, and say so where you have. A `skip` of its id follows, at
-          once where no other consumer is asked, or an `unskip`.
+        - `suspect`: the same for a message that one consumer failed on and others may
+          handle: handle it, and report it when you have. A `skip` of its id follows, at
+          once where no other consumer is there, or an `unskip`.
         - `unskip`: `id`, `topic`, `revision`, `because` removed, expired, passed,
           handled (by another consumer) or doubted (its consumer paused).
         - `fence`: `client_name`, `sub_id`, `topic`, `epoch`: this position has a new
-          holder. It bears no id, and is told only to who is there.
-        - `ping`: all up to its id is told. One comes at the start, and whenever nothing
-          else did for 15 s.
-        - `reset`: what came after your last event is not known here; take a snapshot.
+          holder. It has no id, and is sent only to readers that are connected.
+        - `ping`: everything up to its id is sent. One comes at the start, and whenever
+          nothing else was sent for 15 s.
+        - `reset`: the events after your last one are unknown here; take a snapshot.
 
-        A stream ends now and then, and at once with the key that opened it: go on after
-        the id of the last event.
+        A stream ends now and then, and at once with the key that opened it: continue
+        after the id of the last event.
         """
-        followed = asked.Followed.parse(
+        stream_params = params.StreamParams.parse(
             request.query_params, last_event_id=request.headers.get("Last-Event-ID")
         )
-        for topic in followed.topics:
+        for topic in stream_params.topics:
             skip_list.require_sight(topic=topic, principal=self.principal)
         if not hasattr(request, "scope"):
             raise Unavailable("This server cannot stream: run it under ASGI.")
         return StreamingHttpResponse(
-            hub.events(followed, credential_of(request)),
+            hub.events(stream_params, credential_of(request)),
             content_type=EVENT_STREAM,
             headers={"X-Accel-Buffering": "no"},
         )

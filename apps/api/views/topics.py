@@ -1,11 +1,10 @@
-"""TOPICS: their policies, and what their lanes do."""
+"""TOPICS: list, register, change and remove them, with their policies and lanes."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 from typing import ClassVar
 
-from django.db import transaction
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -18,16 +17,20 @@ from apps.api.openapi import (
     described,
 )
 from apps.api.paging import Window
-from apps.api.parameters import topics as asked
+from apps.api.parameters import topics as params
 from apps.api.schemas import topics as schemas
 from apps.api.selectors import topics
 from apps.api.shapes import topics as shapes
 from apps.api.views.base import View, listed
-from apps.capture import topic_removal
+from apps.capture import topic_removal, topic_settings
 from apps.core import clock
 from apps.team.rights import Scope
 
-CHANGED = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
+REFUSED_CHANGE = (
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.CONFLICT,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+)
 
 
 class Topics(View):
@@ -46,11 +49,11 @@ class Topics(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """One that was only reported has no broker, and one not watched no lane."""
-        wanted = asked.TopicsWanted.parse(request.query_params)
+        """A topic that was only reported has no broker; one not drained has no lane."""
+        filters = params.TopicParams.parse(request.query_params)
         window = Window.parse(request.query_params, name="topics")
-        page, seen = topics.find(window, wanted, self.principal)
-        return listed(page, [shapes.topic(each, now=clock.now()) for each in seen])
+        page, details = topics.find(window, filters, self.principal)
+        return listed(page, [shapes.topic(each, now=clock.now()) for each in details])
 
     @described(
         "registerTopic",
@@ -62,41 +65,48 @@ class Topics(View):
     )
     @idempotent
     def post(self, request: Request) -> Response:
-        """Without a `mode` nobody looks at its dead letters yet."""
-        change = asked.TopicChange.parse_new(request.data)
-        with transaction.atomic():
-            seen = topics.register(change, self.principal, now=clock.now())
-        return Response(shapes.topic(seen, now=clock.now()), status=HTTPStatus.CREATED)
+        """Without a `mode` it has no lane, and its dead letters stay unread."""
+        topic = topic_settings.register(
+            change=params.parse_new(request.data),
+            principal=self.principal,
+            now=clock.now(),
+        )
+        return Response(
+            shapes.topic(topics.detail_of(topic), now=clock.now()),
+            status=HTTPStatus.CREATED,
+        )
 
     @described(
         "changeTopic",
         "Change a topic's policies, or what its lane does",
         request=schemas.TopicChange,
         answer=schemas.Topic,
-        refusals=CHANGED,
+        refusals=REFUSED_CHANGE,
     )
     def patch(self, request: Request) -> Response:
-        """All of it or nothing; what is left out stays as it is."""
-        change = asked.TopicChange.parse(request.data)
-        with transaction.atomic():
-            seen = topics.alter(change, self.principal, now=clock.now())
-        return Response(shapes.topic(seen, now=clock.now()))
+        """Changes all of it or nothing; members that are left out stay as they are."""
+        topic = topic_settings.alter(
+            change=params.parse_change(request.data),
+            principal=self.principal,
+            now=clock.now(),
+        )
+        return Response(shapes.topic(topics.detail_of(topic), now=clock.now()))
 
     @described(
         "removeTopic",
         "Remove a topic of which nothing is on record",
         request=schemas.TopicRemoval,
         answer=schemas.Topic,
-        refusals=CHANGED,
+        refusals=REFUSED_CHANGE,
     )
     def delete(self, request: Request) -> Response:
-        """What its lane saw goes with it; at its broker nothing is removed."""
-        removal = asked.TopicRemoval.parse(request.data)
-        seen = topics.one(removal.name, self.principal)
+        """Removes the data of its lane too; at its broker nothing is removed."""
+        removal = params.TopicRemoval.parse(request.data)
+        detail = topics.one(removal.name, self.principal)
         topic_removal.remove_topics(
-            topics=[seen.topic.pk],
+            topics=[detail.topic.pk],
             reason=removal.reason,
             principal=self.principal,
             now=clock.now(),
         )
-        return Response(shapes.topic(seen, now=clock.now()))
+        return Response(shapes.topic(detail, now=clock.now()))

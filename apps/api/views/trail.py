@@ -1,4 +1,4 @@
-"""WHO DID WHAT: the audit trail, and whether it is whole."""
+"""WHO DID WHAT: list the audit trail, and verify that it is whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from apps.api.openapi import PAGING, TRAIL, described
+from apps.api.openapi import AUDIT_FILTERS, PAGING, described
 from apps.api.paging import Window
 from apps.api.schemas import trail as schemas
 from apps.api.selectors import trail
@@ -26,14 +26,14 @@ class Entries(View):
         "listAuditEntries",
         "List who decided what, newest first",
         answer=schemas.Entries,
-        parameters=[*TRAIL, *PAGING],
+        parameters=[*AUDIT_FILTERS, *PAGING],
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """Not for a key that is for some topics only: the trail spans all of them."""
+        """Refuses a key for some topics only: the trail spans all topics."""
         window = Window.parse(request.query_params, name="audit")
-        asked = message_trail.parse(request.query_params.dict())
-        page = trail.matching(asked, window, self.principal)
+        filters = message_trail.parse(request.query_params.dict())
+        page = trail.matching(filters, window, self.principal)
         return listed(page, [shapes.entry(row) for row in page.rows])
 
 
@@ -46,6 +46,6 @@ class Verify(View):
         answer=schemas.Verdict,
     )
     def get(self, _: Request) -> Response:
-        """`first_bad` is the first that lies; keep `head` elsewhere, to compare."""
+        """`first_bad` is the first altered entry; store `head` elsewhere to compare."""
         self.principal.require_trail()
         return Response(shapes.verdict(verification.verify()))

@@ -237,9 +237,9 @@ def test_a_migration_that_is_pending_is_a_503() -> None:
 
 def test_what_hangs_does_not_pile_up() -> None:
     with ExitStack() as stack:
-        for _ in range(health.MOST_HANGING):
-            assert health._hanging.acquire(blocking=False)
-            stack.callback(health._hanging.release)
+        for _ in range(health.MOST_PROBES):
+            assert health._probe_slots.acquire(blocking=False)
+            stack.callback(health._probe_slots.release)
         threads = threading.active_count()
 
         status, told = ready()

@@ -187,7 +187,7 @@ def test_a_crash_before_the_answer_is_kept_leaves_nothing_and_blocks_nobody(
         raise SystemExit
 
     with monkeypatch.context() as patched, pytest.raises(SystemExit):
-        patched.setattr(idempotency, "_keep", crash)
+        patched.setattr(idempotency, "_store", crash)
         post(caller, "failures", body)
 
     assert not Failure.objects.exists()
@@ -268,11 +268,11 @@ class _elsewhere:  # noqa: N801 - reads as a verb
         self._thread = threading.Thread(target=self._post, args=(caller, path, body))
 
     def __enter__(self) -> Callable[[], Told]:
-        self._keep = idempotency._keep
-        idempotency._keep = self._held
+        self._store = idempotency._store
+        idempotency._store = self._held
         self._thread.start()
         assert self._acted.wait(60)
-        idempotency._keep = self._keep
+        idempotency._store = self._store
         return self._finish
 
     def __exit__(self, *_: object) -> None:
@@ -287,7 +287,7 @@ class _elsewhere:  # noqa: N801 - reads as a verb
     def _held(self, *args: object, **kwargs: object) -> None:
         self._acted.set()
         assert self._go_on.wait(60)
-        self._keep(*args, **kwargs)  # type: ignore[arg-type]
+        self._store(*args, **kwargs)  # type: ignore[arg-type]
 
     def _post(self, caller: Caller, path: str, body: object) -> None:
         try:

@@ -181,7 +181,7 @@ def test_what_takes_too_long_is_left_out_and_that_is_told(
     reader: Caller, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlogs, "_BACKLOGS", "SELECT pg_sleep(5), 0, 0")
-    monkeypatch.setattr(metrics, "PATIENCE_MS", 50)
+    monkeypatch.setattr(metrics, "TIMEOUT_MS", 50)
 
     found = told(reader)
 

@@ -48,11 +48,11 @@ def test_eight_who_ask_first_at_once_have_it_made_once(
         return {}
 
     monkeypatch.setattr(SchemaGenerator, "get_schema", make)
-    reference._made.cache_clear()
+    reference._generate.cache_clear()
     try:
         at_once(*[schema] * 8)
     finally:
-        reference._made.cache_clear()
+        reference._generate.cache_clear()
 
     assert made == [True]
 

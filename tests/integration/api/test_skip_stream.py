@@ -460,7 +460,7 @@ def test_a_burst_of_any_size_arrives_in_order(
 def test_who_reads_too_slowly_is_cut_off_and_the_others_are_not(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "MOST_HELD", 100_000)
+    monkeypatch.setattr(readers, "MOST_QUEUED_BYTES", 100_000)
     slow, other = (
         server.follow(guard, topic="orders", consumer_group=group)
         for group in ("billing", "shipping")

@@ -1,0 +1,134 @@
+"""Register topics with a broker, and change their policies and lanes in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import transaction
+
+from apps.brokers.models import Broker, Topic
+from apps.brokers.policies import Policies, set_policies
+from apps.brokers.services.topics import register_topic
+from apps.capture.lanes import lane_settings
+from apps.capture.models import Mode
+from apps.core.errors import Absent, Forbidden, Invalid, Refused
+from apps.team.rights import Principal, Scope
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaneChange:
+    """The change of a lane; None leaves a field as it is."""
+
+    mode: Mode | None
+    tee_queue: str
+    paused: bool | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicChange:
+    """The change of a topic, given by its name: its policies, and its lane.
+
+    `broker` is a name, and `native_name` the broker's own for the topic.
+    """
+
+    name: str
+    broker: str | None
+    native_name: str | None
+    policies: Mapping[str, object]
+    lane: LaneChange
+    reason: str
+
+
+@transaction.atomic
+def register(*, change: TopicChange, principal: Principal, now: datetime) -> Topic:
+    """Register a topic with its broker; a topic known without a broker gets this one.
+
+    Its dead-letter queue is that of its kind's convention, unless the change names one
+    or none. Raises Refused where a broker carries it already.
+    """
+    principal.require(Scope.BROKERS_WRITE)
+    for name in (change.name, change.native_name or change.name):
+        if not principal.sees(name):
+            raise Forbidden(f"This key is not for the topic {name}.")
+    broker = _broker_named(change.broker or "")
+    _refuse_registered(change, broker)
+    has_queue = "dead_letter_queue" in change.policies
+    register_topic(
+        name=change.name,
+        broker=broker,
+        dead_letter_queue="" if has_queue else None,
+        policy={},
+        native_name=change.native_name or change.name,
+        actor=principal.actor,
+        principal=principal,
+        now=now,
+    )
+    return _alter(change, principal, now=now)
+
+
+@transaction.atomic
+def alter(*, change: TopicChange, principal: Principal, now: datetime) -> Topic:
+    """Change the given policies of a topic, then its lane: all of it or nothing."""
+    principal.require(Scope.BROKERS_WRITE)
+    return _alter(change, principal, now=now)
+
+
+def visible_topic(*, name: str, principal: Principal) -> Topic:
+    """Find a topic that this principal may see; raises Absent otherwise."""
+    visible = Topic.objects.matching(principal.topics)
+    topic = visible.select_related("broker", "lane").filter(name=name).first()
+    if topic is None:
+        raise Absent(f"There is no topic {name} here.")
+    return topic
+
+
+def _alter(change: TopicChange, principal: Principal, *, now: datetime) -> Topic:
+    topic = visible_topic(name=change.name, principal=principal)
+    topic = set_policies(
+        topic=topic,
+        policies=Policies.of(topic).changed(change.policies),
+        reason=change.reason,
+        principal=principal,
+        now=now,
+    )
+    if change.lane.mode is not None:
+        lane_settings.set_mode(
+            topic=topic,
+            mode=change.lane.mode,
+            tee_queue=change.lane.tee_queue,
+            reason=change.reason,
+            principal=principal,
+            now=now,
+        )
+    if change.lane.paused is not None:
+        act = lane_settings.pause if change.lane.paused else lane_settings.resume
+        act(topic=topic, reason=change.reason, principal=principal, now=now)
+    return visible_topic(name=change.name, principal=principal)
+
+
+def _broker_named(name: str) -> Broker:
+    broker = Broker.objects.filter(name=name).first()
+    if broker is None:
+        raise Invalid("broker", f"there is no broker {name} here")
+    return broker
+
+
+def _refuse_registered(change: TopicChange, broker: Broker) -> None:
+    """Raise Refused where this broker or another one carries the topic already."""
+    native = change.native_name or change.name
+    same = broker.topics.filter(native_name=native).exclude(name=change.name).first()
+    if same is not None:
+        raise Refused(f"{broker} has it here already, as {same.name}.")
+    existing = Topic.objects.filter(name=change.name).exclude(broker=None).first()
+    if existing is None:
+        return
+    if existing.broker_id != broker.pk:
+        raise Refused(f"{existing.broker} carries the topic {existing.name} already.")
+    if existing.native_name != native:
+        raise Refused(
+            f"The topic {existing.name} is {existing.native_name} on its broker."
+        )
+    # Registering it again must not reset its policies: PATCH changes them.
+    raise Refused(f"The topic {existing.name} is known already: change it with PATCH.")
