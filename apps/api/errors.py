@@ -93,7 +93,7 @@ def _type(error: Exception) -> str:
 def _detail(error: Exception, status: HTTPStatus) -> str:
     # An unexpected error reveals internals (ASVS 16.5.1): only the log has its text.
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
-        return "Something went wrong here; give this request_id to who runs the server."
+        return "Something went wrong here; give this request_id to the operator."
     if isinstance(error, PoisonwebError):
         return str(error)
     if isinstance(error, APIException):

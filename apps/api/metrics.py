@@ -95,11 +95,11 @@ def families(principal: Principal, *, now: datetime) -> list[Family]:
 def _poisons(principal: Principal, now: datetime) -> list[Family]:
     opened = Family(
         name="poison_open",
-        help=f"Poisons that nobody has decided about, at most {MOST_COUNTED}.",
+        help=f"Open poisons, counted up to {MOST_COUNTED}.",
     )
     oldest = Family(
         name="poison_oldest_seconds",
-        help="Since when the oldest open poison has not failed again.",
+        help="Seconds since the last failure of the oldest open poison.",
     )
     topics = Topic.objects.order_by("name")[:MOST_TOPICS]
     names = {topic.pk: topic.name for topic in topics if principal.sees(topic.name)}

@@ -40,7 +40,8 @@ class FailureReport(Schema):
     )
     oversize_body = OversizeBody(
         required=False,
-        help_text="of a body too large for a request: it is counted, and `rejected`",
+        help_text="of a body too large for a request: the report is `rejected`, and the"
+        " page of the topic lists the message",
     )
     content_type = Text(required=False)
     headers = serializers.ListField(

@@ -59,7 +59,7 @@ class NewTopic(_Policies):
         allow_blank=True,
         allow_null=True,
         help_text="left out, it is that of the convention, where the kind of broker"
-        " has one; null is none",
+        " has one; null: it has none",
     )
     name = Text(help_text="as it is to be known here")
     broker = Text(help_text="by its name")

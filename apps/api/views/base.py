@@ -86,5 +86,5 @@ class Unknown(View):
     post = get
 
 
-def listed(page: Page[Row], results: list[dict[str, object]]) -> Response:
+def list_response(page: Page[Row], results: list[dict[str, object]]) -> Response:
     return Response({"results": results, "next": page.next})

@@ -21,7 +21,7 @@ from apps.api.parameters import brokers as params
 from apps.api.schemas import brokers as schemas
 from apps.api.selectors import brokers
 from apps.api.shapes import brokers as shapes
-from apps.api.views.base import PostedBySessions, View, listed
+from apps.api.views.base import PostedBySessions, View, list_response
 from apps.brokers import connectivity
 from apps.brokers.services import registration
 from apps.capture import topic_removal
@@ -52,7 +52,7 @@ class Brokers(View):
         """
         window = Window.parse(request.query_params, name="brokers")
         page, details = brokers.find(window, self.principal)
-        return listed(page, [shapes.broker(detail) for detail in details])
+        return list_response(page, [shapes.broker(detail) for detail in details])
 
     @described(
         "addBroker",

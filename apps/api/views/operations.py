@@ -16,7 +16,7 @@ from apps.api.parameters.operations import Decision
 from apps.api.schemas import operations as schemas
 from apps.api.selectors import operations
 from apps.api.shapes import operations as shapes
-from apps.api.views.base import View, listed
+from apps.api.views.base import View, list_response
 from apps.core import clock
 from apps.team.rights import Scope
 from apps.triage import dispatch
@@ -40,7 +40,7 @@ class Operations(View):
         """A key for some topics sees what was decided under its own patterns."""
         window = Window.parse(request.query_params, name="operations")
         page = operations.recent(window, self.principal)
-        return listed(page, [shapes.operation(row) for row in page.rows])
+        return list_response(page, [shapes.operation(row) for row in page.rows])
 
     @described(
         "confirmOperation",

@@ -15,7 +15,7 @@ from apps.api.paging import Window
 from apps.api.schemas import poisons as schemas
 from apps.api.selectors import poisons
 from apps.api.shapes import poisons as shapes
-from apps.api.views.base import PostedBySessions, View, listed
+from apps.api.views.base import PostedBySessions, View, list_response
 from apps.core import clock
 from apps.core.streams import flowing
 from apps.poison import reading
@@ -37,7 +37,7 @@ class Poisons(View):
         window = Window.parse(request.query_params, name="poisons")
         query = Query.parse(request.query_params.get("q", ""))
         page, now = poisons.matching(query, window, self.principal), clock.now()
-        return listed(page, [shapes.poison(row, now=now) for row in page.rows])
+        return list_response(page, [shapes.poison(row, now=now) for row in page.rows])
 
 
 class Poison(View):

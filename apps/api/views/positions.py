@@ -16,7 +16,7 @@ from apps.api.parameters.positions import PositionParams
 from apps.api.schemas import positions as schemas
 from apps.api.selectors import positions
 from apps.api.shapes import positions as shapes
-from apps.api.views.base import View, listed
+from apps.api.views.base import View, list_response
 from apps.bookmarks.services import opening, settling
 from apps.bookmarks.wire import Holder
 from apps.core import clock
@@ -37,7 +37,7 @@ class Positions(View):
         refusals=[HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY],
     )
     def get(self, request: Request) -> Response:
-        """A consumer that has settled nothing yet is listed too, without marks."""
+        """Lists consumers that have settled nothing yet, too, without marks."""
         params = PositionParams.parse(request.query_params)
         page, details = positions.find(
             Window.parse(request.query_params, name="positions"),
@@ -45,7 +45,7 @@ class Positions(View):
             topic=params.topic,
             client_name=params.client_name,
         )
-        return listed(page, [shapes.position(detail) for detail in details])
+        return list_response(page, [shapes.position(detail) for detail in details])
 
 
 class Open(View):

@@ -13,7 +13,7 @@ from apps.api.paging import Window
 from apps.api.schemas import problems as schemas
 from apps.api.selectors import problems
 from apps.api.shapes import problems as shapes
-from apps.api.views.base import View, listed
+from apps.api.views.base import View, list_response
 from apps.poison.query import Query
 from apps.team.rights import Scope
 
@@ -33,6 +33,6 @@ class Problems(View):
         window = Window.parse(request.query_params, name="problems")
         query = Query.parse(request.query_params.get("q", ""))
         page, counts = problems.matching(query, window, self.principal)
-        return listed(
+        return list_response(
             page, [shapes.problem(row, counts=counts[row.pk]) for row in page.rows]
         )

@@ -14,7 +14,7 @@ from apps.api.parameters.reports import RateParams
 from apps.api.schemas import reports as schemas
 from apps.api.selectors import reports
 from apps.api.shapes import reports as shapes
-from apps.api.views.base import View, listed
+from apps.api.views.base import View, list_response
 from apps.core import clock
 from apps.team.rights import Scope
 
@@ -34,7 +34,7 @@ class FailureRates(View):
         window = Window.parse(request.query_params, name="failure-rates")
         params = RateParams.parse(request.query_params, now=clock.now())
         page = reports.rates(params, window, self.principal)
-        return listed(page, [shapes.rate(row) for row in page.rows])
+        return list_response(page, [shapes.rate(row) for row in page.rows])
 
 
 class Runs(View):
@@ -50,6 +50,6 @@ class Runs(View):
     def get(self, request: Request) -> Response:
         window = Window.parse(request.query_params, name="report-runs")
         page, sees_all = reports.runs(window), self.principal.sees_every_topic
-        return listed(
+        return list_response(
             page, [shapes.run(row, with_trouble=sees_all) for row in page.rows]
         )

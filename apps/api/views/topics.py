@@ -21,7 +21,7 @@ from apps.api.parameters import topics as params
 from apps.api.schemas import topics as schemas
 from apps.api.selectors import topics
 from apps.api.shapes import topics as shapes
-from apps.api.views.base import View, listed
+from apps.api.views.base import View, list_response
 from apps.capture import topic_removal, topic_settings
 from apps.core import clock
 from apps.team.rights import Scope
@@ -53,7 +53,9 @@ class Topics(View):
         filters = params.TopicParams.parse(request.query_params)
         window = Window.parse(request.query_params, name="topics")
         page, details = topics.find(window, filters, self.principal)
-        return listed(page, [shapes.topic(each, now=clock.now()) for each in details])
+        return list_response(
+            page, [shapes.topic(each, now=clock.now()) for each in details]
+        )
 
     @described(
         "registerTopic",

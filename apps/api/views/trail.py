@@ -13,7 +13,7 @@ from apps.api.paging import Window
 from apps.api.schemas import trail as schemas
 from apps.api.selectors import trail
 from apps.api.shapes import trail as shapes
-from apps.api.views.base import View, listed
+from apps.api.views.base import View, list_response
 from apps.audit import verification
 from apps.team.rights import Scope
 from apps.triage.services import trail as message_trail
@@ -34,7 +34,7 @@ class Entries(View):
         window = Window.parse(request.query_params, name="audit")
         filters = message_trail.parse(request.query_params.dict())
         page = trail.matching(filters, window, self.principal)
-        return listed(page, [shapes.entry(row) for row in page.rows])
+        return list_response(page, [shapes.entry(row) for row in page.rows])
 
 
 class Verify(View):

@@ -33,10 +33,10 @@ class Caller:
     client: Client
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def get(self, path: str, **query: object) -> Told:
+    def get(self, path: str, **query: object) -> Reply:
         return self.send("GET", path, query=query)
 
-    def post(self, path: str, body: object = None, **headers: str) -> Told:
+    def post(self, path: str, body: object = None, **headers: str) -> Reply:
         """Post a value as JSON; bytes go as they are."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -51,7 +51,7 @@ class Caller:
         query: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
         content_type: str = "application/json",
-    ) -> Told:
+    ) -> Reply:
         path = path if path.startswith("/") else ROOT + path
         response: Any = self.client.generic(
             method,
@@ -61,14 +61,14 @@ class Caller:
             query_params=query,
             headers={**self.headers, **(headers or {})},
         )
-        told = Told(method=method, path=path, response=response)
-        told.check()
-        return told
+        reply = Reply(method=method, path=path, response=response)
+        reply.check()
+        return reply
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """An answer, checked."""
+class Reply:
+    """An answer of the API, checked against the schema."""
 
     method: str
     path: str
@@ -85,8 +85,8 @@ class Told:
     @property
     def results(self) -> list[Any]:
         assert self.status == 200, self.json
-        found: list[Any] = self.json["results"]
-        return found
+        rows: list[Any] = self.json["results"]
+        return rows
 
     @property
     def detail(self) -> str:
@@ -117,14 +117,14 @@ def program(
     *scopes: Scope, topics: Sequence[str] = ALL_TOPICS, now: datetime | None = None
 ) -> Caller:
     """Give a caller with a new key; with every scope if none is named."""
-    made = team.create_api_key(
+    key = team.create_api_key(
         name=f"key {next(_numbers)}",
         scopes=scopes or list(Scope),
         topics=topics,
         actor=Actor.system("test"),
         now=now or clock.now(),
     )
-    return Caller(client=Client(), headers={"Authorization": f"Bearer {made.secret}"})
+    return Caller(client=Client(), headers={"Authorization": f"Bearer {key.secret}"})
 
 
 def person(role: Role = Role.OPERATOR, *, reads_bodies: bool = False) -> Caller:

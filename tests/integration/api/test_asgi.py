@@ -42,10 +42,10 @@ def ask(
 ) -> tuple[int, list[bytes]]:
     """Speak ASGI, as uvicorn does; give the status and the body as it came."""
     named = {**caller.headers, **{n.replace("_", "-"): v for n, v in headers.items()}}
-    return asyncio.run(spoken(OneHop(), asked(method, path, named), pieces))
+    return asyncio.run(spoken(OneHop(), scope_of(method, path, named), pieces))
 
 
-def asked(method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+def scope_of(method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
     return {
         "type": "http",
         "http_version": "1.1",
@@ -93,7 +93,7 @@ def test_a_body_in_chunks_without_a_length_is_read(now: datetime) -> None:
     assert json.loads(b"".join(received))["results"][0]["status"] == "created"
 
 
-def test_a_body_leaves_in_pieces_and_is_never_held_whole(now: datetime) -> None:
+def test_a_body_is_sent_in_pieces_and_never_held_whole(now: datetime) -> None:
     content = bytes(range(256)) * (3 * reading.CHUNK // 256 + 1)
     [poison] = poisons(now, 1, body=content)
 
@@ -106,7 +106,7 @@ def test_a_body_leaves_in_pieces_and_is_never_held_whole(now: datetime) -> None:
     assert len(received) > len(content) // reading.CHUNK
 
 
-def test_a_list_is_answered_there_too(now: datetime) -> None:
+def test_a_list_is_answered_over_asgi(now: datetime) -> None:
     poisons(now, 1)
 
     status, received = ask(program(Scope.POISONS_READ), "GET", "/api/v1/poisons")
@@ -114,22 +114,22 @@ def test_a_list_is_answered_there_too(now: datetime) -> None:
     assert (status, len(json.loads(b"".join(received))["results"])) == (200, 1)
 
 
-def test_a_request_begins_and_ends_in_one_thread_that_is_kept_and_holds_nothing(
+def test_a_request_runs_in_one_reused_thread_and_keeps_no_session(
     now: datetime,
 ) -> None:
     caller, application = program(Scope.POISONS_READ), OneHop()
     begun, ended = list[str](), list[str]()
-    held = list[bool]()
+    has_session = list[bool]()
 
     def begin(**_: object) -> None:
         begun.append(threading.current_thread().name)
 
     def end(**_: object) -> None:
         ended.append(threading.current_thread().name)
-        held.append(connection.connection is not None)
+        has_session.append(connection.connection is not None)
 
     async def ask_often() -> list[int]:
-        scope = asked("GET", "/api/v1/poisons", caller.headers)
+        scope = scope_of("GET", "/api/v1/poisons", caller.headers)
         return [(await spoken(application, scope, [b""]))[0] for _ in range(20)]
 
     signals.request_started.connect(begin, sender=OneHop)
@@ -144,7 +144,7 @@ def test_a_request_begins_and_ends_in_one_thread_that_is_kept_and_holds_nothing(
     assert begun == ended
     assert threading.main_thread().name not in begun
     assert len(set(begun)) < len(begun)
-    assert held == [False] * 20
+    assert has_session == [False] * 20
 
 
 async def pieces_that_break_off() -> AsyncIterator[bytes]:
@@ -160,16 +160,16 @@ def breaks_off(_: HttpRequest) -> StreamingHttpResponse:
 urlpatterns = [address("breaks-off", breaks_off)]
 
 
-def test_an_answer_that_breaks_off_is_not_passed_off_as_whole(settings: Any) -> None:
+def test_an_answer_that_breaks_off_raises_and_is_not_completed(settings: Any) -> None:
     settings.ROOT_URLCONF = __name__
 
     async def ask_for_it() -> list[dict[str, Any]]:
-        talk = ApplicationCommunicator(OneHop(), asked("GET", "/breaks-off", {}))
+        talk = ApplicationCommunicator(OneHop(), scope_of("GET", "/breaks-off", {}))
         await talk.send_input({"type": "http.request"})
-        told = [await talk.receive_output(10), await talk.receive_output(10)]
+        events = [await talk.receive_output(10), await talk.receive_output(10)]
         with pytest.raises(ConnectionResetError):
             await talk.receive_output(10)
-        return told
+        return events
 
     start, piece = asyncio.run(ask_for_it())
 

@@ -31,16 +31,16 @@ def caller() -> Caller:
 
 @pytest.fixture
 def store_of(live_server: LiveServer, caller: Caller) -> Iterator[Open]:
-    made: list[BookmarkStore] = []
+    stores: list[BookmarkStore] = []
     key = caller.headers["Authorization"].removeprefix("Bearer ")
 
     def make(**changes: Any) -> BookmarkStore:
-        told = {"client_name": "billing-1", "interval": NEVER, **changes}
-        made.append(BookmarkStore(live_server.url, key, **told))
-        return made[-1]
+        options = {"client_name": "billing-1", "interval": NEVER, **changes}
+        stores.append(BookmarkStore(live_server.url, key, **options))
+        return stores[-1]
 
     yield make
-    for store in made:
+    for store in stores:
         with suppress(GuardError):  # what a test ended badly on purpose
             store.close()
 
@@ -50,7 +50,7 @@ def take(store: BookmarkStore, publisher: str, *numbers: int) -> None:
         store.received("eu", publisher, number)
 
 
-def test_resumes_where_the_one_before_left_off_and_filters_what_it_settled(
+def test_a_store_resumes_after_its_predecessor_and_filters_what_that_settled(
     store_of: Open,
 ) -> None:
     with store_of() as first:
@@ -67,7 +67,9 @@ def test_resumes_where_the_one_before_left_off_and_filters_what_it_settled(
     assert settled == [True, False, True, True]
 
 
-def test_nothing_settled_yet_resumes_before_the_first_message(store_of: Open) -> None:
+def test_a_position_without_settled_messages_resumes_before_the_first(
+    store_of: Open,
+) -> None:
     with store_of() as first:
         first.open("eu", "orders")
         take(first, "a", 0, 1)
@@ -78,7 +80,9 @@ def test_nothing_settled_yet_resumes_before_the_first_message(store_of: Open) ->
     assert not second.is_settled("eu", "a", 0)
 
 
-def test_two_publishers_resume_each_at_the_lesser_of_two_places(store_of: Open) -> None:
+def test_each_of_two_publishers_resumes_at_the_lesser_of_its_places(
+    store_of: Open,
+) -> None:
     with store_of() as first:
         first.open("eu", "orders")
         for number in range(1, 101):
@@ -134,7 +138,7 @@ def test_a_holder_resumes_where_a_person_moved_it(
     assert not store.is_settled("eu", "a", 5)
 
 
-def test_more_holes_than_are_kept_are_refused_and_nothing_is_lost(
+def test_holes_beyond_the_limit_are_refused_and_nothing_is_lost(
     store_of: Open,
 ) -> None:
     store = store_of()
@@ -153,7 +157,9 @@ def test_more_holes_than_are_kept_are_refused_and_nothing_is_lost(
     assert store_of().open("eu").positions == {"a": last}
 
 
-def test_a_publisher_that_no_server_keeps_holds_up_no_other(store_of: Open) -> None:
+def test_a_publisher_that_the_server_refuses_does_not_delay_others(
+    store_of: Open,
+) -> None:
     store = store_of()
     store.open("eu", "orders")
     for publisher in ("x" * 1_000_000, "a\0b", "half \ud800", "p"):

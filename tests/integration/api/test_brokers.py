@@ -16,7 +16,7 @@ from apps.brokers.models import Broker, Topic
 from apps.capture.models import HeldDeadLetter, Lane
 from apps.core import clock
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import Caller, Told, person, program
+from tests.integration.api.caller import Caller, Reply, person, program
 from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
@@ -44,32 +44,32 @@ def new(address: str = "redis://127.0.0.1:9", **changes: object) -> Member:
     return {"name": "ours", "kind": "redis_streams", "url": address, **changes}
 
 
-def patch(caller: Caller, path: str, body: object) -> Told:
+def patch(caller: Caller, path: str, body: object) -> Reply:
     return caller.send("PATCH", path, raw=json.dumps(body).encode())
 
 
-def registered(caller: Caller, **changes: object) -> Told:
+def registered(caller: Caller, **changes: object) -> Reply:
     # Of a name of its own, which another test may make too long or no name at all.
     queue = f"{changes.get('name', 'orders')!s:.99}-poison".replace("\0", "")
-    asked = {"name": "orders", "broker": "ours", "dead_letter_queue": queue}
-    return caller.post("topics", {**asked, **changes})
+    request = {"name": "orders", "broker": "ours", "dead_letter_queue": queue}
+    return caller.post("topics", {**request, **changes})
 
 
-def test_a_broker_is_added_and_its_address_is_told_to_nobody(
+def test_a_broker_is_added_and_no_answer_contains_its_address(
     admin: Caller, redis_url: str
 ) -> None:
-    told = admin.post("brokers", new(redis_url, options={"body_field": "b"}))
+    reply = admin.post("brokers", new(redis_url, options={"body_field": "b"}))
 
-    answers = [told, admin.get("brokers"), admin.get(told.response["Location"])]
+    answers = [reply, admin.get("brokers"), admin.get(reply.response["Location"])]
     password = urlsplit(redis_url).password or "?"
-    assert told.status == 201
-    assert told.json["address"] == "kept, sealed"
-    assert told.json["options"] == {"body_field": "b"}
-    assert told.json["capabilities"]["ordering"] == "topic"
-    assert told.json["capabilities"]["reserved"] == []
-    assert answers[1].results == [told.json] == [answers[2].json]
+    assert reply.status == 201
+    assert reply.json["address"] == "kept, sealed"
+    assert reply.json["options"] == {"body_field": "b"}
+    assert reply.json["capabilities"]["ordering"] == "topic"
+    assert reply.json["capabilities"]["reserved"] == []
+    assert answers[1].results == [reply.json] == [answers[2].json]
     assert not any(password.encode() in each.response.content for each in answers)
-    assert not any("url" in each for each in (told.json, answers[2].json))
+    assert not any("url" in each for each in (reply.json, answers[2].json))
     assert secrets.revealed(Broker.objects.get().url) == redis_url
 
 
@@ -89,13 +89,13 @@ def test_a_broker_is_added_and_its_address_is_told_to_nobody(
         ({"password": "sesame"}, "/password"),
     ],
 )
-def test_what_is_no_broker_is_a_422_that_names_the_member(
+def test_an_invalid_broker_is_a_422_that_names_the_member(
     admin: Caller, change: Member, pointer: str
 ) -> None:
-    told = admin.post("brokers", {**new(), **change})
+    reply = admin.post("brokers", {**new(), **change})
 
-    assert (told.status, told.pointers) == (422, [pointer])
-    assert b"sesame" not in told.response.content
+    assert (reply.status, reply.pointers) == (422, [pointer])
+    assert b"sesame" not in reply.response.content
     assert Broker.objects.count() == 0
 
 
@@ -115,7 +115,9 @@ def test_adding_twice_under_one_key_adds_once(admin: Caller) -> None:
     assert Entry.objects.filter(action="broker.registered").count() == 1
 
 
-def test_what_is_left_out_of_a_change_stays(admin: Caller, ours: int) -> None:
+def test_members_left_out_of_a_change_keep_their_values(
+    admin: Caller, ours: int
+) -> None:
     path, before = f"brokers/{ours}", Broker.objects.get().url
 
     named = patch(admin, path, {"name": "renamed"})
@@ -129,10 +131,10 @@ def test_what_is_left_out_of_a_change_stays(admin: Caller, ours: int) -> None:
     assert (named.status, named.json["name"]) == (200, "renamed")
     assert moved.json["address"] == "env:BROKER_ELSEWHERE"
     assert Broker.objects.get().url != before
-    assert [told.pointers for told in refused] == [["/kind"], ["/url"], ["/name"]]
+    assert [reply.pointers for reply in refused] == [["/kind"], ["/url"], ["/name"]]
 
 
-def delete(caller: Caller, path: str, body: object) -> Told:
+def delete(caller: Caller, path: str, body: object) -> Reply:
     return caller.send("DELETE", path, raw=json.dumps(body).encode())
 
 
@@ -149,7 +151,7 @@ def test_a_broker_is_removed_with_its_topics(admin: Caller, ours: int) -> None:
     assert admin.send("DELETE", f"brokers/{ours}").status == 404
 
 
-def test_what_is_on_record_keeps_a_topic_and_its_broker(
+def test_a_topic_with_records_is_not_removed_and_neither_is_its_broker(
     admin: Caller, ours: int, now: datetime
 ) -> None:
     registered(admin, mode="observe")
@@ -162,11 +164,11 @@ def test_what_is_on_record_keeps_a_topic_and_its_broker(
     ]
     removed = delete(admin, "topics", {"name": "bills", "reason": "not ours"})
 
-    assert [told.status for told in refused] == [409, 409]
+    assert [reply.status for reply in refused] == [409, 409]
     assert all(
-        told.json["type"] == "urn:poisonweb:problem:on-record"
-        and "orders (messages) has something on record" in told.json["detail"]
-        for told in refused
+        reply.json["type"] == "urn:poisonweb:problem:on-record"
+        and "orders (messages) has something on record" in reply.json["detail"]
+        for reply in refused
     )
     assert (removed.status, removed.json["name"]) == (200, "bills")
     assert Entry.objects.get(action="topic.removed").reason == "not ours"
@@ -184,17 +186,19 @@ def test_what_is_on_record_keeps_a_topic_and_its_broker(
         ("brokers/{}", {"reason": 7}, 422),
     ],
 )
-def test_what_says_of_no_removal_which_removes_nothing(
+def test_an_invalid_removal_removes_nothing(
     admin: Caller, ours: int, path: str, body: object, status: int
 ) -> None:
     registered(admin)
 
-    told = delete(admin, path.format(ours), body)
+    reply = delete(admin, path.format(ours), body)
 
-    assert (told.status, Topic.objects.count()) == (status, 1)
+    assert (reply.status, Topic.objects.count()) == (status, 1)
 
 
-def test_a_test_is_a_real_answer_either_way(admin: Caller, ours: int) -> None:
+def test_testing_a_broker_answers_200_whether_it_is_reached_or_not(
+    admin: Caller, ours: int
+) -> None:
     good = admin.post(f"brokers/{ours}/test", {})
     Broker.objects.update(url=secrets.sealed("redis://:sesame@127.0.0.1:9"))
     bad = admin.post(f"brokers/{ours}/test", {})
@@ -205,7 +209,7 @@ def test_a_test_is_a_real_answer_either_way(admin: Caller, ours: int) -> None:
     assert b"sesame" not in bad.response.content
 
 
-def test_a_client_that_is_missing_leaves_out_what_it_can(
+def test_a_broker_whose_client_is_missing_fails_its_test(
     admin: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = Kind(name="sqs", title="Absent", client="apps", url="")
@@ -213,9 +217,9 @@ def test_a_client_that_is_missing_leaves_out_what_it_can(
     Broker.objects.create(name="a", kind="sqs_absent", url="env:BROKER_NOWHERE")
     number = Broker.objects.get().pk
 
-    told = admin.post(f"brokers/{number}/test", {}).json
+    data = admin.post(f"brokers/{number}/test", {}).json
 
-    assert told["ok"] is False
+    assert data["ok"] is False
 
 
 def test_a_broker_of_a_kind_without_its_client_is_a_422_that_names_the_remedy(
@@ -224,33 +228,33 @@ def test_a_broker_of_a_kind_without_its_client_is_a_422_that_names_the_remedy(
     absent = Kind(name="absent", title="Absent", client="apps", url="")
     monkeypatch.setitem(KINDS, "absent", absent)
 
-    told = admin.post("brokers", new(kind="absent"))
+    reply = admin.post("brokers", new(kind="absent"))
 
-    assert (told.status, told.pointers) == (422, ["/kind"])
-    assert "pip install -r apps/brokers/requirements/absent.txt" in told.json["detail"]
+    assert (reply.status, reply.pointers) == (422, ["/kind"])
+    assert "pip install -r apps/brokers/requirements/absent.txt" in reply.json["detail"]
     assert Broker.objects.count() == 0
 
 
 def test_options_of_another_shape_are_answered_with_an_example_of_that_kind(
     admin: Caller,
 ) -> None:
-    told = admin.post("brokers", new("amqp://host", kind="rabbitmq", options=[]))
+    reply = admin.post("brokers", new("amqp://host", kind="rabbitmq", options=[]))
 
-    assert (told.status, told.pointers) == (422, ["/options"])
-    assert "management_url" in told.json["detail"]
-    assert "body_field" not in told.json["detail"]
+    assert (reply.status, reply.pointers) == (422, ["/options"])
+    assert "management_url" in reply.json["detail"]
+    assert "body_field" not in reply.json["detail"]
 
 
-def test_what_a_broker_has_is_told_with_what_is_known(
+def test_discovered_topics_have_the_names_that_they_have_here(
     admin: Caller, ours: int, stream: redis.Redis
 ) -> None:
     for name in (b"orders", b"orders-poison", b"\xff\x00"):
         stream.xadd(name, {"body": b"1"})
     registered(admin, name="mine", native_name="orders")
 
-    told = admin.get(f"brokers/{ours}/discover").json["results"]
+    rows = admin.get(f"brokers/{ours}/discover").json["results"]
 
-    by_name = {each["native_name"]: each for each in told}
+    by_name = {each["native_name"]: each for each in rows}
     assert by_name["orders"] == {
         "native_name": "orders",
         "depth": 1,
@@ -258,10 +262,10 @@ def test_what_a_broker_has_is_told_with_what_is_known(
         "dead_letters": 1,
         "name": "mine",
     }
-    assert len(told) == 2
+    assert len(rows) == 2
 
 
-def test_a_key_of_some_topics_discovers_only_those(
+def test_a_key_for_some_topics_discovers_only_those(
     ours: int, stream: redis.Redis
 ) -> None:
     stream.xadd("orders.eu", {"body": b"1"})
@@ -269,9 +273,9 @@ def test_a_key_of_some_topics_discovers_only_those(
     registered(program(), name="orders.us")
     mine = program(topics=["orders.*"])
 
-    told = mine.get(f"brokers/{ours}/discover").json["results"]
+    rows = mine.get(f"brokers/{ours}/discover").json["results"]
 
-    assert [each["native_name"] for each in told] == ["orders.eu"]
+    assert [each["native_name"] for each in rows] == ["orders.eu"]
 
 
 def test_a_broker_that_is_away_is_a_503_without_its_secret(
@@ -279,22 +283,22 @@ def test_a_broker_that_is_away_is_a_503_without_its_secret(
 ) -> None:
     Broker.objects.update(url=secrets.sealed("redis://:sesame@127.0.0.1:9"))
 
-    told = admin.get(f"brokers/{ours}/discover")
+    reply = admin.get(f"brokers/{ours}/discover")
 
-    assert told.status == 503
-    assert b"sesame" not in told.response.content
+    assert reply.status == 503
+    assert b"sesame" not in reply.response.content
 
 
 @pytest.mark.parametrize(
     "name",
     ["a\r\nb", "\x1b[1m", "a\x85", "\u202eb", "a\u2028b", " a", "a ", "a\u200bb"],
 )
-def test_a_name_of_a_topic_is_one_that_people_can_see(
+def test_a_topic_name_with_invisible_characters_is_refused(
     admin: Caller, ours: int, name: str
 ) -> None:
-    told = registered(admin, name=name, dead_letter_queue="orders-poison")
+    reply = registered(admin, name=name, dead_letter_queue="orders-poison")
 
-    assert (told.status, told.pointers) == (422, ["/name"])
+    assert (reply.status, reply.pointers) == (422, ["/name"])
     assert not Topic.objects.exists()
 
 
@@ -302,19 +306,21 @@ def test_a_name_of_a_topic_is_one_that_people_can_see(
     ("field", "more"), [("native_name", {}), ("tee_queue", {"mode": "tee"})]
 )
 @pytest.mark.parametrize("name", ["a\r\nb", "\x1b[1m", "\u202eb", "a\u200bb"])
-def test_a_queue_is_named_by_what_people_can_see(
+def test_a_queue_name_with_invisible_characters_is_refused(
     admin: Caller, ours: int, field: str, more: dict[str, str], name: str
 ) -> None:
-    told = registered(admin, dead_letter_queue="orders-poison", **{field: name}, **more)
+    reply = registered(
+        admin, dead_letter_queue="orders-poison", **{field: name}, **more
+    )
 
-    assert (told.status, told.pointers) == (422, [f"/{field}"])
+    assert (reply.status, reply.pointers) == (422, [f"/{field}"])
     assert not Topic.objects.exists()
 
 
 def test_a_topic_is_registered_with_its_policies_and_its_lane(
     admin: Caller, ours: int
 ) -> None:
-    told = registered(
+    reply = registered(
         admin,
         name="/sample/bookmarkStore é%",
         native_name="store",
@@ -328,13 +334,13 @@ def test_a_topic_is_registered_with_its_policies_and_its_lane(
         options={"body_field": "b"},
     )
 
-    assert told.status == 201, told.json
-    found = admin.get("topics", topic="/sample/bookmarkStore é%").results
-    assert found == [told.json]
-    facts = {name: told.json[name] for name in ("native_name", "owner", "broker")}
+    assert reply.status == 201, reply.json
+    rows = admin.get("topics", topic="/sample/bookmarkStore é%").results
+    assert rows == [reply.json]
+    facts = {name: reply.json[name] for name in ("native_name", "owner", "broker")}
     assert facts == {"native_name": "store", "owner": "Team A", "broker": "ours"}
-    assert told.json["visibility_timeout"] == 30.0
-    lane = told.json["lane"]
+    assert reply.json["visibility_timeout"] == 30.0
+    lane = reply.json["lane"]
     assert (lane["mode"], lane["state"], lane["paused"]) == ("capture", "off", False)
     assert Entry.objects.get(action="lane.set").reason == "ours"
     assert Entry.objects.get(action="lane.set").record.count("key:") == 1
@@ -350,25 +356,25 @@ def functions() -> Broker:
     return Broker.objects.create(name="functions", kind="azure_queue", url=url)
 
 
-def declared(caller: Caller, name: str, **changes: object) -> Told:
+def declared(caller: Caller, name: str, **changes: object) -> Reply:
     return caller.post("topics", {"name": name, "broker": "functions", **changes})
 
 
 def test_a_topic_gets_the_dead_letter_queue_of_the_convention(
     admin: Caller, functions: Broker
 ) -> None:
-    known = declared(admin, "orders")
+    existing = declared(admin, "orders")
     observed = declared(admin, "bills", mode="observe")
     renamed = declared(admin, "mine", native_name="letters", owner="Team A")
     later = patch(admin, "topics", {"name": "orders", "mode": "capture", "reason": "x"})
 
-    told = [known, observed, renamed, later]
-    assert [each.status for each in told] == [201, 201, 201, 200]
-    queues = [each.json["dead_letter_queue"] for each in told]
+    replies = [existing, observed, renamed, later]
+    assert [each.status for each in replies] == [201, 201, 201, 200]
+    queues = [each.json["dead_letter_queue"] for each in replies]
     assert queues == [
         *("orders-poison", "bills-poison", "letters-poison", "orders-poison"),
     ]
-    assert known.json["lane"] is None
+    assert existing.json["lane"] is None
     assert observed.json["lane"]["mode"] == "observe"
     entries = Entry.objects.filter(action="topic.registered").order_by("seq")
     assert entries[0].detail["dead_letter_queue"] == "orders-poison"
@@ -405,7 +411,7 @@ def test_a_name_that_the_convention_leaves_without_a_queue_is_refused(
     assert not Topic.objects.exists()
 
 
-def test_a_name_without_room_may_be_declared_with_another_queue_or_none(
+def test_a_name_without_room_is_taken_with_another_queue_or_none(
     admin: Caller, functions: Broker
 ) -> None:
     longest = declared(admin, "a" * 56)
@@ -414,23 +420,23 @@ def test_a_name_without_room_may_be_declared_with_another_queue_or_none(
     refused = patch(admin, "topics", {"name": "orders-poison", "mode": "observe"})
 
     assert longest.json["dead_letter_queue"] == "a" * 56 + "-poison"
-    assert [told.status for told in (named, none)] == [201, 201]
+    assert [reply.status for reply in (named, none)] == [201, 201]
     assert (refused.status, refused.pointers) == (422, ["/dead_letter_queue"])
     assert "looks like one itself" in refused.json["detail"]
 
 
-def test_a_topic_of_a_kind_without_a_convention_still_has_to_be_told(
+def test_a_topic_of_a_kind_without_convention_gets_no_queue(
     admin: Caller, ours: int
 ) -> None:
-    known = admin.post("topics", {"name": "orders", "broker": "ours"})
+    reply = admin.post("topics", {"name": "orders", "broker": "ours"})
     refused = patch(admin, "topics", {"name": "orders", "mode": "observe"})
 
-    assert (known.status, known.json["dead_letter_queue"]) == (201, "")
+    assert (reply.status, reply.json["dead_letter_queue"]) == (201, "")
     assert refused.status == 409
     assert "name its broker and its dead-letter queue first" in refused.json["detail"]
 
 
-def test_a_mode_without_a_dead_letter_queue_is_a_contradiction(
+def test_a_mode_without_a_dead_letter_queue_is_refused(
     admin: Caller, functions: Broker
 ) -> None:
     refused = declared(admin, "orders", dead_letter_queue=None, mode="observe")
@@ -442,10 +448,10 @@ def test_a_mode_without_a_dead_letter_queue_is_a_contradiction(
 def test_registering_twice_under_one_key_registers_once(
     admin: Caller, ours: int
 ) -> None:
-    asked = {"name": "orders", "broker": "ours", "dead_letter_queue": "q"}
+    request = {"name": "orders", "broker": "ours", "dead_letter_queue": "q"}
 
     answers = [
-        admin.post("topics", asked, Idempotency_Key=key) for key in ("a", "a", "b")
+        admin.post("topics", request, Idempotency_Key=key) for key in ("a", "a", "b")
     ]
 
     assert [answer.status for answer in answers] == [201, 201, 409]
@@ -458,21 +464,21 @@ def test_a_topic_known_by_report_gets_its_broker(
 ) -> None:
     poisons(now, 1)
 
-    told = registered(admin)
+    reply = registered(admin)
 
-    assert (told.status, told.json["broker"]) == (201, "ours")
+    assert (reply.status, reply.json["broker"]) == (201, "ours")
     assert Topic.objects.count() == 1
 
 
-def test_the_topic_of_another_broker_stays_there(admin: Caller, ours: int) -> None:
+def test_a_topic_of_another_broker_is_not_taken_over(admin: Caller, ours: int) -> None:
     admin.post("brokers", new(name="other"))
     registered(admin)
 
-    taken = registered(admin, broker="other")
+    refused = registered(admin, broker="other")
     twice = registered(admin, name="again", native_name="orders")
     nowhere = registered(admin, name="x", broker="nowhere")
 
-    assert [taken.status, twice.status, nowhere.status] == [409, 409, 422]
+    assert [refused.status, twice.status, nowhere.status] == [409, 409, 422]
     assert nowhere.pointers == ["/broker"]
     assert Topic.objects.get().broker_id == ours
 
@@ -500,12 +506,12 @@ def test_the_topic_of_another_broker_stays_there(admin: Caller, ours: int) -> No
         ({"depth": 7}, "/depth"),
     ],
 )
-def test_what_is_no_topic_is_a_422_that_names_the_member(
+def test_an_invalid_topic_is_a_422_that_names_the_member(
     admin: Caller, ours: int, change: Member, pointer: str
 ) -> None:
-    told = registered(admin, **change)
+    reply = registered(admin, **change)
 
-    assert (told.status, told.pointers) == (422, [pointer])
+    assert (reply.status, reply.pointers) == (422, [pointer])
     assert (Topic.objects.count(), Lane.objects.count()) == (0, 0)
 
 
@@ -531,28 +537,30 @@ def test_a_change_is_all_or_nothing(admin: Caller, ours: int) -> None:
 def test_a_lane_needs_a_dead_letter_queue(admin: Caller, ours: int) -> None:
     registered(admin, dead_letter_queue="")
 
-    told = patch(admin, "topics", {"name": "orders", "mode": "observe"})
+    reply = patch(admin, "topics", {"name": "orders", "mode": "observe"})
 
-    assert told.status == 409
+    assert reply.status == 409
     assert admin.get("topics").results[0]["lane"] is None
 
 
-def test_a_topic_tells_how_its_lane_is(admin: Caller, ours: int, now: datetime) -> None:
+def test_a_topic_shows_the_state_of_its_lane(
+    admin: Caller, ours: int, now: datetime
+) -> None:
     registered(admin, mode="observe")
     Lane.objects.update(state="running", seen_at=now, depth=312, error="away")
     HeldDeadLetter.objects.create(
         topic=Topic.objects.get(), bookmark="1-0", reason="r", size=1, seen_at=now
     )
 
-    (told,) = admin.get("topics", broker="ours").results
+    (topic,) = admin.get("topics", broker="ours").results
 
-    lane = told["lane"]
+    lane = topic["lane"]
     assert (lane["state"], lane["heard"], lane["depth"]) == ("running", True, 312)
     assert (lane["held"], lane["error"]) == (1, "away")
     assert admin.get("topics", broker="other").results == []
 
 
-def test_topics_come_page_by_page(admin: Caller, ours: int) -> None:
+def test_topics_are_paged(admin: Caller, ours: int) -> None:
     for number in range(5):
         registered(admin, name=f"t{number}")
 
@@ -581,7 +589,7 @@ def test_a_key_sees_and_changes_only_its_topics(admin: Caller, ours: int) -> Non
     assert Topic.objects.get().owner == ""
 
 
-def test_a_key_of_some_topics_sees_only_the_brokers_that_carry_any(
+def test_a_key_for_some_topics_sees_only_the_brokers_that_carry_any(
     admin: Caller, ours: int
 ) -> None:
     other = admin.post("brokers", new(name="other")).json["id"]
@@ -604,15 +612,17 @@ def test_an_operator_reads_and_an_admin_writes() -> None:
     assert person(Role.ADMIN).post("brokers", new()).status == 201
 
 
-def test_an_order_is_asked_for_as_true_or_false(now: datetime) -> None:
+def test_ordered_must_be_true_or_false(now: datetime) -> None:
     caller = program()
     (poison,) = poisons(now, 1)
-    asked = {"verb": "redrive", "ids": [poison.pk]}
+    request = {"verb": "redrive", "ids": [poison.pk]}
 
-    plain = caller.post("operations/preview", asked)
-    ordered = caller.post("operations/preview", {**asked, "ordered": True})
-    wrong = caller.post("operations/preview", {**asked, "ordered": "yes"})
-    drop = caller.post("operations/preview", {**asked, "verb": "drop", "ordered": True})
+    plain = caller.post("operations/preview", request)
+    ordered = caller.post("operations/preview", {**request, "ordered": True})
+    wrong = caller.post("operations/preview", {**request, "ordered": "yes"})
+    drop = caller.post(
+        "operations/preview", {**request, "verb": "drop", "ordered": True}
+    )
 
     assert (plain.status, plain.json["ordered"]) == (200, False)
     # Nobody knows what keeps an order where there is no broker.
@@ -621,7 +631,7 @@ def test_an_order_is_asked_for_as_true_or_false(now: datetime) -> None:
     assert (drop.status, drop.pointers) == (422, ["/ordered"])
 
 
-def test_a_key_names_only_queues_of_its_patterns(admin: Caller, ours: int) -> None:
+def test_a_key_may_name_only_queues_of_its_patterns(admin: Caller, ours: int) -> None:
     registered(admin, name="mine.a", dead_letter_queue="mine.a-dead")
     mine = program(topics=["mine.*"])
     topic: Member = {"name": "mine.a"}

@@ -103,9 +103,9 @@ def test_a_counter_counts_once(guard: Caller, now: datetime) -> None:
 
 
 def test_a_forged_confirmation_is_rejected(guard: Caller, now: datetime) -> None:
-    told = guard.post("confirmations", {"confirmations": [confirmation(now)]})
+    reply = guard.post("confirmations", {"confirmations": [confirmation(now)]})
 
-    [answer] = told.results
+    [answer] = reply.results
     assert (answer["status"], answer["pointer"]) == ("rejected", "/redrive")
 
 
@@ -142,7 +142,7 @@ BAD: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_member_is_rejected_and_the_rest_is_kept(
+def test_a_bad_member_is_rejected_and_the_others_are_captured(
     guard: Caller, now: datetime, case: str
 ) -> None:
     change, pointer = BAD[case]
@@ -184,9 +184,7 @@ GOOD: dict[str, Member] = {
 
 
 @pytest.mark.parametrize("case", GOOD)
-def test_whatever_a_message_is_it_is_captured(
-    guard: Caller, now: datetime, case: str
-) -> None:
+def test_any_message_is_captured(guard: Caller, now: datetime, case: str) -> None:
     members = [failure(now, **GOOD[case])]
 
     [answer] = guard.post("failures", {"failures": members}).results
@@ -197,7 +195,7 @@ def test_whatever_a_message_is_it_is_captured(
     assert len(reader.get("poisons").results) == 1
 
 
-def test_a_number_of_5000_digits_sinks_only_its_member(
+def test_a_number_of_5000_digits_rejects_only_its_member(
     guard: Caller, now: datetime
 ) -> None:
     good, bad = json.dumps(failure(now)), json.dumps(failure(now, attempts=12345))
@@ -225,13 +223,13 @@ def without_body(member: dict[str, object], size: int) -> dict[str, object]:
     return {**rest, "oversize_body": {"size": size, "sha256": "ab" * 32}}
 
 
-def test_a_message_without_its_body_is_noted_and_not_taken(
+def test_a_message_without_its_body_is_counted_as_oversize_and_rejected(
     guard: Caller, now: datetime
 ) -> None:
     member = failure(now, bookmark="7-0", message_id="m-7", host="h", cause="crash")
-    told = without_body(member, 90 * 2**20)
+    report = without_body(member, 90 * 2**20)
 
-    answers = [guard.post("failures", {"failures": [told]}).results for _ in range(2)]
+    answers = [guard.post("failures", {"failures": [report]}).results for _ in range(2)]
 
     noted = OversizeMessage.objects.get()
     assert [(a["status"], a["pointer"]) for (a,) in answers] == [
@@ -258,7 +256,7 @@ def test_a_message_without_its_body_is_noted_and_not_taken(
     assert Poison.objects.count() == 0
 
 
-def test_a_body_above_the_limit_is_noted_until_it_comes_whole(
+def test_an_oversize_message_is_listed_until_its_body_is_reported(
     guard: Caller, now: datetime, settings: Settings
 ) -> None:
     settings.POISONWEB_BODY_LIMIT = 10
@@ -284,23 +282,23 @@ def test_a_body_above_the_limit_is_noted_until_it_comes_whole(
         (None, "/body"),
     ],
 )
-def test_what_is_told_of_a_body_that_is_left_out_has_to_be_whole(
+def test_an_incomplete_oversize_body_is_rejected(
     guard: Caller, now: datetime, oversize_body: object, pointer: str
 ) -> None:
-    told = {**without_body(failure(now), 1), "oversize_body": oversize_body}
+    report = {**without_body(failure(now), 1), "oversize_body": oversize_body}
 
-    (answer,) = guard.post("failures", {"failures": [told]}).results
+    (answer,) = guard.post("failures", {"failures": [report]}).results
 
     assert (answer["status"], answer["pointer"]) == ("rejected", pointer)
     assert OversizeMessage.objects.count() == 0
 
 
-def test_of_each_topic_so_many_oversize_messages_are_noted_and_not_for_ever(
+def test_oversize_messages_of_a_topic_are_limited_and_expire(
     guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oversize, "MOST", 2)
-    told = [without_body(failure(now), 1) for _ in range(3)]
-    guard.post("failures", {"failures": told})
+    reports = [without_body(failure(now), 1) for _ in range(3)]
+    guard.post("failures", {"failures": reports})
     number = OversizeMessage.objects.count()
 
     noted_at = OversizeMessage.objects.latest("seen_at").seen_at
@@ -331,22 +329,22 @@ def test_a_topic_outside_the_key_is_rejected_per_member(
 def test_a_body_of_another_shape_is_a_400_that_names_the_member(
     guard: Caller, path: str, body: object
 ) -> None:
-    told = guard.post(path, body)
+    reply = guard.post(path, body)
 
-    assert told.status == 400
-    assert told.pointers in ([f"/{path}"], ["/"])
+    assert reply.status == 400
+    assert reply.pointers in ([f"/{path}"], ["/"])
 
 
 @each_post
-def test_no_member_is_no_work(guard: Caller, path: str) -> None:
+def test_an_empty_list_is_answered_with_an_empty_list(guard: Caller, path: str) -> None:
     assert guard.post(path, {path: []}).results == []
 
 
 @each_post
 def test_more_than_1000_members_are_a_413(guard: Caller, path: str) -> None:
-    told = guard.post(path, {path: [{}] * 1_001})
+    reply = guard.post(path, {path: [{}] * 1_001})
 
-    assert (told.status, "at most 1000" in told.detail) == (413, True)
+    assert (reply.status, "at most 1000" in reply.detail) == (413, True)
     assert len(guard.post(path, {path: [{}] * 1_000}).results) == 1_000
 
 
@@ -365,11 +363,11 @@ BROKEN: dict[str, bytes] = {
 
 @each_post
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_not_json_is_a_400(guard: Caller, path: str, case: str) -> None:
-    told = guard.post(path, BROKEN[case])
+def test_a_body_that_is_not_json_is_a_400(guard: Caller, path: str, case: str) -> None:
+    reply = guard.post(path, BROKEN[case])
 
-    assert told.status == 400
-    assert told.detail
+    assert reply.status == 400
+    assert reply.detail
 
 
 @each_post
@@ -396,48 +394,50 @@ COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
 def test_a_body_may_be_compressed(guard: Caller, now: datetime, encoding: str) -> None:
     raw = json.dumps({"failures": [failure(now, body=b"x" * 300_000)]}).encode()
 
-    told = guard.post("failures", COMPRESSED[encoding](raw), Content_Encoding=encoding)
+    reply = guard.post("failures", COMPRESSED[encoding](raw), Content_Encoding=encoding)
 
-    assert told.results[0]["status"] == "created"
+    assert reply.results[0]["status"] == "created"
     assert Poison.objects.get().size == 300_000
 
 
 @pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, gzip", "x", "zstd,gzip"])
 def test_an_unknown_encoding_is_a_415(guard: Caller, encoding: str) -> None:
-    told = guard.post("failures", b"{}", Content_Encoding=encoding)
+    reply = guard.post("failures", b"{}", Content_Encoding=encoding)
 
-    assert (told.status, "gzip, zstd" in told.detail) == (415, True)
+    assert (reply.status, "gzip, zstd" in reply.detail) == (415, True)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
 def test_a_broken_stream_is_a_400(guard: Caller, encoding: str) -> None:
     whole = COMPRESSED[encoding](b'{"failures": []}' + b" " * 100_000)
 
-    told = [
+    replies = [
         guard.post("failures", broken, Content_Encoding=encoding)
         for broken in (b"", b"x", b"not compressed at all", whole[:-9], whole[5:])
     ]
 
-    assert [each.status for each in told] == [400] * 5
+    assert [each.status for each in replies] == [400] * 5
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_a_bomb_is_stopped_by_its_size(
+def test_a_decompression_bomb_is_refused_by_its_size(
     guard: Caller, encoding: str, settings: Settings
 ) -> None:
     settings.POISONWEB_REQUEST_LIMIT = 1_000_000
-    told = guard.post(
+    reply = guard.post(
         "failures", COMPRESSED[encoding](bytes(1_000_001)), Content_Encoding=encoding
     )
 
-    assert (told.status, "more than 1000000 bytes" in told.detail) == (413, True)
+    assert (reply.status, "more than 1000000 bytes" in reply.detail) == (413, True)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_a_bomb_is_stopped_by_its_ratio(guard: Caller, encoding: str) -> None:
-    told = guard.post("failures", _bomb(encoding), Content_Encoding=encoding)
+def test_a_decompression_bomb_is_refused_by_its_ratio(
+    guard: Caller, encoding: str
+) -> None:
+    reply = guard.post("failures", _bomb(encoding), Content_Encoding=encoding)
 
-    assert (told.status, "200-fold" in told.detail) == (413, True)
+    assert (reply.status, "200-fold" in reply.detail) == (413, True)
 
 
 def _bomb(encoding: str) -> bytes:
@@ -455,18 +455,20 @@ def test_a_request_at_the_limit_passes_and_one_above_does_not(
     raw = json.dumps({"failures": [failure(now)]}).encode()
     settings.POISONWEB_REQUEST_LIMIT = len(raw)
 
-    told = [guard.post("failures", raw + b" " * more) for more in (0, 1)]
+    replies = [guard.post("failures", raw + b" " * more) for more in (0, 1)]
 
-    assert [each.status for each in told] == [200, 413]
+    assert [each.status for each in replies] == [200, 413]
 
 
 @pytest.mark.parametrize(
     "content_type", ["", "text/plain", "application/x-www-form-urlencoded", "x/y/z"]
 )
-def test_what_is_not_sent_as_json_is_a_415(guard: Caller, content_type: str) -> None:
-    told = guard.send("POST", "failures", raw=b"{}", content_type=content_type)
+def test_another_content_type_than_json_is_a_415(
+    guard: Caller, content_type: str
+) -> None:
+    reply = guard.send("POST", "failures", raw=b"{}", content_type=content_type)
 
-    assert told.status == 415
+    assert reply.status == 415
 
 
 def test_base64_of_every_padding_is_the_same_bytes(
@@ -477,6 +479,6 @@ def test_base64_of_every_padding_is_the_same_bytes(
 
     answers = guard.post("failures", {"failures": members}).results
 
-    kept = dict(Body.objects.values_list("poison_id", "content"))
-    assert [bytes(kept[answer["poison"]]) for answer in answers] == bodies
+    stored = dict(Body.objects.values_list("poison_id", "content"))
+    assert [bytes(stored[answer["poison"]]) for answer in answers] == bodies
     assert base64.b64encode(bodies[1]) == b"AA=="

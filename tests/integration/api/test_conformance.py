@@ -40,7 +40,7 @@ def web(django_db_setup: None) -> Iterator[Web]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Report:
     """How the script ended, what it found of each check, and what it leaves behind."""
 
     status: int
@@ -50,27 +50,27 @@ class Told:
 
 
 @pytest.fixture
-def judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
+def judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Report]:
     """Give the script, to be called with a url, a key and further arguments."""
     key_file = tmp_path / "key"
 
-    def judge(url: str, key: str, *arguments: str) -> Told:
+    def judge(url: str, key: str, *arguments: str) -> Report:
         key_file.write_text(f"{key}\n")
-        asked = ("--url", url, "--api-key-file", str(key_file), "--json")
-        status = main([*asked, *PATIENT, *arguments])
-        told = json.loads(capsys.readouterr().out)
-        return Told(
+        options = ("--url", url, "--api-key-file", str(key_file), "--json")
+        status = main([*options, *PATIENT, *arguments])
+        output = json.loads(capsys.readouterr().out)
+        return Report(
             status=status,
-            results={each["name"]: each["result"] for each in told["checks"]},
-            details={each["name"]: each["detail"] for each in told["checks"]},
-            left_behind=told["left_behind"],
+            results={each["name"]: each["result"] for each in output["checks"]},
+            details={each["name"]: each["detail"] for each in output["checks"]},
+            left_behind=output["left_behind"],
         )
 
     return judge
 
 
-def test_the_server_passes_and_again_after_what_the_first_run_has_left(
-    web: Web, judge: Callable[..., Told]
+def test_the_server_passes_twice_with_what_the_first_run_left_behind(
+    web: Web, judge: Callable[..., Report]
 ) -> None:
     key = api_key(*SCOPES)
     # Which takes 15 seconds, and leaves nothing.
@@ -85,22 +85,22 @@ def test_the_server_passes_and_again_after_what_the_first_run_has_left(
     assert not Skip.objects.active().exists()
 
 
-def test_what_the_key_may_not_do_is_not_checked(
-    web: Web, judge: Callable[..., Told]
+def test_checks_beyond_the_scopes_of_the_key_are_not_checked(
+    web: Web, judge: Callable[..., Report]
 ) -> None:
     key = api_key(Scope.CAPTURE_WRITE)
     names = ("failure-once", "body", "skip-matchers", "position-open")
 
-    told = judge(web.url, key, "--only", *names)
+    report = judge(web.url, key, "--only", *names)
     allowed = judge(web.url, key, "--allow-unchecked", "--only", *names)
 
-    assert list(told.results.values()) == ["ok", *["not checked"] * 3]
-    assert "poisons:read" in told.details["body"]
-    assert (told.status, allowed.status) == (2, 0)
+    assert list(report.results.values()) == ["ok", *["not checked"] * 3]
+    assert "poisons:read" in report.details["body"]
+    assert (report.status, allowed.status) == (2, 0)
 
 
-def test_a_key_without_the_topic_is_told_which_it_lacks(
-    web: Web, judge: Callable[..., Told]
+def test_a_key_without_the_topic_gets_the_name_of_the_missing_topic(
+    web: Web, judge: Callable[..., Report]
 ) -> None:
     key = api_key(*SCOPES, topics=("orders",))
     names = (
@@ -110,12 +110,12 @@ def test_a_key_without_the_topic_is_told_which_it_lacks(
         "position-any-order",
     )
 
-    told = judge(web.url, key, "--only", *names)
+    report = judge(web.url, key, "--only", *names)
     elsewhere = judge(web.url, key, "--topic-prefix", "or", "--only", *names[:1])
 
-    assert set(told.results.values()) == {"not checked"}
-    assert all("conformance-orders" in detail for detail in told.details.values())
-    assert (told.status, elsewhere.status) == (2, 2)
+    assert set(report.results.values()) == {"not checked"}
+    assert all("conformance-orders" in detail for detail in report.details.values())
+    assert (report.status, elsewhere.status) == (2, 2)
 
 
 # What the servers below do wrong
@@ -126,9 +126,9 @@ def answers(path: str, change: Callable[[Json], None]) -> Mistake:
 
     def answered(answer: Answered) -> None:
         if answer.asked.concerns(path) and answer.body.startswith(b"{"):
-            told = answer.json
-            change(told)
-            answer.body = json.dumps(told).encode()
+            data = answer.json
+            change(data)
+            answer.body = json.dumps(data).encode()
 
     return Mistake(answered=answered)
 
@@ -136,47 +136,47 @@ def answers(path: str, change: Callable[[Json], None]) -> Mistake:
 def statuses(path: str, **others: str) -> Mistake:
     """Answer another status for each that is named."""
 
-    def change(told: Json) -> None:
-        for result in [*told.get("results", []), *told.get("guards", [])]:
+    def change(data: Json) -> None:
+        for result in [*data.get("results", []), *data.get("guards", [])]:
             result["status"] = others.get(result["status"], result["status"])
 
     return answers(path, change)
 
 
 def without_result_members(path: str, name: str) -> Mistake:
-    def change(told: Json) -> None:
-        for result in told.get("results", []):
+    def change(data: Json) -> None:
+        for result in data.get("results", []):
             result.pop(name, None)
 
     return answers(path, change)
 
 
-def reversed_results(told: Json) -> None:
-    told.get("results", []).reverse()
+def reversed_results(data: Json) -> None:
+    data.get("results", []).reverse()
 
 
-def in_order_of_names(told: Json) -> None:
-    told["header_names"] = sorted(set(told["header_names"]))
+def in_order_of_names(data: Json) -> None:
+    data["header_names"] = sorted(set(data["header_names"]))
 
 
-def without_odd_characters(told: Json) -> None:
-    for skip in told.get("skips", []):
+def without_odd_characters(data: Json) -> None:
+    for skip in data.get("skips", []):
         value = skip["matcher"]["value"]
         if isinstance(value, str):
             skip["matcher"]["value"] = value.replace("\0", "")
 
 
-def never_expiring(told: Json) -> None:
-    for skip in told.get("skips", []):
+def never_expiring(data: Json) -> None:
+    for skip in data.get("skips", []):
         skip["expires_at"] = None
 
 
-def first_epoch(told: Json) -> None:
-    told["epoch"] = 1
+def first_epoch(data: Json) -> None:
+    data["epoch"] = 1
 
 
-def resuming_at_what_is_processed(told: Json) -> None:
-    for mark in told["positions"]:
+def resuming_at_what_is_processed(data: Json) -> None:
+    for mark in data["positions"]:
         mark["resume"] = mark["processed"]
 
 
@@ -211,28 +211,28 @@ def strict(answer: Answered) -> None:
 
 
 def without_header(name: str) -> Mistake:
-    def asked(request: Asked) -> None:
+    def change_request(request: Asked) -> None:
         request.headers = {
             other: value
             for other, value in request.headers.items()
             if other.lower() != name
         }
 
-    return Mistake(asked=asked)
+    return Mistake(asked=change_request)
 
 
 def without_query(name: str, *, keep: int = 0) -> Mistake:
     """Leave out what is asked by this name, but for the first few."""
 
-    def asked(request: Asked) -> None:
+    def change_request(request: Asked) -> None:
         path, _, query = request.path.partition("?")
         pairs = parse_qsl(query)
         places = [place for place, pair in enumerate(pairs) if pair[0] == name][keep:]
-        kept = [pair for place, pair in enumerate(pairs) if place not in places]
+        others = [pair for place, pair in enumerate(pairs) if place not in places]
         if request.concerns("/skips/stream"):
-            request.path = f"{path}?{urlencode(kept)}"
+            request.path = f"{path}?{urlencode(others)}"
 
-    return Mistake(asked=asked)
+    return Mistake(asked=change_request)
 
 
 def forgetful(request: Asked) -> None:
@@ -243,14 +243,14 @@ def forgetful(request: Asked) -> None:
 def asking(path: str, name: str, change: Callable[[Json], None]) -> Mistake:
     """Change each member of what is posted to this path."""
 
-    def asked(request: Asked) -> None:
+    def change_request(request: Asked) -> None:
         if request.method == "POST" and request.concerns(path):
             whole = json.loads(request.body)
             for member in whole[name]:
                 change(member)
             request.body = json.dumps(whole).encode()
 
-    return Mistake(asked=asked)
+    return Mistake(asked=change_request)
 
 
 def without_member(path: str, name: str, member: str) -> Mistake:
@@ -311,14 +311,14 @@ MISTAKES: dict[str, Mistake] = {
 }
 
 
-def test_there_is_a_mistake_for_each_check() -> None:
+def test_each_check_has_a_mistake_that_it_finds() -> None:
     assert list(MISTAKES) == list(command.NAMES)
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_each_check_fails_where_the_server_errs_and_nowhere_else(
+def test_each_check_fails_for_its_own_mistakes_only(
     web: Web,
-    judge: Callable[..., Told],
+    judge: Callable[..., Report],
     monkeypatch: pytest.MonkeyPatch,
     name: str,
 ) -> None:

@@ -82,25 +82,25 @@ NEEDED = {
 each_call = pytest.mark.parametrize("call", NEEDED)
 
 
-def test_the_table_above_knows_every_call() -> None:
-    told = {
+def test_the_table_of_scopes_has_every_call() -> None:
+    described = {
         f"{method.upper()} {path.removeprefix('/api/v1/')}"
         for path, methods in schema()["paths"].items()
         for method in methods
     }
 
-    known = {re.sub(r"(\w+)s/1", r"\1s/{\1_id}", call) for call in NEEDED}
-    assert told == known
+    expected = {re.sub(r"(\w+)s/1", r"\1s/{\1_id}", call) for call in NEEDED}
+    assert described == expected
 
 
 @each_call
 def test_a_call_without_a_sign_in_is_a_401(call: str) -> None:
     method, path = call.split()
 
-    told = nobody().send(method, path, raw=b"{}")
+    reply = nobody().send(method, path, raw=b"{}")
 
-    assert told.status == 401
-    assert told.response["WWW-Authenticate"] == "Bearer"
+    assert reply.status == 401
+    assert reply.response["WWW-Authenticate"] == "Bearer"
 
 
 @each_call
@@ -129,7 +129,7 @@ def test_a_call_asks_for_its_own_scope_and_no_other(call: str) -> None:
         "Bearer " + "x" * 100_000,
     ],
 )
-def test_a_key_that_is_none_is_a_401(value: str) -> None:
+def test_an_unknown_key_is_a_401(value: str) -> None:
     caller = Caller(client=Client(), headers={"Authorization": value})
 
     assert caller.get("poisons").status == 401
@@ -145,7 +145,7 @@ def test_a_bad_key_does_not_fall_back_to_the_session() -> None:
 
 def test_an_expired_or_revoked_key_is_a_401() -> None:
     now, actor = clock.now(), Actor.system("test")
-    made = [
+    keys = [
         team.create_api_key(
             name=name,
             scopes=list(Scope),
@@ -157,23 +157,23 @@ def test_an_expired_or_revoked_key_is_a_401() -> None:
     ]
     team.revoke_api_key(name="revoked", actor=actor, now=now)
 
-    told = [
+    replies = [
         Caller(client=Client(), headers={"Authorization": f"Bearer {each.secret}"}).get(
             "poisons"
         )
-        for each in made
+        for each in keys
     ]
 
-    assert [each.status for each in told] == [401, 401]
+    assert [each.status for each in replies] == [401, 401]
 
 
 def test_a_session_needs_the_csrf_token_to_act_and_not_to_read() -> None:
     signed_in = person()
     bare = Caller(client=signed_in.client)
 
-    told = bare.post("operations/preview", {"verb": "redrive", "q": ""})
+    reply = bare.post("operations/preview", {"verb": "redrive", "q": ""})
 
-    assert (told.status, "CSRF" in told.detail) == (403, True)
+    assert (reply.status, "CSRF" in reply.detail) == (403, True)
     assert bare.get("operations").status == 200
     allowed = signed_in.post("operations/preview", {"verb": "redrive", "q": ""})
     assert allowed.status == 200
@@ -181,7 +181,7 @@ def test_a_session_needs_the_csrf_token_to_act_and_not_to_read() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", ["poisons/1/body", "brokers/1/discover"])
-def test_a_link_followed_with_a_session_takes_no_body_and_asks_no_broker(
+def test_a_link_followed_with_a_session_reads_no_body_and_no_broker(
     method: str, path: str
 ) -> None:
     """A link on another site carries the session, so its maker would act as anna."""
@@ -195,7 +195,7 @@ def test_a_link_followed_with_a_session_takes_no_body_and_asks_no_broker(
     assert Caller(client=signed_in.client).post(path).status == 403
 
 
-def test_a_person_who_was_shut_out_is_out_at_once() -> None:
+def test_a_deactivated_person_is_refused_at_once() -> None:
     caller = person()
     User.objects.update(is_active=False)
 
@@ -210,7 +210,7 @@ def test_a_viewer_reads_and_does_not_act() -> None:
 
 
 @pytest.mark.parametrize("path", ["", "zebra", "poisons/", "poisons/x", "../api/v1/x"])
-def test_an_unknown_address_is_a_404_to_who_is_signed_in(path: str) -> None:
+def test_an_unknown_address_is_a_404_with_a_key_and_a_401_without(path: str) -> None:
     assert program().get(path).status == 404
     assert program(Scope.AUDIT_READ).post(path, {}).status == 404
     assert nobody().get(path).status == 401
@@ -219,37 +219,37 @@ def test_an_unknown_address_is_a_404_to_who_is_signed_in(path: str) -> None:
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "X"])
 @pytest.mark.parametrize("path", ["poisons", "failures", "operations/1/undo", "zebra"])
 def test_another_method_is_a_405(path: str, method: str) -> None:
-    told = program().send(method, path)
+    reply = program().send(method, path)
 
-    assert told.status == 405
-    assert "OPTIONS" not in told.response["Allow"]
+    assert reply.status == 405
+    assert "OPTIONS" not in reply.response["Allow"]
 
 
-def test_a_get_where_one_posts_is_a_405() -> None:
+def test_a_get_of_a_path_for_posts_is_a_405() -> None:
     assert program().get("failures").status == 405
     assert program(Scope.AUDIT_READ).post("poisons", {}).status == 405
 
 
 def test_a_head_is_a_get_without_a_body() -> None:
-    told = program(Scope.POISONS_READ).client.head(
+    response = program(Scope.POISONS_READ).client.head(
         "/api/v1/poisons", headers=program(Scope.AUDIT_READ).headers
     )
 
-    assert told.status_code == 403
+    assert response.status_code == 403
     assert program().client.head("/api/v1/poisons").status_code == 401
 
 
-def test_a_view_that_names_no_scope_lets_nobody_in() -> None:
+def test_a_view_without_scopes_refuses_every_caller() -> None:
     class Careless(View):
         def get(self, _: Request) -> Response:
             return Response("in")
 
-    class Known(Careless):
+    class Scoped(Careless):
         scopes = {"GET": SIGNED_IN}
 
-    told = [_through(view) for view in (Careless, Known)]
+    responses = [_through(view) for view in (Careless, Scoped)]
 
-    assert [each.status_code for each in told] == [403, 200]
+    assert [each.status_code for each in responses] == [403, 200]
 
 
 class Broken(View):
@@ -282,7 +282,7 @@ def _through(view: type[View], **initial: object) -> Response:
         (ZeroDivisionError("secret"), 500, "about:blank"),
     ],
 )
-def test_each_error_has_its_number_and_kind(
+def test_each_error_has_its_status_and_type(
     error: Exception, status: int, kind: str
 ) -> None:
     response = _through(Broken, error=error)
@@ -291,7 +291,7 @@ def test_each_error_has_its_number_and_kind(
 
 
 @pytest.mark.parametrize("kind", [ZeroDivisionError, PoisonwebError])
-def test_an_error_that_nobody_foresaw_shows_an_id_only(
+def test_an_unexpected_error_shows_only_its_request_id(
     caplog: pytest.LogCaptureFixture, kind: type[Exception]
 ) -> None:
     with caplog.at_level(logging.ERROR, logger=errors.__name__):
@@ -317,10 +317,10 @@ def test_no_call_takes_a_topic_or_bookmark_in_its_path() -> None:
 
 
 def _routes(resolver: URLResolver) -> list[str]:
-    found = []
+    routes = []
     for pattern in resolver.url_patterns:
-        found.append(str(pattern.pattern))
+        routes.append(str(pattern.pattern))
         if isinstance(pattern, URLResolver):
-            found += _routes(pattern)
+            routes += _routes(pattern)
         assert isinstance(pattern, URLPattern | URLResolver)
-    return found
+    return routes

@@ -37,7 +37,7 @@ def test_a_report_is_answered_503_and_counts_once_when_there_is_room(
 
 
 @pytest.mark.parametrize("table", ["audit_entry"])
-def test_a_decision_that_cannot_be_written_is_answered_503_and_is_not_made(
+def test_a_confirmation_that_cannot_be_written_is_answered_503(
     table: str,
 ) -> None:
     poisons(clock.now(), 3)

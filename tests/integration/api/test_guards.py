@@ -11,7 +11,7 @@ from apps.capture.intake import guards
 from apps.capture.models import Counter, Guard
 from apps.core import clock
 from apps.team.rights import Scope
-from tests.integration.api.caller import Caller, Told, program
+from tests.integration.api.caller import Caller, Reply, program
 from tests.reports import GUARD, counter, guard_word
 
 pytestmark = pytest.mark.django_db
@@ -34,43 +34,45 @@ def word(now: datetime, **changes: object) -> Member:
     return guard_word(now, **{"reporter": REPORTER, **changes})
 
 
-def tell(caller: Caller, *words: object) -> Told:
+def tell(caller: Caller, *words: object) -> Reply:
     return caller.post("counters", {"counters": [], "guards": words})
 
 
-def statuses(told: Told) -> list[str]:
-    assert told.status == 200, told.json
-    return [answer["status"] for answer in told.json["guards"]]
+def statuses(reply: Reply) -> list[str]:
+    assert reply.status == 200, reply.json
+    return [answer["status"] for answer in reply.json["guards"]]
 
 
-def test_the_newest_word_of_a_guard_is_the_one_that_is_kept(
+def test_the_newest_heartbeat_of_a_guard_is_stored(
     caller: Caller, now: datetime
 ) -> None:
     later = word(now, state="paused", detail="50 failures in a row", suspected=3)
     earlier = word(now - timedelta(seconds=9))
 
-    told = [statuses(tell(caller, each)) for each in (earlier, later, earlier, later)]
+    answers = [
+        statuses(tell(caller, each)) for each in (earlier, later, earlier, later)
+    ]
 
-    assert told == [["created"], ["updated"], ["duplicate"], ["duplicate"]]
-    kept = Guard.objects.get()
-    assert (kept.state, kept.detail) == ("paused", "50 failures in a row")
-    assert (kept.host, kept.handler_version, kept.suspected) == (
+    assert answers == [["created"], ["updated"], ["duplicate"], ["duplicate"]]
+    guard = Guard.objects.get()
+    assert (guard.state, guard.detail) == ("paused", "50 failures in a row")
+    assert (guard.host, guard.handler_version, guard.suspected) == (
         "web-3",
         "2026.11.20",
         3,
     )
 
 
-def test_of_several_words_in_one_request_the_newest_counts(
+def test_the_newest_of_several_heartbeats_in_one_request_is_stored(
     caller: Caller, now: datetime
 ) -> None:
     words = [
         word(now - timedelta(seconds=age), detail=f"{age} s ago") for age in (5, 1, 3)
     ]
 
-    told = statuses(tell(caller, *words))
+    answers = statuses(tell(caller, *words))
 
-    assert told == ["duplicate", "created", "duplicate"]
+    assert answers == ["duplicate", "created", "duplicate"]
     assert Guard.objects.get().detail == "1 s ago"
 
 
@@ -84,9 +86,9 @@ def test_each_process_topic_group_and_client_is_a_guard_of_its_own(
         {"client_name": "billing-2"},
     ]
 
-    told = statuses(tell(caller, word(now), *(word(now, **each) for each in others)))
+    answers = statuses(tell(caller, word(now), *(word(now, **each) for each in others)))
 
-    assert told == ["created"] * 5
+    assert answers == ["created"] * 5
     assert Guard.objects.count() == 5
 
 
@@ -97,11 +99,11 @@ def test_a_state_is_dated_from_when_it_began(caller: Caller, now: datetime) -> N
     for moment, state in zip(moments, ("running", "paused", "paused"), strict=True):
         tell(caller, word(moment, state=state))
 
-    kept = Guard.objects.get()
-    assert (kept.since, kept.at) == (began, now)
+    guard = Guard.objects.get()
+    assert (guard.since, guard.at) == (began, now)
 
 
-def test_a_clock_that_is_set_back_silences_its_guard_only_for_a_while(
+def test_a_guard_whose_clock_is_set_back_is_ignored_only_for_a_while(
     caller: Caller, now: datetime
 ) -> None:
     tell(caller, word(now + timedelta(minutes=4)))
@@ -116,14 +118,14 @@ def test_a_clock_that_is_set_back_silences_its_guard_only_for_a_while(
 
 
 @pytest.mark.parametrize("year", ["0001", "1970", "9999"])
-def test_an_absurd_clock_is_not_believed(
+def test_an_implausible_time_is_replaced_by_ours(
     caller: Caller, now: datetime, year: str
 ) -> None:
-    told = tell(caller, word(now, at=f"{year}-12-31T23:59:59Z"))
+    reply = tell(caller, word(now, at=f"{year}-12-31T23:59:59Z"))
 
-    kept = Guard.objects.get()
-    assert statuses(told) == ["created"]
-    assert timedelta(0) <= kept.at - now < timedelta(minutes=1)
+    guard = Guard.objects.get()
+    assert statuses(reply) == ["created"]
+    assert timedelta(0) <= guard.at - now < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(
@@ -149,50 +151,57 @@ def test_an_absurd_clock_is_not_believed(
         ({"at": "9999-12-31T23:59:59-01:00"}, "/at"),
     ],
 )
-def test_a_word_that_makes_no_sense_is_rejected_and_sinks_no_other(
+def test_an_invalid_heartbeat_is_rejected_and_the_others_are_stored(
     caller: Caller, now: datetime, changes: Member, pointer: str
 ) -> None:
-    told = tell(caller, word(now, **changes), word(now))
+    reply = tell(caller, word(now, **changes), word(now))
 
-    wrong, right = told.json["guards"]
+    wrong, right = reply.json["guards"]
     assert (wrong["status"], wrong["pointer"]) == ("rejected", pointer)
     assert right["status"] == "created"
 
 
 @pytest.mark.parametrize("member", [None, 7, "running", [], [["state", "running"]]])
-def test_what_is_no_object_is_rejected(caller: Caller, member: object) -> None:
+def test_a_heartbeat_that_is_no_object_is_rejected(
+    caller: Caller, member: object
+) -> None:
     assert statuses(tell(caller, member)) == ["rejected"]
 
 
-def test_a_number_that_json_does_not_have_is_no_age(
+def test_an_infinite_age_of_the_skip_list_is_rejected(
     caller: Caller, now: datetime
 ) -> None:
-    told = tell(caller, word(now, skips_age_s=float("inf")))
+    reply = tell(caller, word(now, skips_age_s=float("inf")))
 
-    assert told.status == 400 or statuses(told) == ["rejected"]
+    assert reply.status == 400 or statuses(reply) == ["rejected"]
 
 
-def test_a_detail_holds_any_text_and_is_cut(caller: Caller, now: datetime) -> None:
+def test_a_detail_may_have_any_characters_and_is_cut(
+    caller: Caller, now: datetime
+) -> None:
     hostile = "\0\u202e\ud800" + "A" * 100_000
 
-    told = statuses(tell(caller, word(now, detail=hostile)))
+    answers = statuses(tell(caller, word(now, detail=hostile)))
 
-    kept = Guard.objects.get().detail
-    assert told == ["created"]
-    assert len(kept) == 500
-    assert "\0" not in kept
+    detail = Guard.objects.get().detail
+    assert answers == ["created"]
+    assert len(detail) == 500
+    assert "\0" not in detail
 
 
-def test_a_key_tells_of_its_own_topics_only(now: datetime) -> None:
+def test_a_heartbeat_of_a_topic_outside_the_key_is_rejected(now: datetime) -> None:
     caller = program(Scope.CAPTURE_WRITE, topics=["orders"])
 
-    told = tell(caller, word(now, topic="payments"), word(now))
+    reply = tell(caller, word(now, topic="payments"), word(now))
 
-    assert [answer.get("pointer") for answer in told.json["guards"]] == ["/topic", None]
+    assert [answer.get("pointer") for answer in reply.json["guards"]] == [
+        "/topic",
+        None,
+    ]
     assert Guard.objects.get().topic.name == "orders"
 
 
-def test_counters_and_guards_come_together_or_alone(
+def test_counters_and_guards_may_be_sent_together_or_alone(
     caller: Caller, now: datetime
 ) -> None:
     both = caller.post("counters", {"counters": [counter()], "guards": [word(now)]})
@@ -203,17 +212,17 @@ def test_counters_and_guards_come_together_or_alone(
     assert Counter.objects.count() == 2
 
 
-@pytest.mark.parametrize("told", [None, 7, {}, "running"])
+@pytest.mark.parametrize("body", [None, 7, {}, "running"])
 def test_guards_that_are_no_list_are_refused_before_anything_is_counted(
-    caller: Caller, told: object
+    caller: Caller, body: object
 ) -> None:
-    answer = caller.post("counters", {"counters": [counter()], "guards": told})
+    answer = caller.post("counters", {"counters": [counter()], "guards": body})
 
     assert (answer.status, answer.pointers) == (400, ["/guards"])
     assert Counter.objects.count() == 0
 
 
-def test_a_guard_that_says_nothing_for_long_is_forgotten(now: datetime) -> None:
+def test_a_silent_guard_is_deleted_after_a_while(now: datetime) -> None:
     guards.note(members=[word(now)], principal=GUARD, now=now)
 
     later = [now + guards.FORGOTTEN_AFTER + timedelta(seconds=s) for s in (-1, 1)]

@@ -62,9 +62,9 @@ def ready() -> tuple[int, dict[str, Any]]:
     assert time.monotonic() - began < THREE_SECONDS
     assert "127.0.0.1" not in response.content.decode()
     assert response["Cache-Control"].startswith("max-age=0")
-    told = json.loads(response.content)
-    assert told["status"] == ("ready" if response.status_code == 200 else "not ready")
-    return response.status_code, told["dependencies"]
+    data = json.loads(response.content)
+    assert data["status"] == ("ready" if response.status_code == 200 else "not ready")
+    return response.status_code, data["dependencies"]
 
 
 @pytest.mark.usefixtures("orders")
@@ -81,28 +81,30 @@ def say(topic: Topic, state: str, seen_at: datetime) -> None:
     Lane.objects.filter(topic=topic).update(state=state, seen_at=seen_at)
 
 
-def test_alive_is_alive_and_nothing_more() -> None:
+def test_healthz_answers_alive_and_nothing_more() -> None:
     response = Client().get("/healthz")
 
     assert (response.status_code, response.json()) == (200, {"status": "alive"})
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_nobody_posts_to_them(path: str) -> None:
+def test_a_post_to_healthz_or_readyz_is_a_405(path: str) -> None:
     assert Client().post(path).status_code == 405
     assert Client().head(path).status_code == 200
 
 
-def test_all_is_up(orders: Topic, now: datetime) -> None:
+def test_readyz_is_200_while_all_dependencies_are_up(
+    orders: Topic, now: datetime
+) -> None:
     say(orders, "running", now)
 
-    status, told = ready()
-    sessions = told.pop("sessions")
+    status, data = ready()
+    sessions = data.pop("sessions")
 
     assert sessions["state"] == "up"
     assert 1 <= sessions["used"] < sessions["most"]
     assert "remedy" not in sessions
-    assert (status, told) == (
+    assert (status, data) == (
         200,
         {
             "postgres": "up",
@@ -115,24 +117,24 @@ def test_all_is_up(orders: Topic, now: datetime) -> None:
     )
 
 
-def test_a_worker_that_stopped_answering_is_away_and_the_web_is_ready(
+def test_a_silent_worker_is_away_and_the_web_stays_ready(
     orders: Topic, now: datetime
 ) -> None:
     upkeep.beat(now=now - timedelta(seconds=11))
 
-    status, told = ready()
+    status, data = ready()
 
-    assert (status, told["worker"]) == (200, "away")
+    assert (status, data["worker"]) == (200, "away")
 
 
-def test_a_lane_that_was_not_heard_of_is_away_and_its_broker_unknown(
+def test_a_silent_lane_is_away_and_its_broker_unknown(
     orders: Topic, now: datetime
 ) -> None:
     say(orders, "running", now - timedelta(seconds=31))
 
-    status, told = ready()
+    status, data = ready()
 
-    assert (status, told["lanes"], told["brokers"]) == (
+    assert (status, data["lanes"], data["brokers"]) == (
         200,
         "away",
         {"unknown": 1},
@@ -148,12 +150,12 @@ def test_a_broker_that_a_lane_cannot_reach_is_away(
 ) -> None:
     say(orders, "away", now)
 
-    status, told = ready()
+    status, data = ready()
 
-    assert (status, told["lanes"], told["brokers"]) == (200, "up", {"away": 1})
+    assert (status, data["lanes"], data["brokers"]) == (200, "up", {"away": 1})
 
 
-def test_of_two_lanes_of_a_broker_the_worse_is_told(
+def test_a_broker_has_the_worse_state_of_its_two_lanes(
     orders: Topic, now: datetime
 ) -> None:
     say(orders, "away", now)
@@ -171,12 +173,12 @@ def test_a_celery_broker_that_is_away_is_shown_and_is_no_503(
     url = f"redis://127.0.0.1:{closed_port}/0"
     monkeypatch.setattr(current_app.conf, "broker_write_url", url)
 
-    status, told = ready()
+    status, data = ready()
 
-    assert (status, told["celery_broker"], told["postgres"]) == (200, "away", "up")
+    assert (status, data["celery_broker"], data["postgres"]) == (200, "away", "up")
 
 
-def test_a_celery_broker_that_hangs_keeps_nobody_waiting(
+def test_a_celery_broker_that_hangs_does_not_delay_the_answer(
     monkeypatch: pytest.MonkeyPatch, silent_port: int
 ) -> None:
     url = f"redis://127.0.0.1:{silent_port}/0"
@@ -191,10 +193,10 @@ def test_postgres_away_is_a_503(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setitem(connections.settings["default"], "PORT", str(closed_port))
-        status, told = ready()
+        status, data = ready()
 
-    assert (status, told["postgres"], told["migrations"]) == (503, "away", "unknown")
-    assert told["celery_broker"] == "up"
+    assert (status, data["postgres"], data["migrations"]) == (503, "away", "unknown")
+    assert data["celery_broker"] == "up"
     assert ready()[0] == 200
 
 
@@ -206,17 +208,17 @@ def test_a_postgres_that_hangs_is_a_503_in_time(
         patched.setitem(
             connections.settings["default"], "OPTIONS", {"connect_timeout": 3}
         )
-        status, told = ready()
+        status, data = ready()
         _all_answered()
 
-    assert (status, told["postgres"]) == (503, "away")
+    assert (status, data["postgres"]) == (503, "away")
 
 
-def test_sessions_that_run_short_are_shown_with_the_remedy_and_are_no_503() -> None:
+def test_a_shortage_of_sessions_is_shown_with_the_remedy_and_is_no_503() -> None:
     with sessions_left(SPARE - 2) as most:
-        status, told = ready()
+        status, data = ready()
 
-    sessions = told["sessions"]
+    sessions = data["sessions"]
     assert (status, sessions["state"], sessions["most"]) == (200, "short", most)
     assert most - SPARE < sessions["used"] <= most
     assert sessions["remedy"] == (
@@ -228,23 +230,23 @@ def test_a_migration_that_is_pending_is_a_503() -> None:
     recorder = MigrationRecorder(connection)
     recorder.record_unapplied("audit", "0001_initial")
     try:
-        status, told = ready()
+        status, data = ready()
     finally:
         recorder.record_applied("audit", "0001_initial")
 
-    assert (status, told["postgres"], told["migrations"]) == (503, "up", "behind")
+    assert (status, data["postgres"], data["migrations"]) == (503, "up", "behind")
 
 
-def test_what_hangs_does_not_pile_up() -> None:
+def test_hanging_probes_do_not_pile_up() -> None:
     with ExitStack() as stack:
         for _ in range(health.MOST_PROBES):
             assert health._probe_slots.acquire(blocking=False)
             stack.callback(health._probe_slots.release)
         threads = threading.active_count()
 
-        status, told = ready()
+        status, data = ready()
 
-        assert (status, told["postgres"], told["celery_broker"]) == (
+        assert (status, data["postgres"], data["celery_broker"]) == (
             503,
             "away",
             "away",
@@ -252,19 +254,19 @@ def test_what_hangs_does_not_pile_up() -> None:
         assert threading.active_count() == threads
 
 
-def test_a_call_while_postgres_is_away_is_a_503_that_tells_no_address(
+def test_a_call_while_postgres_is_away_is_a_503_without_its_address(
     monkeypatch: pytest.MonkeyPatch, closed_port: int
 ) -> None:
     caller = program()
     connection.close()
     with monkeypatch.context() as patched:
         patched.setitem(connections.settings["default"], "PORT", str(closed_port))
-        told = [caller.get("poisons"), caller.post("failures", {"failures": []})]
+        replies = [caller.get("poisons"), caller.post("failures", {"failures": []})]
     connection.close()
 
-    assert [each.status for each in told] == [503, 503]
-    assert told[0].response["Retry-After"] == "5"
-    assert str(closed_port) not in told[0].response.content.decode()
+    assert [each.status for each in replies] == [503, 503]
+    assert replies[0].response["Retry-After"] == "5"
+    assert str(closed_port) not in replies[0].response.content.decode()
     assert caller.get("poisons").status == 200
 
 

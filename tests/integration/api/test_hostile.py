@@ -75,8 +75,8 @@ def changed(draw: st.DrawFn, whole: dict[str, object]) -> dict[str, object]:
     """Take an object that is right, and put anything in the place of some members."""
     names = draw(st.lists(st.sampled_from(sorted(whole)) | text, max_size=4))
     left_out = draw(st.sets(st.sampled_from(sorted(whole)), max_size=2))
-    kept = {name: each for name, each in whole.items() if name not in left_out}
-    return {**kept, **{name: draw(value) for name in names}}
+    members = {name: each for name, each in whole.items() if name not in left_out}
+    return {**members, **{name: draw(value) for name in names}}
 
 
 @each_post
@@ -89,11 +89,11 @@ def test_any_values_are_answered(
     members = data.draw(st.lists(changed(whole), max_size=3))
     body: object = {path: members} if path in MAKERS else data.draw(changed(whole))
 
-    told = caller.post(path, body)
+    reply = caller.post(path, body)
 
-    assert told.status < 500
+    assert reply.status < 500
     if path in MAKERS:
-        assert len(told.results) == len(members)
+        assert len(reply.results) == len(members)
 
 
 @each_post
@@ -120,9 +120,9 @@ def test_any_bytes_are_answered(
         **({"Idempotency-Key": key} if key else {}),
     }
 
-    told = caller.send("POST", path, raw=raw, headers=headers)
+    reply = caller.send("POST", path, raw=raw, headers=headers)
 
-    assert 400 <= told.status < 500
+    assert 400 <= reply.status < 500
 
 
 @each_post
@@ -166,10 +166,10 @@ def test_any_token_of_a_preview_is_answered(caller: Caller, token: str) -> None:
     )
 
 
-def test_a_session_may_post_nothing_without_its_token_however_it_is_sent() -> None:
+def test_a_session_may_not_post_without_its_token_in_any_content_type() -> None:
     bare = Caller(client=person(Role.ADMIN).client)
 
-    told = [
+    replies = [
         bare.send("POST", "operations", raw=raw, content_type=kind)
         for raw, kind in [
             (b"{}", "application/json"),
@@ -179,11 +179,11 @@ def test_a_session_may_post_nothing_without_its_token_however_it_is_sent() -> No
         ]
     ]
 
-    assert [each.status for each in told] == [403, 415, 415, 415]
+    assert [each.status for each in replies] == [403, 415, 415, 415]
 
 
 @pytest.mark.parametrize("path", ["poisons", "problems"])
-def test_a_search_that_takes_too_long_is_ended_and_says_what_to_do(
+def test_a_search_that_takes_too_long_is_a_422_with_a_remedy(
     caller: Caller, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poisons(clock.now(), 1)
@@ -199,14 +199,14 @@ def test_a_search_that_takes_too_long_is_ended_and_says_what_to_do(
         )
 
     with connection.execute_wrapper(slow):
-        told = caller.get(path, q="error:x")
+        reply = caller.get(path, q="error:x")
 
-    assert (told.status, told.pointers) == (422, ["/q"])
-    assert "too long" in told.detail
+    assert (reply.status, reply.pointers) == (422, ["/q"])
+    assert "too long" in reply.detail
 
 
 @pytest.mark.django_db(transaction=True)
-def test_patience_ends_with_what_it_was_for() -> None:
+def test_the_search_timeout_ends_with_its_block() -> None:
     with timeouts.search_timeout():
         pass
 
@@ -215,6 +215,6 @@ def test_patience_ends_with_what_it_was_for() -> None:
         assert cursor.fetchone() == ("0",)
 
 
-def test_patience_takes_no_other_trouble_for_its_own() -> None:
+def test_the_search_timeout_does_not_translate_other_errors() -> None:
     with pytest.raises(Invalid), timeouts.search_timeout():
         raise Invalid("x", "y")

@@ -20,7 +20,7 @@ from apps.team.models import IdempotencyKey
 from apps.team.rights import Role
 from apps.triage.models import Operation
 from apps.triage.services import upkeep
-from tests.integration.api.caller import Caller, Told, person, program
+from tests.integration.api.caller import Caller, Reply, person, program
 from tests.integration.api.test_capture import MAKERS
 from tests.reports import failure, poisons
 
@@ -37,18 +37,18 @@ def caller() -> Caller:
     return program()
 
 
-def post(caller: Caller, path: str, body: object, key: str = "k1") -> Told:
+def post(caller: Caller, path: str, body: object, key: str = "k1") -> Reply:
     return caller.post(path, body, Idempotency_Key=key)
 
 
-def replayed(told: Told) -> bool:
-    return told.response.get("Idempotent-Replayed") == "true"
+def replayed(reply: Reply) -> bool:
+    return reply.response.get("Idempotent-Replayed") == "true"
 
 
 def token(caller: Caller) -> str:
-    told = caller.post("operations/preview", {"verb": "drop", "q": ""})
-    found: str = told.json["token"]
-    return found
+    reply = caller.post("operations/preview", {"verb": "drop", "q": ""})
+    value: str = reply.json["token"]
+    return value
 
 
 @pytest.mark.parametrize("path", MAKERS)
@@ -81,13 +81,13 @@ def test_an_undo_sent_twice_is_one_operation(caller: Caller, now: datetime) -> N
     Poison.objects.update(state="dropped", dropped_at=now)
     Operation.objects.get().items.update(state="dropped", held=False)
 
-    told = [
+    replies = [
         post(caller, f"operations/{dropped.json['id']}/undo", None, key="undo")
         for _ in range(2)
     ]
 
-    assert [each.status for each in told] == [202, 202]
-    assert told[0].json == told[1].json
+    assert [each.status for each in replies] == [202, 202]
+    assert replies[0].json == replies[1].json
     assert Operation.objects.confirmed().count() == 2
 
 
@@ -104,7 +104,7 @@ def test_a_key_used_for_another_request_is_a_422(caller: Caller, now: datetime) 
     body = {"failures": [failure(now)]}
     post(caller, "failures", body)
 
-    told = [
+    replies = [
         post(caller, "failures", {"failures": [failure(now)]}),
         post(caller, "counters", body),
         caller.send(
@@ -116,48 +116,52 @@ def test_a_key_used_for_another_request_is_a_422(caller: Caller, now: datetime) 
         ),
     ]
 
-    assert [each.status for each in told] == [422, 422, 422]
-    assert told[0].pointers == ["/Idempotency-Key"]
+    assert [each.status for each in replies] == [422, 422, 422]
+    assert replies[0].pointers == ["/Idempotency-Key"]
     assert Failure.objects.count() == 1
 
 
-def test_how_the_body_was_compressed_makes_no_other_request(
+def test_the_same_body_compressed_otherwise_is_the_same_request(
     caller: Caller, now: datetime
 ) -> None:
     raw = json.dumps({"failures": [failure(now)]}).encode()
     caller.post("failures", raw, Idempotency_Key="k")
 
-    told = caller.post(
+    reply = caller.post(
         "failures", gzip.compress(raw), Idempotency_Key="k", Content_Encoding="gzip"
     )
 
-    assert (told.status, replayed(told)) == (200, True)
+    assert (reply.status, replayed(reply)) == (200, True)
 
 
 def test_two_callers_may_use_one_key(caller: Caller, now: datetime) -> None:
     body = {"failures": [failure(now)]}
 
-    told = [post(each, "failures", body) for each in (caller, program(topics=["o*"]))]
+    replies = [
+        post(each, "failures", body) for each in (caller, program(topics=["o*"]))
+    ]
 
-    assert [replayed(each) for each in told] == [False, False]
+    assert [replayed(each) for each in replies] == [False, False]
 
 
 @pytest.mark.parametrize("key", ["", "ü", "a\tb", "x" * 256])
-def test_a_key_that_is_none_is_a_400(caller: Caller, key: str) -> None:
-    told = post(caller, "failures", {"failures": []}, key=key)
+def test_an_invalid_key_is_a_400(caller: Caller, key: str) -> None:
+    reply = post(caller, "failures", {"failures": []}, key=key)
 
-    assert (told.status, told.pointers) == (400, ["/Idempotency-Key"])
+    assert (reply.status, reply.pointers) == (400, ["/Idempotency-Key"])
 
 
-def test_a_refusal_is_not_kept_and_may_end_well(caller: Caller, now: datetime) -> None:
+def test_a_refusal_is_not_stored_and_a_later_try_may_succeed(
+    caller: Caller, now: datetime
+) -> None:
     poisons(now, 1)
     stale = token(caller)
     Operation.objects.update(expires_at=now - timedelta(seconds=1))
     body = {"token": stale, "reason": "late"}
     first = post(caller, "operations", body)
 
-    fresh = {**body, "token": first.json["preview"]["token"]}
-    second = post(caller, "operations", fresh)
+    renewed = {**body, "token": first.json["preview"]["token"]}
+    second = post(caller, "operations", renewed)
 
     assert (first.status, second.status) == (409, 202)
 
@@ -178,7 +182,7 @@ def test_the_key_of_a_request_that_still_runs_is_a_409(
     assert Failure.objects.count() == 1
 
 
-def test_a_crash_before_the_answer_is_kept_leaves_nothing_and_blocks_nobody(
+def test_a_crash_before_the_answer_is_stored_rolls_back_and_frees_the_key(
     caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"failures": [failure(now)]}
@@ -194,7 +198,7 @@ def test_a_crash_before_the_answer_is_kept_leaves_nothing_and_blocks_nobody(
     assert post(caller, "failures", body).results[0]["status"] == "created"
 
 
-def test_a_failure_that_nobody_foresaw_leaves_nothing(
+def test_an_unexpected_error_is_rolled_back(
     caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = MAKERS["counters"](now)
@@ -210,20 +214,20 @@ def test_a_failure_that_nobody_foresaw_leaves_nothing(
 
     assert fallen.status == 500
     assert not Counter.objects.exists()
-    told = post(caller, "counters", {"counters": [member]})
-    assert told.results == [{"status": "counted"}]
+    reply = post(caller, "counters", {"counters": [member]})
+    assert reply.results == [{"status": "counted"}]
 
 
-def test_keys_are_kept_for_a_day(caller: Caller, now: datetime) -> None:
+def test_keys_are_stored_for_a_day(caller: Caller, now: datetime) -> None:
     body = {"failures": [failure(now)]}
     post(caller, "failures", body)
 
     upkeep.prune(now=now + timedelta(hours=23, minutes=59))
-    kept = post(caller, "failures", body)
+    reply = post(caller, "failures", body)
     upkeep.prune(now=now + timedelta(hours=24, minutes=1))
-    gone = post(caller, "failures", body)
+    later = post(caller, "failures", body)
 
-    assert (replayed(kept), replayed(gone)) == (True, False)
+    assert (replayed(reply), replayed(later)) == (True, False)
 
 
 def test_a_person_may_send_a_key_too(now: datetime) -> None:
@@ -231,20 +235,20 @@ def test_a_person_may_send_a_key_too(now: datetime) -> None:
     anna = person(Role.OPERATOR)
     body = {"token": token(anna), "reason": "twice"}
 
-    told = [post(anna, "operations", body) for _ in range(2)]
+    replies = [post(anna, "operations", body) for _ in range(2)]
 
-    assert [replayed(each) for each in told] == [False, True]
+    assert [replayed(each) for each in replies] == [False, True]
 
 
 def test_eight_at_once_act_once(caller: Caller, now: datetime) -> None:
     body = {"failures": [failure(now)]}
-    told: list[Told] = []
+    replies: list[Reply] = []
     ready = threading.Barrier(8)
 
     def send() -> None:
         ready.wait()
         try:
-            told.append(post(caller, "failures", body))
+            replies.append(post(caller, "failures", body))
         finally:
             connection.close()
 
@@ -254,8 +258,8 @@ def test_eight_at_once_act_once(caller: Caller, now: datetime) -> None:
     for thread in threads:
         thread.join()
 
-    assert {each.status for each in told} <= {200, 409}
-    assert [each.status for each in told if not replayed(each)].count(200) == 1
+    assert {each.status for each in replies} <= {200, 409}
+    assert [each.status for each in replies if not replayed(each)].count(200) == 1
     assert Failure.objects.count() == 1
 
 
@@ -263,13 +267,13 @@ class _elsewhere:  # noqa: N801 - reads as a verb
     """Run a POST in another thread, and hold it after it has acted, before its end."""
 
     def __init__(self, caller: Caller, path: str, body: object) -> None:
-        self._told: list[Told] = []
+        self._replies: list[Reply] = []
         self._acted, self._go_on = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._post, args=(caller, path, body))
 
-    def __enter__(self) -> Callable[[], Told]:
+    def __enter__(self) -> Callable[[], Reply]:
         self._store = idempotency._store
-        idempotency._store = self._held
+        idempotency._store = self._hold
         self._thread.start()
         assert self._acted.wait(60)
         idempotency._store = self._store
@@ -279,24 +283,24 @@ class _elsewhere:  # noqa: N801 - reads as a verb
         self._go_on.set()
         self._thread.join()
 
-    def _finish(self) -> Told:
+    def _finish(self) -> Reply:
         self._go_on.set()
         self._thread.join()
-        return self._told[0]
+        return self._replies[0]
 
-    def _held(self, *args: object, **kwargs: object) -> None:
+    def _hold(self, *args: object, **kwargs: object) -> None:
         self._acted.set()
         assert self._go_on.wait(60)
         self._store(*args, **kwargs)  # type: ignore[arg-type]
 
     def _post(self, caller: Caller, path: str, body: object) -> None:
         try:
-            self._told.append(post(caller, path, body))
+            self._replies.append(post(caller, path, body))
         finally:
             connection.close()
 
 
-def test_the_lock_is_gone_with_the_transaction(caller: Caller) -> None:
+def test_the_lock_is_released_with_the_transaction(caller: Caller) -> None:
     with transaction.atomic():
         idempotency._lock("a", "b")
 

@@ -45,7 +45,7 @@ def longest(size: int) -> str:
         *((name, TEXT_LIMIT) for name in TEXTS),
     ],
 )
-def test_a_text_of_a_failure_is_taken_up_to_its_limit_and_no_further(
+def test_a_text_of_a_failure_is_accepted_up_to_its_limit(
     consumer: Caller, now: datetime, field: str, limit: int
 ) -> None:
     members = [failure(now, **{field: longest(size)}) for size in (limit, limit + 1)]
@@ -59,7 +59,7 @@ def test_a_text_of_a_failure_is_taken_up_to_its_limit_and_no_further(
     assert answers[1]["pointer"] == f"/{field}"
 
 
-def test_all_names_of_a_failure_may_be_longest_at_once(
+def test_all_names_of_a_failure_may_have_their_longest_at_once(
     consumer: Caller, now: datetime
 ) -> None:
     names = {name: longest(NAME_LIMIT) for name in NAMES}
@@ -70,7 +70,7 @@ def test_all_names_of_a_failure_may_be_longest_at_once(
 
 
 @pytest.mark.parametrize("field", ["type", "message", "traceback"])
-def test_an_exception_may_say_as_much_as_it_likes(
+def test_an_exception_may_have_texts_of_any_length(
     consumer: Caller, now: datetime, field: str
 ) -> None:
     said = {"type": "E", "message": "m", "traceback": "t", field: longest(300_000)}
@@ -82,7 +82,7 @@ def test_an_exception_may_say_as_much_as_it_likes(
     assert answer["status"] == "created"
 
 
-def test_a_message_has_so_many_headers_and_no_more(
+def test_a_message_with_too_many_headers_is_rejected(
     consumer: Caller, now: datetime
 ) -> None:
     members = [

@@ -52,7 +52,7 @@ def reader() -> Caller:
     return program(Scope.METRICS_READ)
 
 
-def told(caller: Caller) -> Samples:
+def scrape(caller: Caller) -> Samples:
     """Ask, and read the answer as strictly as Prometheus does."""
     response = caller.client.get("/metrics", headers=caller.headers)
     assert response.status_code == 200
@@ -64,7 +64,7 @@ def told(caller: Caller) -> Samples:
             samples[line.split()[2]] = {}
         elif not line.startswith("# HELP "):
             name, values, value = _sample(line)
-            assert values not in samples[name], "told twice"
+            assert values not in samples[name], "exported twice"
             samples[name][values] = value
     return samples
 
@@ -88,22 +88,20 @@ def test_open_poisons_are_counted_and_dated_by_topic(
     capture(second, failure(second), failure(second, topic="mail"))
     drop(now, *Poison.objects.filter(last_failed_at=first)[:1])
 
-    found = told(reader)
+    samples = scrape(reader)
 
-    assert found["poison_open"] == {("mail",): 1, ("orders",): 2}
-    oldest = found["poison_oldest_seconds"]
+    assert samples["poison_open"] == {("mail",): 1, ("orders",): 2}
+    oldest = samples["poison_oldest_seconds"]
     assert oldest["orders",] == pytest.approx(7200, abs=60)
     assert oldest["mail",] == pytest.approx(3600, abs=60)
-    assert found["metrics_complete"] == {(): 1}
+    assert samples["metrics_complete"] == {(): 1}
 
 
-def test_a_topic_with_nothing_open_is_told_as_such(
-    reader: Caller, orders: Topic
-) -> None:
-    found = told(reader)
+def test_a_topic_without_open_poisons_has_zeros(reader: Caller, orders: Topic) -> None:
+    samples = scrape(reader)
 
-    assert found["poison_open"] == {("orders",): 0}
-    assert found["poison_oldest_seconds"] == {("orders",): 0}
+    assert samples["poison_open"] == {("orders",): 0}
+    assert samples["poison_oldest_seconds"] == {("orders",): 0}
 
 
 @pytest.mark.parametrize(
@@ -120,36 +118,36 @@ def test_a_lane_is_up_while_it_is_heard_and_can_work(
     seen_at = now - timedelta(seconds=age)
     Lane.objects.update(state=state, seen_at=seen_at, depth=7, mode="capture")
 
-    found = told(reader)
+    samples = scrape(reader)
 
-    assert found["lane_up"] == {("orders", "capture"): up}
-    assert found["lane_lag"] == ({("orders",): 7} if age == 1 else {})
+    assert samples["lane_up"] == {("orders", "capture"): up}
+    assert samples["lane_lag"] == ({("orders",): 7} if age == 1 else {})
 
 
 def test_items_of_operations_that_go_on_are_counted_by_their_state(
     reader: Caller, orders: Topic, operator: Principal, now: datetime
 ) -> None:
     capture(now, failure(now), failure(now))
-    before = told(reader)["operation_items"]
+    before = scrape(reader)["operation_items"]
     ask = Ask(verb=Verb.REDRIVE, query=Query.parse("topic:orders"))
     operation = dispatch.preview(ask=ask, principal=operator, now=now)
     selection.take(operation_id=operation.pk, now=now)
     dispatch.confirm(token=operation.token, reason="r", principal=operator, now=now)
 
-    found = told(reader)["operation_items"]
+    items = scrape(reader)["operation_items"]
 
     assert before == {(word,): 0 for word in COUNTED}
-    assert found == {**before, ("waiting",): 2}
+    assert items == {**before, ("waiting",): 2}
 
 
-def test_hostile_names_are_escaped_cut_and_kept_apart(
+def test_hostile_names_are_escaped_cut_and_stay_unique(
     reader: Caller, now: datetime
 ) -> None:
     for name in (HOSTILE + "1", HOSTILE + "2", "back\\slash", 'quo"te', "two\nlines"):
         Topic.objects.create(name=name, native_name=name)
 
     Topic.objects.create(name="a\rb\x85\x1b", native_name="a")
-    names = {name for (name,) in told(reader)["poison_open"]}
+    names = {name for (name,) in scrape(reader)["poison_open"]}
 
     assert r"a\x0db\x85\x1b" in names
     assert {"back\\slash", 'quo"te', "two\nlines"} < names
@@ -157,40 +155,40 @@ def test_hostile_names_are_escaped_cut_and_kept_apart(
     assert [len(name) for name in cut] == [metrics.LONGEST_LABEL] * 2
 
 
-def test_topics_beyond_the_most_have_no_series(
+def test_topics_beyond_the_limit_have_no_series(
     reader: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "MOST_TOPICS", 2)
     for name in "abc":
         Topic.objects.create(name=name, native_name=name)
 
-    assert set(told(reader)["poison_open"]) == {("a",), ("b",)}
+    assert set(scrape(reader)["poison_open"]) == {("a",), ("b",)}
 
 
 def test_a_key_for_some_topics_sees_no_other_and_no_sum(orders: Topic) -> None:
     Topic.objects.create(name="mail", native_name="mail")
 
-    found = told(program(Scope.METRICS_READ, topics=["mail*"]))
+    samples = scrape(program(Scope.METRICS_READ, topics=["mail*"]))
 
-    assert found["poison_open"] == {("mail",): 0}
-    assert found["lane_up"] == {}
-    assert found["operation_items"] == {}
+    assert samples["poison_open"] == {("mail",): 0}
+    assert samples["lane_up"] == {}
+    assert samples["operation_items"] == {}
 
 
-def test_what_takes_too_long_is_left_out_and_that_is_told(
+def test_a_part_that_takes_too_long_is_left_out_and_marked_incomplete(
     reader: Caller, orders: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlogs, "_BACKLOGS", "SELECT pg_sleep(5), 0, 0")
     monkeypatch.setattr(metrics, "TIMEOUT_MS", 50)
 
-    found = told(reader)
+    samples = scrape(reader)
 
-    assert "poison_open" not in found
-    assert found["lane_up"] == {("orders", "capture"): 0}
-    assert found["metrics_complete"] == {(): 0}
+    assert "poison_open" not in samples
+    assert samples["lane_up"] == {("orders", "capture"): 0}
+    assert samples["metrics_complete"] == {(): 0}
 
 
-def test_only_who_has_the_scope_is_told() -> None:
+def test_metrics_need_their_scope() -> None:
     others = program(*(set(Scope) - {Scope.METRICS_READ}))
     statuses = [
         caller.client.get("/metrics", headers=caller.headers).status_code
@@ -203,7 +201,7 @@ def test_only_who_has_the_scope_is_told() -> None:
 def test_the_number_of_queries_does_not_grow_with_topics(
     reader: Caller, orders: Topic, django_assert_max_num_queries: Any
 ) -> None:
-    told(reader)
+    scrape(reader)
     for n in range(20):
         topic = Topic.objects.create(
             name=f"t{n}",
@@ -214,7 +212,7 @@ def test_the_number_of_queries_does_not_grow_with_topics(
         Lane.objects.create(topic=topic)
 
     with django_assert_max_num_queries(25):
-        assert len(told(reader)["lane_up"]) == 21
+        assert len(scrape(reader)["lane_up"]) == 21
 
 
 def test_every_rule_is_complete_and_explained() -> None:
@@ -229,23 +227,25 @@ def test_every_rule_is_complete_and_explained() -> None:
         assert f"`{rule['alert']}`" in explained
 
 
-def test_every_rule_asks_for_metrics_and_labels_that_there_are(
+def test_every_rule_uses_existing_metrics_and_labels(
     reader: Caller, orders: Topic, now: datetime
 ) -> None:
     Lane.objects.update(state="running", seen_at=now, depth=7)
     response = reader.client.get("/metrics", headers=reader.headers)
-    known = set(re.findall(r"^# TYPE (\w+)", response.content.decode(), re.MULTILINE))
+    exported = set(
+        re.findall(r"^# TYPE (\w+)", response.content.decode(), re.MULTILINE)
+    )
     labels = set(re.findall(r'(\w+)="', response.content.decode()))
 
     for rule in RULES:
-        assert set(_names(rule["expr"])) <= known, rule["alert"]
+        assert set(_names(rule["expr"])) <= exported, rule["alert"]
         used = re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))
         used += re.findall(r"[{,]\s*(\w+)\s*(?:=|!)", rule["expr"])
         assert set(used) <= labels, rule["alert"]
     explained = set(
         re.findall(r"^\| `(\w+)", (DOCS / "alerts.md").read_text(), re.MULTILINE)
     )
-    assert known <= explained
+    assert exported <= explained
 
 
 def _names(expression: str) -> Iterator[str]:

@@ -22,28 +22,28 @@ from tests.races import at_once
 pytestmark = pytest.mark.django_db
 
 
-def test_the_schema_is_made_without_a_warning(tmp_path: Path) -> None:
+def test_the_schema_is_generated_without_a_warning(tmp_path: Path) -> None:
     call_command(
         "spectacular", "--validate", "--fail-on-warn", "--file", tmp_path / "schema"
     )
 
 
 def test_the_schema_is_served_as_openapi_3_1_to_any_key() -> None:
-    told = program(Scope.CAPTURE_WRITE).get("schema")
+    reply = program(Scope.CAPTURE_WRITE).get("schema")
 
-    validate_schema(told.json)
-    assert told.json["openapi"].startswith("3.1")
-    assert told.json == schema()
+    validate_schema(reply.json)
+    assert reply.json["openapi"].startswith("3.1")
+    assert reply.json == schema()
     assert nobody().get("schema").status == 401
 
 
-def test_eight_who_ask_first_at_once_have_it_made_once(
+def test_eight_first_requests_at_once_generate_the_schema_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = list[bool]()
+    calls = list[bool]()
 
     def make(_: object, *, public: bool) -> dict[str, Any]:
-        made.append(public)
+        calls.append(public)
         time.sleep(0.05)
         return {}
 
@@ -54,22 +54,22 @@ def test_eight_who_ask_first_at_once_have_it_made_once(
     finally:
         reference._generate.cache_clear()
 
-    assert made == [True]
+    assert calls == [True]
 
 
-def test_every_call_says_its_scope_and_what_a_stranger_is_told() -> None:
+def test_every_call_describes_its_scope_and_its_refusals() -> None:
     for path, methods in schema()["paths"].items():
-        for told in methods.values():
-            assert re.search(r"Needs the scope `[a-z]+:[a-z]+`", told["description"])
-            assert {"401", "403", "503"} <= told["responses"].keys(), path
+        for call in methods.values():
+            assert re.search(r"Needs the scope `[a-z]+:[a-z]+`", call["description"])
+            assert {"401", "403", "503"} <= call["responses"].keys(), path
 
 
-def test_what_acts_takes_an_idempotency_key() -> None:
+def test_the_calls_that_act_take_an_idempotency_key() -> None:
     acting = {
-        told["operationId"]
+        call["operationId"]
         for methods in schema()["paths"].values()
-        for told in methods.values()
-        for parameter in told.get("parameters", ())
+        for call in methods.values()
+        for parameter in call.get("parameters", ())
         if parameter["name"] == "Idempotency-Key"
     }
 

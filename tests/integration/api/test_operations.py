@@ -14,7 +14,7 @@ from apps.poison.models import Poison
 from apps.team.rights import Role, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.services import running, selection
-from tests.integration.api.caller import Caller, Told, person, program
+from tests.integration.api.caller import Caller, Reply, person, program
 from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,20 +30,20 @@ def caller() -> Caller:
     return program(Scope.OPERATIONS_READ, Scope.OPERATIONS_WRITE, Scope.POISONS_READ)
 
 
-def preview(caller: Caller, **ask: object) -> Told:
+def preview(caller: Caller, **ask: object) -> Reply:
     if not {"q", "ids"} & ask.keys():
         ask["q"] = "topic:orders"
     return caller.post("operations/preview", {"verb": "drop", **ask})
 
 
-def confirm(caller: Caller, token: str, reason: str = "a test") -> Told:
+def confirm(caller: Caller, token: str, reason: str = "a test") -> Reply:
     return caller.post("operations", {"token": token, "reason": reason})
 
 
 def drop(caller: Caller, **ask: object) -> int:
     """Preview, confirm and carry out a drop; give its number."""
-    told = confirm(caller, preview(caller, **ask).json["token"])
-    number: int = told.json["id"]
+    reply = confirm(caller, preview(caller, **ask).json["token"])
+    number: int = reply.json["id"]
     run(number)
     return number
 
@@ -56,18 +56,18 @@ def run(number: int) -> None:
 def test_a_preview_shows_what_would_be_done_and_does_nothing(
     caller: Caller, now: datetime
 ) -> None:
-    made = poisons(now, 5)
-    Poison.objects.filter(pk=made[0].pk).update(state="dropped", dropped_at=now)
+    created = poisons(now, 5)
+    Poison.objects.filter(pk=created[0].pk).update(state="dropped", dropped_at=now)
 
-    told = preview(caller).json
+    data = preview(caller).json
 
-    assert (told["total"], told["will_act"], told["taken"]) == (5, 4, True)
-    assert told["skipped"] == [{"reason": "already dropped", "count": 1}]
-    assert told["breakdown"] == {
+    assert (data["total"], data["will_act"], data["taken"]) == (5, 4, True)
+    assert data["skipped"] == [{"reason": "already dropped", "count": 1}]
+    assert data["breakdown"] == {
         "topics": [{"name": "orders", "count": 4}],
         "consumer_groups": [{"name": "billing", "count": 4}],
     }
-    assert len(told["sample"]) == 3
+    assert len(data["sample"]) == 3
     assert Poison.objects.open().count() == 4
 
 
@@ -101,8 +101,8 @@ def test_a_preview_names_what_failed_in_another_queue(
     again = caller.get("operations/preview", token=redrive["token"]).json
     chosen = preview(caller, verb="redrive", target_topic="aside").json
 
-    told = [{"failed_in": "Sales.Billing", "sent_to": "orders", "count": 2}]
-    assert redrive["elsewhere"] == told == again["elsewhere"]
+    elsewhere = [{"failed_in": "Sales.Billing", "sent_to": "orders", "count": 2}]
+    assert redrive["elsewhere"] == elsewhere == again["elsewhere"]
     assert drop_["elsewhere"] == chosen["elsewhere"] == []
 
 
@@ -110,13 +110,13 @@ def test_a_preview_can_be_read_again_by_its_owner_only(
     caller: Caller, now: datetime
 ) -> None:
     poisons(now, 2)
-    made = preview(caller).json
+    data = preview(caller).json
     poisons(now, 1)
 
-    again = caller.get("operations/preview", token=made["token"])
-    other = person().get("operations/preview", token=made["token"])
+    again = caller.get("operations/preview", token=data["token"])
+    other = person().get("operations/preview", token=data["token"])
 
-    assert again.json == {**made, "newer": 1}
+    assert again.json == {**data, "newer": 1}
     assert other.status == 404
     assert caller.get("operations/preview", token="x").pointers == ["/token"]
 
@@ -124,16 +124,18 @@ def test_a_preview_can_be_read_again_by_its_owner_only(
 def test_a_confirmed_operation_is_followed_to_its_end(
     caller: Caller, now: datetime
 ) -> None:
-    made = poisons(now, 3)
-    told = confirm(caller, preview(caller, ids=[p.pk for p in made[:2]]).json["token"])
-    assert told.status == 202
-    where = told.response["Location"]
+    created = poisons(now, 3)
+    reply = confirm(
+        caller, preview(caller, ids=[p.pk for p in created[:2]]).json["token"]
+    )
+    assert reply.status == 202
+    where = reply.response["Location"]
 
     waiting = caller.get(where).json
-    run(told.json["id"])
+    run(reply.json["id"])
     done = caller.get(where).json
 
-    assert where == f"/api/v1/operations/{told.json['id']}"
+    assert where == f"/api/v1/operations/{reply.json['id']}"
     assert (waiting["state"], waiting["counts"]["waiting"]) == ("queued", 2)
     assert (done["state"], done["counts"]["dropped"]) == ("done", 2)
     assert sum(done["counts"].values()) == done["total"] == 2
@@ -141,23 +143,23 @@ def test_a_confirmed_operation_is_followed_to_its_end(
     assert (done["rate"] > 0, done["eta"]) == (True, None)
 
 
-def test_what_is_refused_or_skipped_is_listed_with_its_reason(
+def test_refused_and_skipped_poisons_are_listed_with_their_reasons(
     caller: Caller, now: datetime
 ) -> None:
-    made = poisons(now, 3)
-    Poison.objects.filter(pk=made[0].pk).update(state="dropped", dropped_at=now)
-    told = confirm(caller, preview(caller, verb="redrive").json["token"])
+    created = poisons(now, 3)
+    Poison.objects.filter(pk=created[0].pk).update(state="dropped", dropped_at=now)
+    reply = confirm(caller, preview(caller, verb="redrive").json["token"])
 
-    run(told.json["id"])
+    run(reply.json["id"])
 
-    done = caller.get(f"operations/{told.json['id']}").json
+    done = caller.get(f"operations/{reply.json['id']}").json
     assert done["skipped"] == [
-        {"poison": made[0].pk, "reason": "dropped: restore it first"}
+        {"poison": created[0].pk, "reason": "dropped: restore it first"}
     ]
-    assert {each["poison"] for each in done["refused"]} == {p.pk for p in made[1:]}
+    assert {each["poison"] for each in done["refused"]} == {p.pk for p in created[1:]}
     assert "no broker" in done["refused"][0]["reason"]
     assert done["counts"]["refused"] == 2
-    detail = caller.get(f"poisons/{made[1].pk}").json
+    detail = caller.get(f"poisons/{created[1].pk}").json
     assert [each["outcome"] for each in detail["redrives"]] == ["refused"]
     assert detail["redrives"][0]["operation"] == done["id"]
     assert [each["id"] for each in detail["operations"]] == [done["id"]]
@@ -167,24 +169,28 @@ def test_a_redrive_goes_to_the_broker_and_may_be_silent(
     caller: Caller, now: datetime, orders: Topic
 ) -> None:
     poisons(now, 2)
-    told = confirm(caller, preview(caller, verb="redrive").json["token"])
-    run(told.json["id"])
-    sent = caller.get(f"operations/{told.json['id']}").json
+    reply = confirm(caller, preview(caller, verb="redrive").json["token"])
+    run(reply.json["id"])
+    operation = caller.get(f"operations/{reply.json['id']}").json
     long_ago = now - timedelta(minutes=11)
     poison = Poison.objects.filter(topic=orders).first()
     assert poison is not None
     poison.redrives_made.update(sent_at=long_ago)
 
-    later = caller.get(f"operations/{told.json['id']}").json
+    later = caller.get(f"operations/{reply.json['id']}").json
 
-    assert (sent["counts"]["sent"], sent["silent"], later["silent"]) == (2, 0, 1)
+    assert (operation["counts"]["sent"], operation["silent"], later["silent"]) == (
+        2,
+        0,
+        1,
+    )
 
 
-def test_operations_are_listed_newest_first_and_previews_are_none(
+def test_operations_are_listed_newest_first_without_previews(
     caller: Caller, now: datetime
 ) -> None:
-    made = [poisons(now, 1)[0].pk for _ in range(3)]
-    numbers = [drop(caller, ids=[pk]) for pk in made]
+    ids = [poisons(now, 1)[0].pk for _ in range(3)]
+    numbers = [drop(caller, ids=[pk]) for pk in ids]
     preview(caller)
 
     first = caller.get("operations", limit=2)
@@ -199,21 +205,25 @@ def test_an_undo_restores_what_was_dropped(caller: Caller, now: datetime) -> Non
     poisons(now, 2)
     dropped = drop(caller)
 
-    told = caller.post(f"operations/{dropped}/undo")
-    run(told.json["id"])
+    reply = caller.post(f"operations/{dropped}/undo")
+    run(reply.json["id"])
 
-    undone = caller.get(told.response["Location"]).json
-    assert (told.status, undone["verb"], undone["undo_of"]) == (202, "restore", dropped)
+    undone = caller.get(reply.response["Location"]).json
+    assert (reply.status, undone["verb"], undone["undo_of"]) == (
+        202,
+        "restore",
+        dropped,
+    )
     assert undone["counts"]["restored"] == 2
     assert Poison.objects.open().count() == 2
     assert caller.post(f"operations/{dropped}/undo").status == 409
 
 
-def test_what_is_no_drop_cannot_be_undone(caller: Caller, now: datetime) -> None:
+def test_only_a_drop_can_be_undone(caller: Caller, now: datetime) -> None:
     poisons(now, 1)
-    told = confirm(caller, preview(caller, verb="redrive").json["token"])
+    reply = confirm(caller, preview(caller, verb="redrive").json["token"])
 
-    assert caller.post(f"operations/{told.json['id']}/undo").status == 404
+    assert caller.post(f"operations/{reply.json['id']}/undo").status == 404
     assert caller.post("operations/99/undo").status == 404
     assert caller.get("operations/99").status == 404
 
@@ -233,22 +243,22 @@ def test_a_used_token_is_a_409_that_names_its_operation(
     assert second.json["preview"]["will_act"] == 0
 
 
-def test_an_expired_token_is_a_409_with_a_fresh_preview_that_works(
+def test_an_expired_token_is_a_409_with_a_new_preview_that_works(
     caller: Caller, now: datetime
 ) -> None:
     poisons(now, 2)
     token = preview(caller).json["token"]
     Operation.objects.update(expires_at=now - timedelta(seconds=1))
 
-    told = confirm(caller, token)
+    reply = confirm(caller, token)
 
-    fresh = told.json["preview"]
-    assert (told.status, fresh["will_act"]) == (409, 2)
-    assert fresh["token"] != token
-    assert confirm(caller, fresh["token"]).status == 202
+    renewed = reply.json["preview"]
+    assert (reply.status, renewed["will_act"]) == (409, 2)
+    assert renewed["token"] != token
+    assert confirm(caller, renewed["token"]).status == 202
 
 
-def test_a_newer_preview_of_the_same_selection_leaves_the_older_one_good(
+def test_a_newer_preview_of_the_same_selection_keeps_the_older_one_valid(
     caller: Caller, now: datetime
 ) -> None:
     poisons(now, 2)
@@ -265,7 +275,7 @@ def test_a_newer_preview_of_the_same_selection_leaves_the_older_one_good(
     assert reasons == [f"operation {accepted.json['id']} has it"]
 
 
-def test_a_refused_confirmation_leaves_the_other_previews_of_its_actor_good(
+def test_a_refused_confirmation_keeps_the_actors_other_previews_valid(
     caller: Caller, now: datetime
 ) -> None:
     poisons(now, 2)
@@ -297,7 +307,7 @@ def test_two_scripts_with_one_key_that_take_turns_both_get_their_operation(
     }
 
 
-def test_an_actor_has_only_so_many_previews_open_and_others_are_not_hindered(
+def test_the_previews_of_an_actor_are_limited_without_effect_on_others(
     caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selection, "MOST_PREVIEWS", 2)
@@ -320,9 +330,9 @@ def test_a_confirmation_refuses_members_that_belong_to_the_preview(
     poisons(now, 1)
     token = preview(caller).json["token"]
 
-    told = caller.post("operations", {"token": token, "reason": "r", member: "x"})
+    reply = caller.post("operations", {"token": token, "reason": "r", member: "x"})
 
-    assert (told.status, told.pointers) == (422, [f"/{member}"])
+    assert (reply.status, reply.pointers) == (422, [f"/{member}"])
     assert not Operation.objects.confirmed().exists()
 
 
@@ -332,10 +342,10 @@ def test_a_foreign_token_is_a_409_that_shows_nothing(
     poisons(now, 1)
     token = preview(caller).json["token"]
 
-    told = [confirm(person(), token), confirm(caller, str(uuid.uuid4()))]
+    replies = [confirm(person(), token), confirm(caller, str(uuid.uuid4()))]
 
-    assert [each.status for each in told] == [409, 409]
-    assert [each.json["preview"] for each in told] == [None, None]
+    assert [each.status for each in replies] == [409, 409]
+    assert [each.json["preview"] for each in replies] == [None, None]
 
 
 def test_nothing_left_to_act_on_is_a_409(caller: Caller, now: datetime) -> None:
@@ -343,17 +353,17 @@ def test_nothing_left_to_act_on_is_a_409(caller: Caller, now: datetime) -> None:
     token = preview(caller, q="topic:orders is:open").json["token"]
     drop(caller)
 
-    told = confirm(caller, token)
+    reply = confirm(caller, token)
 
-    assert (told.status, told.json["preview"]["will_act"]) == (409, 0)
+    assert (reply.status, reply.json["preview"]["will_act"]) == (409, 0)
 
 
 def test_a_preview_of_nothing_cannot_be_confirmed(caller: Caller) -> None:
     token = preview(caller, q="topic:nowhere").json["token"]
 
-    told = confirm(caller, token)
+    reply = confirm(caller, token)
 
-    assert (told.status, told.json["preview"]["total"]) == (409, 0)
+    assert (reply.status, reply.json["preview"]["total"]) == (409, 0)
 
 
 def test_a_preview_of_ids_that_are_not_there_cannot_be_confirmed(
@@ -367,8 +377,8 @@ def test_a_preview_of_ids_that_are_not_there_cannot_be_confirmed(
 def test_two_operations_over_one_selection_act_once_and_name_one_another(
     caller: Caller, now: datetime
 ) -> None:
-    made = poisons(now, 2)
-    ids = [poison.pk for poison in made]
+    created = poisons(now, 2)
+    ids = [poison.pk for poison in created]
     tokens = [preview(caller, ids=ids[:size]).json["token"] for size in (1, 2)]
 
     first, second = (confirm(caller, token) for token in tokens)
@@ -380,21 +390,21 @@ def test_two_operations_over_one_selection_act_once_and_name_one_another(
     ]
 
 
-def test_a_large_selection_is_said_to_be_still_taken(
+def test_a_preview_says_that_its_selection_is_still_being_frozen(
     caller: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
     poisons(now, 2)
-    made = preview(caller).json
+    data = preview(caller).json
 
-    early = confirm(caller, made["token"])
+    early = confirm(caller, data["token"])
     selection.take(operation_id=Operation.objects.get().pk, now=now)
-    seen = caller.get("operations/preview", token=made["token"]).json
+    current = caller.get("operations/preview", token=data["token"]).json
 
-    assert (made["taken"], made["total"]) == (False, 0)
+    assert (data["taken"], data["total"]) == (False, 0)
     assert (early.status, early.json["type"].rpartition(":")[2]) == (409, "not-taken")
-    assert (seen["taken"], seen["will_act"]) == (True, 2)
-    assert confirm(caller, made["token"]).status == 202
+    assert (current["taken"], current["will_act"]) == (True, 2)
+    assert confirm(caller, data["token"]).status == 202
 
 
 @pytest.mark.parametrize(
@@ -423,22 +433,24 @@ def test_a_large_selection_is_said_to_be_still_taken(
         ({"verb": "redrive", "q": "", "target_topic": "a" * 300}, "/target_topic"),
     ],
 )
-def test_an_ask_without_sense_is_a_422_that_names_it(
+def test_an_invalid_preview_is_a_422_that_names_the_member(
     caller: Caller, ask: dict[str, object], pointer: str
 ) -> None:
-    told = caller.post("operations/preview", ask)
+    reply = caller.post("operations/preview", ask)
 
-    assert (told.status, told.pointers) == (422, [pointer])
+    assert (reply.status, reply.pointers) == (422, [pointer])
 
 
 @pytest.mark.parametrize("body", [[], 1, None, "x"])
 @pytest.mark.parametrize("path", ["operations", "operations/preview"])
-def test_what_is_no_object_is_a_400(caller: Caller, path: str, body: object) -> None:
+def test_a_body_that_is_no_object_is_a_400(
+    caller: Caller, path: str, body: object
+) -> None:
     assert caller.post(path, body).status == 400
 
 
 @pytest.mark.parametrize(
-    ("told", "pointer"),
+    ("body", "pointer"),
     [
         ({}, "/token"),
         ({"token": 1}, "/token"),
@@ -446,29 +458,29 @@ def test_what_is_no_object_is_a_400(caller: Caller, path: str, body: object) -> 
         ({"token": str(uuid.UUID(int=1)), "reason": 1}, "/reason"),
     ],
 )
-def test_a_decision_without_sense_is_a_422(
-    caller: Caller, told: dict[str, object], pointer: str
+def test_an_invalid_confirmation_is_a_422(
+    caller: Caller, body: dict[str, object], pointer: str
 ) -> None:
-    assert caller.post("operations", told).pointers == [pointer]
+    assert caller.post("operations", body).pointers == [pointer]
 
 
-def test_a_drop_asks_why_and_keeps_the_token_good(
+def test_a_drop_without_reason_is_refused_and_its_token_stays_valid(
     caller: Caller, now: datetime
 ) -> None:
     poisons(now, 1)
     token = preview(caller).json["token"]
 
-    told = [confirm(caller, token, why) for why in ("", " \n", "x" * 2_001)]
+    replies = [confirm(caller, token, why) for why in ("", " \n", "x" * 2_001)]
 
-    assert [each.pointers for each in told] == [["/reason"]] * 3
+    assert [each.pointers for each in replies] == [["/reason"]] * 3
     assert confirm(caller, token, "\0\ud800 because").status == 202
 
 
-def test_a_target_that_does_not_exist_is_told(caller: Caller, now: datetime) -> None:
+def test_an_unknown_target_topic_is_a_422(caller: Caller, now: datetime) -> None:
     poisons(now, 1)
-    told = preview(caller, verb="redrive", target_topic="nowhere")
+    reply = preview(caller, verb="redrive", target_topic="nowhere")
 
-    assert (told.status, told.pointers) == (422, ["/target_topic"])
+    assert (reply.status, reply.pointers) == (422, ["/target_topic"])
 
 
 def test_a_key_for_some_topics_acts_on_them_only(now: datetime) -> None:
@@ -476,14 +488,14 @@ def test_a_key_for_some_topics_acts_on_them_only(now: datetime) -> None:
     [other] = poisons(now, 1, topic="invoices")
     caller = program(topics=["orders.*"])
 
-    told = preview(caller, ids=[own.pk, other.pk]).json
+    data = preview(caller, ids=[own.pk, other.pk]).json
     everything = preview(caller, q="").json
 
-    assert (told["total"], everything["total"]) == (1, 1)
-    assert [each["id"] for each in told["sample"]] == [own.pk]
+    assert (data["total"], everything["total"]) == (1, 1)
+    assert [each["id"] for each in data["sample"]] == [own.pk]
 
 
-def test_a_key_for_some_topics_sees_no_decision_over_others(now: datetime) -> None:
+def test_a_key_for_some_topics_sees_no_operation_over_others(now: datetime) -> None:
     poisons(now, 1, topic="orders.eu")
     poisons(now, 1, topic="invoices")
     wide, narrow = program(), program(topics=["orders.*"])
@@ -496,10 +508,10 @@ def test_a_key_for_some_topics_sees_no_decision_over_others(now: datetime) -> No
     assert len(wide.get("operations").results) == 2
 
 
-def test_an_operator_decides_in_their_own_name(now: datetime) -> None:
+def test_an_operation_has_the_name_of_the_operator(now: datetime) -> None:
     poisons(now, 1)
     caller = person(Role.OPERATOR)
 
-    told = caller.get(f"operations/{drop(caller)}").json
+    data = caller.get(f"operations/{drop(caller)}").json
 
-    assert (told["actor"], told["source"]) == ("user:operator", "ui")
+    assert (data["actor"], data["source"]) == ("user:operator", "ui")

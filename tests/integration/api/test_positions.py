@@ -32,8 +32,8 @@ def consumer() -> Caller:
 
 
 def opened(consumer: Caller, **changes: object) -> Any:
-    told = {"client_name": "billing-1", "sub_id": "1", "topic": "orders", **changes}
-    answer = consumer.post("positions/open", told)
+    update = {"client_name": "billing-1", "sub_id": "1", "topic": "orders", **changes}
+    answer = consumer.post("positions/open", update)
     assert answer.status == 200, answer.json
     return answer.json
 
@@ -47,11 +47,11 @@ def quiet() -> None:
     Mark.objects.update(settled_at=clock.now() - QUIET)
 
 
-def test_a_consumer_finds_everything_it_told_when_it_opens_again(
+def test_a_consumer_that_opens_again_finds_everything_it_settled(
     consumer: Caller,
 ) -> None:
     first = opened(consumer)
-    told = settle(
+    answers = settle(
         consumer,
         update(
             first["epoch"],
@@ -66,7 +66,7 @@ def test_a_consumer_finds_everything_it_told_when_it_opens_again(
 
     again = opened(consumer)
 
-    assert (first["positions"], told) == ([], [{"status": "ok"}] * 2)
+    assert (first["positions"], answers) == ([], [{"status": "ok"}] * 2)
     assert again["epoch"] > first["epoch"]
     name = {
         "position": BookmarkPosition.objects.get().pk,
@@ -97,11 +97,11 @@ def test_a_consumer_finds_everything_it_told_when_it_opens_again(
     ]
 
 
-def test_each_update_is_answered_for_itself(consumer: Caller) -> None:
+def test_each_update_gets_its_own_answer(consumer: Caller) -> None:
     epoch = opened(consumer)["epoch"]
     opened(consumer)
 
-    told = settle(
+    answers = settle(
         consumer,
         update(epoch, (0, 5)),
         update(epoch + 1, (0, 5)),
@@ -110,18 +110,18 @@ def test_each_update_is_answered_for_itself(consumer: Caller) -> None:
         None,
     )
 
-    assert [each["status"] for each in told] == [
+    assert [each["status"] for each in answers] == [
         "fenced",
         "ok",
         "rejected",
         "rejected",
         "rejected",
     ]
-    assert [each.get("pointer") for each in told[2:]] == ["/settled/0", "/topic", ""]
-    assert all("detail" in each for each in (told[0], *told[2:]))
+    assert [each.get("pointer") for each in answers[2:]] == ["/settled/0", "/topic", ""]
+    assert all("detail" in each for each in (answers[0], *answers[2:]))
 
 
-def test_thousands_of_updates_come_gzipped_in_one_request(consumer: Caller) -> None:
+def test_thousands_of_updates_may_be_gzipped_in_one_request(consumer: Caller) -> None:
     epochs = {
         f"c{n}": opened(consumer, client_name=f"c{n}")["epoch"] for n in range(20)
     }
@@ -132,19 +132,19 @@ def test_thousands_of_updates_come_gzipped_in_one_request(consumer: Caller) -> N
     ]
     raw = gzip.compress(json.dumps({"updates": updates}).encode())
 
-    told = consumer.post("positions/settle", raw, Content_Encoding="gzip")
+    reply = consumer.post("positions/settle", raw, Content_Encoding="gzip")
     refused = consumer.post("positions/settle", {"updates": [1] * 10_001})
 
-    assert {each["status"] for each in told.results} == {"ok"}
+    assert {each["status"] for each in reply.results} == {"ok"}
     assert set(Mark.objects.values_list("processed", flat=True)) == {1999}
     assert refused.status == 413
 
 
 def test_the_same_opening_sent_twice_fences_nobody_twice(consumer: Caller) -> None:
-    told = {"client_name": "billing-1", "sub_id": "1", "topic": "orders"}
+    holder = {"client_name": "billing-1", "sub_id": "1", "topic": "orders"}
 
     answers = [
-        consumer.post("positions/open", told, Idempotency_Key="one") for _ in range(2)
+        consumer.post("positions/open", holder, Idempotency_Key="one") for _ in range(2)
     ]
     epoch = answers[0].json["epoch"]
 
@@ -162,15 +162,15 @@ def test_the_same_opening_sent_twice_fences_nobody_twice(consumer: Caller) -> No
         ({"replays": "yes"}, 422, ["/replays"]),
     ],
 )
-def test_an_opening_that_makes_no_sense_says_what_to_send(
+def test_an_invalid_opening_is_refused_with_the_remedy(
     consumer: Caller, broken: dict[str, object], status: int, pointers: list[str]
 ) -> None:
-    told = consumer.post(
+    reply = consumer.post(
         "positions/open",
         {"client_name": "billing-1", "sub_id": "1", "topic": "orders", **broken},
     )
 
-    assert (told.status, told.pointers) == (status, pointers)
+    assert (reply.status, reply.pointers) == (status, pointers)
     assert not BookmarkPosition.objects.exists()
 
 
@@ -189,7 +189,7 @@ def test_a_key_for_other_topics_sees_and_opens_nothing(consumer: Caller) -> None
     assert eu.get("positions").results == []
 
 
-def test_the_list_has_both_sources_and_who_has_settled_nothing(
+def test_the_list_has_both_sources_and_consumers_without_marks(
     consumer: Caller,
 ) -> None:
     epoch = opened(consumer)["epoch"]
@@ -213,7 +213,7 @@ def test_the_list_has_both_sources_and_who_has_settled_nothing(
     assert rest["next"] is None
 
 
-def test_a_dry_run_tells_what_a_move_does_and_the_move_does_it(
+def test_a_dry_run_shows_what_the_move_then_does(
     consumer: Caller,
 ) -> None:
     epoch = opened(consumer)["epoch"]
@@ -241,7 +241,7 @@ def test_a_dry_run_tells_what_a_move_does_and_the_move_does_it(
     assert Entry.objects.latest("seq").action == "position.moved"
 
 
-def test_a_place_is_named_by_number_time_distance_consumer_or_move(
+def test_a_move_is_given_by_number_time_distance_position_or_move(
     consumer: Caller,
 ) -> None:
     epoch = opened(consumer)["epoch"]
@@ -260,9 +260,9 @@ def test_a_place_is_named_by_number_time_distance_consumer_or_move(
         {"other": second.pk},
         {"at": (clock.now() - QUIET).isoformat()},
     ):
-        told = consumer.post(path, {**wish, "reason": "a test"})
-        landed.append(told.json["steps"][0]["after"])
-        moves.append(told.json["id"])
+        reply = consumer.post(path, {**wish, "reason": "a test"})
+        landed.append(reply.json["steps"][0]["after"])
+        moves.append(reply.json["id"])
     undone = consumer.post(path, {"move": moves[0], "reason": "a mistake"})
 
     assert landed == [10, 25, 33, 100]
@@ -295,24 +295,24 @@ def test_a_place_is_named_by_number_time_distance_consumer_or_move(
         ([], 400, "/"),
     ],
 )
-def test_a_move_that_makes_no_sense_moves_nothing(
+def test_an_invalid_move_moves_nothing(
     consumer: Caller, body: Any, status: int, pointer: str
 ) -> None:
     settle(consumer, update(opened(consumer)["epoch"], (0, 100)))
     quiet()
     number = BookmarkPosition.objects.get().pk
-    asked = {"reason": "a test", **body} if isinstance(body, dict) else body
+    request = {"reason": "a test", **body} if isinstance(body, dict) else body
 
-    told = consumer.post(f"positions/{number}/move", asked)
+    reply = consumer.post(f"positions/{number}/move", request)
 
-    assert (told.status, told.pointers) == (status, [pointer])
+    assert (reply.status, reply.pointers) == (status, [pointer])
     assert Mark.objects.get().processed == 100
 
 
-def test_reading_is_no_right_to_move(consumer: Caller) -> None:
+def test_a_viewer_may_not_move_a_position(consumer: Caller) -> None:
     opened(consumer)
     number = BookmarkPosition.objects.get().pk
 
-    told = person(Role.VIEWER).post(f"positions/{number}/move", {"to": {"": 1}})
+    reply = person(Role.VIEWER).post(f"positions/{number}/move", {"to": {"": 1}})
 
-    assert told.status == 403
+    assert reply.status == 403

@@ -25,35 +25,35 @@ def now() -> datetime:
 
 def pages(caller: Caller, path: str, **query: object) -> list[list[int]]:
     """Go through a list to its end; give the ids of each page."""
-    found, cursor = [], ""
+    batches, cursor = [], ""
     while True:
-        told = caller.get(path, cursor=cursor, **query)
-        found.append([row["id"] for row in told.results])
-        cursor = told.json["next"]
+        reply = caller.get(path, cursor=cursor, **query)
+        batches.append([row["id"] for row in reply.results])
+        cursor = reply.json["next"]
         if cursor is None:
-            return found
+            return batches
 
 
 def test_a_list_is_paged_from_the_latest_failure_to_the_first(now: datetime) -> None:
-    made = [poisons(now, 1, failed_at=_at(now, n))[0].pk for n in range(5)]
+    ids = [poisons(now, 1, failed_at=_at(now, n))[0].pk for n in range(5)]
 
-    found = pages(program(), "poisons", limit=2)
+    batches = pages(program(), "poisons", limit=2)
 
-    newest_first = made[::-1]
-    assert found == [newest_first[:2], newest_first[2:4], newest_first[4:]]
-
-
-def test_rows_with_one_time_are_each_on_one_page(now: datetime) -> None:
-    made = {poison.pk for poison in poisons(now, 7)}
-
-    found = pages(program(), "poisons", limit=3)
-
-    assert [len(page) for page in found] == [3, 3, 1]
-    assert {pk for page in found for pk in page} == made
+    newest_first = ids[::-1]
+    assert batches == [newest_first[:2], newest_first[2:4], newest_first[4:]]
 
 
-def test_what_comes_meanwhile_moves_no_row_to_another_page(now: datetime) -> None:
-    made = [poisons(now, 1, failed_at=_at(now, n))[0].pk for n in range(4)]
+def test_rows_with_the_same_time_are_each_on_one_page(now: datetime) -> None:
+    ids = {poison.pk for poison in poisons(now, 7)}
+
+    batches = pages(program(), "poisons", limit=3)
+
+    assert [len(page) for page in batches] == [3, 3, 1]
+    assert {pk for page in batches for pk in page} == ids
+
+
+def test_a_new_row_between_two_pages_moves_no_other_row(now: datetime) -> None:
+    ids = [poisons(now, 1, failed_at=_at(now, n))[0].pk for n in range(4)]
     caller = program()
     first = caller.get("poisons", limit=2)
 
@@ -61,7 +61,7 @@ def test_what_comes_meanwhile_moves_no_row_to_another_page(now: datetime) -> Non
     second = caller.get("poisons", limit=2, cursor=first.json["next"])
 
     rows = [row["id"] for row in (*first.results, *second.results)]
-    assert rows == made[::-1]
+    assert rows == ids[::-1]
 
 
 def test_a_list_ends_where_the_rows_do(now: datetime) -> None:
@@ -76,76 +76,76 @@ def test_a_list_ends_where_the_rows_do(now: datetime) -> None:
 
 @pytest.mark.parametrize("path", ["poisons", "problems", "operations", "audit"])
 @pytest.mark.parametrize("limit", ["0", "-1", "201", "x", "1.5", "9" * 5_000, "", "²"])
-def test_a_limit_that_is_none_is_a_400_that_names_it(path: str, limit: str) -> None:
-    told = program().get(path, limit=limit)
+def test_an_invalid_limit_is_a_400_that_names_it(path: str, limit: str) -> None:
+    reply = program().get(path, limit=limit)
 
-    assert (told.status, told.pointers) == (400, ["/limit"])
+    assert (reply.status, reply.pointers) == (400, ["/limit"])
 
 
 @pytest.mark.parametrize("path", ["poisons", "problems", "operations", "audit"])
 @pytest.mark.parametrize("cursor", ["x", "a:b:c", "\0", "ü", "eyJ9" * 100, "::", "W10"])
-def test_a_cursor_that_is_none_is_a_400_that_names_it(path: str, cursor: str) -> None:
-    told = program().get(path, cursor=cursor)
+def test_an_invalid_cursor_is_a_400_that_names_it(path: str, cursor: str) -> None:
+    reply = program().get(path, cursor=cursor)
 
-    assert (told.status, told.pointers) == (400, ["/cursor"])
+    assert (reply.status, reply.pointers) == (400, ["/cursor"])
 
 
-def test_a_cursor_is_for_its_own_list_only(now: datetime) -> None:
+def test_a_cursor_of_another_list_is_refused(now: datetime) -> None:
     poisons(now, 2)
     caller = program()
     cursor = caller.get("poisons", limit=1).json["next"]
 
-    told = [caller.get(path, cursor=cursor) for path in ("problems", "audit")]
+    replies = [caller.get(path, cursor=cursor) for path in ("problems", "audit")]
     changed = caller.get("poisons", cursor=cursor[:-1] + "_")
 
-    assert [each.status for each in (*told, changed)] == [400, 400, 400]
+    assert [each.status for each in (*replies, changed)] == [400, 400, 400]
 
 
 def test_a_query_finds_what_matches(now: datetime) -> None:
-    [wanted] = poisons(now, 1, cause="crash", topic="orders.eu")
+    [expected] = poisons(now, 1, cause="crash", topic="orders.eu")
     poisons(now, 1, cause="fatal", topic="orders.eu")
     poisons(now, 1, cause="crash", topic="invoices")
 
-    found = program().get("poisons", q="topic:orders* cause:crash is:open")
+    reply = program().get("poisons", q="topic:orders* cause:crash is:open")
 
-    assert [row["id"] for row in found.results] == [wanted.pk]
+    assert [row["id"] for row in reply.results] == [expected.pk]
 
 
 @pytest.mark.parametrize(
     "q", ["zebra:1", "is:gone", 'error:"', "day:x", "\0", "x" * 3_000, "problem:x"]
 )
 @pytest.mark.parametrize("path", ["poisons", "problems"])
-def test_a_query_without_sense_is_a_422_that_says_why(path: str, q: str) -> None:
-    told = program().get(path, q=q)
+def test_an_invalid_query_is_a_422_that_names_it(path: str, q: str) -> None:
+    reply = program().get(path, q=q)
 
-    assert (told.status, told.pointers) == (422, ["/q"])
+    assert (reply.status, reply.pointers) == (422, ["/q"])
 
 
-def test_like_signs_in_a_query_are_only_characters(now: datetime) -> None:
+def test_wildcards_of_like_in_a_query_are_literal(now: datetime) -> None:
     poisons(now, 1)
 
-    found = [program(Scope.POISONS_READ).get("poisons", q=q) for q in ("error:%",)]
+    replies = [program(Scope.POISONS_READ).get("poisons", q=q) for q in ("error:%",)]
 
-    assert [told.results for told in found] == [[]]
+    assert [reply.results for reply in replies] == [[]]
 
 
-def test_a_poison_tells_its_whole_story(now: datetime) -> None:
+def test_a_poison_is_shown_with_its_history(now: datetime) -> None:
     member = failure(now, headers=[("secret", b"value")], bookmark="1-0")
     [answer] = capture(now, member)
     again = {**member, "report_id": "0f0e0d0c-0b0a-0908-0706-050403020100"}
     capture(now + MINUTE, {**again, "failed_at": (now - MINUTE).isoformat()})
 
-    told = program().get(f"poisons/{answer.poison}").json
+    data = program().get(f"poisons/{answer.poison}").json
 
-    assert told["counts"]["failures"] == 2
-    assert told["bookmark"] == "1-0"
-    assert told["header_names"] == ["secret"]
-    assert [each["failed_at"] for each in told["failures"]] == [
+    assert data["counts"]["failures"] == 2
+    assert data["bookmark"] == "1-0"
+    assert data["header_names"] == ["secret"]
+    assert [each["failed_at"] for each in data["failures"]] == [
         _json(now),
         _json(now - MINUTE),
     ]
-    assert told["failures"][0]["error_message"] == "I'm superstitious..."
-    assert (told["redrives"], told["operations"], told["audit"]) == ([], [], [])
+    assert data["failures"][0]["error_message"] == "I'm superstitious..."
+    assert (data["redrives"], data["operations"], data["audit"]) == ([], [], [])
 
 
 def test_long_texts_of_a_failure_are_cut_and_marked(now: datetime) -> None:
@@ -161,7 +161,7 @@ def test_long_texts_of_a_failure_are_cut_and_marked(now: datetime) -> None:
     assert (cut["cut"], whole["cut"]) == (True, False)
 
 
-def test_audit_entries_are_told_only_to_who_may_read_the_trail(now: datetime) -> None:
+def test_audit_entries_of_a_poison_need_the_scope_of_the_trail(now: datetime) -> None:
     [poison] = poisons(now, 1)
     program(Scope.BODIES_READ).get(f"poisons/{poison.pk}/body")
 
@@ -173,14 +173,14 @@ def test_audit_entries_are_told_only_to_who_may_read_the_trail(now: datetime) ->
     assert others.get(f"poisons/{poison.pk}").json["audit"] is None
 
 
-def test_a_problem_has_its_numbers_by_state(now: datetime) -> None:
-    made = poisons(now, 3)
-    Poison.objects.filter(pk=made[0].pk).update(state="dropped", dropped_at=now)
+def test_a_problem_has_its_counts_by_state(now: datetime) -> None:
+    created = poisons(now, 3)
+    Poison.objects.filter(pk=created[0].pk).update(state="dropped", dropped_at=now)
     poisons(now, 1, exception={"type": "Other", "message": "", "traceback": ""})
 
-    found = program().get("problems", q="is:dropped").results
+    rows = program().get("problems", q="is:dropped").results
 
-    [problem] = found
+    [problem] = rows
     assert problem["counts"] == {"open": 2, "sent": 0, "handled": 0, "dropped": 1}
     assert (problem["total"], problem["topic"]) == (3, "orders")
 
@@ -190,10 +190,10 @@ def test_problems_are_paged_too(now: datetime) -> None:
         raised = {"type": f"E{number}", "message": "", "traceback": ""}
         poisons(now, 1, exception=raised, failed_at=_at(now, number % 2))
 
-    found = pages(program(), "problems", limit=2)
+    batches = pages(program(), "problems", limit=2)
 
-    assert [len(page) for page in found] == [2, 2, 1]
-    assert len({pk for page in found for pk in page}) == 5
+    assert [len(page) for page in batches] == [2, 2, 1]
+    assert len({pk for page in batches for pk in page}) == 5
 
 
 @pytest.mark.parametrize("size", [0, 1, 1024 * 1024, 1024 * 1024 + 1])
@@ -212,35 +212,35 @@ def test_a_body_comes_back_byte_for_byte_and_cannot_run(
     assert response["Content-Length"] == str(size)
 
 
-def test_taking_a_body_is_on_record_with_who_took_it(now: datetime) -> None:
+def test_a_download_is_recorded_with_its_actor(now: datetime) -> None:
     [poison] = poisons(now, 1)
 
-    taken = person(Role.VIEWER, reads_bodies=True).post(f"poisons/{poison.pk}/body")
+    reply = person(Role.VIEWER, reads_bodies=True).post(f"poisons/{poison.pk}/body")
 
-    assert taken.status == 200
+    assert reply.status == 200
     entry = Entry.objects.filter(action="body.revealed").get()
     assert (entry.actor, entry.subject) == ("user:viewer", f"poison:{poison.pk}")
     assert entry.detail["how"] == "downloaded"
 
 
-def test_a_body_needs_its_own_scope_and_leaves_no_trace_without(now: datetime) -> None:
+def test_a_body_needs_its_own_scope_and_a_refusal_is_not_audited(now: datetime) -> None:
     [poison] = poisons(now, 1)
 
-    told = [
+    replies = [
         caller.get(f"poisons/{poison.pk}/body")
         for caller in (program(Scope.POISONS_READ), person(Role.ADMIN))
     ]
 
-    assert [each.status for each in told] == [403, 403]
+    assert [each.status for each in replies] == [403, 403]
     assert not Entry.objects.filter(action="body.revealed").exists()
 
 
 def test_a_key_for_some_topics_sees_only_them(now: datetime) -> None:
-    [seen] = poisons(now, 1, topic="orders.eu")
+    [visible] = poisons(now, 1, topic="orders.eu")
     [hidden] = poisons(now, 1, topic="invoices")
     caller = program(topics=["orders.*"])
 
-    assert [row["id"] for row in caller.get("poisons").results] == [seen.pk]
+    assert [row["id"] for row in caller.get("poisons").results] == [visible.pk]
     assert [row["topic"] for row in caller.get("problems").results] == ["orders.eu"]
     for path in (f"poisons/{hidden.pk}", f"poisons/{hidden.pk}/body"):
         assert caller.get(path).status == 404
@@ -248,7 +248,7 @@ def test_a_key_for_some_topics_sees_only_them(now: datetime) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 99, 2**31, 2**63 - 1, 2**63, 2**64, "9" * 5_000])
-def test_a_poison_that_is_not_there_is_a_404(number: object) -> None:
+def test_an_unknown_poison_is_a_404(number: object) -> None:
     caller = program()
 
     assert caller.get(f"poisons/{number}").status == 404

@@ -12,7 +12,7 @@ from apps.brokers.models import Broker, Topic
 from apps.core import clock
 from apps.reports.services.requests import newest_over
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import Caller, Told, nobody, person, program
+from tests.integration.api.caller import Caller, Reply, nobody, person, program
 from tests.published import ONE_DAY, failed_run, publish, rate, run
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +27,7 @@ def caller() -> Caller:
     return program(Scope.REPORTS_READ)
 
 
-def every(caller: Caller, limit: int, **query: object) -> list[Told]:
+def every(caller: Caller, limit: int, **query: object) -> list[Reply]:
     """Ask for one page after the other."""
     pages = [caller.get(PATH, limit=limit, **query)]
     while cursor := pages[-1].json["next"]:
@@ -35,15 +35,15 @@ def every(caller: Caller, limit: int, **query: object) -> list[Told]:
     return pages
 
 
-def test_a_rate_is_told_with_its_source_its_interval_and_its_run(
+def test_a_rate_has_its_source_its_interval_and_its_run(
     caller: Caller,
 ) -> None:
     (day,) = publish(MONDAY)
     rate(MONDAY, 200, 3, uncounted=1, skipped=4, p95_ms=512)
 
-    (told,) = caller.get(PATH, **THEN).results
+    (row,) = caller.get(PATH, **THEN).results
 
-    assert told == {
+    assert row == {
         "day": "2026-11-16",
         "hour": None,
         "topic": "orders",
@@ -69,17 +69,17 @@ def test_a_rate_is_told_with_its_source_its_interval_and_its_run(
     }
 
 
-def test_where_nobody_counts_there_is_no_rate(caller: Caller) -> None:
+def test_a_rate_without_delivered_messages_is_null(caller: Caller) -> None:
     publish(MONDAY)
     rate(MONDAY, None, 3)
 
-    (told,) = caller.get(PATH, **THEN).results
+    (row,) = caller.get(PATH, **THEN).results
 
-    assert (told["source"], told["delivered"]) == ("none", None)
-    assert (told["failure_rate"], told["interval"]) == (None, None)
+    assert (row["source"], row["delivered"]) == ("none", None)
+    assert (row["failure_rate"], row["interval"]) == (None, None)
 
 
-def test_what_the_sample_made_up_is_marked(caller: Caller) -> None:
+def test_rates_of_the_sample_are_marked(caller: Caller) -> None:
     publish(MONDAY)
     rate(MONDAY, 10, 1)
     broker = Broker.objects.create(name="sample", kind="redis_streams", is_sample=True)
@@ -101,7 +101,7 @@ def test_what_the_sample_made_up_is_marked(caller: Caller) -> None:
         ({"consumer_group": "shipping"}, []),
     ],
 )
-def test_each_grain_is_told_for_itself(
+def test_each_granularity_and_group_is_listed_separately(
     caller: Caller, query: dict[str, str], failed: list[int]
 ) -> None:
     publish(MONDAY)
@@ -111,9 +111,9 @@ def test_each_grain_is_told_for_itself(
     rate(MONDAY, 10, 4, hour=13)
     rate(MONDAY, 10, 5, hour=13, consumer_group="billing")
 
-    told = caller.get(PATH, **THEN, **query).results
+    rows = caller.get(PATH, **THEN, **query).results
 
-    assert [row["failed"] for row in told] == failed
+    assert [row["failed"] for row in rows] == failed
 
 
 @pytest.mark.parametrize("by", ["day", "hour"])
@@ -128,20 +128,20 @@ def test_the_pages_hold_every_rate_once_the_newest_first(
 
     pages = every(caller, 2, by=by, **THEN)
 
-    told = [
+    rows = [
         (row["day"], -(row["hour"] or 0), row["topic"])
         for page in pages
         for row in page.results
     ]
-    assert len(set(told)) == len(told) == (12 if by == "hour" else 6)
-    assert told == sorted(told, key=lambda row: (_back(row[0]), row[1], row[2]))
+    assert len(set(rows)) == len(rows) == (12 if by == "hour" else 6)
+    assert rows == sorted(rows, key=lambda row: (_back(row[0]), row[1], row[2]))
 
 
 def _back(day: str) -> int:
     return -date.fromisoformat(day).toordinal()
 
 
-def test_a_day_that_is_published_anew_between_two_pages_is_not_lost(
+def test_a_day_published_again_between_two_pages_is_not_lost(
     caller: Caller,
 ) -> None:
     publish(MONDAY)
@@ -158,7 +158,7 @@ def test_a_day_that_is_published_anew_between_two_pages_is_not_lost(
     assert [row["topic"] for row in rest.results] == ["b", "c"]
 
 
-def test_without_a_period_it_is_the_last_four_weeks(
+def test_without_a_period_the_last_four_weeks_are_listed(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = clock.now()
@@ -169,9 +169,9 @@ def test_without_a_period_it_is_the_last_four_weeks(
     for day in (newest, inside, outside):
         rate(day, 10, 1)
 
-    told = [row["day"] for row in caller.get(PATH).results]
+    days = [row["day"] for row in caller.get(PATH).results]
 
-    assert told == [str(newest), str(inside)]
+    assert days == [str(newest), str(inside)]
 
 
 def test_a_key_sees_its_own_topics() -> None:
@@ -180,10 +180,10 @@ def test_a_key_sees_its_own_topics() -> None:
     rate(MONDAY, 10, 1, topic="payments")
     caller = program(Scope.REPORTS_READ, topics=["orders.*"])
 
-    seen = [row["topic"] for row in caller.get(PATH, **THEN).results]
+    topics = [row["topic"] for row in caller.get(PATH, **THEN).results]
     other = caller.get(PATH, topic="payments", **THEN).results
 
-    assert (seen, other) == (["orders.eu"], [])
+    assert (topics, other) == (["orders.eu"], [])
 
 
 @pytest.mark.parametrize(
@@ -200,29 +200,29 @@ def test_a_key_sees_its_own_topics() -> None:
         ("topic", "x" * 300),
     ],
 )
-def test_a_value_without_sense_is_a_422_that_names_it(
+def test_an_invalid_value_is_a_422_that_names_it(
     caller: Caller, name: str, value: str
 ) -> None:
-    told = caller.get(PATH, **{**THEN, name: value})
+    reply = caller.get(PATH, **{**THEN, name: value})
 
-    assert (told.status, told.pointers) == (422, [f"/{name}"])
+    assert (reply.status, reply.pointers) == (422, [f"/{name}"])
 
 
-def test_no_day_of_the_calendar_is_too_far(caller: Caller) -> None:
+def test_any_day_of_the_calendar_is_accepted(caller: Caller) -> None:
     for query in ({"to": "0001-01-01"}, {"from": "0001-01-01", "to": "9999-12-31"}):
         assert caller.get(PATH, **query).results == []
 
 
-def test_the_runs_are_told_the_newest_first_and_paged(caller: Caller) -> None:
-    made = [run(MONDAY), failed_run(TUESDAY), run(MONDAY, TUESDAY)]
+def test_the_runs_are_listed_newest_first_and_paged(caller: Caller) -> None:
+    runs = [run(MONDAY), failed_run(TUESDAY), run(MONDAY, TUESDAY)]
 
     first = caller.get("reports/runs", limit=2)
     rest = caller.get("reports/runs", cursor=first.json["next"])
 
-    told = [*first.results, *rest.results]
-    assert [row["id"] for row in told] == [row.pk for row in reversed(made)]
-    assert told[0] == {
-        "id": made[2].pk,
+    rows = [*first.results, *rest.results]
+    assert [row["id"] for row in rows] == [row.pk for row in reversed(runs)]
+    assert rows[0] == {
+        "id": runs[2].pk,
         "state": "done",
         "from": "2026-11-16",
         "to": "2026-11-17",
@@ -236,21 +236,21 @@ def test_the_runs_are_told_the_newest_first_and_paged(caller: Caller) -> None:
         "late_rows": 2,
         "trouble": "",
     }
-    assert (told[1]["state"], told[1]["trouble"]) == ("failed", "The job broke.")
+    assert (rows[1]["state"], rows[1]["trouble"]) == ("failed", "The job broke.")
 
 
-def test_a_run_that_goes_on_has_no_duration_yet(caller: Caller) -> None:
+def test_a_running_run_has_no_duration(caller: Caller) -> None:
     run(MONDAY, state="running", finished_at=None)
 
     assert caller.get("reports/runs").results[0]["seconds"] is None
 
 
-def test_a_key_for_some_topics_is_not_told_the_trouble() -> None:
+def test_a_key_for_some_topics_does_not_see_the_trouble_of_a_run() -> None:
     failed_run(MONDAY)
 
-    told = program(Scope.REPORTS_READ, topics=["orders"]).get("reports/runs")
+    reply = program(Scope.REPORTS_READ, topics=["orders"]).get("reports/runs")
 
-    assert told.results[0]["trouble"] is None
+    assert reply.results[0]["trouble"] is None
 
 
 @pytest.mark.parametrize("path", [PATH, "reports/runs"])
@@ -283,7 +283,7 @@ def test_any_parameters_are_answered(
     assert caller.get(path, **query).status < 500
 
 
-def test_as_many_queries_for_many_rates_as_for_one(
+def test_the_number_of_queries_does_not_grow_with_rates(
     caller: Caller, django_assert_max_num_queries: object
 ) -> None:
     days = [MONDAY - number * timedelta(days=1) for number in range(10)]
@@ -293,6 +293,6 @@ def test_as_many_queries_for_many_rates_as_for_one(
             rate(day, 10, 1, topic=topic)
 
     with django_assert_max_num_queries(6):  # type: ignore[operator]
-        told = caller.get(PATH, **{"from": str(min(days)), "to": "2026-11-17"})
+        reply = caller.get(PATH, **{"from": str(min(days)), "to": "2026-11-17"})
 
-    assert len(told.results) == 50
+    assert len(reply.results) == 50

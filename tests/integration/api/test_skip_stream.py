@@ -57,7 +57,7 @@ class Open:
     response: http.client.HTTPResponse
     connection: http.client.HTTPConnection
     retry: str = ""
-    seen: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
     def next(self) -> Event | None:
         """Wait for an event; None at the end of the stream."""
@@ -79,10 +79,10 @@ class Open:
     def until(self, kind: str) -> Event:
         """Read on to an event of this kind; what comes before it is kept in `seen`."""
         while event := self.next():
-            self.seen.append(event)
+            self.events.append(event)
             if event.kind == kind:
                 return event
-        raise AssertionError(f"no {kind} came: {self.seen}")
+        raise AssertionError(f"no {kind} came: {self.events}")
 
     @property
     def rest(self) -> list[str]:
@@ -123,9 +123,9 @@ class Server:
             headers["Last-Event-ID"] = str(last)
         if after:
             query["after"] = after
-        asked = urlencode(query, doseq=True)
+        encoded = urlencode(query, doseq=True)
         talk = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        talk.request("GET", f"/api/v1/skips/stream?{asked}", headers=headers)
+        talk.request("GET", f"/api/v1/skips/stream?{encoded}", headers=headers)
         opened = Open(response=talk.getresponse(), connection=talk)
         self.opened.append(opened)
         return opened
@@ -186,7 +186,7 @@ def place(*topics: str) -> str:
     return f"{heads[0].epoch}.{','.join(str(head.revision) for head in heads)}"
 
 
-def test_a_reader_begins_at_the_present_and_hears_every_change(
+def test_a_reader_begins_at_the_present_and_gets_every_change(
     server: Server, guard: Caller, now: datetime
 ) -> None:
     added(now, "before")
@@ -194,26 +194,28 @@ def test_a_reader_begins_at_the_present_and_hears_every_change(
     begun = reader.until("ping")
 
     skip = added(now, "1-0", reason="bad", consumer_group="billing")
-    told = reader.until("skip")
+    skipped = reader.until("skip")
     skip_list.remove(skip_id=skip.pk, reason="", principal=ANNA, now=now)
     ended = reader.until("unskip")
 
     assert reader.response.getheader("Content-Type") == "text/event-stream"
     assert reader.response.getheader("Cache-Control") == "no-store"
-    assert (reader.retry, [event.kind for event in reader.seen]) == (
+    assert (reader.retry, [event.kind for event in reader.events]) == (
         "1000",
         ["ping", "skip", "unskip"],
     )
     epoch = skip_reading.head(topic="orders").epoch
-    assert [e.id for e in (begun, told, ended)] == [f"{epoch}.{n}" for n in (1, 2, 3)]
-    assert (told.data["id"], told.data["revision"]) == (skip.pk, 2)
-    assert told.data["matcher"] == {"kind": "bookmark", "value": "1-0"}
+    assert [e.id for e in (begun, skipped, ended)] == [
+        f"{epoch}.{n}" for n in (1, 2, 3)
+    ]
+    assert (skipped.data["id"], skipped.data["revision"]) == (skip.pk, 2)
+    assert skipped.data["matcher"] == {"kind": "bookmark", "value": "1-0"}
     assert ended.data == {
         "id": skip.pk, "topic": "orders", "revision": 3, "because": "removed",
     }  # fmt: skip
 
 
-def test_a_reader_goes_on_after_its_last_event(
+def test_a_reader_resumes_after_its_last_event(
     server: Server, guard: Caller, now: datetime
 ) -> None:
     added(now, "1-0")
@@ -227,7 +229,7 @@ def test_a_reader_goes_on_after_its_last_event(
 
     for reader in (by_query, by_header):
         assert reader.until("ping").id == place("orders")
-        assert [e.data["id"] for e in reader.seen[:-1]] == [skip.pk for skip in later]
+        assert [e.data["id"] for e in reader.events[:-1]] == [skip.pk for skip in later]
 
 
 def test_one_stream_carries_several_topics_known_or_not(
@@ -240,18 +242,18 @@ def test_one_stream_carries_several_topics_known_or_not(
 
     # One after the other: what changes at once in two topics has no order.
     added(now, "2-0", topic=topic_named("payments"))
-    told = [reader.until("skip")]
+    events = [reader.until("skip")]
     added(now, "3-0", topic=topic_named("never heard of"))
-    told.append(reader.until("skip"))
+    events.append(reader.until("skip"))
 
     epoch = begun.id.partition(".")[0]
-    assert [event.id for event in (begun, *told)] == [
+    assert [event.id for event in (begun, *events)] == [
         f"{epoch}.{revisions}" for revisions in ("0,1,0", "0,1,1", "1,1,1")
     ]
-    assert [event.data["topic"] for event in told] == ["payments", "never heard of"]
+    assert [event.data["topic"] for event in events] == ["payments", "never heard of"]
 
 
-def test_a_group_hears_its_own_and_passes_over_the_others(
+def test_a_reader_of_a_group_gets_its_skips_and_those_for_all_groups(
     server: Server, guard: Caller, now: datetime
 ) -> None:
     reader = server.follow(guard, topic="orders", consumer_group="billing")
@@ -259,13 +261,13 @@ def test_a_group_hears_its_own_and_passes_over_the_others(
 
     for group in ("shipping", "billing", "shipping", None):
         added(now, f"of {group}", consumer_group=group)
-    told = [reader.until("skip") for _ in range(2)]
+    events = [reader.until("skip") for _ in range(2)]
 
-    assert [event.data["consumer_group"] for event in told] == ["billing", None]
-    assert [event.id.rpartition(".")[2] for event in told] == ["2", "4"]
+    assert [event.data["consumer_group"] for event in events] == ["billing", None]
+    assert [event.id.rpartition(".")[2] for event in events] == ["2", "4"]
 
 
-def test_what_one_consumer_poisons_the_other_hears_of(
+def test_a_failure_of_one_consumer_reaches_the_others_as_a_skip(
     server: Server, guard: Caller, now: datetime
 ) -> None:
     reader = server.follow(guard, topic="orders", consumer_group="billing")
@@ -276,7 +278,7 @@ def test_what_one_consumer_poisons_the_other_hears_of(
     assert reader.until("skip").data["matcher"]["value"] == "a\0\ud800"
 
 
-def test_a_skip_without_a_commit_is_never_told(
+def test_a_skip_that_is_rolled_back_is_never_sent(
     server: Server, guard: Caller, now: datetime
 ) -> None:
     topic_named()
@@ -326,7 +328,7 @@ def test_a_stream_outlives_the_sessions_of_its_hub(
     assert values == ["0-0", "1-0", "2-0"]
 
 
-def test_who_leaves_before_the_first_event_disturbs_nobody(
+def test_a_reader_that_leaves_before_its_first_event_affects_no_other(
     server: Server, guard: Caller, now: datetime
 ) -> None:
     with lists_locked():
@@ -343,7 +345,7 @@ def test_who_leaves_before_the_first_event_disturbs_nobody(
     stays.until("ping")
     added(now, "1-0")
     stays.until("skip")
-    assert {event.kind for event in stays.seen} == {"ping", "skip"}
+    assert {event.kind for event in stays.events} == {"ping", "skip"}
 
 
 @contextmanager
@@ -381,7 +383,7 @@ def terminate(*names: str) -> None:
     ["", "x", "another.1", "{epoch}.", "{epoch}.3", "{epoch}.1,1", "{epoch}.-1",
      "{epoch}.1e1", "{epoch}.0", "{epoch}." + "9" * 5_000],
 )  # fmt: skip
-def test_a_place_that_is_not_known_here_is_a_reset_and_the_end(
+def test_an_unknown_event_id_gets_a_reset_and_the_end(
     server: Server, guard: Caller, now: datetime, after: str
 ) -> None:
     added(now, "1-0")
@@ -395,7 +397,7 @@ def test_a_place_that_is_not_known_here_is_a_reset_and_the_end(
     assert reader.rest == ["reset"]
 
 
-def test_too_far_behind_is_a_reset(
+def test_a_reader_too_far_behind_gets_a_reset(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "MOST_BEHIND", 3)
@@ -409,11 +411,11 @@ def test_too_far_behind_is_a_reset(
     added(now, "3-0")
     far = server.follow(guard, after=start, topic="orders")
 
-    assert [event.kind for event in near.seen] == ["skip", "skip", "skip", "ping"]
+    assert [event.kind for event in near.events] == ["skip", "skip", "skip", "ping"]
     assert far.rest == ["reset"]
 
 
-def test_a_restored_store_resets_who_is_there(
+def test_a_restored_store_resets_its_readers(
     server: Server, guard: Caller, now: datetime
 ) -> None:
     added(now)
@@ -428,7 +430,7 @@ def test_a_restored_store_resets_who_is_there(
     assert reader.rest == ["reset"]
 
 
-def test_a_list_that_went_back_in_time_resets_who_is_there(
+def test_a_list_that_went_back_in_time_resets_its_readers(
     server: Server, guard: Caller, now: datetime
 ) -> None:
     added(now, "1-0")
@@ -453,11 +455,11 @@ def test_a_burst_of_any_size_arrives_in_order(
     capture(now, *(failure(now) for _ in range(50)))
 
     for reader in readers:
-        told = [reader.until("skip").data["revision"] for _ in range(50)]
-        assert told == list(range(1, 51))
+        revisions = [reader.until("skip").data["revision"] for _ in range(50)]
+        assert revisions == list(range(1, 51))
 
 
-def test_who_reads_too_slowly_is_cut_off_and_the_others_are_not(
+def test_a_slow_reader_is_reset_and_the_others_are_not(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "MOST_QUEUED_BYTES", 100_000)
@@ -480,7 +482,7 @@ def test_who_reads_too_slowly_is_cut_off_and_the_others_are_not(
     assert len(kinds) < 200
 
 
-def test_who_holds_a_position_is_told_when_it_is_taken(
+def test_a_fence_is_sent_to_the_readers_of_its_topic(
     server: Server, guard: Caller
 ) -> None:
     mine = server.follow(guard, topic=["payments", "orders"])
@@ -491,8 +493,8 @@ def test_who_holds_a_position_is_told_when_it_is_taken(
     for topic in ("orders", "shipping"):
         notices.notify_fence(topic=topic, client_name="b-1", sub_id="é", epoch=7)
 
-    told = mine.until("fence")
-    assert (told.id, told.data) == (
+    fence = mine.until("fence")
+    assert (fence.id, fence.data) == (
         "",
         {"client_name": "b-1", "sub_id": "é", "topic": "orders", "epoch": 7},
     )
@@ -516,7 +518,7 @@ def test_a_stream_begins_when_its_fences_are_heard(
     assert reader.until("fence").data["sub_id"] == "1"
 
 
-def test_silence_is_broken_by_a_word_that_all_is_told(
+def test_a_silent_stream_gets_pings(
     server: Server, guard: Caller, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "PING_SECONDS", 0.1)
@@ -527,10 +529,10 @@ def test_silence_is_broken_by_a_word_that_all_is_told(
 
     at = place("orders")
     assert any(reader.until("ping").id == at for _ in range(50))
-    assert {event.kind for event in reader.seen} == {"ping"}
+    assert {event.kind for event in reader.events} == {"ping"}
 
 
-def test_a_stream_ends_after_a_while_so_that_its_key_is_shown_again(
+def test_a_stream_ends_after_a_while_so_that_its_reader_authenticates_again(
     server: Server, guard: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "LONGEST_SECONDS", 0.1)
@@ -540,7 +542,7 @@ def test_a_stream_ends_after_a_while_so_that_its_key_is_shown_again(
     assert reader.rest == ["ping"]
 
 
-def test_a_person_may_follow_too_and_a_stranger_may_not(
+def test_a_person_may_follow_and_a_stranger_may_not(
     server: Server, now: datetime
 ) -> None:
     person_of_the_pages, stranger = person(Role.VIEWER), program(topics=["payments"])
@@ -648,7 +650,7 @@ def usable(
 ) -> tuple[set[Credential], int]:
     """Give which may be used, and how many statements it took to know."""
 
-    async def asked() -> tuple[set[Credential], int]:
+    async def ask() -> tuple[set[Credential], int]:
         async with await open_async_session("test") as session:
             await session.execute(f"SET timezone = '{zone}'")
             counting: Any = Counting(session)
@@ -656,7 +658,7 @@ def usable(
                 counting.statements
             )
 
-    return asyncio.run(asked())
+    return asyncio.run(ask())
 
 
 def of_session(caller: Caller) -> Credential:
@@ -664,7 +666,7 @@ def of_session(caller: Caller) -> Credential:
 
 
 @pytest.mark.parametrize("number", [1, 1_000])
-def test_however_many_read_three_statements_tell_who_still_may(
+def test_three_statements_check_any_number_of_credentials(
     now: datetime, number: int
 ) -> None:
     program(Scope.SKIPS_READ, now=now)
@@ -688,14 +690,14 @@ def test_sessions_after_an_end_of_sessions_are_usable_in_any_zone(
     assert usable({before, after}, now, zone="Asia/Kolkata")[0] == {after}
 
 
-def test_a_session_that_is_over_is_usable_no_more(now: datetime) -> None:
+def test_an_expired_session_is_not_usable(now: datetime) -> None:
     viewer = of_session(person(Role.VIEWER))
     at = [timedelta(hours=11), timedelta(hours=13)]
 
     assert [usable({viewer}, now + later)[0] for later in at] == [{viewer}, set()]
 
 
-def test_many_readers_keep_no_thread_and_two_sessions_in_all(
+def test_many_readers_need_no_thread_and_two_sessions_in_all(
     server: Server, guard: Caller, now: datetime
 ) -> None:
     before = threading.active_count()
@@ -758,7 +760,7 @@ def program_serving() -> Iterator[tuple[Server, subprocess.Popen[str]]]:
         process.communicate()
 
 
-def test_a_server_that_is_told_to_stop_ends_its_streams(guard: Caller) -> None:
+def test_a_stopping_server_ends_its_streams(guard: Caller) -> None:
     with program_serving() as (server, process):
         wait_until(server.answers)
         readers = [server.follow(guard, topic="orders") for _ in range(5)]
@@ -766,7 +768,7 @@ def test_a_server_that_is_told_to_stop_ends_its_streams(guard: Caller) -> None:
             reader.until("ping")
 
         process.terminate()
-        _, told = process.communicate(timeout=PATIENCE)
+        _, output = process.communicate(timeout=PATIENCE)
 
     assert [reader.rest for reader in readers] == [[]] * 5
-    assert "Traceback" not in told
+    assert "Traceback" not in output

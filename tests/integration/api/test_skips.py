@@ -22,7 +22,7 @@ from poisonguard.server.skip_stream import _read_json, _read_lines
 from poisonguard.skipping.skip_lines import ACCEPT, MEDIA_TYPE, Head
 from poisonguard.skipping.skip_list import Doubt
 from poisonguard.skipping.skip_table import SkipTable
-from tests.integration.api.caller import Caller, Told, person, program
+from tests.integration.api.caller import Caller, Reply, person, program
 from tests.reports import GUARD, capture, failure, guard_word, poisons
 from tests.skips import added, suspected, topic_named
 
@@ -51,9 +51,9 @@ def new(value: object = "7-0", **changes: object) -> Member:
 
 def test_a_skip_is_added_listed_and_removed(guard: Caller, now: datetime) -> None:
     later = (now + timedelta(days=1)).isoformat()
-    asked = new(consumer_group="billing", expires_at=later, reason="kills the parser")
+    request = new(consumer_group="billing", expires_at=later, reason="kills the parser")
 
-    added = guard.post("skips", asked)
+    added = guard.post("skips", request)
     listed = guard.get("skips", topic="orders", consumer_group="billing").json
     path = added.response["Location"]
     removed = guard.send("DELETE", path, raw=b'{"reason": "fixed"}')
@@ -61,7 +61,7 @@ def test_a_skip_is_added_listed_and_removed(guard: Caller, now: datetime) -> Non
 
     assert (added.status, removed.status) == (201, 200)
     assert listed["skips"] == [added.json]
-    assert added.json["matcher"] == asked["matcher"]
+    assert added.json["matcher"] == request["matcher"]
     assert (listed["revision"], after["revision"], after["skips"]) == (1, 2, [])
     assert listed["epoch"] == after["epoch"]
     assert removed.json["id"] == added.json["id"]
@@ -69,7 +69,9 @@ def test_a_skip_is_added_listed_and_removed(guard: Caller, now: datetime) -> Non
 
 
 @pytest.mark.parametrize("value", ["a\0b", "\ud800", "b" * 100_000, "é/ %", "{}"])
-def test_a_bookmark_of_any_characters_comes_back(guard: Caller, value: str) -> None:
+def test_a_bookmark_of_any_characters_is_returned_as_it_was(
+    guard: Caller, value: str
+) -> None:
     added = guard.post("skips", new(value))
 
     listed = guard.get("skips", topic="orders").json["skips"]
@@ -77,12 +79,12 @@ def test_a_bookmark_of_any_characters_comes_back(guard: Caller, value: str) -> N
     assert [skip["matcher"]["value"] for skip in (added.json, *listed)] == [value] * 2
 
 
-def test_a_rule_comes_back_as_the_object_it_is(guard: Caller) -> None:
+def test_a_rule_is_returned_as_an_object(guard: Caller) -> None:
     rule = {"pointer": "/order/id", "equals": 12345678901234567890}
 
-    told = guard.post("skips", new(matcher={"kind": "rule", "value": rule}))
+    reply = guard.post("skips", new(matcher={"kind": "rule", "value": rule}))
 
-    assert told.json["matcher"] == {"kind": "rule", "value": rule}
+    assert reply.json["matcher"] == {"kind": "rule", "value": rule}
 
 
 def test_removing_needs_no_body_and_twice_is_once(guard: Caller) -> None:
@@ -116,12 +118,12 @@ def test_removing_needs_no_body_and_twice_is_once(guard: Caller) -> None:
         ({"consumer-group": "billing"}, "/consumer-group"),
     ],
 )
-def test_what_is_no_skip_is_a_422_that_names_the_member(
+def test_an_invalid_skip_is_a_422_that_names_the_member(
     guard: Caller, change: Member, pointer: str
 ) -> None:
-    told = guard.post("skips", new(**change))
+    reply = guard.post("skips", new(**change))
 
-    assert (told.status, told.pointers) == (422, [pointer])
+    assert (reply.status, reply.pointers) == (422, [pointer])
     assert Skip.objects.count() == 0
 
 
@@ -130,7 +132,9 @@ def test_a_body_of_another_shape_is_a_400(guard: Caller, body: object) -> None:
     assert guard.post("skips", body).status == 400
 
 
-def test_a_rule_for_everything_needs_a_word_more(guard: Caller, now: datetime) -> None:
+def test_a_rule_that_matches_everything_needs_the_flag(
+    guard: Caller, now: datetime
+) -> None:
     poisons(now, 200)
     rule = {"kind": "rule", "value": {"pointer": "/id", "equals": 13}}
 
@@ -142,7 +146,7 @@ def test_a_rule_for_everything_needs_a_word_more(guard: Caller, now: datetime) -
     assert meant.status == 201
 
 
-def test_a_key_uses_only_its_topics_heard_of_or_not(now: datetime) -> None:
+def test_a_key_is_limited_to_its_topics_known_or_not(now: datetime) -> None:
     mine = program(topics=["orders.*"])
     theirs = added(now, "1-0")
 
@@ -180,7 +184,7 @@ def test_each_call_needs_its_scope(now: datetime) -> None:
     assert answers(operator) == [200, 201, 200, 403, 422]
 
 
-def test_what_was_passed_over_is_counted_member_by_member(
+def test_applied_skips_are_counted_member_by_member(
     guard: Caller, now: datetime
 ) -> None:
     skip = added(now)
@@ -221,21 +225,21 @@ def test_what_was_passed_over_is_counted_member_by_member(
         {"topic": "a", "consumer_group": "\0"},
     ],
 )
-def test_a_stream_of_nothing_that_can_be_followed_is_refused(
+def test_a_stream_with_invalid_topics_is_refused(
     guard: Caller, query: dict[str, object]
 ) -> None:
-    told = guard.send("GET", "skips/stream", query=query)
+    reply = guard.send("GET", "skips/stream", query=query)
 
-    assert told.status == 422
-
-
-def test_a_server_that_cannot_stream_says_so(guard: Caller) -> None:
-    told = guard.get("skips/stream", topic="orders")
-
-    assert (told.status, "ASGI" in told.detail) == (503, True)
+    assert reply.status == 422
 
 
-def test_a_list_is_rendered_anew_after_each_change(
+def test_a_server_without_asgi_answers_503_to_a_stream(guard: Caller) -> None:
+    reply = guard.get("skips/stream", topic="orders")
+
+    assert (reply.status, "ASGI" in reply.detail) == (503, True)
+
+
+def test_a_list_is_rendered_again_after_each_change(
     guard: Caller, now: datetime
 ) -> None:
     def ids(**query: object) -> list[int]:
@@ -244,15 +248,15 @@ def test_a_list_is_rendered_anew_after_each_change(
         ]
 
     first = added(now, "1-0", consumer_group="billing")
-    told = [ids(), ids(), ids(consumer_group="shipping")]
+    lists = [ids(), ids(), ids(consumer_group="shipping")]
     second = added(now, "2-0")
 
-    assert told == [[first.pk], [first.pk], []]
+    assert lists == [[first.pk], [first.pk], []]
     assert ids() == [first.pk, second.pk]
     assert ids(consumer_group="shipping") == [second.pk]
 
 
-def test_a_suspected_report_is_taken_and_cleared_over_http(
+def test_a_suspected_report_is_captured_and_cleared_over_http(
     guard: Caller, now: datetime
 ) -> None:
     report = failure(now, bookmark="1-0", replays=True)
@@ -275,9 +279,9 @@ LINES = {"Accept": ACCEPT, "Accept-Encoding": "gzip"}
 class Answered:
     """An answer as the SDK reads it."""
 
-    def __init__(self, told: Told) -> None:
-        whole = told.response.content
-        if told.response.get("Content-Encoding") == "gzip":
+    def __init__(self, reply: Reply) -> None:
+        whole = reply.response.content
+        if reply.response.get("Content-Encoding") == "gzip":
             whole = gzip.decompress(whole)
         self._lines = whole.splitlines()
 
@@ -299,7 +303,9 @@ def in_force(
     return [table.skip(row) for row, _ in table.ids()], suspects
 
 
-def test_lines_say_what_json_says(guard: Caller, now: datetime) -> None:
+def test_the_list_in_lines_equals_the_list_in_json(
+    guard: Caller, now: datetime
+) -> None:
     odd = ["a\0b", "\ud800", "b" * 100_000, "é/ %", "{}"]
     for n, value in enumerate(odd):
         guard.post("skips", new(value, consumer_group="billing" if n % 2 else None))
@@ -317,9 +323,9 @@ def test_lines_say_what_json_says(guard: Caller, now: datetime) -> None:
 
     for group in ({}, {"consumer_group": "billing"}):
         query = {"topic": "orders", **group}
-        told = guard.send("GET", "skips", query=query, headers=LINES)
-        json_told = guard.get("skips", **query).json
-        lines: Any = Answered(told)
+        reply = guard.send("GET", "skips", query=query, headers=LINES)
+        json_body = guard.get("skips", **query).json
+        lines: Any = Answered(reply)
         heads = set[Head]()
 
         def from_lines(table: SkipTable, lines: Any = lines) -> list[Doubt]:
@@ -327,13 +333,13 @@ def test_lines_say_what_json_says(guard: Caller, now: datetime) -> None:
             heads.add(head)  # noqa: B023
             return suspects
 
-        def from_json(table: SkipTable, told: Any = json_told) -> list[Doubt]:
-            head, suspects = _read_json(told, [table])
+        def from_json(table: SkipTable, body: Any = json_body) -> list[Doubt]:
+            head, suspects = _read_json(body, [table])
             heads.add(head)  # noqa: B023
             return suspects
 
         skips, suspects = in_force(now, from_lines)
-        assert told.response["Content-Type"] == MEDIA_TYPE
+        assert reply.response["Content-Type"] == MEDIA_TYPE
         assert (skips, suspects) == in_force(now, from_json)
         assert len(skips) == (7 if group else 8)
         assert [(each[1], each[2]) for each in suspects] == [("m-9", 9)]
@@ -352,7 +358,7 @@ def test_lines_say_what_json_says(guard: Caller, now: datetime) -> None:
         ("*/*", "gzip", "application/json", False),
     ],
 )
-def test_a_consumer_gets_the_form_that_it_names(
+def test_a_list_is_sent_in_the_media_type_and_encoding_that_accept_names(
     accept: str,
     encoding: str,
     media_type: str,
@@ -363,11 +369,11 @@ def test_a_consumer_gets_the_form_that_it_names(
     added(now)
     headers = {"Accept": accept, "Accept-Encoding": encoding}
 
-    told = guard.send("GET", "skips", query={"topic": "orders"}, headers=headers)
+    reply = guard.send("GET", "skips", query={"topic": "orders"}, headers=headers)
 
-    assert told.response["Content-Type"] == media_type
-    assert told.response.has_header("Content-Encoding") is is_gzip
-    assert {"Accept", "Accept-Encoding"} <= set(told.response["Vary"].split(", "))
+    assert reply.response["Content-Type"] == media_type
+    assert reply.response.has_header("Content-Encoding") is is_gzip
+    assert {"Accept", "Accept-Encoding"} <= set(reply.response["Vary"].split(", "))
 
 
 def test_a_key_gets_no_lines_of_a_topic_that_it_does_not_see(now: datetime) -> None:
@@ -375,20 +381,20 @@ def test_a_key_gets_no_lines_of_a_topic_that_it_does_not_see(now: datetime) -> N
     everybody, mine = program(), program(topics=["orders.*"])
     everybody.send("GET", "skips", query={"topic": "orders"}, headers=LINES)
 
-    told = mine.send("GET", "skips", query={"topic": "orders"}, headers=LINES)
+    reply = mine.send("GET", "skips", query={"topic": "orders"}, headers=LINES)
 
-    assert told.status == 403
+    assert reply.status == 403
 
 
 def test_a_change_is_in_the_next_lines(guard: Caller, now: datetime) -> None:
-    seen = []
+    polls = []
     for number in range(3):
-        told = guard.send("GET", "skips", query={"topic": "orders"}, headers=LINES)
-        whole = gzip.decompress(told.response.content)
+        reply = guard.send("GET", "skips", query={"topic": "orders"}, headers=LINES)
+        whole = gzip.decompress(reply.response.content)
         lines = [json.loads(line) for line in whole.splitlines()]
         ids = [number for line in lines for number in line.get("id", ())]
-        seen.append((lines[0]["revision"], ids))
+        polls.append((lines[0]["revision"], ids))
         added(now, f"{number}-0")
 
-    assert [revision for revision, _ in seen] == [0, 1, 2]
-    assert [len(ids) for _, ids in seen] == [0, 1, 2]
+    assert [revision for revision, _ in polls] == [0, 1, 2]
+    assert [len(ids) for _, ids in polls] == [0, 1, 2]

@@ -35,29 +35,29 @@ def record(days: int, **changes: object) -> int:
     return audit.record(**values)  # type: ignore[arg-type]
 
 
-def found(caller: Caller, **query: object) -> list[int]:
+def listed_seqs(caller: Caller, **query: object) -> list[int]:
     return [row["seq"] for row in caller.get("audit", **query).results]
 
 
-def test_the_trail_is_told_newest_first_and_paged(caller: Caller) -> None:
-    made = [record(day) for day in range(3)]
+def test_the_trail_is_listed_newest_first_and_paged(caller: Caller) -> None:
+    seqs = [record(day) for day in range(3)]
 
     first = caller.get("audit", limit=2)
     rest = caller.get("audit", limit=2, cursor=first.json["next"])
 
-    assert [row["seq"] for row in first.results] == made[:0:-1]
-    assert [row["seq"] for row in rest.results] == [made[0], made[0] - 1]
+    assert [row["seq"] for row in first.results] == seqs[:0:-1]
+    assert [row["seq"] for row in rest.results] == [seqs[0], seqs[0] - 1]
     assert first.results[0]["detail"] == {}
 
 
-def test_filters_leave_what_was_asked_for(caller: Caller) -> None:
+def test_filters_select_the_matching_entries(caller: Caller) -> None:
     one = record(1, actor=Actor.key("ci"), action=Action.KEY_REVOKED)
     two = record(2)
 
-    assert found(caller, actor="key:ci") == [one]
-    assert found(caller, action="operation.confirmed") == [two]
-    assert found(caller, subject="operation:2") == [two]
-    assert found(caller, actor="key:ci", subject="operation:2") == []
+    assert listed_seqs(caller, actor="key:ci") == [one]
+    assert listed_seqs(caller, action="operation.confirmed") == [two]
+    assert listed_seqs(caller, subject="operation:2") == [two]
+    assert listed_seqs(caller, actor="key:ci", subject="operation:2") == []
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_filters_leave_what_was_asked_for(caller: Caller) -> None:
 def test_both_ends_of_a_time_are_included(
     caller: Caller, query: dict[str, str], days: list[int]
 ) -> None:
-    made = [record(day) for day in range(3)]
+    seqs = [record(day) for day in range(3)]
 
-    told = found(caller, actor="user:anna", **query)
+    numbers = listed_seqs(caller, actor="user:anna", **query)
 
-    assert told == [made[day] for day in days]
+    assert numbers == [seqs[day] for day in days]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_both_ends_of_a_time_are_included(
         ("subject", "x" * 300),
     ],
 )
-def test_a_filter_without_sense_is_a_422_that_names_it(
+def test_an_invalid_filter_is_a_422_that_names_it(
     caller: Caller, name: str, value: str
 ) -> None:
-    told = caller.get("audit", **{name: value})
+    reply = caller.get("audit", **{name: value})
 
-    assert (told.status, told.pointers) == (422, [f"/{name}"])
+    assert (reply.status, reply.pointers) == (422, [f"/{name}"])
 
 
 def test_the_chain_is_verified(caller: Caller) -> None:
@@ -114,8 +114,8 @@ def test_the_chain_is_verified(caller: Caller) -> None:
     }
 
 
-def test_a_lie_in_the_chain_is_found(caller: Caller) -> None:
-    made = record(1)
+def test_an_altered_entry_is_found_by_verification(caller: Caller) -> None:
+    seq = record(1)
     record(2)
     with connection.cursor() as cursor:
         cursor.execute("GRANT UPDATE ON audit_entry TO CURRENT_USER")
@@ -123,15 +123,15 @@ def test_a_lie_in_the_chain_is_found(caller: Caller) -> None:
         cursor.execute(
             "UPDATE audit_entry SET record = replace(record, 'anna', 'boris')"
             " WHERE seq = %s",
-            [made],
+            [seq],
         )
         cursor.execute("ALTER TABLE audit_entry ENABLE TRIGGER USER")
         cursor.execute("REVOKE UPDATE ON audit_entry FROM CURRENT_USER")
 
-    told = caller.get("audit/verify").json
+    data = caller.get("audit/verify").json
 
-    assert (told["ok"], told["first_bad"]) == (False, made)
-    assert told["troubles"] == [f"Entry {made} does not follow from the one before it."]
+    assert (data["ok"], data["first_bad"]) == (False, seq)
+    assert data["troubles"] == [f"Entry {seq} does not follow from the one before it."]
 
 
 def test_a_key_for_some_topics_does_not_see_the_trail() -> None:
