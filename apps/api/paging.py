@@ -54,7 +54,7 @@ class Window:
             after=_decoded(cursor, name) if cursor else None,
         )
 
-    def cut(self, rows: QuerySet[Row], key_of: Callable[[Row], RowKey]) -> Page[Row]:
+    def page(self, rows: QuerySet[Row], key_of: Callable[[Row], RowKey]) -> Page[Row]:
         """Read this window from rows that begin below `after`."""
         fetched = list(rows[: self.limit + 1])  # one more tells whether a page follows
         page = fetched[: self.limit]

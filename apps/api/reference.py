@@ -57,7 +57,7 @@ class Reference:
     shapes: Sequence[Shape]
 
 
-def of(schema: Schema) -> Reference:
+def from_schema(schema: Schema) -> Reference:
     shapes = schema["components"]["schemas"].items()
     return Reference(
         calls=list(_calls(schema)),

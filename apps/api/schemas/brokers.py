@@ -76,7 +76,7 @@ class BrokerChange(Schema):
 
 
 class BrokerRemoval(Schema):
-    reason = Text(required=False, help_text="it stands in the audit trail")
+    reason = Text(required=False, help_text="recorded in the audit trail")
 
 
 class Brokers(List):

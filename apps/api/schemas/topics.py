@@ -25,7 +25,7 @@ class Lane(Schema):
     oldest_at = Moment(allow_null=True)
     captured = Number(help_text="ever")
     rate = serializers.FloatField(help_text="dead letters a minute, of late")
-    held = Number(help_text="dead letters that cannot be taken, and stay")
+    held = Number(help_text="dead letters that cannot be captured, and stay")
     error = Text(allow_blank=True, help_text="the last one, also when it is over")
     error_at = Moment(allow_null=True)
 
@@ -34,7 +34,7 @@ class _Policies(Schema):
     dead_letter_queue = Text(required=False, allow_blank=True)
     max_dequeue_count = Number(required=False, min_value=1)
     visibility_timeout = serializers.FloatField(
-        required=False, help_text="seconds; hh:mm:ss is taken, too"
+        required=False, help_text="seconds; hh:mm:ss is accepted, too"
     )
     retention_days = Number(
         required=False,
@@ -50,7 +50,7 @@ class _Policies(Schema):
     mode = ModeName(required=False)
     tee_queue = Text(required=False, help_text="where copies go in mode tee")
     paused = serializers.BooleanField(required=False)
-    reason = Text(required=False, help_text="it stands in the audit trail")
+    reason = Text(required=False, help_text="recorded in the audit trail")
 
 
 class NewTopic(_Policies):
@@ -72,7 +72,7 @@ class TopicChange(_Policies):
 
 class TopicRemoval(Schema):
     name = Text(help_text="which topic")
-    reason = Text(required=False, help_text="it stands in the audit trail")
+    reason = Text(required=False, help_text="recorded in the audit trail")
 
 
 class Topic(Schema):

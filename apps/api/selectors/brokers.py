@@ -41,7 +41,7 @@ def find(
     rows = _visible(principal).order_by("pk")
     if window.after:
         rows = rows.filter(pk__gt=window.after.pk)
-    page = window.cut(rows, lambda row: RowKey(pk=row.pk))
+    page = window.page(rows, lambda row: RowKey(pk=row.pk))
     return page, _details(page.rows)
 
 

@@ -49,7 +49,7 @@ def recent(window: Window, principal: Principal) -> Page[Operation]:
     rows = visible_to(principal).select_related("target_topic").recent_first()
     if window.after:
         rows = rows.filter(pk__lt=window.after.pk)
-    return window.cut(rows, lambda row: RowKey(pk=row.pk))
+    return window.page(rows, lambda row: RowKey(pk=row.pk))
 
 
 def visible(operation_id: int, principal: Principal) -> Operation:

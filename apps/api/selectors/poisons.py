@@ -46,7 +46,7 @@ def matching(query: Query, window: Window, principal: Principal) -> Page[Poison]
     if window.after and window.after.at:
         rows = rows.older_than(failed_at=window.after.at, pk=window.after.pk)
     with search_timeout():
-        return window.cut(rows, lambda row: RowKey(at=row.last_failed_at, pk=row.pk))
+        return window.page(rows, lambda row: RowKey(at=row.last_failed_at, pk=row.pk))
 
 
 def one(poison_id: int, principal: Principal) -> PoisonDetail:

@@ -34,7 +34,7 @@ def find(
         rows = rows.filter(pk__gt=window.after.pk)
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))
     rows = rows.select_related("topic").prefetch_related(marks).order_by("pk")
-    page = window.cut(rows, lambda row: RowKey(pk=row.pk))
+    page = window.page(rows, lambda row: RowKey(pk=row.pk))
     return page, _details(page.rows)
 
 

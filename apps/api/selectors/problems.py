@@ -22,6 +22,6 @@ def matching(
     if window.after and window.after.at:
         rows = rows.older_than(seen_at=window.after.at, pk=window.after.pk)
     with search_timeout():
-        page = window.cut(rows, lambda row: RowKey(at=row.last_seen, pk=row.pk))
+        page = window.page(rows, lambda row: RowKey(at=row.last_seen, pk=row.pk))
         ids = [row.pk for row in page.rows]
         return page, Poison.objects.counted_by_problem(ids)

@@ -28,14 +28,14 @@ def rates(params: RateParams, window: Window, principal: Principal) -> Page[Rate
     ordered = rows.select_related("day", "topic__broker").order_by(
         "-day", "-hour", "topic_id"
     )
-    return window.cut(ordered, _row_key)
+    return window.page(ordered, _row_key)
 
 
 def runs(window: Window) -> Page[Run]:
     rows = Run.objects.recent_first()
     if window.after:
         rows = rows.filter(pk__lt=window.after.pk)
-    return window.cut(rows, lambda row: RowKey(pk=row.pk))
+    return window.page(rows, lambda row: RowKey(pk=row.pk))
 
 
 def _row_key(row: Rate) -> RowKey:

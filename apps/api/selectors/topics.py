@@ -33,7 +33,7 @@ def find(
     if window.after:
         rows = rows.filter(pk__gt=window.after.pk)
     rows = rows.select_related("broker", "lane").order_by("pk")
-    page = window.cut(rows, lambda row: RowKey(pk=row.pk))
+    page = window.page(rows, lambda row: RowKey(pk=row.pk))
     return page, _details(page.rows)
 
 

@@ -13,4 +13,4 @@ def matching(filters: TrailFilter, window: Window, principal: Principal) -> Page
     rows = filters.matching()
     if window.after:
         rows = rows.filter(seq__lt=window.after.pk)
-    return window.cut(rows, lambda row: RowKey(pk=row.seq))
+    return window.page(rows, lambda row: RowKey(pk=row.seq))

@@ -29,11 +29,11 @@ def skip(row: Told) -> Shape:
     }
 
 
-def skip_at(row: Told) -> Shape:
+def skip_event(row: Told) -> Shape:
     return {**skip(row), "revision": row.revision}
 
 
-def suspect_at(row: Told) -> Shape:
+def suspect_event(row: Told) -> Shape:
     return {**suspect(row), "revision": row.revision}
 
 

@@ -127,10 +127,10 @@ class ChangeBatch:
 def _change(change: Told) -> bytes:
     if change.because:
         return encoded("unskip", shapes.unskip(change))
-    suspect = encoded("suspect", shapes.suspect_at(change))
+    suspect = encoded("suspect", shapes.suspect_event(change))
     if change.is_suspected:
         return suspect
-    skip = encoded("skip", shapes.skip_at(change))
+    skip = encoded("skip", shapes.skip_event(change))
     # A consumer that has handled the message recognises it by these, too.
     has_identifiers = change.message_id is not None or change.seq is not None
     return suspect + skip if has_identifiers else skip

@@ -36,7 +36,7 @@ class Failures(View):
     def post(self, request: Request) -> Response:
         """At most 1,000 in one request; a bad member does not affect the others."""
         members = list_of(request.data, "failures")
-        return _answered(
+        return _response(
             capture.capture(members=members, principal=self.principal, now=clock.now())
         )
 
@@ -56,7 +56,7 @@ class Confirmations(View):
     def post(self, request: Request) -> Response:
         """Idempotent; an unknown redrive is rejected."""
         members = list_of(request.data, "confirmations")
-        return _answered(
+        return _response(
             capture.confirm(members=members, principal=self.principal, now=clock.now())
         )
 
@@ -90,7 +90,7 @@ class Counters(View):
         return Response(body)
 
 
-def _answered(answers: list[Answer]) -> Response:
+def _response(answers: list[Answer]) -> Response:
     return Response({"results": _shapes(answers)})
 
 

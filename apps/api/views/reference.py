@@ -31,7 +31,9 @@ class Schema(View):
 @require_safe
 def docs(request: HttpRequest) -> HttpResponse:
     # A view of Django, not of rest_framework: it redirects strangers to the sign-in.
-    return render(request, "api/docs.html", {"reference": reference.of(schema())})
+    return render(
+        request, "api/docs.html", {"reference": reference.from_schema(schema())}
+    )
 
 
 def schema() -> dict[str, Any]:

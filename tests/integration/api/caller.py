@@ -1,4 +1,4 @@
-"""A client of the API that holds every answer against the OpenAPI schema."""
+"""A client of the API that checks every answer against the OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PASSWORD = "correct horse battery staple"
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """Somebody who calls; their client bears a key's secret or a session."""
+    """A client of the API, with a key or a session."""
 
     client: Client
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Caller:
         return self.send("GET", path, query=query)
 
     def post(self, path: str, body: object = None, **headers: str) -> Reply:
-        """Post a value as JSON; bytes go as they are."""
+        """Post a value as JSON; bytes are sent as they are."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.send("POST", path, raw=raw, headers=named)
@@ -105,10 +105,12 @@ class Reply:
             assert self.json["status"] == self.status
             assert self.json["request_id"] == self.response["X-Request-Id"]
             _validate({"$ref": "#/components/schemas/StaleProblem"}, self.json)
-        said = _said(self.method, self.path)
-        if said is None or self.status in {405, 500}:
-            return  # what nobody can ask for is no part of the schema
-        shape = said["responses"][str(self.status)]["content"][media_type]["schema"]
+        operation = _operation(self.method, self.path)
+        if operation is None or self.status in {405, 500}:
+            return  # the schema has no entry for it
+        shape = operation["responses"][str(self.status)]["content"][media_type][
+            "schema"
+        ]
         if media_type.endswith("json"):
             _validate(shape, self.json)
 
@@ -116,7 +118,7 @@ class Reply:
 def program(
     *scopes: Scope, topics: Sequence[str] = ALL_TOPICS, now: datetime | None = None
 ) -> Caller:
-    """Give a caller with a new key; with every scope if none is named."""
+    """Give a caller with a new key, which has every scope if none is named."""
     key = team.create_api_key(
         name=f"key {next(_numbers)}",
         scopes=scopes or list(Scope),
@@ -128,7 +130,7 @@ def program(
 
 
 def person(role: Role = Role.OPERATOR, *, reads_bodies: bool = False) -> Caller:
-    """Give a caller who is signed in, and whose client sends the CSRF token."""
+    """Give a caller with a session, whose client sends the CSRF token."""
     user = team.create_user(
         username=role.value,
         password=PASSWORD,
@@ -144,13 +146,13 @@ def person(role: Role = Role.OPERATOR, *, reads_bodies: bool = False) -> Caller:
     return Caller(client=client, headers={"X-CSRFToken": token})
 
 
-def nobody() -> Caller:
+def anonymous() -> Caller:
     return Caller(client=Client())
 
 
 @cache
 def _strict() -> dict[str, Any]:
-    """Give the schema with every object closed: a member that it hides is an error."""
+    """Give the schema with every object closed: an undocumented member is an error."""
     closed: dict[str, Any] = json.loads(json.dumps(schema()))
     for shape in closed["components"]["schemas"].values():
         if "properties" in shape:
@@ -160,12 +162,12 @@ def _strict() -> dict[str, Any]:
 
 @cache
 def _validator(shape: str) -> Draft202012Validator:
-    """Make one for each shape: it goes through the whole schema first."""
+    """Cache a validator for each shape: creating one reads the whole schema."""
     whole = {**json.loads(shape), "components": _strict()["components"]}
     return Draft202012Validator(whole)
 
 
-def _said(method: str, path: str) -> Any:
+def _operation(method: str, path: str) -> Any:
     for template, methods in schema()["paths"].items():
         pattern = re.sub(r"\{[^}]+\}", r"\\d+", template)
         if re.fullmatch(pattern, path):

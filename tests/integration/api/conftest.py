@@ -1,4 +1,4 @@
-"""What the tests of the API share."""
+"""Fixtures of the API tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.passwords import ONE_ROUND
 
 @pytest.fixture(scope="session", autouse=True)
 def plain_static_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Serve static files under their plain names, from a folder that is there."""
+    """Serve static files under their plain names, from an existing folder."""
     plain = "django.contrib.staticfiles.storage.StaticFilesStorage"
     storages = {**settings.STORAGES, "staticfiles": {"BACKEND": plain}}
     with override_settings(
         STORAGES=storages,
         STATIC_ROOT=tmp_path_factory.mktemp("static"),
-        # Else each new client would read them all.
+        # Otherwise each new client would read all files.
         WHITENOISE_AUTOREFRESH=True,
     ):
         yield

@@ -1,4 +1,4 @@
-"""What only a real server does: bodies in chunks, and answers that flow."""
+"""The API over ASGI: chunked request bodies, and streamed answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ask(
     pieces: Sequence[bytes] = (b"",),
     **headers: str,
 ) -> tuple[int, list[bytes]]:
-    """Speak ASGI, as uvicorn does; give the status and the body as it came."""
+    """Send a request over ASGI, as uvicorn does; give the status and body chunks."""
     named = {**caller.headers, **{n.replace("_", "-"): v for n, v in headers.items()}}
     return asyncio.run(spoken(OneHop(), scope_of(method, path, named), pieces))
 

@@ -18,7 +18,7 @@ from tests.integration.api.caller import Caller, program
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-NEVER = 3_600.0  # seconds: a test writes when it says so
+NEVER = 3_600.0  # seconds: a test flushes explicitly
 BIG = "13948331409633568391"  # a publisher of AMPS, beyond every integer
 
 Open = Callable[..., BookmarkStore]
@@ -41,7 +41,7 @@ def store_of(live_server: LiveServer, caller: Caller) -> Iterator[Open]:
 
     yield make
     for store in stores:
-        with suppress(GuardError):  # what a test ended badly on purpose
+        with suppress(GuardError):  # a test may have closed or fenced it on purpose
             store.close()
 
 

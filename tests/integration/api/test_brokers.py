@@ -1,4 +1,4 @@
-"""The calls about brokers and topics: no secret comes back, and nothing acts twice."""
+"""The calls about brokers and topics: no answer has a secret, nothing acts twice."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def patch(caller: Caller, path: str, body: object) -> Reply:
 
 
 def registered(caller: Caller, **changes: object) -> Reply:
-    # Of a name of its own, which another test may make too long or no name at all.
+    # `changes` may override the name, even with an invalid one.
     queue = f"{changes.get('name', 'orders')!s:.99}-poison".replace("\0", "")
     request = {"name": "orders", "broker": "ours", "dead_letter_queue": queue}
     return caller.post("topics", {**request, **changes})
@@ -625,7 +625,7 @@ def test_ordered_must_be_true_or_false(now: datetime) -> None:
     )
 
     assert (plain.status, plain.json["ordered"]) == (200, False)
-    # Nobody knows what keeps an order where there is no broker.
+    # Without a broker its ordering is unknown.
     assert ordered.status in {200, 409, 422}
     assert (wrong.status, wrong.pointers) == (422, ["/ordered"])
     assert (drop.status, drop.pointers) == (422, ["/ordered"])

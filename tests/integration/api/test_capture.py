@@ -1,4 +1,4 @@
-"""The three POSTs of capture: one bad member never sinks the rest."""
+"""The three POSTs of capture: a bad member does not affect the others."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_forged_confirmation_is_rejected(guard: Caller, now: datetime) -> None
     assert (answer["status"], answer["pointer"]) == ("rejected", "/redrive")
 
 
-# What is wrong with a failure, and where the answer points to.
+# Invalid members of a failure, and the pointer of the answer.
 BAD: dict[str, tuple[object, str]] = {
     "no object": (13, ""),
     "null": (None, ""),
@@ -160,7 +160,7 @@ def test_a_bad_member_is_rejected_and_the_others_are_captured(
     assert answers[1]["detail"]
 
 
-# What looks hostile and is a message all the same.
+# Hostile values that are valid in a message.
 GOOD: dict[str, Member] = {
     "a thousand headers": {"headers": [(f"h{n}", b"\0\xff") for n in range(1000)]},
     "a bookmark of 100 KB": {"bookmark": "b" * 100_000},
@@ -177,7 +177,7 @@ GOOD: dict[str, Member] = {
     },
     "the year 1": {"failed_at": "0001-01-01T00:00:00Z"},
     "the year 9999": {"failed_at": "9999-12-31T23:59:59Z"},
-    "members nobody knows": {"zebra": {"deep": [[[[]]]]}},
+    "unknown members": {"zebra": {"deep": [[[[]]]]}},
     "an empty body": {"body": b""},
     "a header name that is no UTF-8": {"headers": [("\udcff\0", b"")]},
 }
@@ -348,7 +348,7 @@ def test_more_than_1000_members_are_a_413(guard: Caller, path: str) -> None:
     assert len(guard.post(path, {path: [{}] * 1_000}).results) == 1_000
 
 
-# Not JSON, or JSON that no reader survives by accident.
+# Not JSON, or JSON that breaks careless parsers.
 BROKEN: dict[str, bytes] = {
     "nothing": b" ",
     "no JSON": b'{"failures": [',

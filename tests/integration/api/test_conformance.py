@@ -1,4 +1,4 @@
-"""The conformance script against the real server, and against servers that err."""
+"""The conformance script against the real server, and against faulty servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCOPES = (
     *(Scope.CAPTURE_WRITE, Scope.POISONS_READ, Scope.BODIES_READ),
     *(Scope.SKIPS_READ, Scope.SKIPS_WRITE, Scope.POSITIONS_READ, Scope.POSITIONS_WRITE),
 )
-# A busy machine is no failure.
+# Long timeouts, so that a busy machine does not fail the checks.
 PATIENT = ("--patience", "10", "--timeout", "30")
 
 Json = dict[str, Any]
@@ -41,7 +41,7 @@ def web(django_db_setup: None) -> Iterator[Web]:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """How the script ended, what it found of each check, and what it leaves behind."""
+    """The exit status of the script, the result of each check, and what it left."""
 
     status: int
     results: Mapping[str, str]
@@ -51,7 +51,7 @@ class Report:
 
 @pytest.fixture
 def judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Report]:
-    """Give the script, to be called with a url, a key and further arguments."""
+    """Give a function that runs the script with a url, a key and more arguments."""
     key_file = tmp_path / "key"
 
     def judge(url: str, key: str, *arguments: str) -> Report:
@@ -73,7 +73,7 @@ def test_the_server_passes_twice_with_what_the_first_run_left_behind(
     web: Web, judge: Callable[..., Report]
 ) -> None:
     key = api_key(*SCOPES)
-    # Which takes 15 seconds, and leaves nothing.
+    # Without stream-pings, which takes 15 seconds and leaves nothing behind.
     names = [name for name in command.NAMES if name != "stream-pings"]
 
     first, again = judge(web.url, key), judge(web.url, key, "--only", *names)
@@ -118,11 +118,11 @@ def test_a_key_without_the_topic_gets_the_name_of_the_missing_topic(
     assert (report.status, elsewhere.status) == (2, 2)
 
 
-# What the servers below do wrong
+# The mistakes of the faulty servers
 
 
 def answers(path: str, change: Callable[[Json], None]) -> Mistake:
-    """Change what is answered to calls of this path, if it is an object."""
+    """Change the answers to calls of this path that are objects."""
 
     def answered(answer: Answered) -> None:
         if answer.asked.concerns(path) and answer.body.startswith(b"{"):
@@ -134,7 +134,7 @@ def answers(path: str, change: Callable[[Json], None]) -> Mistake:
 
 
 def statuses(path: str, **others: str) -> Mistake:
-    """Answer another status for each that is named."""
+    """Replace each named status of a result by another."""
 
     def change(data: Json) -> None:
         for result in [*data.get("results", []), *data.get("guards", [])]:
@@ -222,7 +222,7 @@ def without_header(name: str) -> Mistake:
 
 
 def without_query(name: str, *, keep: int = 0) -> Mistake:
-    """Leave out what is asked by this name, but for the first few."""
+    """Drop the query parameters of this name, except the first few."""
 
     def change_request(request: Asked) -> None:
         path, _, query = request.path.partition("?")
@@ -241,7 +241,7 @@ def forgetful(request: Asked) -> None:
 
 
 def asking(path: str, name: str, change: Callable[[Json], None]) -> Mistake:
-    """Change each member of what is posted to this path."""
+    """Change each member of the list that is posted to this path."""
 
     def change_request(request: Asked) -> None:
         if request.method == "POST" and request.concerns(path):

@@ -1,4 +1,4 @@
-"""Who gets in, what is told to who does not, and how errors look."""
+"""Authentication, scopes, and the form of errors."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from apps.core.errors import (
 from apps.team import services as team
 from apps.team.models import User
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import Caller, nobody, person, program
+from tests.integration.api.caller import Caller, anonymous, person, program
 
 pytestmark = pytest.mark.django_db
 
-# Every call, and the one scope that opens it.
+# Every call, and the scope that it requires.
 NEEDED = {
     "POST failures": Scope.CAPTURE_WRITE,
     "POST confirmations": Scope.CAPTURE_WRITE,
@@ -97,7 +97,7 @@ def test_the_table_of_scopes_has_every_call() -> None:
 def test_a_call_without_a_sign_in_is_a_401(call: str) -> None:
     method, path = call.split()
 
-    reply = nobody().send(method, path, raw=b"{}")
+    reply = anonymous().send(method, path, raw=b"{}")
 
     assert reply.status == 401
     assert reply.response["WWW-Authenticate"] == "Bearer"
@@ -184,7 +184,7 @@ def test_a_session_needs_the_csrf_token_to_act_and_not_to_read() -> None:
 def test_a_link_followed_with_a_session_reads_no_body_and_no_broker(
     method: str, path: str
 ) -> None:
-    """A link on another site carries the session, so its maker would act as anna."""
+    """A link on another site sends the session: its author would act as the person."""
     signed_in = person(Role.ADMIN, reads_bodies=True)
 
     refused = signed_in.client.generic(method, f"/api/v1/{path}")
@@ -213,7 +213,7 @@ def test_a_viewer_reads_and_does_not_act() -> None:
 def test_an_unknown_address_is_a_404_with_a_key_and_a_401_without(path: str) -> None:
     assert program().get(path).status == 404
     assert program(Scope.AUDIT_READ).post(path, {}).status == 404
-    assert nobody().get(path).status == 401
+    assert anonymous().get(path).status == 401
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "X"])
@@ -253,7 +253,7 @@ def test_a_view_without_scopes_refuses_every_caller() -> None:
 
 
 class Broken(View):
-    """Raises what it is given."""
+    """Raise the given error."""
 
     scopes = {"GET": SIGNED_IN}
     error: Exception = NotFound()

@@ -1,4 +1,4 @@
-"""A full disk of Postgres: nothing is answered as kept, and nothing is lost."""
+"""A full disk of Postgres: no write is confirmed wrongly, and nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With its counters a guard tells how it is; the newest word of each guard is kept."""
+"""Guards send heartbeats with their counters; the newest of each guard is stored."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from tests.sessions import sessions_left
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# What is promised, where nothing else works beside it.
+# The promised time, on a machine without other load.
 THREE_SECONDS = 3.0 if os.environ.get("SOAK") else 20.0
 
 
@@ -40,7 +40,7 @@ def now() -> datetime:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Give a port that takes every connection and never says a word."""
+    """Give a port that accepts every connection and never answers."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen(64)
@@ -56,7 +56,7 @@ def closed_port() -> int:
 
 
 def ready() -> tuple[int, dict[str, Any]]:
-    """Ask /readyz; whatever it says, it says it within three seconds."""
+    """Ask /readyz, and check that it answers within three seconds."""
     began = time.monotonic()
     response = Client().get("/readyz")
     assert time.monotonic() - began < THREE_SECONDS
@@ -271,7 +271,7 @@ def test_a_call_while_postgres_is_away_is_a_503_without_its_address(
 
 
 def _all_answered() -> None:
-    """Wait until no question is left hanging that would outlive its test."""
+    """Wait until no probe of this test is still running."""
     until = time.monotonic() + 10
     while any(thread.name == "readyz" for thread in threading.enumerate()):
         assert time.monotonic() < until

@@ -1,4 +1,4 @@
-"""Whatever comes in, the answer is a clear one: never a 5xx."""
+"""Hostile requests get a 4xx, never a 5xx."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 
 Execute = Callable[..., Any]
 
-# The database is the same for all examples of one test, and may be.
+# All examples of a test share its database, which is intended.
 fuzzed = settings(
     max_examples=2_000 if os.environ.get("SOAK") else 40,
     deadline=None,
@@ -72,7 +72,7 @@ def caller() -> Caller:
 
 @st.composite
 def changed(draw: st.DrawFn, whole: dict[str, object]) -> dict[str, object]:
-    """Take an object that is right, and put anything in the place of some members."""
+    """Replace some members of a valid object by any value, and leave out others."""
     names = draw(st.lists(st.sampled_from(sorted(whole)) | text, max_size=4))
     left_out = draw(st.sets(st.sampled_from(sorted(whole)), max_size=2))
     members = {name: each for name, each in whole.items() if name not in left_out}
@@ -134,7 +134,7 @@ def test_a_request_with_any_bytes_changed_is_answered(
     whole = (MAKERS | ASKS)[path](clock.now())
     raw = bytearray(json.dumps({path: [whole]} if path in MAKERS else whole).encode())
     for _ in range(data.draw(st.integers(1, 5))):
-        # The length varies with ids and times; what is drawn must not.
+        # The length varies with ids and times; the drawn values must not.
         place = data.draw(st.integers(0, 2**16)) % len(raw)
         raw[place : place + data.draw(st.integers(0, 3))] = data.draw(
             st.binary(max_size=4)

@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: acts once, answers the same, and blocks nobody for ever."""
+"""`Idempotency-Key`: a request acts once and its answer is replayed."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def test_eight_at_once_act_once(caller: Caller, now: datetime) -> None:
 
 
 class _elsewhere:  # noqa: N801 - reads as a verb
-    """Run a POST in another thread, and hold it after it has acted, before its end."""
+    """Run a POST in another thread, and pause it after it acted, before its commit."""
 
     def __init__(self, caller: Caller, path: str, body: object) -> None:
         self._replies: list[Reply] = []

@@ -1,4 +1,4 @@
-"""Every text may be as long as is promised, in letters that take the most room."""
+"""Every text may have its documented length, even in four-byte characters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def now() -> datetime:
 
 
 def longest(size: int) -> str:
-    """Give so many letters of four bytes in UTF-8, that cannot be compressed."""
+    """Give a random text of four-byte characters, which cannot be compressed."""
     return "".join(chr(random.randrange(0x20000, 0x2A6D0)) for _ in range(size))
 
 

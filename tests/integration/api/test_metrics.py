@@ -1,4 +1,4 @@
-"""/metrics: what Prometheus is told, to whom, and the rules that are made of it."""
+"""/metrics: its families, its scope, and the alerting rules that use it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from apps.triage import dispatch
 from apps.triage.services import selection
 from apps.triage.services.selection import Ask
 from apps.triage.states import COUNTED, Verb
-from tests.integration.api.caller import Caller, nobody, person, program
+from tests.integration.api.caller import Caller, anonymous, person, program
 from tests.reports import capture, drop, failure
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,7 +53,7 @@ def reader() -> Caller:
 
 
 def scrape(caller: Caller) -> Samples:
-    """Ask, and read the answer as strictly as Prometheus does."""
+    """Get the metrics, and parse them as strictly as Prometheus does."""
     response = caller.client.get("/metrics", headers=caller.headers)
     assert response.status_code == 200
     assert response["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -192,7 +192,7 @@ def test_metrics_need_their_scope() -> None:
     others = program(*(set(Scope) - {Scope.METRICS_READ}))
     statuses = [
         caller.client.get("/metrics", headers=caller.headers).status_code
-        for caller in (nobody(), others, person())
+        for caller in (anonymous(), others, person())
     ]
 
     assert statuses == [401, 403, 403]
@@ -249,7 +249,7 @@ def test_every_rule_uses_existing_metrics_and_labels(
 
 
 def _names(expression: str) -> Iterator[str]:
-    """Give the names of metrics in an expression: what is no function and no label."""
+    """Give the names of metrics in an expression, without functions and labels."""
     bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]|on \([^)]*\)', "", expression)
     for word in re.findall(r"\b[a-z]\w*\b(?!\s*\()", bare):
         if word not in {"and", "or", "unless"}:

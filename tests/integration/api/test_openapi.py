@@ -1,4 +1,4 @@
-"""The schema is valid, says what the code does, and is a page for people too."""
+"""The schema is valid, describes every call, and has a page for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from drf_spectacular.validation import validate_schema
 from apps.api.views import reference
 from apps.api.views.reference import schema
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import nobody, person, program
+from tests.integration.api.caller import anonymous, person, program
 from tests.races import at_once
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +34,7 @@ def test_the_schema_is_served_as_openapi_3_1_to_any_key() -> None:
     validate_schema(reply.json)
     assert reply.json["openapi"].startswith("3.1")
     assert reply.json == schema()
-    assert nobody().get("schema").status == 401
+    assert anonymous().get("schema").status == 401
 
 
 def test_eight_first_requests_at_once_generate_the_schema_once(

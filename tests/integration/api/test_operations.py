@@ -1,4 +1,4 @@
-"""Decisions over the API: preview, confirm, follow, undo, and every way to be late."""
+"""Operations over the API: preview, confirm, follow and undo; stale tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def confirm(caller: Caller, token: str, reason: str = "a test") -> Reply:
 
 
 def drop(caller: Caller, **ask: object) -> int:
-    """Preview, confirm and carry out a drop; give its number."""
+    """Preview, confirm and run a drop; give its id."""
     reply = confirm(caller, preview(caller, **ask).json["token"])
     number: int = reply.json["id"]
     run(number)
@@ -299,7 +299,7 @@ def test_two_scripts_with_one_key_that_take_turns_both_get_their_operation(
     refusals = [confirm(caller, token).json["preview"] for token in (mine, theirs)]
     done = [confirm(caller, each["token"]).status for each in refusals]
 
-    # The second finds its messages with the first: no turn more is needed to end.
+    # The first operation took the messages of the second: it needs no further run.
     assert done == [202, 409]
     assert {item.poison_id for item in Item.objects.filter(held=True)} == {
         first.pk,

@@ -43,7 +43,7 @@ def settle(consumer: Caller, *updates: object) -> list[Any]:
 
 
 def quiet() -> None:
-    """Let the holder have settled some minutes ago."""
+    """Date the last settling of the holder some minutes back."""
     Mark.objects.update(settled_at=clock.now() - QUIET)
 
 
@@ -140,7 +140,7 @@ def test_thousands_of_updates_may_be_gzipped_in_one_request(consumer: Caller) ->
     assert refused.status == 413
 
 
-def test_the_same_opening_sent_twice_fences_nobody_twice(consumer: Caller) -> None:
+def test_the_same_opening_sent_twice_fences_only_once(consumer: Caller) -> None:
     holder = {"client_name": "billing-1", "sub_id": "1", "topic": "orders"}
 
     answers = [

@@ -1,4 +1,4 @@
-"""Poisons and problems over the API: found, paged, told whole, and only to who may."""
+"""Poisons and problems over the API: search, pages, details, and their scopes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def now() -> datetime:
 
 
 def pages(caller: Caller, path: str, **query: object) -> list[list[int]]:
-    """Go through a list to its end; give the ids of each page."""
+    """Read a list to its end; give the ids of each page."""
     batches, cursor = [], ""
     while True:
         reply = caller.get(path, cursor=cursor, **query)

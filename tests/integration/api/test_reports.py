@@ -12,7 +12,7 @@ from apps.brokers.models import Broker, Topic
 from apps.core import clock
 from apps.reports.services.requests import newest_over
 from apps.team.rights import Role, Scope
-from tests.integration.api.caller import Caller, Reply, nobody, person, program
+from tests.integration.api.caller import Caller, Reply, anonymous, person, program
 from tests.published import ONE_DAY, failed_run, publish, rate, run
 
 pytestmark = pytest.mark.django_db
@@ -28,7 +28,7 @@ def caller() -> Caller:
 
 
 def every(caller: Caller, limit: int, **query: object) -> list[Reply]:
-    """Ask for one page after the other."""
+    """Read one page after the other."""
     pages = [caller.get(PATH, limit=limit, **query)]
     while cursor := pages[-1].json["next"]:
         pages.append(caller.get(PATH, limit=limit, cursor=cursor, **query))
@@ -255,7 +255,7 @@ def test_a_key_for_some_topics_does_not_see_the_trouble_of_a_run() -> None:
 
 @pytest.mark.parametrize("path", [PATH, "reports/runs"])
 def test_who_may_read_reports(path: str) -> None:
-    askers = [person(Role.VIEWER), program(Scope.REPORTS_WRITE), nobody()]
+    askers = [person(Role.VIEWER), program(Scope.REPORTS_WRITE), anonymous()]
 
     assert [asker.get(path).status for asker in askers] == [200, 403, 401]
 

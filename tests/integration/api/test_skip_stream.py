@@ -1,4 +1,4 @@
-"""The stream of skips from a real server: nothing is missed, nobody waits in vain."""
+"""The stream of skips from a real server: no event is missed or late."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.skips import ANNA, added, topic_named
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Event:
 
 @dataclass
 class Open:
-    """A reader of a stream, that takes one event after the other."""
+    """A reader of a stream that reads one event after the other."""
 
     response: http.client.HTTPResponse
     connection: http.client.HTTPConnection
@@ -77,7 +77,7 @@ class Open:
         return None
 
     def until(self, kind: str) -> Event:
-        """Read on to an event of this kind; what comes before it is kept in `seen`."""
+        """Read up to an event of this kind; `events` has all that were read."""
         while event := self.next():
             self.events.append(event)
             if event.kind == kind:
@@ -102,7 +102,7 @@ class Server:
     opened: list[Open] = field(default_factory=list)
 
     def answers(self) -> bool:
-        talk = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        talk = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         try:
             talk.request("GET", "/healthz")
             return talk.getresponse().status == 200
@@ -124,7 +124,7 @@ class Server:
         if after:
             query["after"] = after
         encoded = urlencode(query, doseq=True)
-        talk = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        talk = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         talk.request("GET", f"/api/v1/skips/stream?{encoded}", headers=headers)
         opened = Open(response=talk.getresponse(), connection=talk)
         self.opened.append(opened)
@@ -141,7 +141,7 @@ def serving() -> Iterator[Server]:
     ready = threading.Event()
     thread = threading.Thread(target=_run, args=(server, ready))
     thread.start()
-    assert ready.wait(PATIENCE)
+    assert ready.wait(TIMEOUT)
     port = server.servers[0].sockets[0].getsockname()[1]
     running = Server(port=port)
     try:
@@ -149,7 +149,7 @@ def serving() -> Iterator[Server]:
     finally:
         running.close()
         server.should_exit = True
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert not thread.is_alive()
         assert not hub.Hub._hubs
 
@@ -240,7 +240,7 @@ def test_one_stream_carries_several_topics_known_or_not(
     reader = server.follow(guard, topic=topics)
     begun = reader.until("ping")
 
-    # One after the other: what changes at once in two topics has no order.
+    # One after the other: simultaneous changes of two topics have no order.
     added(now, "2-0", topic=topic_named("payments"))
     events = [reader.until("skip")]
     added(now, "3-0", topic=topic_named("never heard of"))
@@ -341,7 +341,7 @@ def test_a_reader_that_leaves_before_its_first_event_affects_no_other(
             reader.close()
         wait_until(lambda: readers_open() == 1)
 
-    # Who reads from now on is told nothing of what was there before.
+    # A reader that joins now gets no earlier changes.
     stays.until("ping")
     added(now, "1-0")
     stays.until("skip")
@@ -648,7 +648,7 @@ class Counting:
 def usable(
     credentials: set[Credential], now: datetime, *, zone: str = "UTC"
 ) -> tuple[set[Credential], int]:
-    """Give which may be used, and how many statements it took to know."""
+    """Give the usable credentials, and the number of statements that it took."""
 
     async def ask() -> tuple[set[Credential], int]:
         async with await open_async_session("test") as session:
@@ -716,7 +716,7 @@ def test_many_readers_need_no_thread_and_two_sessions_in_all(
 
 
 def sessions(idle_after: str = "") -> dict[str, int]:
-    """Count the sessions by name, if asked those that wait after this statement."""
+    """Count the sessions by name, optionally those idle after this statement."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT application_name, count(*) FROM pg_stat_activity"
@@ -729,7 +729,7 @@ def sessions(idle_after: str = "") -> dict[str, int]:
 
 def wait_until(holds: Callable[[], bool]) -> None:
     pause = threading.Event()
-    for _ in range(int(PATIENCE * 20)):
+    for _ in range(int(TIMEOUT * 20)):
         if holds():
             return
         pause.wait(0.05)
@@ -738,7 +738,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 @contextmanager
 def program_serving() -> Iterator[tuple[Server, subprocess.Popen[str]]]:
-    """Serve from a process of its own, which is told nothing of how to stop."""
+    """Serve from a process of its own, with the default handling of signals."""
     port = free_port()
     database = urlsplit(os.environ["DATABASE_URL"])
     name = connection.settings_dict["NAME"]
@@ -768,7 +768,7 @@ def test_a_stopping_server_ends_its_streams(guard: Caller) -> None:
             reader.until("ping")
 
         process.terminate()
-        _, output = process.communicate(timeout=PATIENCE)
+        _, output = process.communicate(timeout=TIMEOUT)
 
     assert [reader.rest for reader in readers] == [[]] * 5
     assert "Traceback" not in output

@@ -1,4 +1,4 @@
-"""The calls about skips: who may ask, what is refused, and what comes back exactly."""
+"""The calls about skips: scopes, refusals, and exact values."""
 
 from __future__ import annotations
 
@@ -293,11 +293,11 @@ class Answered:
 def in_force(
     now: datetime, read: Callable[[SkipTable], list[Doubt]]
 ) -> tuple[list[contract.Skip], list[Any]]:
-    """Give what a consumer of any group and of version 2 does with a snapshot."""
+    """Give what a consumer of any group and of version 2 reads from a snapshot."""
     table = SkipTable(topic="orders", applies=lambda _: True, now=now)
     suspects = [
         (each.skip, each.message_id, each.seq)
-        for each in read(table)  # nobody asks when it came
+        for each in read(table)  # without the time of its arrival
     ]
     table.close()
     return [table.skip(row) for row, _ in table.ids()], suspects
