@@ -99,7 +99,7 @@ def _detail(error: Exception, status: HTTPStatus) -> str:
     if isinstance(error, APIException):
         return str(error.detail)
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        return "Postgres is away, or busier than it can bear; try again in a moment."
+        return "Postgres is away or overloaded; try again in a moment."
     return status.description
 
 

@@ -47,7 +47,7 @@ def inflated(stream: Readable, *, encoding: str, limit: int) -> bytearray:
             body += piece
             _check(len(body), source.bytes_read, limit)
     except (zlib.error, zstandard.ZstdError) as error:
-        raise Unreadable(f"The body is not whole {encoding}: {error}") from None
+        raise Unreadable(f"The body is not valid {encoding}: {error}") from None
     return body
 
 

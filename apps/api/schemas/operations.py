@@ -62,7 +62,7 @@ class SingledOut(Schema):
 
 class OperationDetail(OperationRow):
     counts = Counts()
-    acts_on = Number(help_text="the total without what is skipped")
+    acts_on = Number(help_text="the total without the skipped ones")
     acted = Number(help_text="done: sent, given back, dropped or restored")
     given_back_to = Text(
         allow_null=True, help_text="the dead-letter queue, of a give back"

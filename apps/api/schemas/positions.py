@@ -44,7 +44,7 @@ class OpenedPosition(Schema):
     publisher = Text(allow_blank=True)
     processed = Number(help_text="the watermark: all up to it is settled")
     persisted = Number(allow_null=True, help_text="null where it is not tracked")
-    received = Number(allow_null=True, help_text="the highest that was handed out")
+    received = Number(allow_null=True, help_text="the highest number that was received")
     settled = serializers.ListField(
         child=SettledRun(), help_text="what is settled above the watermark"
     )
@@ -56,9 +56,7 @@ class OpenedPosition(Schema):
 
 class Opened(Schema):
     epoch = Number(help_text="to settle under")
-    positions = OpenedPosition(
-        many=True, help_text="one for each publisher heard of so far"
-    )
+    positions = OpenedPosition(many=True, help_text="one for each known publisher")
 
 
 class PositionUpdate(Schema):

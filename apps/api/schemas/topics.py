@@ -18,7 +18,9 @@ class Lane(Schema):
     tee_queue = Text(allow_blank=True)
     paused = serializers.BooleanField()
     state = LaneStateName()
-    heard = serializers.BooleanField(help_text="within 20 s; else the state is old")
+    heard = serializers.BooleanField(
+        help_text="a heartbeat came within 20 s; else the state is old"
+    )
     detail = Text(allow_blank=True)
     seen_at = Moment(allow_null=True)
     depth = Number(allow_null=True, help_text="of the dead-letter queue")

@@ -185,7 +185,7 @@ class Hub:
             await self._send_changes(session, topic, head.revision)
         batches: dict[tuple[str, int], ChangeBatch | None] = {}
         for reader in joining:
-            if not reader.ended:
+            if not reader.is_ended:
                 await self._catch_up(session, reader, heads, batches)
             self._joining.discard(reader)
         self._ping()
@@ -325,7 +325,7 @@ class Hub:
         self._forget_ended()
 
     def _forget_ended(self) -> None:
-        self._current = {reader for reader in self._current if not reader.ended}
+        self._current = {reader for reader in self._current if not reader.is_ended}
 
     async def _retry_forever(
         self, trouble: str, work: Callable[[Callable[[], None]], Awaitable[None]]

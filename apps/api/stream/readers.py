@@ -54,7 +54,7 @@ class StreamReader:
         self.credential = credential
         self.state = ReaderState(params.topics, params.consumer_group, ())
         self.opened_at = self.last_event_at = now
-        self.ended = False
+        self.is_ended = False
         self._chunks = [BEGIN]
         self._queued_bytes = 0
         self._ready = asyncio.Event()
@@ -64,7 +64,7 @@ class StreamReader:
         """Queue an event; reset the reader if its queue is over the limit."""
         if self._queued_bytes > MOST_QUEUED_BYTES:
             self.reset()
-        elif not self.ended:
+        elif not self.is_ended:
             self._chunks.append(chunk)
             self._queued_bytes += len(chunk)
             self._ready.set()
@@ -75,12 +75,12 @@ class StreamReader:
         self.end()
 
     def end(self) -> None:
-        self.ended = True
+        self.is_ended = True
         self._ready.set()
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the queued events, as they come, until the end."""
-        while not self.ended or self._chunks:
+        while not self.is_ended or self._chunks:
             await self._ready.wait()
             self._ready.clear()
             chunks, self._chunks, self._queued_bytes = self._chunks, [], 0
