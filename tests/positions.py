@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from apps.bookmarks.services import settling
-from apps.bookmarks.services.opening import Opened, open_positions
-from apps.bookmarks.services.settling import Answer, Status
+from apps.bookmarks.services.opening import OpenedPositions, open_positions
+from apps.bookmarks.services.settling import SettleAnswer, SettleStatus
 from apps.bookmarks.wire import Holder
 from apps.brokers.ports import ConsumerPosition
 from apps.core.actor import Actor
@@ -35,7 +35,9 @@ def told_by_broker(consumer_group: str = "billing", **changes: Any) -> ConsumerP
     return ConsumerPosition(**{**told, **changes})
 
 
-def opened(now: datetime, /, principal: Principal = CONSUMER, **changes: Any) -> Opened:
+def opened(
+    now: datetime, /, principal: Principal = CONSUMER, **changes: Any
+) -> OpenedPositions:
     told = {"client_name": "billing-1", "sub_id": "1", "topic": "orders", **changes}
     return open_positions(holder=Holder.parse(told), principal=principal, now=now)
 
@@ -52,9 +54,9 @@ def update(epoch: int, *settled: tuple[int, int], **changes: object) -> dict[str
     }
 
 
-def settle(now: datetime, *members: object) -> list[Answer]:
+def settle(now: datetime, *members: object) -> list[SettleAnswer]:
     return settling.settle(members=members, principal=CONSUMER, now=now)
 
 
-def statuses(answers: Sequence[Answer]) -> list[Status]:
+def statuses(answers: Sequence[SettleAnswer]) -> list[SettleStatus]:
     return [answer.status for answer in answers]

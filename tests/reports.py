@@ -11,7 +11,7 @@ from itertools import count
 from django.db import transaction
 
 from apps.capture.intake import services
-from apps.capture.intake.services import Answer
+from apps.capture.intake.services import CaptureAnswer
 from apps.core.actor import Actor
 from apps.poison import services as services_of_poison
 from apps.poison.models import Poison
@@ -73,7 +73,7 @@ def guard_word(now: datetime, **changes: object) -> dict[str, object]:
     }
 
 
-def capture(now: datetime, *members: dict[str, object]) -> list[Answer]:
+def capture(now: datetime, *members: dict[str, object]) -> list[CaptureAnswer]:
     return services.capture(members=members, principal=GUARD, now=now)
 
 
@@ -107,5 +107,5 @@ def counter(**changes: object) -> dict[str, object]:
     return {**member, **changes}
 
 
-def count_up(now: datetime, *members: dict[str, object]) -> list[Answer]:
+def count_up(now: datetime, *members: dict[str, object]) -> list[CaptureAnswer]:
     return services.count(members=members, principal=GUARD, now=now)

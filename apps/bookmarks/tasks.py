@@ -1,4 +1,4 @@
-"""Celery's doors of positions."""
+"""Celery tasks of positions."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from apps.capture.intake.services import Status
+from apps.capture.intake.services import CaptureStatus
 from apps.capture.models import Counter
 from apps.poison.models import Alias, Body, Failure, Poison, Problem, Redrive
 from apps.poison.services import Answered, begin, confirm, mark
@@ -48,7 +48,11 @@ def test_the_same_report_counts_once_also_within_one_request(now: datetime) -> N
     again = capture(now + SECOND, report)
 
     statuses = [answer.status for answer in (*first, *again)]
-    assert statuses == [Status.CREATED, Status.DUPLICATE, Status.DUPLICATE]
+    assert statuses == [
+        CaptureStatus.CREATED,
+        CaptureStatus.DUPLICATE,
+        CaptureStatus.DUPLICATE,
+    ]
     assert Poison.objects.get().failures == 1
 
 
@@ -57,7 +61,7 @@ def test_the_same_message_failing_again_is_the_same_poison(now: datetime) -> Non
 
     (answer,) = capture(now, failure(now, bookmark="1-0"))
 
-    assert answer.status is Status.UPDATED
+    assert answer.status is CaptureStatus.UPDATED
     assert (Poison.objects.count(), Failure.objects.count()) == (1, 2)
 
 
@@ -117,7 +121,7 @@ def test_nul_and_surrogates_in_every_text_are_survived(now: datetime) -> None:
         ),
     )
 
-    assert [answer.status for answer in answers] == [Status.CREATED]
+    assert [answer.status for answer in answers] == [CaptureStatus.CREATED]
     assert Poison.objects.get().error_type.startswith("a␀b")
 
 
@@ -127,9 +131,9 @@ def test_one_bad_member_never_sinks_the_rest(now: datetime) -> None:
     )
 
     assert [answer.status for answer in answers] == [
-        Status.CREATED,
-        Status.REJECTED,
-        Status.CREATED,
+        CaptureStatus.CREATED,
+        CaptureStatus.REJECTED,
+        CaptureStatus.CREATED,
     ]
     assert answers[1].pointer == "/cause"
 
@@ -143,7 +147,7 @@ def test_a_redriven_message_that_fails_again_is_the_same_poison(now: datetime) -
     )
 
     poison.refresh_from_db()
-    assert (answer.poison, answer.status) == (poison.pk, Status.UPDATED)
+    assert (answer.poison, answer.status) == (poison.pk, CaptureStatus.UPDATED)
     assert (poison.state, poison.recurrences) == (State.OPEN, 1)
     assert Redrive.objects.get().outcome == Outcome.RECURRED
     assert Alias.objects.get().poison_id == poison.pk
@@ -177,7 +181,7 @@ def test_a_forged_redrive_is_an_ordinary_message(now: datetime, forge: str) -> N
     )
 
     poison.refresh_from_db()
-    assert answer.status is Status.CREATED
+    assert answer.status is CaptureStatus.CREATED
     assert (poison.state, poison.recurrences) == (State.REDRIVEN, 0)
 
 

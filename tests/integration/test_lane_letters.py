@@ -148,7 +148,7 @@ def test_what_a_lane_was_committing_as_it_died_is_waited_for(
     nameless.put("mail-dead", b"x")
     successor = threading.Thread(target=drain_apart, args=(topic, now))
     with draining(topic, now) as work, transaction.atomic():
-        work._write(work.reader.read(limit=1, wait=0.0))  # and here the lane dies
+        work._capture(work.reader.read(limit=1, wait=0.0))  # and here the lane dies
         nameless.cut()
         successor.start()
         while successor.is_alive() and not is_anybody_waiting():
@@ -187,7 +187,7 @@ def test_one_written_letter_answers_for_one_of_two_that_are_equal(
         nameless.put("mail-dead", b"x")
     with draining(topic, now) as work:
         first, _ = work.reader.read(limit=2, wait=0.0)
-        work._write([first])  # and here the lane dies
+        work._capture([first])  # and here the lane dies
 
     drain_all(topic, now)
 
@@ -200,7 +200,7 @@ def test_another_header_or_another_queue_is_another_letter(
     topic = topic_on_queues(now)
     nameless.put("mail-dead", b"x", [(b"n", b"1")])
     with draining(topic, now) as work:
-        work._write(work.reader.read(limit=1, wait=0.0))  # and here the lane dies
+        work._capture(work.reader.read(limit=1, wait=0.0))  # and here the lane dies
     nameless.queues["mail-dead"][0].headers = ((b"n", b"2"),)
 
     drain_all(topic, now)
@@ -216,12 +216,12 @@ def test_a_held_letter_answers_for_none_that_is_equal(
     nameless.answer = lambda _: next(answers, SENT)
     nameless.put("mail-dead", b"x")
     with draining(topic, now) as work:
-        work.take(wait=0.0)
+        work.drain_batch(wait=0.0)
         held = HeldDeadLetter.objects.get()
         nameless.put("mail-dead", b"x")
         nameless.queues["mail-dead"][1].redelivered = True
 
-        work.take(wait=0.0)
+        work.drain_batch(wait=0.0)
 
     assert held.reason == "captured, but not copied: there is no such queue"
     assert (Poison.objects.count(), len(nameless.contents("mail-dead"))) == (2, 1)

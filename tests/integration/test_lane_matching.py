@@ -166,7 +166,7 @@ def test_a_letter_told_twice_answers_one_send(
     run(redrive(operator, now), now)
     fails_again(bare, b"x")
     with draining(mail, now + SECOND) as work:
-        work._write(work.reader.read(limit=9, wait=0.0))  # and here the lane dies
+        work._capture(work.reader.read(limit=9, wait=0.0))  # and here the lane dies
 
     drain_all(mail, now + SECOND)
 

@@ -22,10 +22,10 @@ from apps.brokers.ports import Delivered, Outbound, Outcome, OutcomeKind
 from apps.brokers.services import topics as brokers
 from apps.capture.intake import services
 from apps.capture.intake.occurrence import Occurrence
-from apps.capture.intake.services import Answer
+from apps.capture.intake.services import CaptureAnswer
 from apps.capture.lanes import drain, lane_settings, monitor, observer
 from apps.capture.lanes.drain import Drain
-from apps.capture.lanes.monitor import LOOK_EVERY
+from apps.capture.lanes.monitor import POLL_INTERVAL
 from apps.capture.lanes.observer import Observer
 from apps.capture.lanes.runner import LaneRunner, Work
 from apps.capture.lanes.throttling import (
@@ -186,7 +186,7 @@ def test_observing_takes_nothing_and_counts_as_no_delivery(
         broker.put("mail-dead", b"%d" % number + b"x" * 5000, headers)
     before = broker.contents("mail-dead")
 
-    watching_lane(mail, now, Hand()).once()
+    watching_lane(mail, now, Hand()).step()
 
     lane = Lane.objects.get()
     assert broker.contents("mail-dead") == before
@@ -205,7 +205,7 @@ def test_where_looking_would_change_something_nothing_is_looked_at(
     broker.with_(peeks=False)
     broker.put("mail-dead", b"x")
 
-    watching_lane(mail, now, Hand()).once()
+    watching_lane(mail, now, Hand()).step()
 
     assert (Sample.objects.count(), Lane.objects.get().depth) == (0, 1)
 
@@ -216,15 +216,15 @@ def test_samples_follow_the_queue_and_go_when_it_is_drained(
     timer = Hand()
     watch = watching_lane(mail, now, timer)
     broker.put("mail-dead", b"old")
-    watch.once()
+    watch.step()
     broker.queues["mail-dead"].clear()
     broker.put("mail-dead", b"new")
 
-    timer.at += monitor.LOOK_EVERY
-    watch.once()
+    timer.at += monitor.POLL_INTERVAL
+    watch.step()
     soon = [bytes(s.start) for s in Sample.objects.all()]
-    timer.at += observer.SAMPLE_EVERY
-    watch.once()
+    timer.at += observer.SAMPLE_INTERVAL
+    watch.step()
     later = [bytes(s.start) for s in Sample.objects.all()]
     draining(mail, now).close()
 
@@ -241,11 +241,11 @@ def test_the_rate_of_an_observed_queue_is_that_of_its_growth(
     for number in (100, 5, 2):
         for _ in range(number):
             broker.put("mail-dead", b"x")
-        watch.once()
+        watch.step()
         rates.append(Lane.objects.get().rate)
-        timer.at += monitor.LOOK_EVERY
+        timer.at += monitor.POLL_INTERVAL
     timer.at += 60
-    watch.once()
+    watch.step()
 
     # What was there before is no rate. The row tells what was known before the look.
     assert (rates, Lane.objects.get().rate) == ([0.0, 0.0, 5.0], 0.0)
@@ -305,7 +305,7 @@ def test_a_paused_lane_says_so_every_two_seconds_and_no_oftener(
             topic_id=mail.pk, row_of=lambda _: lane, locks=locks, stop=stop, clock=now
         ).run()
 
-    assert said[2] - said[0] >= 2 * LOOK_EVERY
+    assert said[2] - said[0] >= 2 * POLL_INTERVAL
     assert Lane.objects.get().state == "paused"
 
 
@@ -345,13 +345,13 @@ def test_all_lanes_begin_anew_when_the_session_of_their_locks_ended(
         before = list(broker.readers)
         end_session_of_locks()
         within(60, lambda: not any(reader in broker.readers for reader in before))
-        within(60, lambda: lock.held(names) == set(names))
+        within(60, lambda: lock.names_locked(names) == set(names))
         for topic in topics:
             broker.put(topic.dead_letter_queue, b"x")
         within(60, lambda: Poison.objects.count() == 3)
 
     assert not broker.readers
-    assert lock.held(names) == set()
+    assert lock.names_locked(names) == set()
 
 
 def test_a_lane_that_lost_its_lock_to_another_process_stops(
@@ -492,10 +492,10 @@ def test_the_row_tells_what_was_captured_and_how_fast(
     with draining(mail, now, timer) as work:
         for _ in range(3):
             broker.put("mail-dead", b"x")
-        work.once()
+        work.step()
         timer.at += 61
         broker.put("mail-dead", b"x")
-        work.once()
+        work.step()
 
     lane = Lane.objects.get()
     assert (lane.captured, lane.rate, lane.depth) == (4, 1.0, 0)
@@ -511,11 +511,11 @@ def test_copies_that_are_refused_are_told_until_they_go_out(
     for _ in range(3):
         broker.put("mail-dead", b"x")
     with draining(mail, now) as work:
-        work.once()
+        work.step()
     held = Lane.objects.get()
     broker.answer = lambda _: SENT
     with draining(mail, now) as work:
-        work.once()
+        work.step()
     sent = Lane.objects.get()
 
     assert (held.state, sent.state) == ("holding", "running")
@@ -535,7 +535,7 @@ def test_hostile_words_of_a_refusal_are_told_as_well_as_can_be(
     broker.put("mail-dead", b"x")
 
     with draining(mail, now) as work:
-        work.once()
+        work.step()
 
     lane, held = Lane.objects.get(), HeldDeadLetter.objects.get()
     assert (lane.state, Poison.objects.count()) == ("holding", 1)
@@ -555,13 +555,13 @@ def test_a_copy_that_is_refused_is_told_no_more_once_its_letter_is_gone(
     timer, at = Hand(), [now]
     lane = Lane.objects.possible().get(pk=mail.pk)
     with Drain(lane=lane, clock=lambda: at[0], timer=timer) as work:
-        work.once()
+        work.step()
         held = Lane.objects.get().state
         broker.queues["mail-dead"].clear()
-        at[0] += timedelta(seconds=drain.HELD_LIVES + 1)
+        at[0] += timedelta(seconds=drain.HELD_FOR + 1)
         for _ in range(3):
-            timer.at += monitor.LOOK_EVERY + 1
-            work.once()
+            timer.at += monitor.POLL_INTERVAL + 1
+            work.step()
 
     assert (held, Lane.objects.get().state) == ("holding", "running")
 
@@ -575,11 +575,11 @@ def test_a_held_letter_that_somebody_else_took_leaves_the_list(
     with draining(mail, now, timer) as work:
         for body in (b"large", b"larger"):
             broker.put("mail-dead", body)
-        work.once()
+        work.step()
         both = HeldDeadLetter.objects.count()
         broker.queues["mail-dead"].pop(0)
-        timer.at += monitor.LOOK_EVERY
-        work.once()
+        timer.at += monitor.POLL_INTERVAL
+        work.step()
 
     assert (both, HeldDeadLetter.objects.get().size) == (2, 6)
 
@@ -608,9 +608,9 @@ def test_a_letter_that_is_hidden_for_a_time_is_listed_until_it_does_not_come_bac
     drain_all(mail, now)
     broker.queues["mail-dead"].clear()
 
-    drain_all(mail, now + timedelta(seconds=drain.HELD_LIVES - 1))
+    drain_all(mail, now + timedelta(seconds=drain.HELD_FOR - 1))
     hidden = HeldDeadLetter.objects.count()
-    drain_all(mail, now + timedelta(seconds=drain.HELD_LIVES + 1))
+    drain_all(mail, now + timedelta(seconds=drain.HELD_FOR + 1))
 
     assert (hidden, HeldDeadLetter.objects.count()) == (1, 0)
 
@@ -620,7 +620,9 @@ def test_a_slow_postgres_gets_smaller_batches(
 ) -> None:
     timer, sizes, write = Hand(), [], services.write
 
-    def slow(*, occurrences: Sequence[Occurrence], now: datetime) -> list[Answer]:
+    def slow(
+        *, occurrences: Sequence[Occurrence], now: datetime
+    ) -> list[CaptureAnswer]:
         sizes.append(len(occurrences))
         timer.at += 3
         return write(occurrences=occurrences, now=now)
@@ -630,7 +632,7 @@ def test_a_slow_postgres_gets_smaller_batches(
         broker.put("mail-dead", b"x")
     with draining(mail, now, timer) as work:
         work.size.value = 40
-        while work.take(wait=0.0):
+        while work.drain_batch(wait=0.0):
             pass
 
     assert sizes == [40, 20, *[10] * 6]
@@ -651,7 +653,9 @@ def test_a_batch_is_kept_ours_while_it_takes_its_time(
     Topic.objects.filter(pk=mail.pk).update(visibility_timeout=0.3)
     write = services.write
 
-    def slow(*, occurrences: Sequence[Occurrence], now: datetime) -> list[Answer]:
+    def slow(
+        *, occurrences: Sequence[Occurrence], now: datetime
+    ) -> list[CaptureAnswer]:
         time.sleep(0.25 if mode is Mode.CAPTURE else 0.0)
         return write(occurrences=occurrences, now=now)
 
@@ -703,17 +707,17 @@ def test_a_lane_that_finds_nothing_looks_less_and_less_often() -> None:
 
     pauses = []
     for _ in range(6):
-        polling.note(found=False)
-        pauses.append(polling.left())
+        polling.note(is_active=False)
+        pauses.append(polling.seconds_left())
         assert not polling.is_due()
         timer.at += pauses[-1]
         assert polling.is_due()
-    polling.note(found=True)
+    polling.note(is_active=True)
 
     for pause, highest in zip(pauses, [1, 2, 4, 8, 15, 15], strict=True):
         assert 0.75 * highest <= pause <= highest
     assert len(set(pauses)) == 6
-    assert (polling.is_due(), polling.left()) == (True, 0.0)
+    assert (polling.is_due(), polling.seconds_left()) == (True, 0.0)
 
 
 def test_a_lane_polls_only_where_each_look_has_its_price(
@@ -724,13 +728,13 @@ def test_a_lane_polls_only_where_each_look_has_its_price(
     timer = Hand()
     with draining(mail, now, timer) as work:
         for _ in range(20):
-            work.once()
+            work.step()
             timer.at += 1.0
         idle = broker.reads
         broker.put("mail-dead", b"x")
         timer.at += 3.0
-        work.once()
-        work.once()
+        work.step()
+        work.step()
 
     assert 7 <= idle <= 10
     assert broker.reads - idle == 2  # it found one, and looked again at once
@@ -746,8 +750,8 @@ def test_where_each_look_has_its_price_a_lane_lives_on_between_two(
         asked_seldom = asks_in_a_minute(broker, work, timer)
         for _ in range(30):
             Lane.objects.update(seen_at=None, state="away")
-            timer.at += monitor.LOOK_EVERY
-            work.once()
+            timer.at += monitor.POLL_INTERVAL
+            work.step()
             lane = Lane.objects.get()
             lives.append(lane.seen_at is not None and lane.state == "running")
 
@@ -766,7 +770,7 @@ def test_a_queue_that_is_only_watched_is_asked_less_and_less_often_too(
 
     broker.put("mail-dead", b"x")
     timer.at += 60.0
-    watch.once()
+    watch.step()
     wakened = asks_in_a_minute(broker, watch, timer)
 
     assert (first >= 5, then <= 2, wakened >= 5) == (True, True, True)
@@ -778,7 +782,7 @@ def asks_in_a_minute(broker: Queues, work: Work, timer: Hand) -> int:
     before = broker.asked
     for _ in range(60):
         timer.at += 1.0
-        work.once()
+        work.step()
     return broker.asked - before
 
 
@@ -819,7 +823,7 @@ def deliver(
     broker: Queues, topic: Topic, now: datetime, total: int, since: str = ""
 ) -> None:
     broker.delivered = Delivered(total=total, at=now, since=since)
-    watching_lane(topic, now, Hand()).once()
+    watching_lane(topic, now, Hand()).step()
 
 
 def counted() -> list[tuple[datetime, int, str]]:

@@ -105,13 +105,13 @@ def test_many_lanes_need_few_sessions(redis_url: str, stream: Redis) -> None:
         within(240, all_work)
         within(60, lambda: Poison.objects.count() == captured)
         within(60, lambda: Sample.objects.count() == observed)
-        held = lock.held([f"lane:{topic.pk}" for topic in topics])
+        held = lock.names_locked([f"lane:{topic.pk}" for topic in topics])
         seen.append(sessions_of_lanes())
 
     assert len(held) == LANES
     assert seen[-1]["poisonweb lane locks"] == 1
     assert 1 <= max(told.get("poisonweb lanes", 0) for told in seen) <= MOST_SESSIONS
-    assert lock.held([f"lane:{topic.pk}" for topic in topics]) == set()
+    assert lock.names_locked([f"lane:{topic.pk}" for topic in topics]) == set()
 
 
 def test_lanes_whose_sessions_all_ended_come_back(orders: Topic, stream: Redis) -> None:
@@ -221,7 +221,7 @@ def test_lanes_that_get_no_session_at_their_start_wait_for_one(
     topic = topic_on_queues(clock.now())
     broker.put(topic.dead_letter_queue, b"x")
 
-    with shared("test", most=1, patience=0.3):
+    with shared("test", most=1, timeout=0.3):
         within(60, is_ours)
         with serving():
             within(60, lambda: "the lanes wait for Postgres" in caplog.text)
@@ -236,7 +236,7 @@ def test_a_lane_that_gets_no_session_in_time_loses_nothing_and_comes_back(
 ) -> None:
     topic = topic_on_queues(clock.now())
 
-    with shared("test", most=1, patience=0.3), serving():
+    with shared("test", most=1, timeout=0.3), serving():
         within(60, is_running)
         within(60, is_ours)
         broker.put(topic.dead_letter_queue, b"x")
@@ -258,7 +258,7 @@ def test_who_waits_too_long_for_a_session_is_told_so() -> None:
         except OperationalError as trouble:
             troubles.append(trouble)
 
-    with shared("test", most=1, patience=3.0):
+    with shared("test", most=1, timeout=3.0):
         with borrow():
             Topic.objects.exists()
             other = threading.Thread(target=want)

@@ -58,7 +58,7 @@ def drain(topic: Topic, now: datetime) -> int:
     """Drain once, and give the number of letters that were captured."""
     before = Lane.objects.get(pk=topic.pk).captured
     with draining(topic, now) as work:
-        work.take(wait=0.0)
+        work.drain_batch(wait=0.0)
         work.monitor_lane()
     return Lane.objects.get(pk=topic.pk).captured - before
 
@@ -97,7 +97,7 @@ def test_a_crash_between_commit_and_acknowledgement_counts_once(
 
     with draining(orders, now) as work:
         letters = work.reader.read(limit=10, wait=0.0)
-        work._write(letters)  # and here the lane dies
+        work._capture(letters)  # and here the lane dies
     drain(orders, now)
 
     assert (Failure.objects.count(), stream.xlen("orders-poison")) == (1, 0)
@@ -250,7 +250,7 @@ def test_a_message_that_its_consumers_never_settle_is_dead_lettered(
 
     with draining(orders, now) as work:
         work.monitor_lane()
-        work.take(wait=0.0)
+        work.drain_batch(wait=0.0)
 
     poison = Poison.objects.get()
     assert (poison.cause, poison.consumer_group) == ("max_dequeue_count", "billing")

@@ -28,7 +28,7 @@ END_THE_HOLDER = """
 
 def test_what_one_holds_nobody_else_gets_and_everybody_sees() -> None:
     with lock.attempt(NAME) as ours, lock.attempt(NAME) as theirs:
-        seen = lock.held([NAME, "operation:2"])
+        seen = lock.names_locked([NAME, "operation:2"])
 
     assert ours
     assert theirs is None
@@ -40,7 +40,7 @@ def test_it_is_free_before_the_session_ends(monkeypatch: pytest.MonkeyPatch) -> 
     close = psycopg.Connection.close
 
     def look_first(session: psycopg.Connection[Any]) -> None:
-        seen.append(lock.held([NAME]))
+        seen.append(lock.names_locked([NAME]))
         close(session)
 
     monkeypatch.setattr(psycopg.Connection, "close", look_first)
@@ -70,7 +70,7 @@ def test_one_whose_session_has_ended_knows_it_and_can_let_go() -> None:
             cursor.execute(END_THE_HOLDER)
 
         assert ours.lost()
-        assert lock.held([NAME]) == set()
+        assert lock.names_locked([NAME]) == set()
 
 
 # --- many on one session
@@ -115,7 +115,7 @@ def test_who_lets_go_of_one_keeps_the_others(locks: Locks) -> None:
     with locks.attempt("lane:1") as first:
         with locks.attempt("lane:2"):
             pass
-        left = lock.held(["lane:1", "lane:2"])
+        left = lock.names_locked(["lane:1", "lane:2"])
         with lock.attempt("lane:2") as theirs:
             assert theirs
 
@@ -204,5 +204,5 @@ def test_threads_take_turns(locks: Locks) -> None:
 
     at_once(*[work] * 8)
 
-    assert lock.held([f"lane:{number}" for number in range(3)]) == set()
+    assert lock.names_locked([f"lane:{number}" for number in range(3)]) == set()
     assert sessions_of_locks() == 1

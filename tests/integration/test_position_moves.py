@@ -15,7 +15,7 @@ from apps.audit.models import Entry
 from apps.bookmarks import services as bookmarks
 from apps.bookmarks.models import BookmarkPosition, Mark, Move
 from apps.bookmarks.services import history
-from apps.bookmarks.services.settling import Status
+from apps.bookmarks.services.settling import SettleStatus
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
@@ -112,7 +112,7 @@ def test_the_holder_is_fenced_and_resumes_at_the_new_place(
     (late,) = settle(now, update(position.epoch, (101, 120)))
     found = opened(now)
 
-    assert late.status == Status.FENCED
+    assert late.status == SettleStatus.FENCED
     assert found.epoch > done.epoch > position.epoch
     (mark,) = found.positions[0].marks.all()
     assert (mark.processed, mark.resume) == (10, 10)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from apps.bookmarks.models import BookmarkPosition, Mark
-from apps.bookmarks.services.settling import Status
+from apps.bookmarks.services.settling import SettleStatus
 from apps.core import clock
 from apps.team.rights import Principal
 from apps.triage.services import moves
@@ -50,7 +50,7 @@ def test_shuffled_updates_of_64_writers_come_to_their_union(
 
     def write(turn: int) -> None:
         answers = settle(now, *shares[turn])
-        assert set(statuses(answers)) == {Status.OK}
+        assert set(statuses(answers)) == {SettleStatus.OK}
 
     together(WRITERS, write)
 
@@ -88,7 +88,7 @@ def test_what_is_settled_after_another_opened_is_never_kept(
         for turn in range(chance.randint(1, 6)):
             publisher = str(1000 * found.epoch + turn)
             answers = settle(now, update(found.epoch, (0, 5), publisher=publisher))
-            if answers[0].status == Status.OK:
+            if answers[0].status == SettleStatus.OK:
                 told_ok.append((found.epoch, int(publisher)))
 
     together(12, hold)
@@ -115,7 +115,7 @@ def test_a_fenced_holder_never_settles_a_mark_that_it_had(
         last = mark.processed
         for _turn in range(chance.randint(1, 6)):
             (answer,) = settle(now, update(found.epoch, (last + 1, last + 7)))
-            if answer.status == Status.OK:
+            if answer.status == SettleStatus.OK:
                 last += 7
         settled[found.epoch] = last
 

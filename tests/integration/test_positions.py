@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from apps.bookmarks import services as bookmarks
 from apps.bookmarks.models import BookmarkPosition, Mark, Sample
-from apps.bookmarks.places import Place, place_of
+from apps.bookmarks.places import BookmarkPlace, place_of
 from apps.bookmarks.services import history, settling
-from apps.bookmarks.services.settling import Status
+from apps.bookmarks.services.settling import SettleStatus
 from apps.bookmarks.wire import MOST_RUNS
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
@@ -102,7 +102,7 @@ def test_an_older_word_never_takes_a_position_back(db: None, now: datetime) -> N
         answers = settle(now, *told)
 
         mark = Mark.objects.get()
-        assert set(statuses(answers)) == {Status.OK}
+        assert set(statuses(answers)) == {SettleStatus.OK}
         assert (mark.processed, mark.received, mark.persisted) == (90, 90, 90)
         assert mark.bookmark == "ninety"
 
@@ -147,8 +147,8 @@ def test_who_opens_anew_fences_who_had_it(db: None, now: datetime) -> None:
     )
 
     assert second > first
-    assert (late.status, fresh.status) == (Status.FENCED, Status.OK)
-    assert new_publisher.status == Status.FENCED
+    assert (late.status, fresh.status) == (SettleStatus.FENCED, SettleStatus.OK)
+    assert new_publisher.status == SettleStatus.FENCED
     assert [(m.publisher, m.processed) for m in Mark.objects.all()] == [("", 20)]
 
 
@@ -201,7 +201,7 @@ def test_a_key_opens_and_settles_only_what_it_sees(db: None, now: datetime) -> N
 
     assert [position.topic.name for position in found.positions] == ["orders.eu"]
     assert BookmarkPosition.objects.get(topic__name="orders").epoch == epoch
-    assert (refused.status, refused.pointer) == (Status.REJECTED, "/topic")
+    assert (refused.status, refused.pointer) == (SettleStatus.REJECTED, "/topic")
     assert not Mark.objects.exists()
 
 
@@ -239,8 +239,8 @@ def test_a_bad_update_is_told_why_and_sinks_no_other(
         now, update(epoch, (0, 4)), bad, update(epoch, (5, 6))
     )
 
-    assert statuses([before, after]) == [Status.OK, Status.OK]
-    assert (answer.status, answer.pointer) == (Status.REJECTED, pointer)
+    assert statuses([before, after]) == [SettleStatus.OK, SettleStatus.OK]
+    assert (answer.status, answer.pointer) == (SettleStatus.REJECTED, pointer)
     assert remedy in str(answer.detail)
     assert Mark.objects.get().processed == 6
 
@@ -250,7 +250,7 @@ def test_what_is_no_object_is_rejected_alone(db: None, now: datetime) -> None:
 
     answers = settle(now, 7, update(epoch, (0, 2**63 - 2)))
 
-    assert statuses(answers) == [Status.REJECTED, Status.OK]
+    assert statuses(answers) == [SettleStatus.REJECTED, SettleStatus.OK]
     assert Mark.objects.get().processed == 2**63 - 2
 
 
@@ -269,7 +269,7 @@ def test_a_position_of_holes_is_told_its_pressure_and_then_refused(
     (relieved,) = settle(now, update(epoch, (0, 8191)))
 
     assert (calm, pressed.pressure, full.pressure) == (settling.OK, 0.75, 1.0)
-    assert (refused.status, refused.pressure) == (Status.REJECTED, 1.0)
+    assert (refused.status, refused.pressure) == (SettleStatus.REJECTED, 1.0)
     assert refused.pointer == "/settled"
     assert (len(kept.ahead), kept.received) == (MOST_RUNS, 2 * MOST_RUNS)
     assert relieved == settling.OK
@@ -309,8 +309,8 @@ def test_a_first_word_is_settled_beside_what_was_known_fenced_or_never_opened(
     )
 
     assert [answer.status for answer in answers] == [
-        *(Status.OK, Status.OK, Status.FENCED),
-        *(Status.REJECTED, Status.OK, Status.OK),
+        *(SettleStatus.OK, SettleStatus.OK, SettleStatus.FENCED),
+        *(SettleStatus.REJECTED, SettleStatus.OK, SettleStatus.OK),
     ]
     kept = Mark.objects.order_by("publisher")
     assert [(m.publisher, m.processed, m.bookmark) for m in kept] == [
@@ -359,7 +359,7 @@ def test_thousands_of_updates_are_a_handful_of_statements(
     with django_assert_max_num_queries(7):
         answers = settle(now, *batch)
 
-    assert set(statuses(answers)) == {Status.OK}
+    assert set(statuses(answers)) == {SettleStatus.OK}
     assert set(Mark.objects.values_list("processed", flat=True)) == {99}
     assert Mark.objects.count() == 300
 
@@ -451,7 +451,9 @@ def test_where_a_position_stood_is_noted_once_a_minute_and_only_when_it_changed(
 
     (position,) = BookmarkPosition.objects.all()
     stood = [
-        history.stood(position_id=position.pk, at=now + timedelta(seconds=s)).get("")
+        history.watermarks_at(
+            position_id=position.pk, at=now + timedelta(seconds=s)
+        ).get("")
         for s in (-1, 0, 59, 60, 179, 180)
     ]
     assert taken == [1, 0, 0, 1, 0, 1]
@@ -472,16 +474,16 @@ def test_old_samples_leave_but_for_the_one_that_tells_of_the_first_day_kept(
     assert (pruned, list(kept)) == (1, [2, 3])
     (position,) = BookmarkPosition.objects.all()
     at = now - timedelta(days=29)
-    assert history.stood(position_id=position.pk, at=at) == {"": 2}
+    assert history.watermarks_at(position_id=position.pk, at=at) == {"": 2}
 
 
 @pytest.mark.parametrize(
     ("bookmark", "place"),
     [
-        ("17", Place("", 17)),
-        ("1700000000000-3", Place("", (1700000000000 << 20) + 3)),
-        (f"{AMPS}|1465596069899000013|", Place(AMPS, 1465596069899000013)),
-        ("9223372036854775806", Place("", 2**63 - 2)),
+        ("17", BookmarkPlace("", 17)),
+        ("1700000000000-3", BookmarkPlace("", (1700000000000 << 20) + 3)),
+        (f"{AMPS}|1465596069899000013|", BookmarkPlace(AMPS, 1465596069899000013)),
+        ("9223372036854775806", BookmarkPlace("", 2**63 - 2)),
         ("9223372036854775807", None),
         ("", None),
         ("order-17", None),
@@ -492,6 +494,6 @@ def test_old_samples_leave_but_for_the_one_that_tells_of_the_first_day_kept(
     ],
 )
 def test_a_bookmark_tells_a_place_where_it_has_one(
-    bookmark: str, place: Place | None
+    bookmark: str, place: BookmarkPlace | None
 ) -> None:
     assert place_of(bookmark) == place

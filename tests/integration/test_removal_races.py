@@ -31,7 +31,7 @@ from apps.capture.lanes import lane_settings, monitor, observer
 from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.runner import LaneRunner
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
-from apps.capture.topic_removal import OnRecord
+from apps.capture.topic_removal import RecordsExist
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Absent
@@ -79,7 +79,7 @@ class Removal:
                 topics=[self.topic.pk], principal=ADA, now=clock.now()
             )
             self.done = True
-        except OnRecord:
+        except RecordsExist:
             self.done = False
 
     def aside(self) -> None:
@@ -222,7 +222,7 @@ def test_a_topic_stays_when_its_first_letter_is_just_being_written(
 
     monkeypatch.setattr(services, "merge", held_up)
     with draining(topic, now) as work:
-        work.take(wait=0.0)
+        work.drain_batch(wait=0.0)
     other.join()
 
     assert removal.done is False
@@ -234,7 +234,7 @@ def test_letters_are_captured_or_their_topic_goes_and_never_both(
 ) -> None:
     def take(work: Drain) -> None:
         with work, suppress(Removed):
-            work.take(wait=0.0)
+            work.drain_batch(wait=0.0)
 
     for number in range(ROUNDS):
         name = f"t{number}"

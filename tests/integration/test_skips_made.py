@@ -10,7 +10,7 @@ from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.brokers.models import Topic
 from apps.capture import tasks
 from apps.capture.intake import automatic_skips
-from apps.capture.intake.services import Status
+from apps.capture.intake.services import CaptureStatus
 from apps.core import clock
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import Failure, Poison, Skip, SkipList, WaitingSkip
@@ -238,7 +238,7 @@ def test_what_is_removed_and_fails_again_is_skipped_again(
 
     (answer,) = capture(now, failure(now, bookmark="1-0"))
 
-    assert (answer.status, before, values()) == (Status.UPDATED, [], ["1-0"])
+    assert (answer.status, before, values()) == (CaptureStatus.UPDATED, [], ["1-0"])
 
 
 def test_a_redrive_that_fails_is_skipped_and_the_next_one_is_not(
@@ -281,11 +281,11 @@ def test_what_found_no_room_is_shared_when_there_is_some(
     ]
     capture(now, *told)
     reader = Mirror()
-    too_soon = automatic_skips.share_waiting(now=now)
+    too_soon = automatic_skips.make_waiting_skips(now=now)
 
     later = now + timedelta(minutes=1)
-    made = automatic_skips.share_waiting(now=later)
-    again = automatic_skips.share_waiting(now=later + timedelta(minutes=1))
+    made = automatic_skips.make_waiting_skips(now=later)
+    again = automatic_skips.make_waiting_skips(now=later + timedelta(minutes=1))
     reader.catch_up()
 
     assert (too_soon, made, again) == (0, 2, 0)
@@ -321,7 +321,7 @@ def test_who_kills_goes_first_at_once_and_later(
     capture(now, failure(now, bookmark="7", cause="crash"))
 
     later = now + timedelta(minutes=1)
-    automatic_skips.share_waiting(now=later)
+    automatic_skips.make_waiting_skips(now=later)
 
     assert at_once == ["3", "4", "5"]
     assert set(values()) == {"3", "4", "5", "7", "0"}
@@ -335,7 +335,7 @@ def test_new_failures_leave_room_to_those_that_wait_and_kill(
     later = now + timedelta(minutes=1)
     capture(later, *(failure(later, bookmark=f"e-{n}") for n in range(3)))
     between = values()
-    automatic_skips.share_waiting(now=later)
+    automatic_skips.make_waiting_skips(now=later)
 
     assert between == ["c-0", "c-1", "c-2"]
     assert values() == [*between, "c-3", "c-4"]
@@ -352,7 +352,7 @@ def test_what_waits_is_shared_no_more_when_it_is_over_or_somebody_ended_it(
     Poison.objects.filter(pk=doubted.pk).update(suspected=True)
     mine = added(now, "5", consumer_group="billing", reason="mine")
 
-    made = automatic_skips.share_waiting(now=now + timedelta(minutes=1))
+    made = automatic_skips.make_waiting_skips(now=now + timedelta(minutes=1))
 
     assert made == 0
     assert values() == ["0", "1", "2", "5"]
@@ -366,7 +366,7 @@ def test_what_its_topic_keeps_no_more_waits_no_more(
     Topic.objects.filter(pk=replaying.pk).update(retention_days=2)
     capture(now, *(failure(now) for _ in range(4)))
 
-    automatic_skips.share_waiting(now=now + 2 * DAY + SECOND)
+    automatic_skips.make_waiting_skips(now=now + 2 * DAY + SECOND)
 
     assert (Skip.objects.count(), WaitingSkip.objects.count()) == (3, 0)
 

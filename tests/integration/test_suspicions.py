@@ -11,7 +11,7 @@ import pytest
 from apps.api.selectors import skips as api
 from apps.brokers.models import Topic
 from apps.capture.intake import guards, suspicions
-from apps.capture.intake.suspicions import PATIENCE
+from apps.capture.intake.suspicions import FIRM_AFTER
 from apps.capture.models import Guard
 from apps.core import clock
 from apps.poison.models import Poison, Skip
@@ -38,7 +38,7 @@ def alive(now: datetime, name: str, **changes: object) -> None:
     usual = {"client_name": name, "host": f"host-of-{name}"}
     usual["reporter"] = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
     word = guard_word(now, **{**usual, **changes})
-    [answer] = guards.note(members=[word], principal=GUARD, now=now)
+    [answer] = guards.record_heartbeats(members=[word], principal=GUARD, now=now)
     assert answer.status in {"created", "updated"}
 
 
@@ -94,7 +94,7 @@ def test_beside_another_consumer_it_is_suspected_and_kept(
         ({"state": "stopping"}, timedelta()),
         ({"consumer_group": "shipping"}, timedelta()),
         ({"topic": "payments"}, timedelta()),
-        ({}, suspicions.LIVES + SECOND),
+        ({}, suspicions.ALIVE_FOR + SECOND),
     ],
     ids=["stopping", "another group", "another topic", "silent"],
 )
@@ -205,11 +205,11 @@ def test_what_nobody_contradicts_is_firm_after_a_while(
 ) -> None:
     alive(now, "two")
     fail(now, "one")
-    early = suspicions.make_firm(now=now + PATIENCE - SECOND)
+    early = suspicions.make_firm(now=now + FIRM_AFTER - SECOND)
     reader = Mirror()
 
-    late = suspicions.make_firm(now=now + PATIENCE)
-    again = suspicions.make_firm(now=now + PATIENCE)
+    late = suspicions.make_firm(now=now + FIRM_AFTER)
+    again = suspicions.make_firm(now=now + FIRM_AFTER)
     reader.catch_up()
 
     assert (early, late, again) == (0, 1, 0)
@@ -222,7 +222,7 @@ def test_what_a_consumer_doubts_itself_is_not_firm_by_time(
 ) -> None:
     fail(now, "one", suspected=True)
 
-    assert suspicions.make_firm(now=now + 10 * PATIENCE) == 0
+    assert suspicions.make_firm(now=now + 10 * FIRM_AFTER) == 0
     assert suspected() == ["1-0"]
 
 
@@ -233,10 +233,10 @@ def test_while_its_consumer_is_paused_nothing_becomes_firm(
     fail(now, "one")
     alive(now, "one", state="paused")
 
-    paused = suspicions.make_firm(now=now + PATIENCE)
+    paused = suspicions.make_firm(now=now + FIRM_AFTER)
     alive(now + SECOND, "one", state="running")
-    between = suspicions.make_firm(now=now + PATIENCE + SECOND)
-    after = suspicions.make_firm(now=now + 2 * PATIENCE)
+    between = suspicions.make_firm(now=now + FIRM_AFTER + SECOND)
+    after = suspicions.make_firm(now=now + 2 * FIRM_AFTER)
 
     assert (paused, between, after) == (0, 0, 1)
 

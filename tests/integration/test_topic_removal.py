@@ -22,7 +22,7 @@ from apps.capture import topic_removal
 from apps.capture.intake import guards
 from apps.capture.lanes import lane_settings, monitor, observer
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
-from apps.capture.topic_removal import OnRecord, Otherwise
+from apps.capture.topic_removal import ChangedSincePreview, RecordsExist
 from apps.core.errors import Absent, Forbidden
 from apps.poison.models import Poison
 from apps.reports.models import Day, Rate, Run
@@ -64,10 +64,10 @@ def seen_by_a_lane(broker: Queues, topic: Topic, now: datetime) -> None:
     broker.put(f"{topic.name}-dead", b"1")
     lane = Lane.objects.possible().get(pk=topic.pk)
     broker.consumers = [told_by_broker()]
-    observer.Observer(lane=lane, clock=lambda: now, timer=lambda: 0.0).once()
+    observer.Observer(lane=lane, clock=lambda: now, timer=lambda: 0.0).step()
     for number, total in enumerate((10, 30)):
         told = Delivered(total=total, at=now, since="a")
-        monitor.count_deliveries(lane=lane, told=told, now=now + number * MINUTE)
+        monitor.count_deliveries(lane=lane, delivered=told, now=now + number * MINUTE)
     with draining(topic, now) as work:
         work._hold(work.reader.read(limit=1, wait=0.0)[0], "too large")
         seen = Sample(topic=topic, place=0, bookmark="1", start=b"1", size=1)
@@ -132,7 +132,7 @@ def reported(now: datetime) -> None:
 
 
 def guarded(now: datetime) -> None:
-    guards.note(members=[guard_word(now)], principal=GUARD, now=now)
+    guards.record_heartbeats(members=[guard_word(now)], principal=GUARD, now=now)
 
 
 def moved(now: datetime) -> None:
@@ -171,9 +171,9 @@ def test_any_record_keeps_its_topic_and_the_broker_and_all_it_carries(
     leave(now)
     before = verification.verify().head
 
-    with pytest.raises(OnRecord) as refusal:
+    with pytest.raises(RecordsExist) as refusal:
         remove(operator, now)
-    with pytest.raises(OnRecord):
+    with pytest.raises(RecordsExist):
         topic_removal.remove_topics(topics=[orders.pk], principal=operator, now=now)
 
     assert f"orders ({word}) has something on record" in str(refusal.value)
@@ -191,7 +191,9 @@ def test_only_so_many_topics_are_named(
         topic_on_queues(now, name=f"t{number:02}")
         poisons(now, 1, topic=f"t{number:02}")
 
-    with pytest.raises(OnRecord, match=r"t09 \(messages\); and 2 more have") as refusal:
+    with pytest.raises(
+        RecordsExist, match=r"t09 \(messages\); and 2 more have"
+    ) as refusal:
         remove(operator, now)
 
     assert "t10" not in str(refusal.value)
@@ -217,13 +219,13 @@ def test_nobody_loses_a_topic_that_they_have_not_seen_go(
     topic_on_queues(now, name="new")
 
     for agreed in ([], [orders.pk]):
-        with pytest.raises(Otherwise):
+        with pytest.raises(ChangedSincePreview):
             remove(operator, now, agreed=agreed)
-    with pytest.raises(Otherwise):
+    with pytest.raises(ChangedSincePreview):
         topic_removal.remove_topics(
             topics=[orders.pk, 10**9], principal=operator, now=now
         )
-    with pytest.raises(Otherwise):
+    with pytest.raises(ChangedSincePreview):
         topic_removal.remove_topics(topics=[], principal=operator, now=now)
 
     assert Topic.objects.count() == 2
@@ -240,7 +242,7 @@ def test_who_may_not_removes_nothing(
             remove(principal, now)
     with pytest.raises(Forbidden):
         topic_removal.remove_topics(topics=[orders.pk], principal=reader, now=now)
-    with pytest.raises(Otherwise):
+    with pytest.raises(ChangedSincePreview):
         topic_removal.remove_topics(topics=[orders.pk], principal=elsewhere, now=now)
 
     assert (Broker.objects.count(), Topic.objects.count()) == (1, 1)
@@ -299,14 +301,14 @@ def test_no_table_is_read_whole_to_find_nothing_in_it(
     broker: Queues, orders: Topic, mail: Topic, now: datetime
 ) -> None:
     words = [guard_word(now, client_name=f"c{number}") for number in range(2_000)]
-    guards.note(members=words, principal=GUARD, now=now)
+    guards.record_heartbeats(members=words, principal=GUARD, now=now)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE capture_guard")
     before = tables_read_whole()
 
-    found = topic_removal.look(Topic.objects.all())
+    found = topic_removal.preview(Topic.objects.all())
 
-    assert [topic.name for topic in found.going] == ["mail"]
+    assert [topic.name for topic in found.removable] == ["mail"]
     assert tables_read_whole() == before
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from apps.api.shapes.base import Shape
-from apps.capture.intake.services import Answer
+from apps.capture.intake.services import CaptureAnswer
 
 
-def answer(told: Answer) -> Shape:
+def answer(told: CaptureAnswer) -> Shape:
     whole: Shape = {
         "status": told.status.value,
         "poison": told.poison,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from apps.api.selectors.positions import PositionSeen
 from apps.api.shapes.base import Shape
-from apps.bookmarks.services.opening import Opened
-from apps.bookmarks.services.settling import Answer as SettledAnswer
+from apps.bookmarks.services.opening import OpenedPositions
+from apps.bookmarks.services.settling import SettleAnswer
 
 
 def position(seen: PositionSeen) -> Shape:
@@ -38,7 +38,7 @@ def position(seen: PositionSeen) -> Shape:
     }
 
 
-def opened(told: Opened) -> Shape:
+def opened(told: OpenedPositions) -> Shape:
     return {
         "epoch": told.epoch,
         "positions": [
@@ -60,7 +60,7 @@ def opened(told: Opened) -> Shape:
     }
 
 
-def settled(told: SettledAnswer) -> Shape:
+def settled(told: SettleAnswer) -> Shape:
     whole: Shape = {
         "status": told.status.value,
         "detail": told.detail,

@@ -311,7 +311,7 @@ def test_lines_say_what_json_says(guard: Caller, now: datetime) -> None:
     added(now, "of audit", consumer_group="audit")
     replaying = topic_named(replays=True)
     word = guard_word(now, client_name="billing-2", host="web-4")
-    guards.note(members=[word], principal=GUARD, now=now)
+    guards.record_heartbeats(members=[word], principal=GUARD, now=now)
     capture(now, failure(now, bookmark="9-0", message_id="m-9", seq=9))
     assert suspected(replaying.name) == ["9-0"]
 
