@@ -218,9 +218,9 @@ def test_nobody_loses_a_topic_that_they_have_not_seen_go(
 ) -> None:
     topic_on_queues(now, name="new")
 
-    for agreed in ([], [orders.pk]):
+    for previewed_ids in ([], [orders.pk]):
         with pytest.raises(ChangedSincePreview):
-            remove(operator, now, agreed=agreed)
+            remove(operator, now, previewed_ids=previewed_ids)
     with pytest.raises(ChangedSincePreview):
         topic_removal.remove_topics(
             topics=[orders.pk, 10**9], principal=operator, now=now

@@ -73,7 +73,7 @@ def test_a_host_that_is_not_ours_writes_few_lines_without_a_traceback(
     sparing = [each for each in logger.filters if isinstance(each, RateLimitFilter)]
     assert sparing
     for each in sparing:
-        monkeypatch.setattr(each, "_ends", float("-inf"))
+        monkeypatch.setattr(each, "_window_ends_at", float("-inf"))
     logger.addHandler(caplog.handler)
     try:
         for _ in range(30):
