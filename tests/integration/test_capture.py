@@ -10,7 +10,7 @@ import pytest
 from apps.capture.intake.services import CaptureStatus
 from apps.capture.models import Counter
 from apps.poison.models import Alias, Body, Failure, Poison, Problem, Redrive
-from apps.poison.services import Answered, begin, confirm, mark
+from apps.poison.services import RedriveAnswer, begin, confirm, mark
 from apps.poison.states import Outcome, State
 from apps.poison.tokens import sign
 from tests.reports import capture, count_up, counter, drop, failure, poisons
@@ -23,7 +23,7 @@ SECOND = timedelta(seconds=1)
 def redriven(poison: Poison, now: datetime) -> str:
     """Send a poison as an operation would, and give the header it bore."""
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    answer = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
     return sign(redrive=redrive, topic="orders", digest=poison.digest)
 
@@ -193,7 +193,7 @@ def test_a_failure_told_before_the_send_was_noted_is_a_recurrence(
     header = sign(redrive=redrive, topic="orders", digest=poison.digest)
 
     capture(now, failure(now, bookmark="9-0", redrive=header))
-    answer = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
 
     poison.refresh_from_db()

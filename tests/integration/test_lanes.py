@@ -25,7 +25,7 @@ from apps.capture.models import HeldDeadLetter, Lane
 from apps.core import clock, lock
 from apps.core.postgres import refuses_value
 from apps.poison.models import Body, Failure, Poison, Redrive
-from apps.poison.services import Answered, begin, mark
+from apps.poison.services import RedriveAnswer, begin, mark
 from apps.poison.states import Outcome
 from apps.poison.tokens import sign
 from poisonguard.contract import HEADERS_LIMIT
@@ -220,7 +220,7 @@ def test_a_redriven_message_comes_back_as_the_same_poison(
     drain(orders, now)
     poison = Poison.objects.get()
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    answer = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
 
     token = sign(redrive=redrive, topic="orders", digest=poison.digest)

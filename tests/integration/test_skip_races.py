@@ -11,7 +11,7 @@ from django.db import connection, transaction
 
 from apps.poison import skip_counts, skip_list, skip_reading
 from apps.poison.models import Skip, StoreEpoch
-from apps.poison.skip_counts import Applied
+from apps.poison.skip_counts import AppliedSkip
 from tests.races import together
 from tests.reports import capture, failure
 from tests.skips import ANNA, Mirror, added, topic_named
@@ -120,7 +120,7 @@ def test_counting_while_the_list_changes_locks_nobody_out(now: datetime) -> None
 
 def count_all(ids: list[int], now: datetime) -> None:
     told = [
-        Applied(
+        AppliedSkip(
             skip=skip,
             consumer_group="billing",
             client_name="billing-1",
@@ -130,7 +130,7 @@ def count_all(ids: list[int], now: datetime) -> None:
         )
         for skip in ids
     ]
-    skip_counts.applied(told=told, principal=ANNA, now=now)
+    skip_counts.count_applied(reports=told, principal=ANNA, now=now)
 
 
 def test_many_that_add_the_same_skip_make_one(now: datetime) -> None:

@@ -12,9 +12,9 @@ from django.db import IntegrityError, transaction
 from apps.audit.models import Entry
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.poison import matching, querysets, skip_counts, skip_list, skip_reading
-from apps.poison.matching import Matcher, preview, swallowed
+from apps.poison.matching import Matcher, preview, rule_matches
 from apps.poison.models import Poison, Skip, SkipCount, SkipList
-from apps.poison.skip_counts import Applied
+from apps.poison.skip_counts import AppliedSkip
 from apps.team.rights import Principal
 from poisonguard.contract import MatcherKind
 from tests.reports import poisons
@@ -241,8 +241,8 @@ def test_what_was_passed_over_is_added_up_and_a_report_counts_once(
 ) -> None:
     skip, other = added(now, "1-0"), added(now, "2-0", topic=topic_named("payments"))
 
-    def word(skip: int, count: int, report: uuid.UUID | None = None) -> Applied:
-        return Applied(
+    def word(skip: int, count: int, report: uuid.UUID | None = None) -> AppliedSkip:
+        return AppliedSkip(
             skip=skip,
             consumer_group="billing",
             client_name="billing-1",
@@ -254,8 +254,12 @@ def test_what_was_passed_over_is_added_up_and_a_report_counts_once(
     once = word(skip.pk, 2, uuid.uuid4())
     told = [once, once, word(skip.pk, 3), word(skip.pk, 0)]
     told += [word(other.pk, 5), word(10**12, 1)]
-    answers = skip_counts.applied(told=told, principal=someone("orders"), now=now)
-    again = skip_counts.applied(told=told[:1], principal=someone("orders"), now=now)
+    answers = skip_counts.count_applied(
+        reports=told, principal=someone("orders"), now=now
+    )
+    again = skip_counts.count_applied(
+        reports=told[:1], principal=someone("orders"), now=now
+    )
 
     skip.refresh_from_db()
     other.refresh_from_db()
@@ -355,17 +359,17 @@ def test_a_requeue_meets_only_rules_of_its_topic_and_group(now: datetime) -> Non
     bad, good = poisons(now, 1, body=b'{"n": 1}') + poisons(now, 1, body=b'{"n": 2}')
     everyone = Poison.objects.all()
     added(now, Matcher.from_poison(bad, MatcherKind.BOOKMARK))
-    nothing = swallowed(poisons=everyone, target=None, now=now)
+    nothing = rule_matches(poisons=everyone, target=None, now=now)
     added(now, rule(pointer="/n", equals=1), consumer_group="shipping")
-    theirs = swallowed(poisons=everyone, target=None, now=now)
+    theirs = rule_matches(poisons=everyone, target=None, now=now)
     skip = added(now, rule(pointer="/n", equals=1), expires_at=now + DAY)
     elsewhere = added(
         now, rule(pointer="/n", equals=2), topic=topic_named("orders.retry")
     )
 
-    mine = swallowed(poisons=everyone, target=None, now=now)
-    moved = swallowed(poisons=everyone, target=elsewhere.topic, now=now)
-    later = swallowed(poisons=everyone, target=None, now=now + DAY)
+    mine = rule_matches(poisons=everyone, target=None, now=now)
+    moved = rule_matches(poisons=everyone, target=elsewhere.topic, now=now)
+    later = rule_matches(poisons=everyone, target=None, now=now + DAY)
 
     assert (nothing.skips, theirs.skips, later.skips) == ({}, {}, {})
     assert (mine.skips, mine.looked_at) == ({bad.pk: skip}, 2)

@@ -14,7 +14,7 @@ from apps.capture.intake.services import CaptureStatus
 from apps.core import clock
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import Failure, Poison, Skip, SkipList, WaitingSkip
-from apps.poison.services import Answered, begin, mark
+from apps.poison.services import RedriveAnswer, begin, mark
 from apps.poison.states import Outcome
 from apps.poison.tokens import sign
 from tests.reports import capture, failure, poisons
@@ -40,7 +40,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def redriven(poison: Poison, now: datetime) -> str:
     """Send a poison as an operation would, and give the header it bore."""
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    answer = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
     return sign(redrive=redrive, topic="orders", digest=poison.digest)
 

@@ -21,7 +21,7 @@ from apps.api.parameters.base import (
 )
 from apps.core.errors import Invalid
 from apps.poison.matching import Matcher
-from apps.poison.skip_counts import Applied
+from apps.poison.skip_counts import AppliedSkip
 from poisonguard.contract import COUNT_LIMIT
 
 MOST_TOPICS = 100
@@ -114,12 +114,12 @@ class NewSkip:
         )
 
 
-def applied(member: object) -> Applied:
+def applied(member: object) -> AppliedSkip:
     """Read one member of `applied`; raises Invalid with the place and the remedy."""
     if not isinstance(member, Mapping):
         raise Invalid("", "send a JSON object")
     told: Mapping[str, object] = member
-    return Applied(
+    return AppliedSkip(
         skip=_id("skip", told.get("skip")),
         consumer_group=_name("consumer_group", told.get("consumer_group")),
         client_name=_name("client_name", told.get("client_name")),

@@ -10,7 +10,7 @@ from apps.api.shapes.base import Shape
 from apps.capture.intake import suspicions
 from apps.core.errors import Invalid
 from apps.poison import skip_counts
-from apps.poison.skip_counts import Applied
+from apps.poison.skip_counts import AppliedSkip
 from apps.team.rights import Principal
 
 OK: Shape = {"status": "ok"}
@@ -21,13 +21,15 @@ def applied(
 ) -> list[Shape]:
     """Count what can be counted; answer each member for itself, in order."""
     answers: dict[int, Shape] = {}
-    told: dict[int, Applied] = {}
+    told: dict[int, AppliedSkip] = {}
     for place, member in enumerate(members):
         try:
             told[place] = asked.applied(member)
         except Invalid as reason:
             answers[place] = _rejected(reason.remedy, reason.field)
-    known = skip_counts.applied(told=list(told.values()), principal=principal, now=now)
+    known = skip_counts.count_applied(
+        reports=list(told.values()), principal=principal, now=now
+    )
     handled = [each.skip for each in told.values() if each.handled]
     if handled:
         suspicions.end_handled(skips=handled, principal=principal, now=now)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from apps.api.shapes.base import Shape
-from apps.poison.skip_reading import Snapshot, Told
+from apps.poison.skip_reading import ListedSkip, SkipListSnapshot
 
 
-def skip(told: Told) -> Shape:
+def skip(told: ListedSkip) -> Shape:
     """Tell of a skip; its matcher is exact, whatever characters its message bears."""
     return {
         "id": told.id,
@@ -23,15 +23,15 @@ def skip(told: Told) -> Shape:
     }
 
 
-def skip_at(told: Told) -> Shape:
+def skip_at(told: ListedSkip) -> Shape:
     return {**skip(told), "revision": told.revision}
 
 
-def suspect_at(told: Told) -> Shape:
+def suspect_at(told: ListedSkip) -> Shape:
     return {**suspect(told), "revision": told.revision}
 
 
-def suspect(told: Told) -> Shape:
+def suspect(told: ListedSkip) -> Shape:
     """Show a skip with the message id and the number of its message.
 
     A consumer that has handled the message recognises it by any of them.
@@ -39,7 +39,7 @@ def suspect(told: Told) -> Shape:
     return {**skip(told), "message_id": told.message_id, "seq": told.seq}
 
 
-def unskip(told: Told) -> Shape:
+def unskip(told: ListedSkip) -> Shape:
     return {
         "id": told.id,
         "topic": told.topic,
@@ -48,7 +48,7 @@ def unskip(told: Told) -> Shape:
     }
 
 
-def skips(taken: Snapshot) -> Shape:
+def skips(taken: SkipListSnapshot) -> Shape:
     return {
         "epoch": taken.epoch,
         "revision": taken.revision,

@@ -26,7 +26,7 @@ from apps.api.stream.readers import Page, Reader, encoded, ping
 from apps.core import clock, notices
 from apps.core.sessions import open_async_session
 from apps.poison import skip_reading
-from apps.poison.skip_reading import Head, Told
+from apps.poison.skip_reading import ListedSkip, SkipListHead
 from apps.team.credentials import Credential
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class Hub:
 
     async def _look_on(self, well: Callable[[], None]) -> None:
         async with await open_async_session("skips") as session:
-            await session.execute(skip_reading.FOUND_EPOCH)
+            await session.execute(skip_reading.INSERT_EPOCH)
             well()
             while True:
                 await self._look(session)
@@ -198,12 +198,12 @@ class Hub:
                 reader.end()
         self._forget_ended()
 
-    async def _heads(self, session: Session) -> dict[str, Head]:
+    async def _heads(self, session: Session) -> dict[str, SkipListHead]:
         """Ask where the lists stand that anybody reads; forget those nobody does."""
         self._read = +self._read
         rows = await session.execute(skip_reading.HEADS, {"topics": sorted(self._read)})
         heads = {
-            name: Head(epoch=epoch, revision=revision, floor=floor)
+            name: SkipListHead(epoch=epoch, revision=revision, floor=floor)
             for name, epoch, revision, floor in await rows.fetchall()
         }
         for topic, head in heads.items():
@@ -240,7 +240,7 @@ class Hub:
         self,
         session: Session,
         reader: Reader,
-        heads: Mapping[str, Head],
+        heads: Mapping[str, SkipListHead],
         pages: dict[tuple[str, int], Page | None],
     ) -> None:
         if self._resumes(reader, heads):
@@ -248,7 +248,7 @@ class Hub:
         else:
             reader.reset()
 
-    def _resumes(self, reader: Reader, heads: Mapping[str, Head]) -> bool:
+    def _resumes(self, reader: Reader, heads: Mapping[str, SkipListHead]) -> bool:
         """Tell whether what came after a reader's last event is still known."""
         topics, after = reader.followed.topics, reader.followed.after
         if after is None:
@@ -287,7 +287,7 @@ class Hub:
 
     async def _since(self, session: Session, topic: str, revision: int) -> Page | None:
         """Give what came after a revision; None if it is too much."""
-        newest, changes = self._told[topic], list[Told]()
+        newest, changes = self._told[topic], list[ListedSkip]()
         if revision < newest:
             changes = await _changes(session, topic, revision, limit=MOST_BEHIND + 1)
         if len(changes) > MOST_BEHIND:
@@ -356,7 +356,7 @@ class _Ending:
 
 async def _changes(
     session: Session, topic: str, after: int, *, limit: int
-) -> list[Told]:
+) -> list[ListedSkip]:
     values = {"topic": topic, "after": after, "limit": limit}
     rows = await session.execute(skip_reading.CHANGES, values)
-    return [Told(*row) for row in await rows.fetchall()]
+    return [ListedSkip(*row) for row in await rows.fetchall()]

@@ -16,7 +16,7 @@ from rest_framework.utils.encoders import JSONEncoder
 
 from apps.api.parameters.skips import Followed
 from apps.api.shapes import skips as shapes
-from apps.poison.skip_reading import Told
+from apps.poison.skip_reading import ListedSkip
 from apps.team.credentials import Credential
 
 MOST_HELD = 1024 * 1024
@@ -96,7 +96,7 @@ class Page:
     """
 
     def __init__(
-        self, epoch: str, topic: str, changes: Sequence[Told], *, to: int
+        self, epoch: str, topic: str, changes: Sequence[ListedSkip], *, to: int
     ) -> None:
         self._epoch = epoch
         self._topic = topic
@@ -125,7 +125,7 @@ class Page:
         return bytes(events), standing.moved(self._topic, last)
 
 
-def _change(change: Told) -> bytes:
+def _change(change: ListedSkip) -> bytes:
     if change.because:
         return encoded("unskip", shapes.unskip(change))
     suspect = encoded("suspect", shapes.suspect_at(change))

@@ -1,4 +1,4 @@
-"""`manage.py lanes`: drain the dead-letter queues until told to stop."""
+"""`manage.py lanes`: drain the dead-letter queues until a signal stops it."""
 
 from __future__ import annotations
 
