@@ -21,7 +21,7 @@ CONSUMER = Principal(
 
 def told_by_broker(consumer_group: str = "billing", **changes: Any) -> ConsumerPosition:
     """Give a consumer group as its broker tells of it: two messages are left."""
-    told = {
+    facts = {
         "consumer_group": consumer_group,
         "clients": 2,
         "bookmark": "17-0",
@@ -32,14 +32,14 @@ def told_by_broker(consumer_group: str = "billing", **changes: Any) -> ConsumerP
         "pending": 1,
         "oldest_pending_seconds": 3.0,
     }
-    return ConsumerPosition(**{**told, **changes})
+    return ConsumerPosition(**{**facts, **changes})
 
 
 def opened(
     now: datetime, /, principal: Principal = CONSUMER, **changes: Any
 ) -> OpenedPositions:
-    told = {"client_name": "billing-1", "sub_id": "1", "topic": "orders", **changes}
-    return open_positions(holder=Holder.parse(told), principal=principal, now=now)
+    data = {"client_name": "billing-1", "sub_id": "1", "topic": "orders", **changes}
+    return open_positions(holder=Holder.parse(data), principal=principal, now=now)
 
 
 def update(epoch: int, *settled: tuple[int, int], **changes: object) -> dict[str, Any]:

@@ -85,8 +85,8 @@ def drop(now: datetime, *dropped: Poison) -> None:
 def poisons(now: datetime, number: int, **changes: object) -> list[Poison]:
     """Capture so many poisons and give them, oldest first."""
     answers = capture(now, *(failure(now, **dict(changes)) for _ in range(number)))
-    found = Poison.objects.in_bulk([answer.poison for answer in answers])
-    return [found[answer.poison] for answer in answers if answer.poison]
+    by_id = Poison.objects.in_bulk([answer.poison for answer in answers])
+    return [by_id[answer.poison] for answer in answers if answer.poison]
 
 
 def counter(**changes: object) -> dict[str, object]:

@@ -34,9 +34,9 @@ def test_keeps_body_and_headers_byte_for_byte(now: datetime) -> None:
 
     (answer,) = capture(now, failure(now, body=body, headers=headers))
 
-    kept = Body.objects.get(poison=answer.poison)
-    assert bytes(kept.content) == body
-    assert [bytes(part) for part in kept.headers] == [
+    stored = Body.objects.get(poison=answer.poison)
+    assert bytes(stored.content) == body
+    assert [bytes(part) for part in stored.headers] == [
         b"k\xed\xa0\x80", b"\x00\xff", b"k", b"", b"k", b"again",
     ]  # fmt: skip
 
@@ -101,9 +101,9 @@ def test_an_older_event_never_overwrites_a_newer_one(now: datetime) -> None:
 def test_an_unbelievable_clock_is_kept_but_not_believed(now: datetime) -> None:
     capture(now, failure(now + timedelta(days=1)), failure(now - timedelta(days=31)))
 
-    for seen in Failure.objects.all():
-        assert seen.failed_at == now
-        assert seen.failed_at_claimed is not None
+    for row in Failure.objects.all():
+        assert row.failed_at == now
+        assert row.failed_at_claimed is not None
 
 
 def test_nul_and_surrogates_in_every_text_are_survived(now: datetime) -> None:

@@ -92,10 +92,10 @@ def test_a_copy_arrives_whatever_step_a_lane_dies_at(
     copies = broker.contents("mail-copies")
     assert deaths >= 2 * 4 * 2
     assert {headers for _, headers in copies} == {HEADERS}
-    sent, kept = Counter(body for body, _ in copies), bodies()
+    copied, captured = Counter(body for body, _ in copies), bodies()
     # At most a batch goes out twice with each death.
-    assert all(sent[body] >= number for body, number in kept.items())
-    assert sent.total() <= kept.total() + 2 * deaths
+    assert all(copied[body] >= number for body, number in captured.items())
+    assert copied.total() <= captured.total() + 2 * deaths
 
 
 def test_a_copy_that_is_tried_again_has_the_same_dedupe_id(
@@ -217,13 +217,13 @@ def test_a_held_letter_answers_for_none_that_is_equal(
     nameless.put("mail-dead", b"x")
     with draining(topic, now) as work:
         work.drain_batch(wait=0.0)
-        held = HeldDeadLetter.objects.get()
+        row = HeldDeadLetter.objects.get()
         nameless.put("mail-dead", b"x")
         nameless.queues["mail-dead"][1].redelivered = True
 
         work.drain_batch(wait=0.0)
 
-    assert held.reason == "captured, but not copied: there is no such queue"
+    assert row.reason == "captured, but not copied: there is no such queue"
     assert (Poison.objects.count(), len(nameless.contents("mail-dead"))) == (2, 1)
 
 
@@ -235,12 +235,12 @@ def test_a_letter_whose_copy_is_refused_stays_is_listed_and_goes_when_it_can(
     for body in (b"good", b"bad", b"fine"):
         broker.put("mail-dead", body)
     drain_all(topic, now)
-    left, listed = broker.contents("mail-dead"), HeldDeadLetter.objects.count()
+    letters, listed = broker.contents("mail-dead"), HeldDeadLetter.objects.count()
 
     broker.answer = lambda _: SENT
     drain_all(topic, now)
 
-    assert ([body for body, _ in left], listed) == ([b"bad"], 1)
+    assert ([body for body, _ in letters], listed) == ([b"bad"], 1)
     assert (broker.contents("mail-dead"), HeldDeadLetter.objects.count()) == ([], 0)
     assert (Poison.objects.count(), Lane.objects.get().captured) == (3, 3)
 

@@ -317,10 +317,10 @@ def test_what_stands_behind_a_refused_one_is_kept_back_in_later_windows_too(
     run(operation, now)
 
     details = dict(Redrive.objects.values_list("poison__bodies__content", "detail"))
-    told = {bytes(body): detail for body, detail in details.items()}
+    by_body = {bytes(body): detail for body, detail in details.items()}
     kept_back = "kept back: an earlier message of its topic was refused"
     assert (ended, sent_to(broker)) == (Ended.AGAIN, [b"1"])
-    assert told == {b"1": "", b"bad": "too large"} | dict.fromkeys(
+    assert by_body == {b"1": "", b"bad": "too large"} | dict.fromkeys(
         [b"3", b"4", b"5"], kept_back
     )
     assert Poison.objects.filter(state="open").count() == 4
@@ -353,10 +353,10 @@ def test_a_duplicate_of_a_send_that_was_never_tried_is_refused(
 
     run(redrive(operator, now), now)
 
-    (sent,), (poison,) = Redrive.objects.all(), Poison.objects.all()
-    assert (sent.outcome, poison.state) == ("refused", "open")
-    assert "it was never sent there" in sent.detail
-    assert sent.detail.endswith("seen before")
+    (row,), (poison,) = Redrive.objects.all(), Poison.objects.all()
+    assert (row.outcome, poison.state) == ("refused", "open")
+    assert "it was never sent there" in row.detail
+    assert row.detail.endswith("seen before")
 
 
 def test_a_duplicate_of_a_send_that_died_is_sent(

@@ -164,8 +164,8 @@ def test_all_that_can_be_are_observed_and_none_is_changed(
 ) -> None:
     other = topic_on_queues(now, name="post")
     Lane.objects.filter(topic=mail).delete()
-    told = brokers.topics_named(names=["told"])["told"]
-    topics = [mail, other, told]
+    queueless = brokers.topics_named(names=["queueless"])["queueless"]
+    topics = [mail, other, queueless]
 
     numbers = [
         lane_settings.observe_all(topics=topics, principal=ADMIN, now=now) for _ in "ab"
@@ -270,10 +270,10 @@ def test_another_mode_a_pause_and_other_settings_hold_within_two_seconds(
 
         lane_settings.pause(topic=mail, principal=ADMIN, now=clock.now())
         within(TWO_SECONDS, lambda: Lane.objects.get().state == "paused")
-        asked = broker.asked
+        calls = broker.asked
         broker.put("mail-dead", b"2")
         time.sleep(1.2)
-        still = (broker.contents("mail-dead"), broker.asked - asked)
+        still = (broker.contents("mail-dead"), broker.asked - calls)
 
         lane_settings.resume(topic=mail, principal=ADMIN, now=clock.now())
         within(TWO_SECONDS, lambda: Poison.objects.count() == 2)
@@ -428,8 +428,8 @@ def test_a_lane_goes_on_by_itself_when_its_queue_is_made_later(
     assert waiting.state == "expected"
     assert waiting.detail == "There is no queue mail-dead yet."
     assert (waiting.depth, waiting.error) == (None, "")
-    left = [body for body, _ in broker.contents("mail-dead")]
-    assert left == ([] if mode is Mode.CAPTURE else [b"first"])
+    bodies = [body for body, _ in broker.contents("mail-dead")]
+    assert bodies == ([] if mode is Mode.CAPTURE else [b"first"])
 
 
 def test_a_topic_without_a_queue_gets_the_conventions_with_its_mode(
@@ -512,18 +512,18 @@ def test_copies_that_are_refused_are_told_until_they_go_out(
         broker.put("mail-dead", b"x")
     with draining(mail, now) as work:
         work.step()
-    held = Lane.objects.get()
+    holding = Lane.objects.get()
     broker.answer = lambda _: SENT
     with draining(mail, now) as work:
         work.step()
-    sent = Lane.objects.get()
+    running = Lane.objects.get()
 
-    assert (held.state, sent.state) == ("holding", "running")
-    assert held.detail == (
+    assert (holding.state, running.state) == ("holding", "running")
+    assert holding.detail == (
         "Not copied to copies, so held in the dead-letter queue: 3. "
         "There is no queue copies."
     )
-    assert (held.depth, sent.detail) == (3, "0 in the dead-letter queue")
+    assert (holding.depth, running.detail) == (3, "0 in the dead-letter queue")
 
 
 def test_hostile_words_of_a_refusal_are_told_as_well_as_can_be(
@@ -537,11 +537,11 @@ def test_hostile_words_of_a_refusal_are_told_as_well_as_can_be(
     with draining(mail, now) as work:
         work.step()
 
-    lane, held = Lane.objects.get(), HeldDeadLetter.objects.get()
+    lane, letter = Lane.objects.get(), HeldDeadLetter.objects.get()
     assert (lane.state, Poison.objects.count()) == ("holding", 1)
-    for told in (lane.detail, held.reason):
-        assert "no \u2400 queue " in told
-        assert len(told) == 500
+    for text in (lane.detail, letter.reason):
+        assert "no \u2400 queue " in text
+        assert len(text) == 500
 
 
 @pytest.mark.parametrize("hides", [False, True])
@@ -556,14 +556,14 @@ def test_a_copy_that_is_refused_is_told_no_more_once_its_letter_is_gone(
     lane = Lane.objects.possible().get(pk=mail.pk)
     with Drain(lane=lane, clock=lambda: at[0], timer=timer) as work:
         work.step()
-        held = Lane.objects.get().state
+        state = Lane.objects.get().state
         broker.queues["mail-dead"].clear()
         at[0] += timedelta(seconds=drain.HELD_FOR + 1)
         for _ in range(3):
             timer.at += monitor.POLL_INTERVAL + 1
             work.step()
 
-    assert (held, Lane.objects.get().state) == ("holding", "running")
+    assert (state, Lane.objects.get().state) == ("holding", "running")
 
 
 def test_a_held_letter_that_somebody_else_took_leaves_the_list(
@@ -787,20 +787,20 @@ def asks_in_a_minute(broker: Queues, work: Work, timer: Hand) -> int:
 
 
 @pytest.mark.parametrize(
-    ("told", "seconds"), [(None, 15.0), (1, 1.0), ("2.5", 2.5), ("00:01:00", 60.0)]
+    ("value", "seconds"), [(None, 15.0), (1, 1.0), ("2.5", 2.5), ("00:01:00", 60.0)]
 )
 def test_the_longest_interval_is_read_in_seconds_or_as_a_clock(
-    told: object, seconds: float
+    value: object, seconds: float
 ) -> None:
-    options = {"maxPollingInterval": told} if told else {}
+    options = {"maxPollingInterval": value} if value else {}
 
     assert longest_interval(options, usual=15.0) == seconds
 
 
-@pytest.mark.parametrize("told", ["soon", 0, -1, True, None, [], "25:99:00", 1e9])
-def test_an_interval_that_is_none_is_told(told: object) -> None:
+@pytest.mark.parametrize("value", ["soon", 0, -1, True, None, [], "25:99:00", 1e9])
+def test_an_interval_that_is_none_is_told(value: object) -> None:
     with pytest.raises(Invalid, match="maxPollingInterval"):
-        longest_interval({"maxPollingInterval": told}, usual=15.0)
+        longest_interval({"maxPollingInterval": value}, usual=15.0)
 
 
 def test_a_rate_is_of_the_last_minute() -> None:

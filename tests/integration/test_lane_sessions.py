@@ -94,10 +94,10 @@ def test_many_lanes_need_few_sessions(redis_url: str, stream: Redis) -> None:
         Lane.objects.create(topic=topic, mode=mode.value, paused=paused)
         stream.xadd(f"d{number}", {"body": b"x"})
     captured, observed = LANES // 3, len(range(0, LANES, 3))
-    seen: list[dict[str, int]] = []
+    counts: list[dict[str, int]] = []
 
     def all_work() -> bool:
-        seen.append(sessions_of_lanes())
+        counts.append(sessions_of_lanes())
         settled = Lane.objects.filter(state__in=[LaneState.RUNNING, LaneState.PAUSED])
         return settled.count() == LANES
 
@@ -105,12 +105,14 @@ def test_many_lanes_need_few_sessions(redis_url: str, stream: Redis) -> None:
         within(240, all_work)
         within(60, lambda: Poison.objects.count() == captured)
         within(60, lambda: Sample.objects.count() == observed)
-        held = lock.names_locked([f"lane:{topic.pk}" for topic in topics])
-        seen.append(sessions_of_lanes())
+        names = lock.names_locked([f"lane:{topic.pk}" for topic in topics])
+        counts.append(sessions_of_lanes())
 
-    assert len(held) == LANES
-    assert seen[-1]["poisonweb lane locks"] == 1
-    assert 1 <= max(told.get("poisonweb lanes", 0) for told in seen) <= MOST_SESSIONS
+    assert len(names) == LANES
+    assert counts[-1]["poisonweb lane locks"] == 1
+    assert (
+        1 <= max(count.get("poisonweb lanes", 0) for count in counts) <= MOST_SESSIONS
+    )
     assert lock.names_locked([f"lane:{topic.pk}" for topic in topics]) == set()
 
 
@@ -138,13 +140,13 @@ def end_sessions_of_lanes() -> None:
 
 @contextmanager
 def noting_sessions() -> Iterator[dict[str, int]]:
-    """Count what each broker is asked, and fail who holds a session meanwhile."""
-    asked: dict[str, int] = {}
+    """Count the calls to the broker; fail if one holds a session meanwhile."""
+    calls: dict[str, int] = {}
     holders: list[str] = []
 
     def noted(name: str, work: Callable[P, R]) -> Callable[P, R]:
         def note(*args: P.args, **kwargs: P.kwargs) -> R:
-            asked[name] = asked.get(name, 0) + 1
+            calls[name] = calls.get(name, 0) + 1
             if connection.connection is not None:
                 holders.append(name)
             return work(*args, **kwargs)
@@ -157,7 +159,7 @@ def noting_sessions() -> Iterator[dict[str, int]]:
                 if callable(work) and not name.startswith("_"):
                     label = f"{kind.__name__}.{name}"
                     patch.setattr(kind, name, noted(label, work))
-        yield asked
+        yield calls
     assert holders == []
 
 
@@ -181,19 +183,19 @@ def test_no_lane_holds_a_session_while_it_asks_its_broker(
     broker.answer = answer
     for body in (b"x", b"refused", b"x" * 1_001):
         broker.put(topic.dead_letter_queue, body)
-    with shared("test", most=2), noting_sessions() as asked, serving():
+    with shared("test", most=2), noting_sessions() as calls, serving():
         if mode is Mode.OBSERVE:
             within(60, borrow()(lambda: Sample.objects.count() == 3))
         else:
             within(60, borrow()(lambda: Poison.objects.count() == 2))
-            held = 2 if mode is Mode.TEE else 1
-            within(60, borrow()(lambda: HeldDeadLetter.objects.count() == held))
+            expected = 2 if mode is Mode.TEE else 1
+            within(60, borrow()(lambda: HeldDeadLetter.objects.count() == expected))
         within(60, borrow()(lambda: Lane.objects.get().depth is not None))
 
-    assert asked["Admin.depth"]
-    assert asked["Admin.delivered"]
-    assert ("Reader.acknowledge" in asked) == (mode is not Mode.OBSERVE)
-    assert ("Publisher.publish" in asked) == (mode is Mode.TEE)
+    assert calls["Admin.depth"]
+    assert calls["Admin.delivered"]
+    assert ("Reader.acknowledge" in calls) == (mode is not Mode.OBSERVE)
+    assert ("Publisher.publish" in calls) == (mode is Mode.TEE)
 
 
 def is_ours() -> bool:

@@ -114,10 +114,10 @@ def test_a_postgres_that_is_away_leaves_the_dead_letter_in_its_queue(
     with monkeypatch.context() as broken, pytest.raises(OperationalError):
         broken.setattr(services, "write", away)
         drain(orders, now)
-    left = stream.xlen("orders-poison")
+    length = stream.xlen("orders-poison")
     drain(orders, now)
 
-    assert (left, Poison.objects.count()) == (1, 1)
+    assert (length, Poison.objects.count()) == (1, 1)
 
 
 def test_a_full_disk_leaves_the_dead_letter_in_its_queue_until_there_is_room(
@@ -127,10 +127,10 @@ def test_a_full_disk_leaves_the_dead_letter_in_its_queue_until_there_is_room(
 
     with full_disk("poison_failure"), pytest.raises(OperationalError, match="space"):
         drain(orders, now)
-    left = stream.xlen("orders-poison")
+    length = stream.xlen("orders-poison")
     captured = drain(orders, now)
 
-    assert (left, captured, Poison.objects.count()) == (1, 1, 1)
+    assert (length, captured, Poison.objects.count()) == (1, 1, 1)
     assert HeldDeadLetter.objects.count() == stream.xlen("orders-poison") == 0
 
 
@@ -143,9 +143,9 @@ def test_a_dead_letter_over_the_limit_is_held_at_the_broker_and_the_rest_goes_on
 
     captured = drain(orders, now)
 
-    held = HeldDeadLetter.objects.get()
+    row = HeldDeadLetter.objects.get()
     assert (captured, stream.xlen("orders-poison")) == (1, 1)
-    assert held.reason == "too large: the limit is 10 bytes"
+    assert row.reason == "too large: the limit is 10 bytes"
 
     settings.POISONWEB_BODY_LIMIT = 100
     drain(orders, now)
@@ -162,9 +162,9 @@ def test_a_dead_letter_of_too_many_headers_is_held_and_the_rest_goes_on(
 
     captured = drain(orders, now)
 
-    held = HeldDeadLetter.objects.get()
+    row = HeldDeadLetter.objects.get()
     assert (captured, stream.xlen("orders-poison")) == (1, 1)
-    assert held.reason == "it has 10001 headers: the limit is 10000"
+    assert row.reason == "it has 10001 headers: the limit is 10000"
 
 
 @pytest.mark.parametrize(

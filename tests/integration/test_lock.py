@@ -28,19 +28,19 @@ END_THE_HOLDER = """
 
 def test_what_one_holds_nobody_else_gets_and_everybody_sees() -> None:
     with lock.attempt(NAME) as ours, lock.attempt(NAME) as theirs:
-        seen = lock.names_locked([NAME, "operation:2"])
+        names = lock.names_locked([NAME, "operation:2"])
 
     assert ours
     assert theirs is None
-    assert seen == {NAME}
+    assert names == {NAME}
 
 
 def test_it_is_free_before_the_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+    names = []
     close = psycopg.Connection.close
 
     def look_first(session: psycopg.Connection[Any]) -> None:
-        seen.append(lock.names_locked([NAME]))
+        names.append(lock.names_locked([NAME]))
         close(session)
 
     monkeypatch.setattr(psycopg.Connection, "close", look_first)
@@ -49,17 +49,23 @@ def test_it_is_free_before_the_session_ends(monkeypatch: pytest.MonkeyPatch) -> 
         assert ours
 
     # A busy Postgres takes its time to notice that a connection was closed.
-    assert seen == [set()]
+    assert names == [set()]
 
 
 def test_a_dead_network_is_found_out_whether_or_not_something_was_sent() -> None:
     with open_session("test") as session:
-        told = session.info.get_parameters()
+        parameters = session.info.get_parameters()
 
     # 5 s of silence, and 3 questions 2 s apart, are as long as what is sent may wait.
-    waits = [int(told[f"keepalives_{name}"]) for name in ("idle", "interval", "count")]
+    waits = [
+        int(parameters[f"keepalives_{name}"]) for name in ("idle", "interval", "count")
+    ]
     idle, interval, count = waits
-    assert int(told["tcp_user_timeout"]) == 1_000 * (idle + interval * count) == 11_000
+    assert (
+        int(parameters["tcp_user_timeout"])
+        == 1_000 * (idle + interval * count)
+        == 11_000
+    )
 
 
 def test_one_whose_session_has_ended_knows_it_and_can_let_go() -> None:
@@ -99,12 +105,12 @@ def sessions_of_locks() -> int:
 
 def test_many_locks_are_on_one_session_each_for_one_owner(locks: Locks) -> None:
     names = [f"lane:{number}" for number in range(40)]
-    with closing(Locks()) as others, ExitStack() as held:
-        ours = [held.enter_context(locks.attempt(name)) for name in names]
-        again = [held.enter_context(locks.attempt(name)) for name in names]
-        theirs = [held.enter_context(others.attempt(name)) for name in names]
+    with closing(Locks()) as others, ExitStack() as stack:
+        ours = [stack.enter_context(locks.attempt(name)) for name in names]
+        again = [stack.enter_context(locks.attempt(name)) for name in names]
+        theirs = [stack.enter_context(others.attempt(name)) for name in names]
         # As a process of the release before takes it, on a session of its own.
-        alone = held.enter_context(lock.attempt(names[0]))
+        alone = stack.enter_context(lock.attempt(names[0]))
 
         assert all(ours)
         assert not any([*again, *theirs, alone])
@@ -115,11 +121,11 @@ def test_who_lets_go_of_one_keeps_the_others(locks: Locks) -> None:
     with locks.attempt("lane:1") as first:
         with locks.attempt("lane:2"):
             pass
-        left = lock.names_locked(["lane:1", "lane:2"])
+        remaining = lock.names_locked(["lane:1", "lane:2"])
         with lock.attempt("lane:2") as theirs:
             assert theirs
 
-        assert left == {"lane:1"}
+        assert remaining == {"lane:1"}
         assert first
         assert not first.lost()
 
@@ -195,11 +201,11 @@ def test_threads_take_turns(locks: Locks) -> None:
     def work() -> None:
         for number in range(60):
             name = f"lane:{number % 3}"
-            with locks.attempt(name) as held:
-                if held:
+            with locks.attempt(name) as acquired:
+                if acquired:
                     inside.append(name)
                     assert inside.count(name) == 1
-                    assert not held.lost()
+                    assert not acquired.lost()
                     inside.remove(name)
 
     at_once(*[work] * 8)

@@ -39,8 +39,8 @@ ELSEWHERE = Principal(
 def position(now: datetime) -> BookmarkPosition:
     """Give a position an hour old: 0 to 100 and 121 to 140 are settled."""
     epoch = opened(now - HOUR).epoch
-    told = update(epoch, (0, 100), (121, 140), received=150, bookmark="b")
-    settle(now - HOUR, told)
+    progress = update(epoch, (0, 100), (121, 140), received=150, bookmark="b")
+    settle(now - HOUR, progress)
     return BookmarkPosition.objects.get()
 
 
@@ -76,13 +76,13 @@ def mark() -> Mark:
 def test_going_back_replays_all_that_is_behind_the_target(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    seen = moves.review(
+    review = moves.review(
         position_id=position.pk, wish=to(10), principal=operator, now=now
     )
     untouched = mark()
     move(position, to(10), operator, now)
 
-    (step,) = seen.steps
+    (step,) = review.steps
     assert untouched.processed == 100
     assert (step.change.old, step.change.new) == (100, 10)
     assert step.change.replayed == ((11, 100), (121, 140))
@@ -93,12 +93,12 @@ def test_going_back_replays_all_that_is_behind_the_target(
 def test_going_forward_passes_over_only_what_is_not_settled(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    seen = moves.review(
+    review = moves.review(
         position_id=position.pk, wish=to(110), principal=operator, now=now
     )
     move(position, to(120), operator, now)
 
-    (step,) = seen.steps
+    (step,) = review.steps
     assert (step.change.replayed, step.change.passed_over) == ((), ((101, 110),))
     assert step.change.after == ((0, 110), (121, 140))
     assert (mark().processed, mark().ahead) == (140, ())
@@ -110,11 +110,11 @@ def test_the_holder_is_fenced_and_resumes_at_the_new_place(
     done = move(position, to(10), operator, now)
 
     (late,) = settle(now, update(position.epoch, (101, 120)))
-    found = opened(now)
+    reopened = opened(now)
 
     assert late.status == SettleStatus.FENCED
-    assert found.epoch > done.epoch > position.epoch
-    (mark,) = found.positions[0].marks.all()
+    assert reopened.epoch > done.epoch > position.epoch
+    (mark,) = reopened.positions[0].marks.all()
     assert (mark.processed, mark.resume) == (10, 10)
 
 
@@ -127,14 +127,14 @@ def test_the_holder_is_told_of_its_fence_with_the_commit(
         move(position, to(10), operator, now)
         opened(now)
         assert connection.connection is not None
-        told = [
+        notices = [
             json.loads(notice.payload)["fence"]
             for notice in connection.connection.notifies(timeout=1, stop_after=2)
         ]
         cursor.execute(f"UNLISTEN {CHANNEL}")
 
     name = {"client_name": "billing-1", "sub_id": "1", "topic": "orders"}
-    assert told == [{**name, "epoch": 2}, {**name, "epoch": 3}]
+    assert notices == [{**name, "epoch": 2}, {**name, "epoch": 3}]
 
 
 def test_a_move_stands_in_the_trail_with_what_was_and_what_is(
@@ -216,12 +216,12 @@ def test_the_move_of_another_position_cannot_be_restored(
 def test_what_is_done_is_what_was_looked_at_or_nothing(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    seen = moves.review(
+    review = moves.review(
         position_id=position.pk, wish=to(110), principal=operator, now=now
     )
 
     def agreed(by_now: Review) -> bool:
-        return by_now.outcome == seen.outcome
+        return by_now.outcome == review.outcome
 
     settle(now, update(position.epoch, (101, 105)))
     move(position, to(110), operator, now, fence=True, agreed=agreed)
@@ -235,7 +235,7 @@ def test_what_is_done_is_what_was_looked_at_or_nothing(
 def test_a_forward_move_that_would_by_now_go_back_is_not_made(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    seen = moves.review(
+    review = moves.review(
         position_id=position.pk, wish=to(110), principal=operator, now=now
     )
     settle(now, update(position.epoch, (101, 118)))
@@ -247,7 +247,7 @@ def test_a_forward_move_that_would_by_now_go_back_is_not_made(
             operator,
             now,
             fence=True,
-            agreed=lambda by_now: by_now.outcome == seen.outcome,
+            agreed=lambda by_now: by_now.outcome == review.outcome,
         )
 
     assert mark().processed == 118
@@ -325,27 +325,27 @@ def test_a_time_is_looked_up_in_what_was_noted_and_refused_where_nothing_was(
 def test_a_consumer_that_is_new_begins_where_another_is(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    (fresh,) = opened(now, client_name="billing-2").positions
+    (new,) = opened(now, client_name="billing-2").positions
     (elsewhere,) = opened(now, client_name="billing-2", topic="refunds").positions
 
-    move(fresh, Wish(strategy=Strategy.COPY, other=position.pk), operator, now)
+    move(new, Wish(strategy=Strategy.COPY, other=position.pk), operator, now)
     (position_now,) = opened(now, client_name="billing-2", topic="orders").positions
 
     (copied,) = position_now.marks.all()
     assert (copied.processed, copied.ahead) == (100, ())
-    for other in (elsewhere.pk, fresh.pk, None, 10**6):
+    for other in (elsewhere.pk, new.pk, None, 10**6):
         with pytest.raises(Invalid) as refused:
-            move(fresh, Wish(strategy=Strategy.COPY, other=other), operator, now)
+            move(new, Wish(strategy=Strategy.COPY, other=other), operator, now)
         assert refused.value.field == "other"
 
 
 def test_an_empty_place_is_no_place_to_copy(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    (fresh,) = opened(now, client_name="billing-2").positions
+    (new,) = opened(now, client_name="billing-2").positions
 
     with pytest.raises(Invalid, match="no position yet"):
-        move(position, Wish(strategy=Strategy.COPY, other=fresh.pk), operator, now)
+        move(position, Wish(strategy=Strategy.COPY, other=new.pk), operator, now)
 
 
 def test_a_move_names_the_open_poison_that_it_replays_or_passes_over(
@@ -358,10 +358,10 @@ def test_a_move_names_the_open_poison_that_it_replays_or_passes_over(
     poisons(now, 1, bookmark="52", topic="refunds")
 
     def among(wish: Wish) -> tuple[list[int], list[int]]:
-        seen = moves.review(
+        review = moves.review(
             position_id=position.pk, wish=wish, principal=operator, now=now
         )
-        (step,) = seen.steps
+        (step,) = review.steps
         return (
             sorted(poison.place.seq for poison in step.replayed),
             sorted(poison.place.seq for poison in step.passed_over),

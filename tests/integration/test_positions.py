@@ -74,13 +74,13 @@ def test_any_order_in_any_batches_comes_to_the_same(
     runs = [
         (low + 1, high) for low, high in zip([-1, *sparse[:-1]], sparse, strict=True)
     ]
-    told = data.draw(st.permutations(runs * 2))
+    shuffled = data.draw(st.permutations(runs * 2))
     left_out = data.draw(st.sampled_from(runs))
-    cut = data.draw(st.integers(1, len(told)))
+    cut = data.draw(st.integers(1, len(shuffled)))
     with transaction.atomic():
         epoch = opened(now).epoch
-        kept = [run for run in told if run != left_out]
-        for part in (kept[:cut], kept[cut:]):
+        parts = [run for run in shuffled if run != left_out]
+        for part in (parts[:cut], parts[cut:]):
             settle(
                 now, *(update(epoch, run) for run in part), update(epoch, received=9)
             )
@@ -98,8 +98,8 @@ def test_an_older_word_never_takes_a_position_back(db: None, now: datetime) -> N
     newest = update(epoch, (0, 90), received=90, persisted=90, bookmark="ninety")
     oldest = update(epoch, (0, 10), received=10, persisted=10, bookmark="ten")
 
-    for told in ([newest], [oldest], [newest, oldest], [update(epoch)]):
-        answers = settle(now, *told)
+    for updates in ([newest], [oldest], [newest, oldest], [update(epoch)]):
+        answers = settle(now, *updates)
 
         mark = Mark.objects.get()
         assert set(statuses(answers)) == {SettleStatus.OK}
@@ -139,7 +139,7 @@ def test_who_opens_anew_fences_who_had_it(db: None, now: datetime) -> None:
     settle(now, update(first, (0, 10)))
 
     second = opened(now).epoch
-    late, fresh, new_publisher = settle(
+    late, current, new_publisher = settle(
         now,
         update(first, (0, 99)),
         update(second, (11, 20)),
@@ -147,7 +147,7 @@ def test_who_opens_anew_fences_who_had_it(db: None, now: datetime) -> None:
     )
 
     assert second > first
-    assert (late.status, fresh.status) == (SettleStatus.FENCED, SettleStatus.OK)
+    assert (late.status, current.status) == (SettleStatus.FENCED, SettleStatus.OK)
     assert new_publisher.status == SettleStatus.FENCED
     assert [(m.publisher, m.processed) for m in Mark.objects.all()] == [("", 20)]
 
@@ -172,9 +172,9 @@ def test_all_that_is_opened_together_has_one_epoch_above_all_of_theirs(
 def test_opening_what_nobody_knows_gives_an_epoch_and_nothing_else(
     db: None, now: datetime
 ) -> None:
-    found = opened(now, sub_id=None, topic=None)
+    holder = opened(now, sub_id=None, topic=None)
 
-    assert (found.epoch, list(found.positions)) == (1, [])
+    assert (holder.epoch, list(holder.positions)) == (1, [])
     assert not BookmarkPosition.objects.exists()
 
 
@@ -196,10 +196,10 @@ def test_a_key_opens_and_settles_only_what_it_sees(db: None, now: datetime) -> N
 
     with pytest.raises(Forbidden):
         opened(now, EU)
-    found = opened(now, EU, sub_id=None, topic=None)
+    holder = opened(now, EU, sub_id=None, topic=None)
     (refused,) = settling.settle(members=[update(epoch, (0, 5))], principal=EU, now=now)
 
-    assert [position.topic.name for position in found.positions] == ["orders.eu"]
+    assert [position.topic.name for position in holder.positions] == ["orders.eu"]
     assert BookmarkPosition.objects.get(topic__name="orders").epoch == epoch
     assert (refused.status, refused.pointer) == (SettleStatus.REJECTED, "/topic")
     assert not Mark.objects.exists()
@@ -265,13 +265,13 @@ def test_a_position_of_holes_is_told_its_pressure_and_then_refused(
     (pressed,) = settle(now, update(epoch, *holes[:three_quarters]))
     (full,) = settle(now, update(epoch, *holes[three_quarters:]))
     (refused,) = settle(now, update(epoch, (9000, 9000), received=9000))
-    kept = Mark.objects.get()
+    mark = Mark.objects.get()
     (relieved,) = settle(now, update(epoch, (0, 8191)))
 
     assert (calm, pressed.pressure, full.pressure) == (settling.OK, 0.75, 1.0)
     assert (refused.status, refused.pressure) == (SettleStatus.REJECTED, 1.0)
     assert refused.pointer == "/settled"
-    assert (len(kept.ahead), kept.received) == (MOST_RUNS, 2 * MOST_RUNS)
+    assert (len(mark.ahead), mark.received) == (MOST_RUNS, 2 * MOST_RUNS)
     assert relieved == settling.OK
     assert Mark.objects.get().processed == 2 * MOST_RUNS
 
@@ -284,11 +284,11 @@ def test_pressure_is_told_of_what_is_kept_whatever_is_told(
     settle(now, update(epoch, *holes))
 
     (nothing,) = settle(now, update(epoch, received=7))
-    (known, other) = settle(
+    (again, other) = settle(
         now, update(epoch, holes[0]), update(epoch, (0, 0), publisher="other")
     )
 
-    assert (nothing.pressure, known.pressure, other) == (1.0, 1.0, settling.OK)
+    assert (nothing.pressure, again.pressure, other) == (1.0, 1.0, settling.OK)
 
 
 def test_a_first_word_is_settled_beside_what_was_known_fenced_or_never_opened(
@@ -312,8 +312,8 @@ def test_a_first_word_is_settled_beside_what_was_known_fenced_or_never_opened(
         *(SettleStatus.OK, SettleStatus.OK, SettleStatus.FENCED),
         *(SettleStatus.REJECTED, SettleStatus.OK, SettleStatus.OK),
     ]
-    kept = Mark.objects.order_by("publisher")
-    assert [(m.publisher, m.processed, m.bookmark) for m in kept] == [
+    marks = Mark.objects.order_by("publisher")
+    assert [(m.publisher, m.processed, m.bookmark) for m in marks] == [
         ("", 9, ""),
         ("new", 9, "nine"),
     ]
@@ -420,9 +420,11 @@ def test_a_migration_taken_back_leaves_what_brokers_tell(now: datetime) -> None:
 
 def indexes_of_marks() -> set[str]:
     with connection.cursor() as cursor:
-        found = connection.introspection.get_constraints(cursor, Mark._meta.db_table)
-    columns = [each["columns"] for each in found.values() if each["index"]]
-    unique = [each["columns"] for each in found.values() if each["unique"]]
+        constraints = connection.introspection.get_constraints(
+            cursor, Mark._meta.db_table
+        )
+    columns = [each["columns"] for each in constraints.values() if each["index"]]
+    unique = [each["columns"] for each in constraints.values() if each["unique"]]
     return {",".join(names) for names in [*columns, *unique]}
 
 
@@ -444,10 +446,10 @@ def test_where_a_position_stood_is_noted_once_a_minute_and_only_when_it_changed(
     epoch = opened(now).epoch
     settle(now, update(epoch, (0, 10)))
 
-    taken = []
+    counts = []
     for seconds, seq in [(0, 10), (10, 11), (50, 12), (60, 13), (120, 13), (180, 14)]:
         settle(now, update(epoch, (0, seq)))
-        taken.append(history.take(now=now + timedelta(seconds=seconds)))
+        counts.append(history.take(now=now + timedelta(seconds=seconds)))
 
     (position,) = BookmarkPosition.objects.all()
     stood = [
@@ -456,7 +458,7 @@ def test_where_a_position_stood_is_noted_once_a_minute_and_only_when_it_changed(
         ).get("")
         for s in (-1, 0, 59, 60, 179, 180)
     ]
-    assert taken == [1, 0, 0, 1, 0, 1]
+    assert counts == [1, 0, 0, 1, 0, 1]
     assert stood == [None, 10, 10, 13, 13, 14]
 
 
@@ -470,8 +472,8 @@ def test_old_samples_leave_but_for_the_one_that_tells_of_the_first_day_kept(
 
     pruned = history.prune(now=now)
 
-    kept = Sample.objects.order_by("at").values_list("processed", flat=True)
-    assert (pruned, list(kept)) == (1, [2, 3])
+    samples = Sample.objects.order_by("at").values_list("processed", flat=True)
+    assert (pruned, list(samples)) == (1, [2, 3])
     (position,) = BookmarkPosition.objects.all()
     at = now - timedelta(days=29)
     assert history.watermarks_at(position_id=position.pk, at=at) == {"": 2}

@@ -98,8 +98,8 @@ def test_a_moved_consumer_is_fenced_and_resumes_at_the_new_place(
     store.settle("eu", "", 40)
     with pytest.raises(Fenced):
         store.flush()
-    kept = Mark.objects.get().processed
+    processed = Mark.objects.get().processed
     resume = store.open("eu", "orders")
 
-    assert (kept, resume.positions) == (10, {"": 10})
+    assert (processed, resume.positions) == (10, {"": 10})
     assert not store.is_settled("eu", "", 20)

@@ -61,9 +61,9 @@ def now() -> datetime:
 
 @pytest.fixture
 def broker() -> Iterator[Queues]:
-    held = Queues()
-    with adapted(held):
-        yield held
+    queues = Queues()
+    with adapted(queues):
+        yield queues
 
 
 @dataclass(slots=True)
@@ -158,7 +158,7 @@ def test_a_lane_ends_with_its_topic_and_another_begins_with_another(
         (queues.Admin, "depth"),
         (monitor, "count_deliveries"),
         (monitor, "note"),
-        (observer, "_keep_samples"),
+        (observer, "_store_samples"),
     ],
 )
 def test_a_lane_that_observes_ends_wherever_it_is_when_its_topic_goes(
@@ -243,9 +243,9 @@ def test_letters_are_captured_or_their_topic_goes_and_never_both(
 
         at_once(partial(take, draining(removal.topic, now)), removal)
 
-        left = len(broker.contents(f"{name}-dead"))
+        letters = len(broker.contents(f"{name}-dead"))
         captured = Poison.objects.filter(topic__name=name).count()
-        assert (left, captured) == ((1, 0) if removal.done else (0, 1))
+        assert (letters, captured) == ((1, 0) if removal.done else (0, 1))
 
 
 # --- guards
@@ -290,27 +290,29 @@ def test_a_guard_whose_topic_goes_just_then_is_told_to_send_it_again(
 def test_observing_adopting_and_removing_never_wait_in_a_ring(
     broker: Queues, now: datetime
 ) -> None:
-    found = FoundTopic(name="new", depth=None, dead_letter_queue="q", dead_letters=None)
+    discovered = FoundTopic(
+        name="new", depth=None, dead_letter_queue="q", dead_letters=None
+    )
 
     def observe(topic: Topic) -> None:
         with suppress(Removed):
             lane_settings.observe_all(topics=[topic], principal=ADA, now=now)
 
-    def adopt(known: Broker) -> None:
+    def adopt(broker: Broker) -> None:
         with suppress(Absent):
             registration.adopt_topics(
-                broker=known, found=[found], principal=ADA, now=now
+                broker=broker, found=[discovered], principal=ADA, now=now
             )
 
-    def remove(known: Broker) -> None:
-        topic_removal.remove_broker(broker=known, principal=ADA, now=now)
+    def remove(broker: Broker) -> None:
+        topic_removal.remove_broker(broker=broker, principal=ADA, now=now)
 
     for _ in range(ROUNDS):
         topic = topic_on_queues(now)
         Lane.objects.all().delete()
-        known = Broker.objects.get()
+        row = Broker.objects.get()
 
-        at_once(partial(observe, topic), partial(adopt, known), partial(remove, known))
+        at_once(partial(observe, topic), partial(adopt, row), partial(remove, row))
 
         assert not Broker.objects.exists()
         assert not Lane.objects.exists()

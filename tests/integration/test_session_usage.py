@@ -20,11 +20,11 @@ def test_the_server_leaves_some_to_its_superuser() -> None:
             " - current_setting('superuser_reserved_connections')::int"
         )
         (most,) = cursor.fetchone()
-    told = usage()
+    bound = usage()
 
-    assert (told.kind, told.most) == ("server", most)
-    assert told.used >= 1
-    assert not told.is_short
+    assert (bound.kind, bound.most) == ("server", most)
+    assert bound.used >= 1
+    assert not bound.is_short
 
 
 def test_a_lower_limit_of_the_database_counts_and_holds() -> None:
@@ -37,11 +37,11 @@ def test_a_lower_limit_of_the_database_counts_and_holds() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_what_is_told_is_what_postgres_refuses_by() -> None:
     with sessions_left(1) as most, open_session("test"):
-        told = usage()
+        bound = usage()
         with pytest.raises(psycopg.OperationalError, match="too many connections"):
             open_session("test")
 
-    assert told == Usage(kind="database", used=most, most=most)
+    assert bound == Usage(kind="database", used=most, most=most)
 
 
 def test_few_left_are_short() -> None:
@@ -57,6 +57,6 @@ def test_few_left_are_short() -> None:
     ],
 )
 def test_each_bound_has_its_remedy(kind: str, remedy: str) -> None:
-    told = Usage(kind=kind, used=91, most=97)
+    bound = Usage(kind=kind, used=91, most=97)
 
-    assert (str(told), told.remedy) == ("91 of 97 are in use", remedy)
+    assert (str(bound), bound.remedy) == ("91 of 97 are in use", remedy)

@@ -62,19 +62,19 @@ def test_the_sessions_of_each_person_are_told_apart(now: datetime) -> None:
     first, second = (sign_in("anna", address=f"192.0.2.{n}") for n in (1, 2))
     sign_in("bert")
 
-    found = sessions.open_sessions([anna, bert, carl], now=clock.now())
+    by_person = sessions.open_sessions([anna, bert, carl], now=clock.now())
 
-    assert {pk: len(each) for pk, each in found.items()} == {
+    assert {pk: len(each) for pk, each in by_person.items()} == {
         anna.pk: 2,
         bert.pk: 1,
         carl.pk: 0,
     }
     # The last at work first.
-    assert [(one.mark, one.address) for one in found[anna.pk]] == [
+    assert [(one.mark, one.address) for one in by_person[anna.pk]] == [
         (mark_of(second), "192.0.2.2"),
         (mark_of(first), "192.0.2.1"),
     ]
-    assert all(one.signed_in_at >= now for one in found[anna.pk])
+    assert all(one.signed_in_at >= now for one in by_person[anna.pk])
 
 
 def test_a_session_that_lets_nobody_in_is_not_open(now: datetime) -> None:
@@ -108,9 +108,9 @@ def test_a_session_that_is_used_for_days_stays_listed(
         with shifted(monkeypatch, timedelta(hours=hours)):
             assert client.get("/help").status_code == 200
 
-    found = sessions.open_sessions([anna], now=clock.now())[anna.pk]
+    listed = sessions.open_sessions([anna], now=clock.now())[anna.pk]
 
-    [one] = found
+    [one] = listed
     assert one.mark == mark_of(client)
     assert now - one.signed_in_at > timedelta(days=2, hours=23)
     assert now - one.at_work_at < timedelta(minutes=1)
@@ -122,9 +122,9 @@ def test_a_session_with_a_fixed_end_is_listed_too(now: datetime) -> None:
     session.set_expiry(now + openid.LONGEST_SESSION)
     session.save()
 
-    found = sessions.open_sessions([anna], now=clock.now())[anna.pk]
+    listed = sessions.open_sessions([anna], now=clock.now())[anna.pk]
 
-    assert len(found) == 1
+    assert len(listed) == 1
     assert openid.LONGEST_SESSION <= sessions.IDLE
 
 

@@ -93,8 +93,8 @@ def test_a_revision_waits_until_the_one_before_it_is_there(now: datetime) -> Non
 
     together(2, write)
 
-    told = skip_reading.changes_after(topic="orders", revision=0)
-    assert [(t.revision, t.value) for t in told] == [(1, b"slow"), (2, b"fast")]
+    changes = skip_reading.changes_after(topic="orders", revision=0)
+    assert [(t.revision, t.value) for t in changes] == [(1, b"slow"), (2, b"fast")]
     assert overtaken == [False]
 
 
@@ -119,7 +119,7 @@ def test_counting_while_the_list_changes_locks_nobody_out(now: datetime) -> None
 
 
 def count_all(ids: list[int], now: datetime) -> None:
-    told = [
+    reports = [
         AppliedSkip(
             skip=skip,
             consumer_group="billing",
@@ -130,7 +130,7 @@ def count_all(ids: list[int], now: datetime) -> None:
         )
         for skip in ids
     ]
-    skip_counts.count_applied(reports=told, principal=ANNA, now=now)
+    skip_counts.count_applied(reports=reports, principal=ANNA, now=now)
 
 
 def test_many_that_add_the_same_skip_make_one(now: datetime) -> None:

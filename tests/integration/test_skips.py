@@ -41,10 +41,10 @@ def test_each_change_takes_the_next_revision_of_its_topic(now: datetime) -> None
 
 
 def test_a_reader_hears_what_came_after_its_snapshot(now: datetime) -> None:
-    gone, stays = added(now, "1-0"), added(now, "2-0")
+    removed, stays = added(now, "1-0"), added(now, "2-0")
     reader = Mirror()
 
-    skip_list.remove(skip_id=gone.pk, reason="", principal=ANNA, now=now)
+    skip_list.remove(skip_id=removed.pk, reason="", principal=ANNA, now=now)
     new = added(now, "3-0")
     reader.follow()
 
@@ -68,9 +68,9 @@ def test_a_skip_is_told_of_once_and_as_it_is_now(now: datetime) -> None:
 
 
 def test_a_topic_nobody_has_heard_of_has_an_empty_list_and_stays_unknown() -> None:
-    seen = skip_reading.snapshot(topic="/never heard of", consumer_group=None)
+    snapshot = skip_reading.snapshot(topic="/never heard of", consumer_group=None)
 
-    assert (seen.revision, seen.skips, len(seen.epoch)) == (0, (), 16)
+    assert (snapshot.revision, snapshot.skips, len(snapshot.epoch)) == (0, (), 16)
     assert SkipList.objects.count() == 0
 
 
@@ -105,12 +105,12 @@ def test_any_character_and_any_length_of_a_bookmark_comes_back_as_it_was(
     for text in texts:
         added(now, text)
 
-    told = skip_reading.snapshot(topic="orders", consumer_group=None).skips
-    assert [skip.matcher.wire_value for skip in told] == texts
+    skips = skip_reading.snapshot(topic="orders", consumer_group=None).skips
+    assert [skip.matcher.wire_value for skip in skips] == texts
 
 
 @pytest.mark.parametrize(
-    ("told", "field"),
+    ("data", "field"),
     [
         (13, "matcher"),
         ({}, "matcher/kind"),
@@ -127,9 +127,9 @@ def test_any_character_and_any_length_of_a_bookmark_comes_back_as_it_was(
         ({"kind": "rule", "value": {**ONE, "header": "a"}}, "matcher/value/equals"),
     ],
 )  # fmt: skip
-def test_a_matcher_that_is_none_names_its_field(told: object, field: str) -> None:
+def test_a_matcher_that_is_none_names_its_field(data: object, field: str) -> None:
     with pytest.raises(Invalid) as caught:
-        Matcher.parse(told)
+        Matcher.parse(data)
 
     assert caught.value.field == field
     assert caught.value.remedy
@@ -179,7 +179,7 @@ def test_nobody_removes_what_they_do_not_see(now: datetime) -> None:
 
 def test_un_poisoning_ends_every_skip_of_a_message_on_all_topics(now: datetime) -> None:
     (poison,) = poisons(now, 1)
-    made = [
+    skips = [
         added(now, Matcher.from_poison(poison, kind), poison_id=poison.pk)
         for kind in (MatcherKind.BOOKMARK, MatcherKind.BODY_DIGEST)
     ]
@@ -189,7 +189,7 @@ def test_un_poisoning_ends_every_skip_of_a_message_on_all_topics(now: datetime) 
         poison_id=poison.pk, reason="", principal=ANNA, now=now
     )
 
-    assert {skip.pk for skip in ended} == {skip.pk for skip in made}
+    assert {skip.pk for skip in ended} == {skip.pk for skip in skips}
     assert values() == ["another"]
 
 
@@ -209,10 +209,10 @@ def test_expiry_is_a_revision_and_says_so(now: datetime) -> None:
 
     early = skip_list.expire(now=now + DAY - timedelta(seconds=1))
     ended = skip_list.expire(now=now + DAY)
-    told = skip_reading.changes_after(topic="orders", revision=reader.revision)
+    changes = skip_reading.changes_after(topic="orders", revision=reader.revision)
 
     assert (early, ended, skip_list.expire(now=now + DAY)) == (0, 3, 0)
-    assert [(t.id, t.revision, t.because) for t in told] == [
+    assert [(t.id, t.revision, t.because) for t in changes] == [
         (skip.pk, 5 + place, "expired") for place, skip in enumerate(skips)
     ]
     assert values() == ["for good"]
@@ -241,7 +241,7 @@ def test_what_was_passed_over_is_added_up_and_a_report_counts_once(
 ) -> None:
     skip, other = added(now, "1-0"), added(now, "2-0", topic=topic_named("payments"))
 
-    def word(skip: int, count: int, report: uuid.UUID | None = None) -> AppliedSkip:
+    def report(skip: int, count: int, report: uuid.UUID | None = None) -> AppliedSkip:
         return AppliedSkip(
             skip=skip,
             consumer_group="billing",
@@ -251,14 +251,14 @@ def test_what_was_passed_over_is_added_up_and_a_report_counts_once(
             report=report,
         )
 
-    once = word(skip.pk, 2, uuid.uuid4())
-    told = [once, once, word(skip.pk, 3), word(skip.pk, 0)]
-    told += [word(other.pk, 5), word(10**12, 1)]
+    once = report(skip.pk, 2, uuid.uuid4())
+    reports = [once, once, report(skip.pk, 3), report(skip.pk, 0)]
+    reports += [report(other.pk, 5), report(10**12, 1)]
     answers = skip_counts.count_applied(
-        reports=told, principal=someone("orders"), now=now
+        reports=reports, principal=someone("orders"), now=now
     )
     again = skip_counts.count_applied(
-        reports=told[:1], principal=someone("orders"), now=now
+        reports=reports[:1], principal=someone("orders"), now=now
     )
 
     skip.refresh_from_db()
@@ -275,43 +275,43 @@ def test_a_preview_counts_what_would_have_matched(now: datetime) -> None:
     poisons(now, 1, body=b"\xff no JSON", consumer_group="shipping")
     topic = topic_named()
 
-    def asked(matcher: Matcher, group: str | None = None) -> tuple[int, int]:
-        seen = preview(topic=topic, consumer_group=group, matcher=matcher)
-        return seen.matched, seen.of
+    def counts(matcher: Matcher, group: str | None = None) -> tuple[int, int]:
+        result = preview(topic=topic, consumer_group=group, matcher=matcher)
+        return result.matched, result.of
 
-    assert asked(rule(pointer="/type", equals="bad")) == (2, 6)
-    assert asked(rule(pointer="/n", equals=1)) == (2, 6)
-    assert asked(rule(header="kind", equals="Y"), "billing") == (3, 5)
-    assert asked(Matcher.from_poison(bad[0], MatcherKind.BODY_DIGEST)) == (2, 6)
-    assert asked(Matcher.from_poison(bad[0], MatcherKind.BOOKMARK)) == (1, 6)
-    assert asked(bookmark("nowhere"), "shipping") == (0, 1)
-    seen = preview(
+    assert counts(rule(pointer="/type", equals="bad")) == (2, 6)
+    assert counts(rule(pointer="/n", equals=1)) == (2, 6)
+    assert counts(rule(header="kind", equals="Y"), "billing") == (3, 5)
+    assert counts(Matcher.from_poison(bad[0], MatcherKind.BODY_DIGEST)) == (2, 6)
+    assert counts(Matcher.from_poison(bad[0], MatcherKind.BOOKMARK)) == (1, 6)
+    assert counts(bookmark("nowhere"), "shipping") == (0, 1)
+    result = preview(
         topic=topic, consumer_group=None, matcher=rule(pointer="/n", equals=1), limit=4
     )
-    assert (seen.matched, seen.of) == (0, 4)
+    assert (result.matched, result.of) == (0, 4)
 
 
 def test_a_preview_samples_the_newest_and_leaves_large_bodies_alone(
     now: datetime,
 ) -> None:
     match = rule(pointer="/n", equals=1)
-    found = poisons(now, 25, body=b'{"n": 1}')
+    messages = poisons(now, 25, body=b'{"n": 1}')
     poisons(now, 1, body=b'{"n": 1}' + b" " * 2**20)
 
-    seen = preview(topic=topic_named(), consumer_group=None, matcher=match)
+    result = preview(topic=topic_named(), consumer_group=None, matcher=match)
 
-    assert (seen.matched, seen.of, seen.unread) == (25, 25, 1)
-    assert seen.sample == tuple(sorted((p.pk for p in found), reverse=True))[:20]
+    assert (result.matched, result.of, result.unread) == (25, 25, 1)
+    assert result.sample == tuple(sorted((p.pk for p in messages), reverse=True))[:20]
 
 
 def test_a_preview_reads_no_more_than_a_few_megabytes_of_bodies(now: datetime) -> None:
     match = rule(pointer="/n", equals=1)
     poisons(now, 6, body=b'{"n": 1}' + b" " * (matching.MOST_OF_A_BODY - 8))
 
-    seen = preview(topic=topic_named(), consumer_group=None, matcher=match)
+    result = preview(topic=topic_named(), consumer_group=None, matcher=match)
 
     most = matching.MOST_OF_ALL // matching.MOST_OF_A_BODY
-    assert (seen.matched, seen.of, seen.unread) == (most, most, 6 - most)
+    assert (result.matched, result.of, result.unread) == (most, most, 6 - most)
 
 
 def test_a_preview_leaves_out_messages_with_unusually_large_headers(
@@ -322,9 +322,9 @@ def test_a_preview_leaves_out_messages_with_unusually_large_headers(
     poisons(now, 1, headers=[("Kind", b"Y"), *noise])
     poisons(now, 1, headers=[("Kind", b"Y")])
 
-    seen = preview(topic=topic_named(), consumer_group=None, matcher=match)
+    result = preview(topic=topic_named(), consumer_group=None, matcher=match)
 
-    assert (seen.matched, seen.of, seen.unread) == (1, 1, 1)
+    assert (result.matched, result.of, result.unread) == (1, 1, 1)
 
 
 def test_a_preview_says_how_many_messages_it_had_no_time_for(
@@ -333,11 +333,11 @@ def test_a_preview_says_how_many_messages_it_had_no_time_for(
     poisons(now, 3, body=b'{"n": 1}')
     monkeypatch.setattr(matching, "LONGEST_SECONDS", 0.0)
 
-    seen = preview(
+    result = preview(
         topic=topic_named(), consumer_group=None, matcher=rule(pointer="/n", equals=1)
     )
 
-    assert (seen.matched, seen.of, seen.unread) == (0, 0, 3)
+    assert (result.matched, result.of, result.unread) == (0, 0, 3)
 
 
 def test_a_rule_that_matches_every_recent_message_needs_a_word_more(

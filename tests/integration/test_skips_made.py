@@ -51,8 +51,8 @@ def reader(topic: Topic, name: str, **marks: int | tuple[int, int]) -> None:
         topic=topic, source="sdk", client_name=name, sub_id="s", epoch=1,
         observed_at=skip_time(topic), moved_at=skip_time(topic),
     )  # fmt: skip
-    for publisher, told in marks.items():
-        processed, persisted = told if isinstance(told, tuple) else (told, None)
+    for publisher, seqs in marks.items():
+        processed, persisted = seqs if isinstance(seqs, tuple) else (seqs, None)
         Mark.objects.create(
             position=position, publisher=publisher.strip("_"), processed=processed,
             persisted=persisted, bookmark="", settled=((0, processed),),
@@ -81,7 +81,7 @@ def test_a_skip_lives_as_long_as_its_topic_keeps_a_message(
 ) -> None:
     Topic.objects.filter(pk=replaying.pk).update(retention_days=4)
     poisons(now, 1, bookmark="1-0")
-    made = Skip.objects.get()
+    skip = Skip.objects.get()
     young, old = now + 2 * DAY, now + 2 * DAY + SECOND
 
     capture(young, failure(young, bookmark="1-0"))
@@ -89,10 +89,10 @@ def test_a_skip_lives_as_long_as_its_topic_keeps_a_message(
     capture(old, failure(old, bookmark="1-0"))
     renewed = Skip.objects.get()
 
-    assert (made.expires_at, unchanged.revision) == (now + 4 * DAY, made.revision)
+    assert (skip.expires_at, unchanged.revision) == (now + 4 * DAY, skip.revision)
     assert (renewed.expires_at, renewed.revision) == (
         old + 4 * DAY,
-        made.revision + 1,
+        skip.revision + 1,
     )
 
 
@@ -118,8 +118,8 @@ def test_a_batch_makes_its_skips_at_revisions_of_their_own(
     capture(now, *members, *members, failure(now, topic="queue"))
 
     for topic in (replaying, other):
-        made = Skip.objects.filter(topic=topic).order_by("revision")
-        assert [skip.revision for skip in made] == list(range(1, 11))
+        skips = Skip.objects.filter(topic=topic).order_by("revision")
+        assert [skip.revision for skip in skips] == list(range(1, 11))
         assert SkipList.objects.get(topic=topic).automatic == 10
 
 
@@ -184,8 +184,8 @@ def test_versions_that_fail_in_one_request_have_a_skip_each(
     now: datetime, replaying: Topic
 ) -> None:
     members = [
-        failure(now, bookmark="1-0", **told)
-        for told in ({"handler_version": "1"}, {"handler_version": "2"}, {})
+        failure(now, bookmark="1-0", **version)
+        for version in ({"handler_version": "1"}, {"handler_version": "2"}, {})
     ]
 
     capture(now, *members)
@@ -207,15 +207,19 @@ def test_a_person_says_that_a_skip_is_for_all_versions(
     now: datetime, replaying: Topic
 ) -> None:
     capture(now, failure(now, bookmark="1-0", handler_version="1"))
-    made, reader = Skip.objects.get(), Mirror()
+    before, reader = Skip.objects.get(), Mirror()
 
     added(now, "1-0", consumer_group="billing", reason="the data is bad")
     reader.follow()
     capture(now, failure(now, bookmark="1-0", handler_version="2"))
 
     skip = Skip.objects.get()
-    assert (skip.pk, skip.handler_version, skip.is_automatic) == (made.pk, None, False)
-    assert reader.skips[made.pk].handler_version is None
+    assert (skip.pk, skip.handler_version, skip.is_automatic) == (
+        before.pk,
+        None,
+        False,
+    )
+    assert reader.skips[before.pk].handler_version is None
     assert SkipList.objects.get(topic=replaying).automatic == 0
 
 
@@ -249,10 +253,10 @@ def test_a_redrive_that_fails_is_skipped_and_the_next_one_is_not(
 
     capture(now, failure(now, bookmark="9-0", redrive=header))
 
-    told = {skip.value: skip for skip in Mirror().skips.values()}
-    assert (told[b"1-0"].redrive, told[b"1-0"].poison) == (None, poison.pk)
-    assert f"{told[b'9-0'].redrive}" == header.partition(".")[0]
-    assert told[b"9-0"].poison == poison.pk
+    by_value = {skip.value: skip for skip in Mirror().skips.values()}
+    assert (by_value[b"1-0"].redrive, by_value[b"1-0"].poison) == (None, poison.pk)
+    assert f"{by_value[b'9-0'].redrive}" == header.partition(".")[0]
+    assert by_value[b"9-0"].poison == poison.pk
 
 
 def test_beyond_the_limits_failures_are_kept_and_the_list_says_so(
@@ -275,20 +279,20 @@ def test_beyond_the_limits_failures_are_kept_and_the_list_says_so(
 def test_what_found_no_room_is_shared_when_there_is_some(
     now: datetime, replaying: Topic, few: None
 ) -> None:
-    told = [
+    failures = [
         failure(now, bookmark=f"{n}-0", publisher="P", seq=n, handler_version="1")
         for n in range(5)
     ]
-    capture(now, *told)
+    capture(now, *failures)
     reader = Mirror()
     too_soon = automatic_skips.make_waiting_skips(now=now)
 
     later = now + timedelta(minutes=1)
-    made = automatic_skips.make_waiting_skips(now=later)
+    number = automatic_skips.make_waiting_skips(now=later)
     again = automatic_skips.make_waiting_skips(now=later + timedelta(minutes=1))
     reader.catch_up()
 
-    assert (too_soon, made, again) == (0, 2, 0)
+    assert (too_soon, number, again) == (0, 2, 0)
     assert values() == [f"{n}-0" for n in range(5)]
     assert len(reader.skips) == 5
     last = Skip.objects.latest("pk")
@@ -352,9 +356,9 @@ def test_what_waits_is_shared_no_more_when_it_is_over_or_somebody_ended_it(
     Poison.objects.filter(pk=doubted.pk).update(suspected=True)
     mine = added(now, "5", consumer_group="billing", reason="mine")
 
-    made = automatic_skips.make_waiting_skips(now=now + timedelta(minutes=1))
+    number = automatic_skips.make_waiting_skips(now=now + timedelta(minutes=1))
 
-    assert made == 0
+    assert number == 0
     assert values() == ["0", "1", "2", "5"]
     assert Skip.objects.get(pk=mine.pk).revision == mine.revision
     assert WaitingSkip.objects.count() == 0

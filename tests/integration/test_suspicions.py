@@ -52,7 +52,7 @@ def fail(now: datetime, name: str, bookmark: str = "1-0", **changes: Any) -> Non
 def handle(now: datetime, name: str, *bookmarks: str) -> None:
     """Let a consumer say that it handled these."""
     ids = Skip.objects.active().filter(value__in=[each.encode() for each in bookmarks])
-    told = [
+    reports = [
         {
             "skip": pk,
             "consumer_group": "billing",
@@ -63,7 +63,7 @@ def handle(now: datetime, name: str, *bookmarks: str) -> None:
         }
         for pk in ids.values_list("pk", flat=True)
     ]
-    answers = api.applied(told, GUARD, now=now)
+    answers = api.applied(reports, GUARD, now=now)
     assert {answer["status"] for answer in answers} <= {"ok"}
 
 

@@ -66,13 +66,15 @@ def seen_by_a_lane(broker: Queues, topic: Topic, now: datetime) -> None:
     broker.consumers = [told_by_broker()]
     observer.Observer(lane=lane, clock=lambda: now, timer=lambda: 0.0).step()
     for number, total in enumerate((10, 30)):
-        told = Delivered(total=total, at=now, since="a")
-        monitor.count_deliveries(lane=lane, delivered=told, now=now + number * MINUTE)
+        delivered = Delivered(total=total, at=now, since="a")
+        monitor.count_deliveries(
+            lane=lane, delivered=delivered, now=now + number * MINUTE
+        )
     with draining(topic, now) as work:
         work._hold(work.reader.read(limit=1, wait=0.0)[0], "too large")
-        seen = Sample(topic=topic, place=0, bookmark="1", start=b"1", size=1)
-        seen.headers, seen.seen_at = [], now
-        seen.save()
+        sample = Sample(topic=topic, place=0, bookmark="1", start=b"1", size=1)
+        sample.headers, sample.seen_at = [], now
+        sample.save()
 
 
 def remove(principal: Principal, now: datetime, **changes: object) -> None:
@@ -83,17 +85,17 @@ def remove(principal: Principal, now: datetime, **changes: object) -> None:
 def test_a_broker_goes_with_its_topics_and_what_lanes_saw_of_them(
     broker: Queues, orders: Topic, mail: Topic, operator: Principal, now: datetime
 ) -> None:
-    known = Broker.objects.get()
+    row = Broker.objects.get()
     for topic in (orders, mail):
         seen_by_a_lane(broker, topic, now)
-    left = (Lane, Sample, HeldDeadLetter, Counter, BookmarkPosition, Mark)
-    assert [each.objects.count() for each in left] == [2] * 6
+    observations = (Lane, Sample, HeldDeadLetter, Counter, BookmarkPosition, Mark)
+    assert [each.objects.count() for each in observations] == [2] * 6
 
     remove(operator, now, reason="the wrong one")
 
-    gone = (Broker, Topic, *left)
+    removed = (Broker, Topic, *observations)
     entry = Entry.objects.order_by("-seq")[0]
-    assert [each.objects.exists() for each in gone] == [False] * len(gone)
+    assert [each.objects.exists() for each in removed] == [False] * len(removed)
     assert (entry.action, entry.subject) == ("broker.removed", "broker:queues")
     assert (entry.detail["topics"], entry.reason) == (
         ["mail", "orders"],
@@ -102,7 +104,7 @@ def test_a_broker_goes_with_its_topics_and_what_lanes_saw_of_them(
     assert verification.verify().ok
     assert len(broker.contents("orders-dead")) == 1
     with pytest.raises(Absent):
-        registration.one(broker_id=known.pk)
+        registration.one(broker_id=row.pk)
 
 
 def target_of_an_operation(now: datetime) -> None:
@@ -270,22 +272,22 @@ def test_what_comes_for_a_topic_that_went_makes_it_anew(
 def test_a_broker_that_went_gets_no_topic(
     broker: Queues, orders: Topic, operator: Principal, now: datetime
 ) -> None:
-    known = Broker.objects.get()
+    row = Broker.objects.get()
     remove(operator, now)
 
     with pytest.raises(Absent):
         brokers.register_topic(
             name="late",
-            broker=known,
+            broker=row,
             dead_letter_queue="",
             policy={},
             actor=operator.actor,
             now=now,
         )
     with pytest.raises(Absent):
-        registration.alter(broker=known, name="b", principal=operator, now=now)
+        registration.alter(broker=row, name="b", principal=operator, now=now)
     with pytest.raises(Absent):
-        topic_removal.remove_broker(broker=known, principal=operator, now=now)
+        topic_removal.remove_broker(broker=row, principal=operator, now=now)
 
 
 def test_whatever_refers_to_a_topic_is_found_by_an_index() -> None:
@@ -306,9 +308,9 @@ def test_no_table_is_read_whole_to_find_nothing_in_it(
         cursor.execute("ANALYZE capture_guard")
     before = tables_read_whole()
 
-    found = topic_removal.preview(Topic.objects.all())
+    result = topic_removal.preview(Topic.objects.all())
 
-    assert [topic.name for topic in found.removable] == ["mail"]
+    assert [topic.name for topic in result.removable] == ["mail"]
     assert tables_read_whole() == before
 
 

@@ -49,7 +49,7 @@ def test_a_traceback_is_cut_in_its_middle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "first", "last", "shown"),
+    ("text", "first", "last", "result"),
     [
         ("", 1, 0, ""),
         ("abc", 3, 0, "abc"),
@@ -59,9 +59,9 @@ def test_a_traceback_is_cut_in_its_middle() -> None:
     ],
 )
 def test_a_text_is_cut_where_it_is_too_long(
-    text: str, first: int, last: int, shown: str
+    text: str, first: int, last: int, result: str
 ) -> None:
-    assert cut(text, first=first, last=last) == shown
+    assert cut(text, first=first, last=last) == result
 
 
 def test_a_host_that_is_not_ours_writes_few_lines_without_a_traceback(

@@ -326,11 +326,11 @@ class _Merge:
     ) -> None:
         self.cursor = cursor
         self.number = len(occurrences)
-        self.any_redriven = any(occurrence.redrive for occurrence in occurrences)
-        self.any_replayed = any(occurrence.replays for occurrence in occurrences)
-        self.any_suspected = any(occurrence.suspected for occurrence in occurrences)
-        self.any_letter = any(occurrence.queue for occurrence in occurrences)
-        self.any_nameless = any(occurrence.delivery for occurrence in occurrences)
+        self.has_redriven = any(occurrence.redrive for occurrence in occurrences)
+        self.has_replayed = any(occurrence.replays for occurrence in occurrences)
+        self.has_suspected = any(occurrence.suspected for occurrence in occurrences)
+        self.has_letter = any(occurrence.queue for occurrence in occurrences)
+        self.has_nameless = any(occurrence.delivery for occurrence in occurrences)
         self.values: dict[str, Any] = {
             "now": now,
             "day": now.date(),
@@ -365,10 +365,10 @@ class _Merge:
     def _find_poisons(self) -> None:
         """Set the poison of every row; insert those that are missing."""
         missing = self.number
-        if self.any_letter and self._do(_ANY_UNMARKED):
+        if self.has_letter and self._do(_ANY_UNMARKED):
             matched = self._do(_MATCH_BY_PLACE) + self._do(_MATCH_BY_DIGEST)
-            self.any_redriven = self.any_redriven or matched > 0
-        if self.any_redriven:
+            self.has_redriven = self.has_redriven or matched > 0
+        if self.has_redriven:
             missing -= self._do(_FIND_BY_REDRIVE)
         for _ in range(_MOST_ROUNDS):
             missing -= self._do(_FIND_BY_IDENTITY)
@@ -385,7 +385,7 @@ class _Merge:
             self._do(_MARK_ALL_CREATED)
             return
         self._do(_LOCK)
-        if self.any_suspected:
+        if self.has_suspected:
             self._do(_TRUST)
         if self._do(_FIND_DUPLICATES) and self._do(_FIND_CLEARED):
             self._do(_CLEAR)
@@ -395,14 +395,14 @@ class _Merge:
         if self.values["created"]:
             self._do(_INSERT_BODIES)
         self._do(_INSERT_FAILURES)
-        if self.any_redriven:
+        if self.has_redriven:
             self._do(_RECUR)
             self.values["recurred"] = [pk for (pk,) in self.cursor.fetchall()]
         self._do(_APPLY)
-        if self.any_redriven:
+        if self.has_redriven:
             self._do(_INSERT_ALIASES)
         self._do(_UPDATE_PROBLEMS)
-        if self.any_nameless:
+        if self.has_nameless:
             self._do(_INSERT_DELIVERIES)
-        if self.any_replayed:
+        if self.has_replayed:
             automatic_skips.make_skips(self.cursor, now=self.values["now"])
