@@ -41,7 +41,9 @@ def test_keeps_body_and_headers_byte_for_byte(now: datetime) -> None:
     ]  # fmt: skip
 
 
-def test_the_same_report_counts_once_also_within_one_request(now: datetime) -> None:
+def test_a_report_counts_once_when_it_is_sent_again_or_twice_in_one_request(
+    now: datetime,
+) -> None:
     report = failure(now)
 
     first = capture(now, report, report)
@@ -98,7 +100,9 @@ def test_an_older_event_never_overwrites_a_newer_one(now: datetime) -> None:
     assert poison.first_failed_at == now - SECOND
 
 
-def test_an_unbelievable_clock_is_kept_but_not_believed(now: datetime) -> None:
+def test_a_time_far_off_is_stored_as_claimed_and_replaced_by_ours(
+    now: datetime,
+) -> None:
     capture(now, failure(now + timedelta(days=1)), failure(now - timedelta(days=31)))
 
     for row in Failure.objects.all():
@@ -125,7 +129,7 @@ def test_nul_and_surrogates_in_every_text_are_survived(now: datetime) -> None:
     assert Poison.objects.get().error_type.startswith("a␀b")
 
 
-def test_one_bad_member_never_sinks_the_rest(now: datetime) -> None:
+def test_one_invalid_member_is_rejected_alone(now: datetime) -> None:
     answers = capture(
         now, failure(now), failure(now, body=b"x", cause="bad luck"), failure(now)
     )
@@ -185,7 +189,7 @@ def test_a_forged_redrive_is_an_ordinary_message(now: datetime, forge: str) -> N
     assert (poison.state, poison.recurrences) == (State.REDRIVEN, 0)
 
 
-def test_a_failure_told_before_the_send_was_noted_is_a_recurrence(
+def test_a_failure_reported_before_the_send_is_recorded_is_a_recurrence(
     now: datetime,
 ) -> None:
     (poison,) = poisons(now, 1)
@@ -201,7 +205,7 @@ def test_a_failure_told_before_the_send_was_noted_is_a_recurrence(
     assert Redrive.objects.get().outcome == Outcome.RECURRED
 
 
-def test_a_late_failure_of_an_older_redrive_leaves_the_newer_one_out(
+def test_a_late_failure_of_an_older_redrive_does_not_change_the_newer_one(
     now: datetime,
 ) -> None:
     (poison,) = poisons(now, 1)
@@ -237,7 +241,7 @@ def test_a_confirmation_for_another_topic_is_rejected(now: datetime) -> None:
     assert verdict.status == "rejected"
 
 
-def test_a_later_failure_reopens_what_was_handled_an_earlier_does_not(
+def test_only_a_failure_after_the_confirmation_reopens_a_poison(
     now: datetime,
 ) -> None:
     (poison,) = poisons(now, 1, bookmark="1-0")
@@ -262,7 +266,7 @@ def test_a_dropped_message_stays_dropped_when_it_fails_again(now: datetime) -> N
     assert (poison.state, poison.failures) == (State.DROPPED, 2)
 
 
-def test_failures_gather_into_one_problem_for_a_topic_and_group(now: datetime) -> None:
+def test_failures_of_one_topic_and_group_share_a_problem(now: datetime) -> None:
     def because(message: str, **more: object) -> dict[str, object]:
         raised = {"type": "ValueError", "message": message, "traceback": ""}
         return failure(now, exception=raised, **more)
@@ -304,7 +308,7 @@ def test_a_confirmation_is_remembered_when_the_message_comes_back(
 
 
 @pytest.mark.parametrize("claimed", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:00Z"])
-def test_counts_of_an_unbelievable_minute_are_of_the_minute_they_came(
+def test_counts_of_a_minute_far_off_count_in_the_minute_they_arrive(
     now: datetime, claimed: str
 ) -> None:
     count_up(now + 7 * SECOND, counter(minute=claimed))

@@ -70,7 +70,7 @@ def die_and_go_on(broker: Queues, topic: Topic, now: datetime) -> int:
     raise AssertionError("it never got through")
 
 
-def test_none_is_lost_and_none_is_twice_whatever_step_a_lane_dies_at(
+def test_each_letter_is_captured_once_at_whatever_step_a_lane_dies(
     broker: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)
@@ -82,7 +82,7 @@ def test_none_is_lost_and_none_is_twice_whatever_step_a_lane_dies_at(
     assert max(bodies().values()) == bodies()[HOSTILE]
 
 
-def test_a_copy_arrives_whatever_step_a_lane_dies_at(
+def test_each_copy_arrives_at_whatever_step_a_lane_dies(
     broker: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now, mode=Mode.TEE)
@@ -128,7 +128,7 @@ def test_two_letters_that_are_equal_in_every_byte_are_two_poisons(
     assert Delivery.objects.count() == 0
 
 
-def test_a_letter_handed_out_before_that_was_never_written_is_written(
+def test_a_redelivered_letter_that_was_not_captured_is_captured(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)
@@ -141,7 +141,7 @@ def test_a_letter_handed_out_before_that_was_never_written_is_written(
     assert Poison.objects.count() == 1
 
 
-def test_what_a_lane_was_committing_as_it_died_is_waited_for(
+def test_a_lane_waits_for_the_commit_of_its_dead_predecessor(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)
@@ -179,7 +179,7 @@ def is_anybody_waiting() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def test_one_written_letter_answers_for_one_of_two_that_are_equal(
+def test_of_two_equal_letters_one_row_matches_only_one(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)
@@ -208,7 +208,7 @@ def test_another_header_or_another_queue_is_another_letter(
     assert Poison.objects.count() == 2
 
 
-def test_a_held_letter_answers_for_none_that_is_equal(
+def test_the_row_of_a_held_letter_matches_no_equal_letter(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now, mode=Mode.TEE)
@@ -227,7 +227,7 @@ def test_a_held_letter_answers_for_none_that_is_equal(
     assert (Poison.objects.count(), len(nameless.contents("mail-dead"))) == (2, 1)
 
 
-def test_a_letter_whose_copy_is_refused_stays_is_listed_and_goes_when_it_can(
+def test_a_letter_whose_copy_is_refused_is_held_until_its_copy_is_sent(
     broker: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now, mode=Mode.TEE)
@@ -245,7 +245,7 @@ def test_a_letter_whose_copy_is_refused_stays_is_listed_and_goes_when_it_can(
     assert (Poison.objects.count(), Lane.objects.get().captured) == (3, 3)
 
 
-def test_a_letter_of_whose_copy_nobody_knows_stays_and_the_others_go(
+def test_a_letter_whose_copy_is_unknown_stays_and_the_others_leave_the_queue(
     broker: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now, mode=Mode.TEE)
@@ -263,7 +263,7 @@ def test_a_letter_of_whose_copy_nobody_knows_stays_and_the_others_go(
     assert broker.contents("mail-dead") == [(b"lost", ())]
 
 
-def test_a_letter_that_was_never_handed_out_is_new_whatever_is_in_doubt(
+def test_a_letter_delivered_for_the_first_time_is_always_new(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)
@@ -277,7 +277,7 @@ def test_a_letter_that_was_never_handed_out_is_new_whatever_is_in_doubt(
     assert (Poison.objects.count(), nameless.contents("mail-dead")) == (2, [])
 
 
-def test_rows_of_letters_that_cannot_come_back_are_forgotten(
+def test_rows_of_letters_that_cannot_come_back_are_deleted(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)

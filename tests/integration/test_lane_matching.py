@@ -105,7 +105,7 @@ def fails_again(broker: Queues, body: bytes) -> None:
     broker.put("mail-dead", body)
 
 
-def test_a_message_that_can_bear_no_mark_fails_again_as_the_same_poison(
+def test_a_message_without_a_mark_fails_again_as_the_same_poison(
     bare: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     captured(bare, mail, [b"x"], now)
@@ -121,7 +121,7 @@ def test_a_message_that_can_bear_no_mark_fails_again_as_the_same_poison(
     assert not Failure.objects.filter(ambiguous=True).exists()
 
 
-def test_of_equal_ones_the_oldest_send_is_answered_and_the_doubt_is_marked(
+def test_a_letter_equal_to_two_sends_answers_the_older_and_is_ambiguous(
     bare: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     first, second = captured(bare, mail, [b"x", b"x"], now)
@@ -159,7 +159,7 @@ def test_two_equal_letters_in_one_batch_answer_two_sends(
     assert list(recurrences) == [1, 1, 0]
 
 
-def test_a_letter_told_twice_answers_one_send(
+def test_a_letter_captured_twice_answers_one_send(
     bare: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     captured(bare, mail, [b"x", b"x"], now)
@@ -190,7 +190,7 @@ def test_a_poison_sent_twice_is_answered_by_its_last_send_first(
     assert (poison.state, list(outcomes)) == ("open", ["sent", "recurred"])
 
 
-def test_a_send_of_long_ago_is_not_answered_any_more(
+def test_a_letter_does_not_answer_a_send_of_more_than_a_week_ago(
     bare: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     captured(bare, mail, [b"x"], now)
@@ -202,7 +202,7 @@ def test_a_send_of_long_ago_is_not_answered_any_more(
     assert Poison.objects.count() == 2
 
 
-def test_where_a_mark_is_borne_an_equal_body_proves_nothing(
+def test_an_equal_body_answers_no_send_on_a_topic_with_marks(
     broker: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     captured(broker, mail, [b"x"], now)
@@ -215,7 +215,7 @@ def test_where_a_mark_is_borne_an_equal_body_proves_nothing(
     assert Redrive.objects.get().outcome == "sent"
 
 
-def test_what_nobody_told_is_known_from_the_policy_and_says_so(
+def test_a_dequeue_count_that_no_header_names_is_the_policys(
     bare: Queues, mail: Topic, now: datetime
 ) -> None:
     captured(bare, mail, [b"x"], now)
@@ -250,7 +250,7 @@ def test_only_a_redrive_keeps_an_order() -> None:
         Ask(verb=Verb.DROP, ids=(1,), ordered=True)
 
 
-def test_one_after_the_other_in_the_order_of_capture(
+def test_an_ordered_redrive_sends_messages_one_by_one_in_order_of_capture(
     broker: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     windows: list[int] = []
@@ -273,7 +273,7 @@ def test_one_after_the_other_in_the_order_of_capture(
     assert set(windows) == {1}
 
 
-def test_nothing_overtakes_a_message_of_which_nobody_knows(
+def test_no_message_overtakes_one_whose_outcome_is_unknown(
     broker: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     captured(broker, mail, [b"1", b"2", b"3"], now)
@@ -293,7 +293,7 @@ def test_nothing_overtakes_a_message_of_which_nobody_knows(
     assert sent_to(broker) == [b"1", b"2", b"3"]
 
 
-def test_what_stands_behind_a_refused_one_is_kept_back_in_later_windows_too(
+def test_messages_behind_a_refused_one_stay_in_later_windows_too(
     broker: Queues,
     mail: Topic,
     operator: Principal,

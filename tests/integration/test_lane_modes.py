@@ -85,7 +85,7 @@ def watching_lane(topic: Topic, now: datetime, timer: Hand) -> Observer:
 # --- what people say
 
 
-def test_each_word_is_audited_once_and_only_where_it_changes_something(
+def test_each_change_of_a_lane_is_audited_once(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     for _ in "ab":
@@ -133,7 +133,7 @@ def test_copies_go_to_another_queue_that_is_named(
         )
 
 
-def test_who_may_not_says_nothing(mail: Topic) -> None:
+def test_a_principal_without_the_right_changes_no_lane(mail: Topic) -> None:
     now = clock.now()
     operator = Principal(actor=Actor.user("boris"), scopes=GRANTS[Role.OPERATOR])
     elsewhere = Principal(
@@ -159,7 +159,7 @@ def test_a_topic_without_a_dead_letter_queue_has_no_lane(now: datetime) -> None:
         lane_settings.set_mode(topic=topic, mode=Mode.OBSERVE, principal=ADMIN, now=now)
 
 
-def test_all_that_can_be_are_observed_and_none_is_changed(
+def test_observe_all_adds_missing_lanes_and_changes_none(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     other = topic_on_queues(now, name="post")
@@ -178,7 +178,7 @@ def test_all_that_can_be_are_observed_and_none_is_changed(
 # --- observe
 
 
-def test_observing_takes_nothing_and_counts_as_no_delivery(
+def test_observing_removes_nothing_and_counts_as_no_delivery(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     headers = [(b"n", b"v" * 5000)]
@@ -199,7 +199,7 @@ def test_observing_takes_nothing_and_counts_as_no_delivery(
     assert len(samples) == observer.SAMPLES
 
 
-def test_where_looking_would_change_something_nothing_is_looked_at(
+def test_no_sample_is_read_where_a_peek_changes_the_queue(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     broker.with_(peeks=False)
@@ -210,7 +210,7 @@ def test_where_looking_would_change_something_nothing_is_looked_at(
     assert (Sample.objects.count(), Lane.objects.get().depth) == (0, 1)
 
 
-def test_samples_follow_the_queue_and_go_when_it_is_drained(
+def test_samples_follow_the_queue_and_are_deleted_when_it_is_drained(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     timer = Hand()
@@ -287,7 +287,7 @@ def test_another_mode_a_pause_and_other_settings_hold_within_two_seconds(
     assert not broker.readers  # each was closed
 
 
-def test_a_paused_lane_says_so_every_two_seconds_and_no_oftener(
+def test_a_paused_lane_writes_its_state_every_two_seconds(
     broker: Queues, mail: Topic
 ) -> None:
     Lane.objects.update(paused=True)
@@ -309,7 +309,7 @@ def test_a_paused_lane_says_so_every_two_seconds_and_no_oftener(
     assert Lane.objects.get().state == "paused"
 
 
-def test_a_topic_that_is_new_has_its_lane_at_once_and_one_that_is_gone_none(
+def test_a_new_topic_gets_its_lane_at_once_and_a_removed_one_loses_it(
     broker: Queues, mail: Topic
 ) -> None:
     with serving():
@@ -333,7 +333,7 @@ def end_session_of_locks() -> None:
         )
 
 
-def test_all_lanes_begin_anew_when_the_session_of_their_locks_ended(
+def test_all_lanes_start_again_when_the_session_of_their_locks_ends(
     broker: Queues, mail: Topic
 ) -> None:
     topics = [
@@ -378,7 +378,7 @@ def lock_of(topic: Topic, stack: ExitStack) -> Lock | None:
     return stack.enter_context(lock.attempt(f"lane:{topic.pk}"))
 
 
-def test_the_last_error_is_told_with_its_time_also_when_it_is_over(
+def test_the_last_error_stays_on_the_lane_with_its_time(
     broker: Queues, mail: Topic
 ) -> None:
     broker.away = True
@@ -394,7 +394,7 @@ def test_the_last_error_is_told_with_its_time_also_when_it_is_over(
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_a_queue_that_is_not_there_is_not_a_broker_that_is_away(
+def test_a_missing_queue_has_another_state_than_a_broker_that_is_away(
     broker: Queues, mail: Topic, mode: Mode
 ) -> None:
     tee_queue = "copies" if mode is Mode.TEE else ""
@@ -411,7 +411,7 @@ def test_a_queue_that_is_not_there_is_not_a_broker_that_is_away(
 
 
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.CAPTURE])
-def test_a_lane_goes_on_by_itself_when_its_queue_is_made_later(
+def test_a_lane_resumes_when_its_missing_queue_is_created(
     broker: Queues, mail: Topic, mode: Mode
 ) -> None:
     Lane.objects.update(mode=mode.value, depth=7)
@@ -450,7 +450,7 @@ def test_a_topic_without_a_queue_gets_the_conventions_with_its_mode(
     assert Lane.objects.get().mode == "capture"
 
 
-def test_a_queue_that_was_named_meanwhile_is_not_replaced_by_the_conventions(
+def test_a_queue_named_meanwhile_is_not_replaced_by_the_conventional_one(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     broker.convention = "-poison"
@@ -501,7 +501,7 @@ def test_the_row_tells_what_was_captured_and_how_fast(
     assert (lane.captured, lane.rate, lane.depth) == (4, 1.0, 0)
 
 
-def test_copies_that_are_refused_are_told_until_they_go_out(
+def test_a_lane_is_holding_until_refused_copies_are_sent(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     Lane.objects.update(mode=Mode.TEE.value, tee_queue="copies")
@@ -526,7 +526,7 @@ def test_copies_that_are_refused_are_told_until_they_go_out(
     assert (holding.depth, running.detail) == (3, "0 in the dead-letter queue")
 
 
-def test_hostile_words_of_a_refusal_are_told_as_well_as_can_be(
+def test_a_hostile_refusal_is_stored_cleaned_and_cut(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     Lane.objects.update(mode=Mode.TEE.value, tee_queue="copies")
@@ -545,7 +545,7 @@ def test_hostile_words_of_a_refusal_are_told_as_well_as_can_be(
 
 
 @pytest.mark.parametrize("hides", [False, True])
-def test_a_copy_that_is_refused_is_told_no_more_once_its_letter_is_gone(
+def test_a_lane_is_running_again_once_the_letter_of_a_refused_copy_left(
     broker: Queues, mail: Topic, now: datetime, hides: bool
 ) -> None:
     broker.with_(extends=hides)
@@ -566,7 +566,7 @@ def test_a_copy_that_is_refused_is_told_no_more_once_its_letter_is_gone(
     assert (state, Lane.objects.get().state) == ("holding", "running")
 
 
-def test_a_held_letter_that_somebody_else_took_leaves_the_list(
+def test_a_held_letter_removed_by_another_program_leaves_the_list(
     broker: Queues, mail: Topic, now: datetime, settings: Settings
 ) -> None:
     Lane.objects.update(mode=Mode.CAPTURE.value)
@@ -584,7 +584,7 @@ def test_a_held_letter_that_somebody_else_took_leaves_the_list(
     assert (both, HeldDeadLetter.objects.get().size) == (2, 6)
 
 
-def test_a_new_reader_strikes_off_what_it_does_not_find(
+def test_a_new_reader_deletes_held_letters_that_left_the_queue(
     broker: Queues, mail: Topic, now: datetime, settings: Settings
 ) -> None:
     broker.with_(peeks=False)
@@ -599,7 +599,7 @@ def test_a_new_reader_strikes_off_what_it_does_not_find(
     assert HeldDeadLetter.objects.get().size == 6
 
 
-def test_a_letter_that_is_hidden_for_a_time_is_listed_until_it_does_not_come_back(
+def test_a_held_letter_is_listed_until_it_stops_coming_back(
     broker: Queues, mail: Topic, now: datetime, settings: Settings
 ) -> None:
     broker.with_(extends=True, peeks=False)
@@ -640,7 +640,7 @@ def test_a_slow_postgres_gets_smaller_batches(
 
 
 @pytest.mark.parametrize("mode", [Mode.CAPTURE, Mode.TEE])
-def test_a_batch_is_kept_ours_while_it_takes_its_time(
+def test_the_visibility_timeout_is_extended_during_a_slow_batch(
     broker: Queues,
     mail: Topic,
     now: datetime,
@@ -673,7 +673,7 @@ def test_a_batch_is_kept_ours_while_it_takes_its_time(
     assert broker.contents("mail-dead") == []
 
 
-def test_where_nothing_is_hidden_for_a_time_nothing_is_extended(
+def test_nothing_is_extended_on_a_broker_without_visibility_timeouts(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     Topic.objects.filter(pk=mail.pk).update(visibility_timeout=0.000_001)
@@ -700,7 +700,7 @@ def test_batches_shrink_and_grow_within_their_bounds() -> None:
 # --- polling
 
 
-def test_a_lane_that_finds_nothing_looks_less_and_less_often() -> None:
+def test_an_idle_lane_polls_less_and_less_often() -> None:
     timer = Hand()
     polling = Polling(longest=15.0, timer=timer)
     random.seed(1)
@@ -720,7 +720,7 @@ def test_a_lane_that_finds_nothing_looks_less_and_less_often() -> None:
     assert (polling.is_due(), polling.seconds_left()) == (True, 0.0)
 
 
-def test_a_lane_polls_only_where_each_look_has_its_price(
+def test_a_lane_polls_in_intervals_only_where_reads_cost_money(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     broker.with_(polling_interval=15.0)
@@ -740,9 +740,7 @@ def test_a_lane_polls_only_where_each_look_has_its_price(
     assert broker.reads - idle == 2  # it found one, and looked again at once
 
 
-def test_where_each_look_has_its_price_a_lane_lives_on_between_two(
-    broker: Queues, mail: Topic
-) -> None:
+def test_a_lane_sends_heartbeats_between_two_polls(broker: Queues, mail: Topic) -> None:
     broker.with_(polling_interval=60.0)
     timer, lives = Hand(), list[bool]()
     with draining(mail, clock.now(), timer) as work:
@@ -760,7 +758,7 @@ def test_where_each_look_has_its_price_a_lane_lives_on_between_two(
     assert (4 <= looks <= 9, fewer <= 2, all(lives)) == (True, True, True)
 
 
-def test_a_queue_that_is_only_watched_is_asked_less_and_less_often_too(
+def test_an_observed_queue_is_polled_less_and_less_often_too(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     broker.with_(polling_interval=60.0, peeks=False)
@@ -798,7 +796,7 @@ def test_the_longest_interval_is_read_in_seconds_or_as_a_clock(
 
 
 @pytest.mark.parametrize("value", ["soon", 0, -1, True, None, [], "25:99:00", 1e9])
-def test_an_interval_that_is_none_is_told(value: object) -> None:
+def test_an_invalid_interval_names_its_option(value: object) -> None:
     with pytest.raises(Invalid, match="maxPollingInterval"):
         longest_interval({"maxPollingInterval": value}, usual=15.0)
 
@@ -831,7 +829,7 @@ def counted() -> list[tuple[datetime, int, str]]:
     return list(rows.values_list("minute", "handled", "source"))
 
 
-def test_what_a_broker_delivered_is_counted_in_its_minute_whoever_asks(
+def test_deliveries_of_a_broker_count_once_in_their_minute(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     at = now.replace(second=5, microsecond=0)
@@ -853,7 +851,7 @@ def test_what_a_broker_delivered_is_counted_in_its_minute_whoever_asks(
     assert (row.failed, row.consumer_group, row.topic_id) == (0, "", mail.pk)
 
 
-def test_a_total_that_fell_or_began_elsewhere_is_begun_anew(
+def test_a_total_that_fell_or_restarted_counts_nothing(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     at = now.replace(second=5, microsecond=0)
@@ -866,7 +864,7 @@ def test_a_total_that_fell_or_began_elsewhere_is_begun_anew(
     assert counted() == [(at.replace(second=0) + 2 * MINUTE, 5, "broker")]
 
 
-def test_whoever_counts_itself_is_not_counted_by_its_broker_too(
+def test_deliveries_of_a_broker_do_not_count_beside_sdk_counters(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     count_up(now, counter(topic="mail", minute=now.isoformat()))
@@ -891,7 +889,7 @@ def test_whoever_counts_itself_is_not_counted_by_its_broker_too(
         ({"mode": "capture", "paused": True}, "is paused: resume it first"),
     ],
 )
-def test_a_lane_that_captures_nothing_is_not_drained_by_hand(
+def test_the_capture_command_refuses_an_observing_or_paused_lane(
     broker: Queues, mail: Topic, changes: dict[str, object], words: str
 ) -> None:
     Lane.objects.update(**changes)
@@ -903,7 +901,7 @@ def test_a_lane_that_captures_nothing_is_not_drained_by_hand(
     assert len(broker.contents("mail-dead")) == 1
 
 
-def test_a_queue_is_drained_by_hand(
+def test_the_capture_command_drains_a_queue(
     broker: Queues, mail: Topic, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Lane.objects.update(mode=Mode.CAPTURE.value)

@@ -250,7 +250,7 @@ def test_a_lane_that_gets_no_session_in_time_loses_nothing_and_comes_back(
     assert "Traceback" not in caplog.text
 
 
-def test_who_waits_too_long_for_a_session_is_told_so() -> None:
+def test_a_thread_that_waits_too_long_for_a_session_gets_an_error() -> None:
     troubles: list[Exception] = []
 
     def want() -> None:
@@ -273,7 +273,7 @@ def test_who_waits_too_long_for_a_session_is_told_so() -> None:
     ]
 
 
-def test_a_session_that_ended_while_nobody_had_it_is_not_handed_out() -> None:
+def test_the_pool_hands_out_no_session_that_ended() -> None:
     with shared("test", most=1):
         with borrow(), connection.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
@@ -288,7 +288,7 @@ def test_a_session_that_ended_while_nobody_had_it_is_not_handed_out() -> None:
     assert after != before
 
 
-def test_nothing_is_shared_any_more_afterwards() -> None:
+def test_sessions_are_not_shared_after_the_block() -> None:
     before = dict(connections.settings["default"])
     with shared("test", most=1), borrow():
         Topic.objects.exists()

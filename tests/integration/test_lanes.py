@@ -185,7 +185,7 @@ def test_a_dead_letter_of_too_many_headers_is_held_and_the_rest_goes_on(
         (psycopg.DataError, True),
     ],
 )
-def test_a_letter_is_to_blame_only_for_what_it_holds(
+def test_only_errors_about_a_value_blame_the_letter(
     error: type[psycopg.Error], *, is_to_blame: bool
 ) -> None:
     with pytest.raises(Error) as raised, DatabaseErrorWrapper(connection):
@@ -194,7 +194,7 @@ def test_a_letter_is_to_blame_only_for_what_it_holds(
     assert refuses_value(raised.value) == is_to_blame
 
 
-def test_a_letter_that_the_record_refuses_stands_alone_at_last(
+def test_a_letter_that_postgres_refuses_is_held_and_the_rest_captured(
     orders: Topic, stream: Redis, now: datetime
 ) -> None:
     with connection.cursor() as cursor:

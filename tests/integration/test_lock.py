@@ -26,7 +26,7 @@ END_THE_HOLDER = """
 """
 
 
-def test_what_one_holds_nobody_else_gets_and_everybody_sees() -> None:
+def test_a_lock_has_one_owner_and_is_visible_to_others() -> None:
     with lock.attempt(NAME) as ours, lock.attempt(NAME) as theirs:
         names = lock.names_locked([NAME, "operation:2"])
 
@@ -35,7 +35,9 @@ def test_what_one_holds_nobody_else_gets_and_everybody_sees() -> None:
     assert names == {NAME}
 
 
-def test_it_is_free_before_the_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_is_released_before_its_session_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     names = []
     close = psycopg.Connection.close
 
@@ -52,7 +54,7 @@ def test_it_is_free_before_the_session_ends(monkeypatch: pytest.MonkeyPatch) -> 
     assert names == [set()]
 
 
-def test_a_dead_network_is_found_out_whether_or_not_something_was_sent() -> None:
+def test_keepalives_and_the_tcp_timeout_find_a_dead_network_equally_fast() -> None:
     with open_session("test") as session:
         parameters = session.info.get_parameters()
 
@@ -68,7 +70,7 @@ def test_a_dead_network_is_found_out_whether_or_not_something_was_sent() -> None
     )
 
 
-def test_one_whose_session_has_ended_knows_it_and_can_let_go() -> None:
+def test_a_lock_is_lost_and_can_be_released_when_its_session_ended() -> None:
     with lock.attempt(NAME) as ours:
         assert ours
         assert not ours.lost()
@@ -117,7 +119,7 @@ def test_many_locks_are_on_one_session_each_for_one_owner(locks: Locks) -> None:
         assert sessions_of_locks() == 1
 
 
-def test_who_lets_go_of_one_keeps_the_others(locks: Locks) -> None:
+def test_releasing_one_lock_keeps_the_others(locks: Locks) -> None:
     with locks.attempt("lane:1") as first:
         with locks.attempt("lane:2"):
             pass
@@ -130,7 +132,9 @@ def test_who_lets_go_of_one_keeps_the_others(locks: Locks) -> None:
         assert not first.lost()
 
 
-def test_all_are_lost_with_their_session_and_can_be_taken_anew(locks: Locks) -> None:
+def test_all_locks_are_lost_with_their_session_and_can_be_acquired_again(
+    locks: Locks,
+) -> None:
     with locks.attempt("lane:1") as first, locks.attempt("lane:2") as second:
         assert first
         assert second
@@ -146,7 +150,7 @@ def test_all_are_lost_with_their_session_and_can_be_taken_anew(locks: Locks) -> 
             assert first.lost()
 
 
-def test_who_lost_a_lock_takes_nothing_from_who_has_it_now(locks: Locks) -> None:
+def test_releasing_a_lost_lock_leaves_its_new_owner_alone(locks: Locks) -> None:
     with ExitStack() as later:
         with locks.attempt(NAME) as lost:
             assert lost
@@ -160,7 +164,7 @@ def test_who_lost_a_lock_takes_nothing_from_who_has_it_now(locks: Locks) -> None
             assert not anew.lost()
 
 
-def test_one_that_ended_unseen_fails_who_takes_the_next_and_then_it_goes_on(
+def test_the_first_lock_after_an_unnoticed_end_fails_and_the_next_succeeds(
     locks: Locks,
 ) -> None:
     with locks.attempt("lane:1") as first:
@@ -174,7 +178,7 @@ def test_one_that_ended_unseen_fails_who_takes_the_next_and_then_it_goes_on(
             assert second
 
 
-def test_an_answer_is_believed_for_a_while() -> None:
+def test_a_session_counts_as_alive_for_a_while_after_an_answer() -> None:
     at = [100.0]
     with (
         closing(Locks(trust=0.5, timer=lambda: at[0])) as locks,

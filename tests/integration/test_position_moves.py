@@ -73,7 +73,7 @@ def mark() -> Mark:
     return Mark.objects.get(publisher="", position__source="sdk")
 
 
-def test_going_back_replays_all_that_is_behind_the_target(
+def test_a_move_back_replays_all_after_the_target(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     review = moves.review(
@@ -90,7 +90,7 @@ def test_going_back_replays_all_that_is_behind_the_target(
     assert (mark().processed, mark().ahead, mark().bookmark) == (10, (), "")
 
 
-def test_going_forward_passes_over_only_what_is_not_settled(
+def test_a_move_forward_passes_over_only_what_is_not_settled(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     review = moves.review(
@@ -137,7 +137,7 @@ def test_the_holder_is_told_of_its_fence_with_the_commit(
     assert notices == [{**name, "epoch": 2}, {**name, "epoch": 3}]
 
 
-def test_a_move_stands_in_the_trail_with_what_was_and_what_is(
+def test_a_move_is_audited_with_the_state_before_and_after(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     done = move(position, to(10), operator, now)
@@ -154,7 +154,7 @@ def test_a_move_stands_in_the_trail_with_what_was_and_what_is(
     assert verification.verify().ok
 
 
-def test_a_move_that_cannot_be_put_on_record_is_not_made(
+def test_a_move_that_cannot_be_audited_is_not_made(
     position: BookmarkPosition,
     operator: Principal,
     now: datetime,
@@ -171,7 +171,7 @@ def test_a_move_that_cannot_be_put_on_record_is_not_made(
     assert BookmarkPosition.objects.get().epoch == position.epoch
 
 
-def test_a_holder_at_work_is_only_moved_by_fencing_it(
+def test_an_active_holder_is_moved_only_when_fencing_is_confirmed(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     settle(now, update(position.epoch, (101, 101)))
@@ -187,7 +187,7 @@ def test_a_holder_at_work_is_only_moved_by_fencing_it(
     assert (untouched, fenced, mark().processed) == (101, True, 20)
 
 
-def test_every_move_can_be_taken_back(
+def test_every_move_can_be_restored(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     back = move(position, to(10), operator, now)
@@ -213,7 +213,7 @@ def test_the_move_of_another_position_cannot_be_restored(
         move(other, Wish(strategy=Strategy.RESTORE, move=done.pk), operator, now)
 
 
-def test_what_is_done_is_what_was_looked_at_or_nothing(
+def test_a_move_is_refused_when_the_position_changed_after_the_review(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     review = moves.review(
@@ -232,7 +232,7 @@ def test_what_is_done_is_what_was_looked_at_or_nothing(
     assert moved == 110
 
 
-def test_a_forward_move_that_would_by_now_go_back_is_not_made(
+def test_a_forward_move_is_refused_when_it_would_now_go_back(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     review = moves.review(
@@ -287,7 +287,7 @@ def test_each_strategy_lands_where_it_says(
     assert done.steps[0].beyond == (lands > 150)
 
 
-def test_the_end_is_the_broker_s_where_it_tells(
+def test_the_end_is_the_head_that_the_broker_reports(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     group = told_by_broker("other", seq=170, head_seq=180, lag=10)
@@ -303,7 +303,7 @@ def test_the_end_is_the_broker_s_where_it_tells(
         move(copied, to(5), operator, now)
 
 
-def test_a_time_is_looked_up_in_what_was_noted_and_refused_where_nothing_was(
+def test_a_move_to_a_time_uses_samples_and_is_refused_without_one(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     history.take(now=now - HOUR)
@@ -322,7 +322,7 @@ def test_a_time_is_looked_up_in_what_was_noted_and_refused_where_nothing_was(
     assert marks == {"": 100, "new": -1}
 
 
-def test_a_consumer_that_is_new_begins_where_another_is(
+def test_a_new_consumer_can_copy_the_position_of_another(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     (new,) = opened(now, client_name="billing-2").positions
@@ -339,7 +339,7 @@ def test_a_consumer_that_is_new_begins_where_another_is(
         assert refused.value.field == "other"
 
 
-def test_an_empty_place_is_no_place_to_copy(
+def test_a_position_without_marks_cannot_be_copied(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     (new,) = opened(now, client_name="billing-2").positions
@@ -400,7 +400,7 @@ def test_a_move_needs_the_right_the_topic_a_reason_and_somewhere_to_go(
     assert Topic.objects.count() == 1
 
 
-def test_to_where_it_is_already_is_no_move(
+def test_a_move_to_the_current_place_is_refused(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     move(position, to(100), operator, now)

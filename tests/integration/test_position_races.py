@@ -26,7 +26,7 @@ CONSUMERS = 8
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_shuffled_updates_of_64_writers_come_to_their_union(
+def test_shuffled_updates_of_64_writers_merge_to_their_union(
     now: datetime, seed: int
 ) -> None:
     names = [f"consumer-{n}" for n in range(CONSUMERS)]
@@ -60,7 +60,7 @@ def test_shuffled_updates_of_64_writers_come_to_their_union(
     assert [mark.ahead for mark in holed] == [((310, 639),)] * 2
 
 
-def test_64_that_open_at_once_are_one_after_the_other(now: datetime) -> None:
+def test_64_concurrent_opens_get_64_epochs(now: datetime) -> None:
     epochs: list[int] = []
 
     together(WRITERS, lambda _: epochs.append(opened(now).epoch))
@@ -70,7 +70,7 @@ def test_64_that_open_at_once_are_one_after_the_other(now: datetime) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_settled_after_another_opened_is_never_kept(
+def test_nothing_is_stored_that_a_fenced_holder_settles(
     now: datetime, seed: int
 ) -> None:
     """Each holder settles its own numbers, so that every one has its author.

@@ -66,7 +66,7 @@ def test_it_resumes_at_the_lesser_of_processed_and_persisted(
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40, unique=True), st.data())
 @pytest.mark.django_db
-def test_any_order_in_any_batches_comes_to_the_same(
+def test_any_order_in_any_batches_gives_the_same_mark(
     seqs: list[int], data: st.DataObject
 ) -> None:
     now = datetime.fromisoformat("2026-11-20T12:00:00Z")
@@ -93,7 +93,7 @@ def test_any_order_in_any_batches_comes_to_the_same(
     assert mark.ahead == (((above[0][0], above[-1][1]),) if above else ())
 
 
-def test_an_older_word_never_takes_a_position_back(db: None, now: datetime) -> None:
+def test_an_older_update_never_moves_a_position_back(db: None, now: datetime) -> None:
     epoch = opened(now).epoch
     newest = update(epoch, (0, 90), received=90, persisted=90, bookmark="ninety")
     oldest = update(epoch, (0, 10), received=10, persisted=10, bookmark="ten")
@@ -107,7 +107,7 @@ def test_an_older_word_never_takes_a_position_back(db: None, now: datetime) -> N
         assert mark.bookmark == "ninety"
 
 
-def test_a_bookmark_is_only_kept_where_it_is_the_watermark_s_own(
+def test_a_bookmark_is_stored_only_if_it_is_the_watermarks(
     db: None, now: datetime
 ) -> None:
     epoch = opened(now).epoch
@@ -122,7 +122,7 @@ def test_a_bookmark_is_only_kept_where_it_is_the_watermark_s_own(
     assert (closed_later.processed, closed_later.bookmark) == (20, "ten")
 
 
-def test_who_tells_no_bookmark_leaves_the_one_that_is_known(
+def test_an_update_without_a_bookmark_keeps_the_stored_one(
     db: None, now: datetime
 ) -> None:
     epoch = opened(now).epoch
@@ -134,7 +134,7 @@ def test_who_tells_no_bookmark_leaves_the_one_that_is_known(
     assert (mark.processed, mark.bookmark) == (20, "ten")
 
 
-def test_who_opens_anew_fences_who_had_it(db: None, now: datetime) -> None:
+def test_opening_a_position_fences_its_last_holder(db: None, now: datetime) -> None:
     first = opened(now).epoch
     settle(now, update(first, (0, 10)))
 
@@ -152,7 +152,7 @@ def test_who_opens_anew_fences_who_had_it(db: None, now: datetime) -> None:
     assert [(m.publisher, m.processed) for m in Mark.objects.all()] == [("", 20)]
 
 
-def test_all_that_is_opened_together_has_one_epoch_above_all_of_theirs(
+def test_positions_opened_together_share_a_new_highest_epoch(
     db: None, now: datetime
 ) -> None:
     for _ in range(3):
@@ -169,7 +169,7 @@ def test_all_that_is_opened_together_has_one_epoch_above_all_of_theirs(
     assert other.epoch < together.epoch
 
 
-def test_opening_what_nobody_knows_gives_an_epoch_and_nothing_else(
+def test_opening_an_unknown_client_gives_an_epoch_and_no_position(
     db: None, now: datetime
 ) -> None:
     holder = opened(now, sub_id=None, topic=None)
@@ -178,7 +178,7 @@ def test_opening_what_nobody_knows_gives_an_epoch_and_nothing_else(
     assert not BookmarkPosition.objects.exists()
 
 
-def test_who_keeps_its_position_here_reads_a_topic_that_replays(
+def test_opening_a_position_marks_its_topic_as_replaying(
     db: None, now: datetime
 ) -> None:
     opened(now, topic="queue", replays=False)
@@ -229,7 +229,7 @@ def test_a_key_opens_and_settles_only_what_it_sees(db: None, now: datetime) -> N
         ({"topic": "never opened"}, "/topic", "open it first"),
     ],
 )
-def test_a_bad_update_is_told_why_and_sinks_no_other(
+def test_an_invalid_update_is_rejected_alone_with_a_reason(
     db: None, now: datetime, broken: dict[str, object], pointer: str, remedy: str
 ) -> None:
     epoch = opened(now).epoch
@@ -245,7 +245,7 @@ def test_a_bad_update_is_told_why_and_sinks_no_other(
     assert Mark.objects.get().processed == 6
 
 
-def test_what_is_no_object_is_rejected_alone(db: None, now: datetime) -> None:
+def test_an_update_that_is_no_object_is_rejected_alone(db: None, now: datetime) -> None:
     epoch = opened(now).epoch
 
     answers = settle(now, 7, update(epoch, (0, 2**63 - 2)))
@@ -254,7 +254,7 @@ def test_what_is_no_object_is_rejected_alone(db: None, now: datetime) -> None:
     assert Mark.objects.get().processed == 2**63 - 2
 
 
-def test_a_position_of_holes_is_told_its_pressure_and_then_refused(
+def test_a_position_of_holes_gets_its_pressure_and_then_a_refusal(
     db: None, now: datetime
 ) -> None:
     epoch = opened(now).epoch
@@ -276,9 +276,7 @@ def test_a_position_of_holes_is_told_its_pressure_and_then_refused(
     assert Mark.objects.get().processed == 2 * MOST_RUNS
 
 
-def test_pressure_is_told_of_what_is_kept_whatever_is_told(
-    db: None, now: datetime
-) -> None:
+def test_pressure_is_that_of_the_stored_mark(db: None, now: datetime) -> None:
     epoch = opened(now).epoch
     holes = [(n, n) for n in range(2, 2 * MOST_RUNS + 1, 2)]
     settle(now, update(epoch, *holes))
@@ -291,7 +289,7 @@ def test_pressure_is_told_of_what_is_kept_whatever_is_told(
     assert (nothing.pressure, again.pressure, other) == (1.0, 1.0, settling.OK)
 
 
-def test_a_first_word_is_settled_beside_what_was_known_fenced_or_never_opened(
+def test_a_new_publisher_is_settled_beside_known_fenced_and_unknown_ones(
     db: None, now: datetime
 ) -> None:
     old = opened(now, sub_id="2").epoch
@@ -331,7 +329,7 @@ def test_a_first_word_is_settled_beside_what_was_known_fenced_or_never_opened(
         "%s",
     ],
 )
-def test_a_name_is_kept_as_it_is(db: None, now: datetime, name: str) -> None:
+def test_a_name_is_stored_unchanged(db: None, now: datetime, name: str) -> None:
     named: dict[str, Any] = {"client_name": name, "sub_id": name, "topic": name}
     epoch = opened(now, **named).epoch
 
@@ -343,7 +341,7 @@ def test_a_name_is_kept_as_it_is(db: None, now: datetime, name: str) -> None:
     assert (position.client_name, position.sub_id) == (name, name)
 
 
-def test_thousands_of_updates_are_a_handful_of_statements(
+def test_thousands_of_updates_take_a_few_statements(
     db: None, now: datetime, django_assert_max_num_queries: Any
 ) -> None:
     consumers = [f"consumer-{n}" for n in range(300)]
@@ -377,7 +375,7 @@ def hot_updates() -> int:
 
 # In one transaction all the old versions would stay, until the page is full of them.
 @pytest.mark.django_db(transaction=True)
-def test_settling_again_leaves_each_row_on_its_page(now: datetime) -> None:
+def test_settling_updates_rows_on_their_page(now: datetime) -> None:
     epoch = opened(now).epoch
     settle(now, update(epoch, (0, 0)))
     before = hot_updates()
@@ -387,9 +385,7 @@ def test_settling_again_leaves_each_row_on_its_page(now: datetime) -> None:
     assert hot_updates() - before == 39
 
 
-def test_postgres_itself_refuses_a_position_that_nobody_could_hold(
-    db: None, now: datetime
-) -> None:
+def test_postgres_refuses_an_impossible_position(db: None, now: datetime) -> None:
     topic = Topic.objects.create(name="orders", native_name="orders")
 
     for values in (
@@ -405,7 +401,7 @@ def test_postgres_itself_refuses_a_position_that_nobody_could_hold(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_migration_taken_back_leaves_what_brokers_tell(now: datetime) -> None:
+def test_reversing_the_migration_keeps_positions_of_brokers(now: datetime) -> None:
     settle(now, update(opened(now).epoch, (0, 10)))
     history.take(now=now)
     group = told_by_broker()
@@ -429,7 +425,7 @@ def indexes_of_marks() -> set[str]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_marks_have_no_index_that_another_makes_needless() -> None:
+def test_marks_have_no_redundant_index() -> None:
     lean = indexes_of_marks()
 
     call_command("migrate", "bookmarks", "0002", verbosity=0)
@@ -440,7 +436,7 @@ def test_marks_have_no_index_that_another_makes_needless() -> None:
     assert before == {*lean, "position_id"}
 
 
-def test_where_a_position_stood_is_noted_once_a_minute_and_only_when_it_changed(
+def test_a_position_is_sampled_once_a_minute_if_it_changed(
     db: None, now: datetime
 ) -> None:
     epoch = opened(now).epoch
@@ -462,9 +458,7 @@ def test_where_a_position_stood_is_noted_once_a_minute_and_only_when_it_changed(
     assert stood == [None, 10, 10, 13, 13, 14]
 
 
-def test_old_samples_leave_but_for_the_one_that_tells_of_the_first_day_kept(
-    db: None, now: datetime
-) -> None:
+def test_old_samples_are_pruned_but_for_the_last_one(db: None, now: datetime) -> None:
     epoch = opened(now).epoch
     for days, seq in [(50, 1), (40, 2), (20, 3)]:
         settle(now, update(epoch, (0, seq)))
@@ -495,7 +489,7 @@ def test_old_samples_leave_but_for_the_one_that_tells_of_the_first_day_kept(
         ("0|1|x", None),
     ],
 )
-def test_a_bookmark_tells_a_place_where_it_has_one(
+def test_a_bookmark_has_a_place_only_in_known_forms(
     bookmark: str, place: BookmarkPlace | None
 ) -> None:
     assert place_of(bookmark) == place

@@ -49,7 +49,7 @@ def open_store(live_server: Any, now: datetime) -> Iterator[OpenStore]:
             store.close()
 
 
-def test_a_consumer_that_settles_in_any_order_gets_only_its_hole_again(
+def test_a_consumer_that_settles_out_of_order_gets_only_the_hole_again(
     open_store: OpenStore,
 ) -> None:
     store = open_store()

@@ -133,7 +133,7 @@ def running() -> set[str]:
 
 
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.CAPTURE])
-def test_a_lane_ends_with_its_topic_and_another_begins_with_another(
+def test_a_lane_ends_with_its_topic_and_a_new_topic_gets_a_new_one(
     broker: Queues, now: datetime, mode: Mode
 ) -> None:
     topic = topic_on_queues(now, mode=mode)
@@ -157,11 +157,11 @@ def test_a_lane_ends_with_its_topic_and_another_begins_with_another(
         (queues.Admin, "consumers"),
         (queues.Admin, "depth"),
         (monitor, "count_deliveries"),
-        (monitor, "note"),
+        (monitor, "record_state"),
         (observer, "_store_samples"),
     ],
 )
-def test_a_lane_that_observes_ends_wherever_it_is_when_its_topic_goes(
+def test_an_observing_lane_ends_at_any_step_when_its_topic_is_removed(
     broker: Queues,
     now: datetime,
     monkeypatch: pytest.MonkeyPatch,
@@ -185,7 +185,7 @@ def test_a_lane_that_observes_ends_wherever_it_is_when_its_topic_goes(
 
 
 @pytest.mark.parametrize("limit", [1_000, 10])
-def test_a_letter_whose_topic_went_before_it_was_written_stays_in_its_queue(
+def test_a_letter_stays_queued_when_its_topic_is_removed_before_the_capture(
     broker: Queues,
     now: datetime,
     monkeypatch: pytest.MonkeyPatch,
@@ -206,7 +206,7 @@ def test_a_letter_whose_topic_went_before_it_was_written_stays_in_its_queue(
     assert broker.readers == []
 
 
-def test_a_topic_stays_when_its_first_letter_is_just_being_written(
+def test_a_topic_is_not_removed_while_its_first_letter_is_captured(
     broker: Queues, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = topic_on_queues(now, mode=Mode.CAPTURE)
@@ -229,7 +229,7 @@ def test_a_topic_stays_when_its_first_letter_is_just_being_written(
     assert (Poison.objects.count(), broker.contents("mail-dead")) == (1, [])
 
 
-def test_letters_are_captured_or_their_topic_goes_and_never_both(
+def test_letters_are_captured_or_their_topic_is_removed_never_both(
     broker: Queues, now: datetime
 ) -> None:
     def take(work: Drain) -> None:
@@ -251,9 +251,7 @@ def test_letters_are_captured_or_their_topic_goes_and_never_both(
 # --- guards
 
 
-def test_what_is_counted_is_never_of_a_topic_that_is_gone(
-    broker: Queues, now: datetime
-) -> None:
+def test_no_counter_refers_to_a_removed_topic(broker: Queues, now: datetime) -> None:
     def count(name: str) -> None:
         with suppress(Removed):
             count_up(now, counter(topic=name))
@@ -270,7 +268,7 @@ def test_what_is_counted_is_never_of_a_topic_that_is_gone(
         assert not Counter.objects.exclude(topic__in=Topic.objects.all()).exists()
 
 
-def test_a_guard_whose_topic_goes_just_then_is_told_to_send_it_again(
+def test_a_heartbeat_is_to_be_sent_again_when_its_topic_is_removed_meanwhile(
     broker: Queues, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removal = Removal(topic_on_queues(now))
@@ -287,7 +285,7 @@ def test_a_guard_whose_topic_goes_just_then_is_told_to_send_it_again(
 # --- people
 
 
-def test_observing_adopting_and_removing_never_wait_in_a_ring(
+def test_observing_adopting_and_removing_never_deadlock(
     broker: Queues, now: datetime
 ) -> None:
     discovered = FoundTopic(

@@ -13,7 +13,7 @@ from tests.sessions import sessions_left
 pytestmark = pytest.mark.django_db
 
 
-def test_the_server_leaves_some_to_its_superuser() -> None:
+def test_the_server_limit_excludes_sessions_for_superusers() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT current_setting('max_connections')::int"
@@ -27,7 +27,7 @@ def test_the_server_leaves_some_to_its_superuser() -> None:
     assert not bound.is_short
 
 
-def test_a_lower_limit_of_the_database_counts_and_holds() -> None:
+def test_a_lower_limit_of_the_database_is_reported_and_enforced() -> None:
     with sessions_left(1) as most:
         before = usage()
     assert (before.kind, before.used, before.most) == ("database", most - 1, most)
@@ -35,7 +35,7 @@ def test_a_lower_limit_of_the_database_counts_and_holds() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_told_is_what_postgres_refuses_by() -> None:
+def test_the_reported_limit_is_the_one_that_postgres_enforces() -> None:
     with sessions_left(1) as most, open_session("test"):
         bound = usage()
         with pytest.raises(psycopg.OperationalError, match="too many connections"):
@@ -44,7 +44,7 @@ def test_what_is_told_is_what_postgres_refuses_by() -> None:
     assert bound == Usage(kind="database", used=most, most=most)
 
 
-def test_few_left_are_short() -> None:
+def test_usage_is_short_when_few_sessions_are_free() -> None:
     assert Usage(kind="server", used=100 - SPARE, most=100).is_short is False
     assert Usage(kind="server", used=101 - SPARE, most=100).is_short is True
 

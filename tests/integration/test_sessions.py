@@ -57,7 +57,7 @@ def mark_of(client: Client) -> str:
     return sessions.mark_of(client.session.session_key or "")
 
 
-def test_the_sessions_of_each_person_are_told_apart(now: datetime) -> None:
+def test_open_sessions_are_listed_by_person(now: datetime) -> None:
     anna, bert, carl = (person(name, now) for name in ("anna", "bert", "carl"))
     first, second = (sign_in("anna", address=f"192.0.2.{n}") for n in (1, 2))
     sign_in("bert")
@@ -77,7 +77,7 @@ def test_the_sessions_of_each_person_are_told_apart(now: datetime) -> None:
     assert all(one.signed_in_at >= now for one in by_person[anna.pk])
 
 
-def test_a_session_that_lets_nobody_in_is_not_open(now: datetime) -> None:
+def test_an_invalid_session_is_not_open(now: datetime) -> None:
     anna = person("anna", now)
     client = sign_in("anna")
 
@@ -169,7 +169,7 @@ def test_sessions_of_disabled_people_stay_ended_when_they_are_enabled(
     assert client.get("/help").status_code == 302
 
 
-def test_rows_of_sessions_are_deleted_when_they_let_nobody_in(now: datetime) -> None:
+def test_rows_of_invalid_sessions_are_deleted(now: datetime) -> None:
     person("anna", now)
     sign_in("anna")
 

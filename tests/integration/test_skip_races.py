@@ -75,7 +75,7 @@ def test_readers_that_begin_at_any_moment_end_with_the_same_list(
         assert mirror.revision == skip_reading.head(topic=mirror.topic).revision
 
 
-def test_a_revision_waits_until_the_one_before_it_is_there(now: datetime) -> None:
+def test_a_revision_waits_for_the_commit_of_the_one_before(now: datetime) -> None:
     topic_named()
     slow, fast = threading.Event(), threading.Event()
     overtaken: list[bool] = []
@@ -98,7 +98,7 @@ def test_a_revision_waits_until_the_one_before_it_is_there(now: datetime) -> Non
     assert overtaken == [False]
 
 
-def test_counting_while_the_list_changes_locks_nobody_out(now: datetime) -> None:
+def test_counting_while_the_list_changes_never_deadlocks(now: datetime) -> None:
     topic_named(replays=True)
     marks = [f"{number}-0" for number in range(20)]
     capture(now, *(failure(now, bookmark=mark) for mark in marks))
@@ -144,7 +144,7 @@ def test_many_that_add_the_same_skip_make_one(now: datetime) -> None:
     assert Skip.objects.get().revision == 6
 
 
-def test_a_dump_that_is_put_back_is_another_store() -> None:
+def test_a_restored_dump_has_another_epoch() -> None:
     before = [skip_reading.head(topic=name).epoch for name in TOPICS]
     (row,) = StoreEpoch.objects.values()
     StoreEpoch.objects.all().delete()
@@ -156,7 +156,7 @@ def test_a_dump_that_is_put_back_is_another_store() -> None:
     assert after != set(before)
 
 
-def test_the_same_data_in_another_database_is_another_store() -> None:
+def test_the_same_data_in_another_database_has_another_epoch() -> None:
     mine = skip_reading.head(topic="orders").epoch
     template = connection.settings_dict["NAME"]
     connection.close()

@@ -40,7 +40,7 @@ def test_each_change_takes_the_next_revision_of_its_topic(now: datetime) -> None
     assert skip_reading.head(topic="orders").revision == 3
 
 
-def test_a_reader_hears_what_came_after_its_snapshot(now: datetime) -> None:
+def test_a_reader_gets_the_changes_after_its_snapshot(now: datetime) -> None:
     removed, stays = added(now, "1-0"), added(now, "2-0")
     reader = Mirror()
 
@@ -52,7 +52,7 @@ def test_a_reader_hears_what_came_after_its_snapshot(now: datetime) -> None:
     assert reader.follow() == 0
 
 
-def test_a_skip_is_told_of_once_and_as_it_is_now(now: datetime) -> None:
+def test_a_changed_skip_is_listed_once_as_it_is_now(now: datetime) -> None:
     skip = added(now, "1-0", reason="at first")
     added(now, "1-0", reason="and again", expires_at=now + DAY)
     before_it_was_there = skip_reading.changes_after(topic="orders", revision=0)
@@ -67,14 +67,14 @@ def test_a_skip_is_told_of_once_and_as_it_is_now(now: datetime) -> None:
     ]
 
 
-def test_a_topic_nobody_has_heard_of_has_an_empty_list_and_stays_unknown() -> None:
+def test_an_unknown_topic_has_an_empty_list_and_is_not_created() -> None:
     snapshot = skip_reading.snapshot(topic="/never heard of", consumer_group=None)
 
     assert (snapshot.revision, snapshot.skips, len(snapshot.epoch)) == (0, (), 16)
     assert SkipList.objects.count() == 0
 
 
-def test_a_group_is_told_of_its_own_skips_and_of_those_for_all(now: datetime) -> None:
+def test_a_group_gets_its_own_skips_and_those_for_all_groups(now: datetime) -> None:
     added(now, "mine", consumer_group="billing")
     added(now, "theirs", consumer_group="shipping")
     added(now, "all", consumer_group=None)
@@ -127,7 +127,7 @@ def test_any_character_and_any_length_of_a_bookmark_comes_back_as_it_was(
         ({"kind": "rule", "value": {**ONE, "header": "a"}}, "matcher/value/equals"),
     ],
 )  # fmt: skip
-def test_a_matcher_that_is_none_names_its_field(data: object, field: str) -> None:
+def test_an_invalid_matcher_names_its_field(data: object, field: str) -> None:
     with pytest.raises(Invalid) as caught:
         Matcher.parse(data)
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_added_is_refused_and_changes_nothing(now: datetime) -> N
     assert skip_reading.head(topic="orders").revision == 0
 
 
-def test_adding_and_removing_are_on_record_once_each(now: datetime) -> None:
+def test_adding_and_removing_are_audited_once_each(now: datetime) -> None:
     skip = added(now, "1-0", reason="it kills the parser")
     for _ in range(2):
         skip_list.remove(skip_id=skip.pk, reason="fixed", principal=ANNA, now=now)
@@ -166,7 +166,7 @@ def test_adding_and_removing_are_on_record_once_each(now: datetime) -> None:
     assert (skip.removed_by, skip.removed_reason) == ("user:anna", "fixed")
 
 
-def test_nobody_removes_what_they_do_not_see(now: datetime) -> None:
+def test_a_principal_cannot_remove_a_skip_that_it_cannot_see(now: datetime) -> None:
     skip = added(now)
 
     with pytest.raises(Absent):
@@ -177,7 +177,9 @@ def test_nobody_removes_what_they_do_not_see(now: datetime) -> None:
     assert values() == ["7-0"]
 
 
-def test_un_poisoning_ends_every_skip_of_a_message_on_all_topics(now: datetime) -> None:
+def test_remove_of_poison_ends_every_skip_of_a_message_on_all_topics(
+    now: datetime,
+) -> None:
     (poison,) = poisons(now, 1)
     skips = [
         added(now, Matcher.from_poison(poison, kind), poison_id=poison.pk)
@@ -202,7 +204,7 @@ def test_a_message_without_an_id_of_its_own_cannot_be_skipped_by_it(
         Matcher.from_poison(poison, MatcherKind.MESSAGE_ID)
 
 
-def test_expiry_is_a_revision_and_says_so(now: datetime) -> None:
+def test_expiry_is_a_revision_with_its_reason(now: datetime) -> None:
     skips = [added(now, f"{n}-0", expires_at=now + DAY) for n in range(3)]
     added(now, "for good")
     reader = Mirror()
@@ -218,7 +220,7 @@ def test_expiry_is_a_revision_and_says_so(now: datetime) -> None:
     assert values() == ["for good"]
 
 
-def test_forgetting_raises_the_floor_and_keeps_what_people_decided(
+def test_forgetting_raises_the_floor_and_keeps_skips_of_people(
     now: datetime,
 ) -> None:
     topic = topic_named(replays=True)
@@ -236,7 +238,7 @@ def test_forgetting_raises_the_floor_and_keeps_what_people_decided(
     assert list(Skip.objects.values_list("pk", flat=True)) == [mine.pk]
 
 
-def test_what_was_passed_over_is_added_up_and_a_report_counts_once(
+def test_applied_skips_are_added_up_and_a_report_counts_once(
     now: datetime,
 ) -> None:
     skip, other = added(now, "1-0"), added(now, "2-0", topic=topic_named("payments"))
@@ -340,7 +342,7 @@ def test_a_preview_says_how_many_messages_it_had_no_time_for(
     assert (result.matched, result.of, result.unread) == (0, 0, 3)
 
 
-def test_a_rule_that_matches_every_recent_message_needs_a_word_more(
+def test_a_rule_that_matches_every_recent_message_needs_everything(
     now: datetime,
 ) -> None:
     poisons(now, 200, body=b'{"v": 1, "n": 2}')

@@ -102,7 +102,7 @@ def test_on_a_queue_nothing_is_skipped_by_itself(now: datetime) -> None:
     assert Skip.objects.count() == 0
 
 
-def test_a_report_that_tells_its_topic_replays_makes_it_so(now: datetime) -> None:
+def test_a_report_that_says_its_topic_replays_marks_the_topic(now: datetime) -> None:
     capture(now, failure(now, bookmark="1-0", replays=True), failure(now))
 
     assert Topic.objects.get(name="orders").replays
@@ -139,7 +139,7 @@ def test_failing_again_while_the_skip_is_young_changes_nothing(
     assert [skip.expires_at for skip in reader.skips.values()] == [late + 30 * DAY]
 
 
-def test_a_skip_of_a_person_is_theirs_and_stays_as_it_is(
+def test_a_skip_of_a_person_is_not_changed_by_a_failure(
     now: datetime, replaying: Topic
 ) -> None:
     mine = added(now, "1-0", consumer_group="billing", reason="mine")
@@ -150,7 +150,9 @@ def test_a_skip_of_a_person_is_theirs_and_stays_as_it_is(
     assert skip_reading.head(topic="orders").revision == 1
 
 
-def test_a_person_takes_an_automatic_skip_over(now: datetime, replaying: Topic) -> None:
+def test_adding_a_skip_replaces_an_automatic_one(
+    now: datetime, replaying: Topic
+) -> None:
     capture(now, failure(now, bookmark="1-0"))
 
     added(now, "1-0", consumer_group="billing", reason="for good")
@@ -203,7 +205,7 @@ def test_a_skip_for_all_versions_needs_none_beside_it(
     assert versions() == {None: "1-0"}
 
 
-def test_a_person_says_that_a_skip_is_for_all_versions(
+def test_a_skip_for_all_versions_replaces_an_automatic_one(
     now: datetime, replaying: Topic
 ) -> None:
     capture(now, failure(now, bookmark="1-0", handler_version="1"))
@@ -223,7 +225,7 @@ def test_a_person_says_that_a_skip_is_for_all_versions(
     assert SkipList.objects.get(topic=replaying).automatic == 0
 
 
-def test_a_person_who_names_a_version_leaves_the_others_as_they_are(
+def test_a_skip_for_one_version_leaves_the_others_as_they_are(
     now: datetime, replaying: Topic
 ) -> None:
     capture(now, failure(now, bookmark="1-0", handler_version="1"))
@@ -259,7 +261,7 @@ def test_a_redrive_that_fails_is_skipped_and_the_next_one_is_not(
     assert by_value[b"9-0"].poison == poison.pk
 
 
-def test_beyond_the_limits_failures_are_kept_and_the_list_says_so(
+def test_failures_beyond_the_limits_are_captured_and_counted_as_withheld(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     for number in (2, 2):
@@ -276,7 +278,7 @@ def test_beyond_the_limits_failures_are_kept_and_the_list_says_so(
     assert full.revision == 5
 
 
-def test_what_found_no_room_is_shared_when_there_is_some(
+def test_a_waiting_skip_is_made_when_there_is_room(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     failures = [
@@ -314,7 +316,7 @@ def test_the_task_that_ends_skips_makes_those_that_waited(
     assert (Skip.objects.count(), WaitingSkip.objects.count()) == (5, 0)
 
 
-def test_who_kills_goes_first_at_once_and_later(
+def test_skips_for_crashes_are_made_before_others(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     causes = ["fatal", "expired", "exhausted", "crash", "hang", "crash"]
@@ -331,7 +333,7 @@ def test_who_kills_goes_first_at_once_and_later(
     assert set(values()) == {"3", "4", "5", "7", "0"}
 
 
-def test_new_failures_leave_room_to_those_that_wait_and_kill(
+def test_new_failures_leave_room_for_waiting_crashes(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     capture(now, *(failure(now, cause="crash", bookmark=f"c-{n}") for n in range(5)))
@@ -345,7 +347,7 @@ def test_new_failures_leave_room_to_those_that_wait_and_kill(
     assert values() == [*between, "c-3", "c-4"]
 
 
-def test_what_waits_is_shared_no_more_when_it_is_over_or_somebody_ended_it(
+def test_a_waiting_skip_is_not_made_when_removed_doubted_or_made_by_hand(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     capture(now, *(failure(now, bookmark=f"{n}") for n in range(6)))
@@ -364,7 +366,7 @@ def test_what_waits_is_shared_no_more_when_it_is_over_or_somebody_ended_it(
     assert WaitingSkip.objects.count() == 0
 
 
-def test_what_its_topic_keeps_no_more_waits_no_more(
+def test_a_waiting_skip_is_deleted_after_the_retention_of_its_topic(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     Topic.objects.filter(pk=replaying.pk).update(retention_days=2)
@@ -375,7 +377,7 @@ def test_what_its_topic_keeps_no_more_waits_no_more(
     assert (Skip.objects.count(), WaitingSkip.objects.count()) == (3, 0)
 
 
-def test_what_fails_again_while_it_waits_waits_once(
+def test_a_message_that_fails_again_waits_once(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     for _ in range(3):
@@ -385,7 +387,9 @@ def test_what_fails_again_while_it_waits_waits_once(
     assert SkipList.objects.get(topic=replaying).withheld == 0
 
 
-def test_room_is_made_by_what_ends(now: datetime, replaying: Topic, few: None) -> None:
+def test_a_skip_that_ends_makes_room(
+    now: datetime, replaying: Topic, few: None
+) -> None:
     for minute in range(2):
         at = now + timedelta(minutes=minute)
         capture(at, *(failure(at) for _ in range(3)))
@@ -397,7 +401,7 @@ def test_room_is_made_by_what_ends(now: datetime, replaying: Topic, few: None) -
     assert SkipList.objects.get(topic=replaying).automatic == 2
 
 
-def test_what_is_suspected_is_kept_and_not_shared(
+def test_a_suspected_failure_is_captured_without_a_skip(
     now: datetime, replaying: Topic
 ) -> None:
     (poison,) = poisons(now, 1, suspected=True)

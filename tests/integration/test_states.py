@@ -61,7 +61,7 @@ def test_a_restore_opens_only_what_is_dropped(now: datetime, origin: State) -> N
     assert bool(opened) is (origin is State.DROPPED)
 
 
-def test_every_state_is_shown_by_one_of_the_four_words() -> None:
+def test_every_state_has_one_of_the_four_display_states() -> None:
     words = [states.shown_as(word) for word in states.Shown]
 
     assert sorted(itertools.chain(*words)) == sorted(State)

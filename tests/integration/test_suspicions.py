@@ -67,7 +67,9 @@ def handle(now: datetime, name: str, *bookmarks: str) -> None:
     assert {answer["status"] for answer in answers} <= {"ok"}
 
 
-def test_a_consumer_alone_shares_at_once(now: datetime, replaying: Topic) -> None:
+def test_a_consumer_alone_makes_a_firm_skip_at_once(
+    now: datetime, replaying: Topic
+) -> None:
     alive(now, "one")
 
     fail(now, "one")
@@ -76,7 +78,7 @@ def test_a_consumer_alone_shares_at_once(now: datetime, replaying: Topic) -> Non
     assert not Poison.objects.get().suspected
 
 
-def test_beside_another_consumer_it_is_suspected_and_kept(
+def test_beside_another_consumer_a_skip_is_suspected(
     now: datetime, replaying: Topic
 ) -> None:
     alive(now, "one")
@@ -98,7 +100,7 @@ def test_beside_another_consumer_it_is_suspected_and_kept(
     ],
     ids=["stopping", "another group", "another topic", "silent"],
 )
-def test_who_is_not_there_is_not_asked(
+def test_only_a_living_consumer_of_the_group_makes_a_skip_suspected(
     now: datetime, replaying: Topic, word: dict[str, object], later: timedelta
 ) -> None:
     alive(now, "two", **word)
@@ -111,7 +113,7 @@ def test_who_is_not_there_is_not_asked(
 @pytest.mark.parametrize(
     "changes", [{"cause": "crash"}, {"cause": "hang"}, {"suspect": False}]
 )
-def test_deaths_and_hangs_and_who_does_not_suspect_itself_share_at_once(
+def test_crashes_hangs_and_consumers_without_suspicion_make_firm_skips(
     now: datetime, replaying: Topic, changes: dict[str, Any]
 ) -> None:
     alive(now, "two")
@@ -139,7 +141,7 @@ def test_a_second_consumer_that_fails_makes_it_firm_at_once(
     assert not Poison.objects.get().suspected
 
 
-def test_what_another_consumer_handled_is_passed_over_by_nobody(
+def test_a_skip_ends_when_another_consumer_handled_its_message(
     now: datetime, replaying: Topic
 ) -> None:
     alive(now, "one")
@@ -168,7 +170,7 @@ def test_a_firm_skip_ends_too_when_another_consumer_had_handled_its_message(
     assert Poison.objects.get().suspected
 
 
-def test_what_two_consumers_failed_on_stays_whoever_handled_it(
+def test_a_skip_of_two_failing_consumers_stays_when_a_third_handled_it(
     now: datetime, replaying: Topic
 ) -> None:
     fail(now, "one")
@@ -179,7 +181,7 @@ def test_what_two_consumers_failed_on_stays_whoever_handled_it(
     assert values() == ["1-0"]
 
 
-def test_a_skip_of_a_person_stays_whoever_handled_its_message(
+def test_a_skip_of_a_person_stays_when_a_consumer_handled_its_message(
     now: datetime, replaying: Topic
 ) -> None:
     added(now, "1-0", consumer_group="billing")
@@ -200,7 +202,7 @@ def test_a_person_who_skips_what_is_suspected_makes_it_firm(
     assert (values(), suspected()) == (["1-0"], [])
 
 
-def test_what_nobody_contradicts_is_firm_after_a_while(
+def test_a_suspected_skip_is_firm_when_no_consumer_contradicts_it(
     now: datetime, replaying: Topic
 ) -> None:
     alive(now, "two")
@@ -217,7 +219,7 @@ def test_what_nobody_contradicts_is_firm_after_a_while(
     assert not Poison.objects.get().suspected
 
 
-def test_what_a_consumer_doubts_itself_is_not_firm_by_time(
+def test_a_skip_that_its_consumer_doubts_never_becomes_firm_by_time(
     now: datetime, replaying: Topic
 ) -> None:
     fail(now, "one", suspected=True)
@@ -241,7 +243,7 @@ def test_while_its_consumer_is_paused_nothing_becomes_firm(
     assert (paused, between, after) == (0, 0, 1)
 
 
-def test_a_consumer_that_pauses_takes_back_what_counted_against_it(
+def test_a_consumer_that_pauses_ends_the_skips_that_made_it_pause(
     now: datetime, replaying: Topic
 ) -> None:
     fail(now - 10 * SECOND, "one", "before")

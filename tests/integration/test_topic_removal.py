@@ -82,7 +82,7 @@ def remove(principal: Principal, now: datetime, **changes: object) -> None:
     topic_removal.remove_broker(broker=broker, principal=principal, now=now, **changes)  # type: ignore[arg-type] # of several kinds
 
 
-def test_a_broker_goes_with_its_topics_and_what_lanes_saw_of_them(
+def test_a_broker_is_removed_with_its_topics_and_their_observations(
     broker: Queues, orders: Topic, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     row = Broker.objects.get()
@@ -160,7 +160,7 @@ def moved(now: datetime) -> None:
         (guarded, "guards"),
     ],
 )
-def test_any_record_keeps_its_topic_and_the_broker_and_all_it_carries(
+def test_any_record_blocks_the_removal_of_its_topic_and_its_broker(
     broker: Queues,
     orders: Topic,
     mail: Topic,
@@ -186,7 +186,7 @@ def test_any_record_keeps_its_topic_and_the_broker_and_all_it_carries(
     assert verification.verify().head == before
 
 
-def test_only_so_many_topics_are_named(
+def test_a_refusal_names_at_most_ten_topics(
     broker: Queues, operator: Principal, now: datetime
 ) -> None:
     for number in range(topic_removal.MOST_NAMED + 2):
@@ -201,7 +201,7 @@ def test_only_so_many_topics_are_named(
     assert "t10" not in str(refusal.value)
 
 
-def test_a_topic_goes_alone_and_the_others_stay(
+def test_one_topic_is_removed_and_the_others_stay(
     broker: Queues, orders: Topic, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     seen_by_a_lane(broker, mail, now)
@@ -215,7 +215,7 @@ def test_a_topic_goes_alone_and_the_others_stay(
     assert not Counter.objects.exists()
 
 
-def test_nobody_loses_a_topic_that_they_have_not_seen_go(
+def test_a_removal_is_refused_when_the_topics_changed_after_the_preview(
     broker: Queues, orders: Topic, operator: Principal, now: datetime
 ) -> None:
     topic_on_queues(now, name="new")
@@ -233,7 +233,7 @@ def test_nobody_loses_a_topic_that_they_have_not_seen_go(
     assert Topic.objects.count() == 2
 
 
-def test_who_may_not_removes_nothing(
+def test_a_principal_without_the_right_removes_nothing(
     broker: Queues, orders: Topic, operator: Principal, now: datetime
 ) -> None:
     reader = replace(operator, scopes=frozenset(Scope) - {Scope.BROKERS_WRITE})
@@ -250,7 +250,7 @@ def test_who_may_not_removes_nothing(
     assert (Broker.objects.count(), Topic.objects.count()) == (1, 1)
 
 
-def test_what_comes_for_a_topic_that_went_makes_it_anew(
+def test_data_for_a_removed_topic_creates_it_again(
     broker: Queues, orders: Topic, operator: Principal, now: datetime
 ) -> None:
     remove(operator, now)
@@ -269,7 +269,7 @@ def test_what_comes_for_a_topic_that_went_makes_it_anew(
     assert poison.topic_id != orders.pk
 
 
-def test_a_broker_that_went_gets_no_topic(
+def test_a_removed_broker_gets_no_topic(
     broker: Queues, orders: Topic, operator: Principal, now: datetime
 ) -> None:
     row = Broker.objects.get()
@@ -290,7 +290,7 @@ def test_a_broker_that_went_gets_no_topic(
         topic_removal.remove_broker(broker=row, principal=operator, now=now)
 
 
-def test_whatever_refers_to_a_topic_is_found_by_an_index() -> None:
+def test_every_relation_to_a_topic_has_an_index() -> None:
     """Postgres looks there for each topic that goes, however many rows there are."""
     with connection.cursor() as cursor:
         cursor.execute(UNINDEXED)
@@ -299,7 +299,7 @@ def test_whatever_refers_to_a_topic_is_found_by_an_index() -> None:
     assert unindexed == []
 
 
-def test_no_table_is_read_whole_to_find_nothing_in_it(
+def test_a_preview_of_removals_reads_no_table_whole(
     broker: Queues, orders: Topic, mail: Topic, now: datetime
 ) -> None:
     words = [guard_word(now, client_name=f"c{number}") for number in range(2_000)]

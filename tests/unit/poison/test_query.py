@@ -48,7 +48,7 @@ def test_reads_and_writes_one_canonical_spelling(text: str, canonical: str) -> N
         ("x" * 2001, "2000 characters"),
     ],
 )
-def test_names_the_word_that_makes_no_sense(text: str, named: str) -> None:
+def test_an_invalid_query_names_the_wrong_word(text: str, named: str) -> None:
     with pytest.raises(Invalid, match=named) as refusal:
         Query.parse(text)
 
