@@ -30,10 +30,10 @@ def place_of(bookmark: str) -> BookmarkPlace | None:
     if _STREAM_ID.fullmatch(bookmark):
         return BookmarkPlace("", seq_of(bookmark.encode()))
     if _NUMBER.fullmatch(bookmark):
-        return _usable("", int(bookmark))
+        return _place_or_none("", int(bookmark))
     amps = _AMPS.fullmatch(bookmark)
-    return _usable(amps[1], int(amps[2])) if amps else None
+    return _place_or_none(amps[1], int(amps[2])) if amps else None
 
 
-def _usable(publisher: str, seq: int) -> BookmarkPlace | None:
+def _place_or_none(publisher: str, seq: int) -> BookmarkPlace | None:
     return BookmarkPlace(publisher, seq) if seq <= LAST else None

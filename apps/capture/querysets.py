@@ -21,10 +21,10 @@ class LaneQuerySet(models.QuerySet["Lane"]):
 
 
 class DeliveryQuerySet(models.QuerySet["Delivery"]):
-    def like(self, *, topic: int, digests: Iterable[bytes]) -> Self:
+    def with_digests(self, *, topic: int, digests: Iterable[bytes]) -> Self:
         return self.filter(topic=topic, digest__in=list(digests))
 
-    def before(self, moment: datetime) -> Self:
+    def captured_before(self, moment: datetime) -> Self:
         return self.filter(captured_at__lt=moment)
 
     def oldest_first(self) -> Self:

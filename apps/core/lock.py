@@ -101,7 +101,7 @@ class Locks:
                 return
             with suppress(psycopg.OperationalError):
                 self._query(self._session, "SELECT true FROM pg_advisory_unlock_all()")
-            self._end()
+            self._close_session()
 
     def _acquire(self, name: str) -> Session | None:
         with self._mutex:
@@ -135,12 +135,12 @@ class Locks:
             log.warning(
                 "the session of %d locks is lost: %s", len(self._names), trouble
             )
-            self._end()
+            self._close_session()
             raise
         self._answered_at = self._timer()
         return bool(row and row[0])
 
-    def _end(self) -> None:
+    def _close_session(self) -> None:
         session, self._session = self._session, None
         self._names.clear()
         if session is not None:

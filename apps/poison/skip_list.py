@@ -105,7 +105,7 @@ def add(
     """
     principal.require(Scope.SKIPS_WRITE)
     require_sight(topic=topic.name, principal=principal)
-    _refuse_useless(topic, consumer_group, matcher, everything=everything)
+    _refuse_overbroad(topic, consumer_group, matcher, everything=everything)
     if expires_at is not None and expires_at <= now:
         raise Invalid("expires_at", "send a time to come")
     if poison_id is not None:
@@ -329,7 +329,7 @@ def _require_poison(poison_id: int, topic: Topic) -> None:
         raise Invalid("poison", f"{topic} has no message {poison_id}")
 
 
-def _refuse_useless(
+def _refuse_overbroad(
     topic: Topic, consumer_group: str | None, matcher: Matcher, *, everything: bool
 ) -> None:
     if everything or matcher.kind is not MatcherKind.RULE:

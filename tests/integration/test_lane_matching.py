@@ -152,7 +152,7 @@ def test_two_equal_letters_in_one_batch_answer_two_sends(
 
     fails_again(bare, b"x")
     fails_again(bare, b"x")
-    bare.put("mail-dead", b"x")  # and one more, that nobody sent
+    bare.put("mail-dead", b"x")  # and one more, without a send
     drain_all(mail, now + SECOND)
 
     recurrences = Poison.objects.order_by("id").values_list("recurrences", flat=True)
@@ -208,7 +208,7 @@ def test_an_equal_body_answers_no_send_on_a_topic_with_marks(
     captured(broker, mail, [b"x"], now)
     run(redrive(operator, now), now)
 
-    fails_again(broker, b"x")  # without the mark: it is somebody else's
+    fails_again(broker, b"x")  # without the mark: another program sent it
     drain_all(mail, now + SECOND)
 
     assert Poison.objects.count() == 2

@@ -1,4 +1,4 @@
-"""What people say of a lane holds within two seconds, and its row tells how it goes."""
+"""Settings of a lane take effect within two seconds; its row has its state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from apps.capture.lanes import drain, lane_settings, monitor, observer
 from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.monitor import POLL_INTERVAL
 from apps.capture.lanes.observer import Observer
-from apps.capture.lanes.runner import LaneRunner, Work
+from apps.capture.lanes.runner import LaneRunner, LaneWork
 from apps.capture.lanes.throttling import (
     LARGEST_BATCH,
     SMALLEST_BATCH,
@@ -360,7 +360,7 @@ def test_a_lane_that_lost_its_lock_to_another_process_stops(
     post = topic_on_queues(clock.now(), name="post")
     with serving(), ExitStack() as theirs:
         within(60, lambda: broker.readers)
-        # Whoever is quicker gets it.
+        # The quicker of the two gets it.
         while not lock_of(post, theirs):
             end_session_of_locks()
         within(60, lambda: not broker.readers)
@@ -689,7 +689,7 @@ def test_batches_shrink_and_grow_within_their_bounds() -> None:
 
     sizes = []
     for seconds in [3.0] * 9 + [1.0] + [0.1] * 9:
-        size.note(seconds)
+        size.adjust(seconds)
         sizes.append(size.value)
 
     assert sizes[:3] == [250, 125, 62]
@@ -707,12 +707,12 @@ def test_an_idle_lane_polls_less_and_less_often() -> None:
 
     pauses = []
     for _ in range(6):
-        polling.note(is_active=False)
+        polling.adjust(is_active=False)
         pauses.append(polling.seconds_left())
         assert not polling.is_due()
         timer.at += pauses[-1]
         assert polling.is_due()
-    polling.note(is_active=True)
+    polling.adjust(is_active=True)
 
     for pause, highest in zip(pauses, [1, 2, 4, 8, 15, 15], strict=True):
         assert 0.75 * highest <= pause <= highest
@@ -775,7 +775,7 @@ def test_an_observed_queue_is_polled_less_and_less_often_too(
     assert Lane.objects.get().depth == 1
 
 
-def asks_in_a_minute(broker: Queues, work: Work, timer: Hand) -> int:
+def asks_in_a_minute(broker: Queues, work: LaneWork, timer: Hand) -> int:
     """Let a lane work for a minute, and count what its broker was asked."""
     before = broker.asked
     for _ in range(60):

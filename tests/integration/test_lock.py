@@ -140,12 +140,12 @@ def test_all_locks_are_lost_with_their_session_and_can_be_acquired_again(
         assert second
         end_the_holder()
         assert first.lost()
-        # Nobody asks Postgres again: what one learned, all know.
+        # Without another query: all locks know what one has learned.
         assert second.lost()
 
-        with locks.attempt("lane:1") as anew, lock.attempt("lane:1") as theirs:
-            assert anew
-            assert not anew.lost()
+        with locks.attempt("lane:1") as renewed, lock.attempt("lane:1") as theirs:
+            assert renewed
+            assert not renewed.lost()
             assert theirs is None
             assert first.lost()
 
@@ -156,12 +156,12 @@ def test_releasing_a_lost_lock_leaves_its_new_owner_alone(locks: Locks) -> None:
             assert lost
             end_the_holder()
             assert lost.lost()
-            anew = later.enter_context(locks.attempt(NAME))
+            renewed = later.enter_context(locks.attempt(NAME))
         with locks.attempt(NAME) as again, lock.attempt(NAME) as theirs:
-            assert anew
+            assert renewed
             assert not again
             assert not theirs
-            assert not anew.lost()
+            assert not renewed.lost()
 
 
 def test_the_first_lock_after_an_unnoticed_end_fails_and_the_next_succeeds(
@@ -192,10 +192,10 @@ def test_a_session_counts_as_alive_for_a_while_after_an_answer() -> None:
 
         assert not unseen
         assert ours.lost()
-        with locks.attempt(NAME) as anew:
-            assert anew
+        with locks.attempt(NAME) as renewed:
+            assert renewed
             assert ours.lost()
-            assert not anew.lost()
+            assert not renewed.lost()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -83,7 +83,7 @@ class Removal:
             self.done = False
 
     def aside(self) -> None:
-        """Remove it as somebody else would, over a connection of their own."""
+        """Remove the topic over another connection."""
         at_once(self)
 
     def before(self, work: Callable[P, R]) -> Callable[P, R]:
@@ -262,7 +262,7 @@ def test_no_counter_refers_to_a_removed_topic(broker: Queues, now: datetime) -> 
 
         at_once(partial(count, name), removal)
 
-        # Who counted first keeps the topic; who came late makes it anew, by report.
+        # A counter that comes first keeps the topic; a later one creates it again.
         carried = Topic.objects.exclude(broker=None).filter(name=name)
         assert carried.exists() is not removal.done
         assert not Counter.objects.exclude(topic__in=Topic.objects.all()).exists()

@@ -21,10 +21,10 @@ def observe(
     existing = BookmarkPosition.objects.filter(topic=topic, source="broker")
     existing.exclude(consumer_group__in=groups).delete()
     for consumer in consumers:
-        _observe(topic, consumer, now=now)
+        _store_position(topic, consumer, now=now)
 
 
-def _observe(topic: Topic, consumer: ConsumerPosition, *, now: datetime) -> None:
+def _store_position(topic: Topic, consumer: ConsumerPosition, *, now: datetime) -> None:
     position, created = BookmarkPosition.objects.update_or_create(
         topic=topic,
         source="broker",

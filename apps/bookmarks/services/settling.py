@@ -81,7 +81,7 @@ def settle(
     Merging is a union and a maximum: idempotent, and independent of order. Invalid
     members are rejected one by one.
     """
-    answers, updates = _parsed(members)
+    answers, updates = _parse_members(members)
     for index, refusal in _out_of_scope(updates, principal).items():
         answers[index] = refusal
         del updates[index]
@@ -90,7 +90,7 @@ def settle(
     return [answers[index] for index in range(len(members))]
 
 
-def _parsed(
+def _parse_members(
     members: Sequence[object],
 ) -> tuple[dict[int, SettleAnswer], dict[int, PositionUpdate]]:
     answers: dict[int, SettleAnswer] = {}
@@ -136,7 +136,7 @@ def _settle(
     merged: dict[Key, PositionUpdate] = {}
     for index, key in keys.items():
         update = updates[index]
-        merged[key] = _united(merged[key], update) if key in merged else update
+        merged[key] = _merge_updates(merged[key], update) if key in merged else update
     before_locks = transaction.savepoint()
     remarks = _merge(merged, now=now)
     first = {key: remark for key, remark in remarks.items() if remark.is_first}
@@ -151,7 +151,7 @@ def _key(update: PositionUpdate) -> Key:
     return update[:5]
 
 
-def _united(first: PositionUpdate, second: PositionUpdate) -> PositionUpdate:
+def _merge_updates(first: PositionUpdate, second: PositionUpdate) -> PositionUpdate:
     """Merge two updates of one mark: a statement updates a row only once."""
     ahead = max(first, second, key=_highest)
     return first._replace(

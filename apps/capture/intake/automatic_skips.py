@@ -299,7 +299,7 @@ def end_passed(*, now: datetime) -> int:
     A position that is moved back afterwards tries these messages again.
     """
     number = 0
-    while passed := _passed(before=now - GRACE_PERIOD):
+    while passed := _passed_skips(before=now - GRACE_PERIOD):
         for topic_id, rows in groupby(passed, key=lambda row: row[0]):
             with transaction.atomic():
                 number += skip_list.end(
@@ -312,7 +312,7 @@ def end_passed(*, now: datetime) -> int:
     return number
 
 
-def _passed(*, before: datetime) -> list[tuple[int, int]]:
+def _passed_skips(*, before: datetime) -> list[tuple[int, int]]:
     with connection.cursor() as cursor:
         cursor.execute(_PASSED, {"before": before, "limit": BATCH_SIZE})
         return [(topic_id, skip_id) for topic_id, skip_id in cursor.fetchall()]

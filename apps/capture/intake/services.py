@@ -82,13 +82,13 @@ def capture(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
     """Store the failures that guards report; reject invalid members one by one."""
-    answers, reports = _parsed(members, parse_failure)
+    answers, reports = _parse_members(members, parse_failure)
     too_large = list[FailureReport]()
     for index, report in list(reports.items()):
         if not principal.sees(report.topic):
-            answers[index] = _out_of_scope(report.topic)
-        elif remedy := _too_large(report):
-            answers[index] = _oversize(remedy)
+            answers[index] = _out_of_scope_answer(report.topic)
+        elif reason := _too_large(report):
+            answers[index] = _oversize_answer(reason)
             too_large.append(report)
         else:
             continue
@@ -112,10 +112,10 @@ def confirm(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
     """Mark redriven messages as handled; idempotent."""
-    answers, confirmations = _parsed(members, parse_confirmation)
+    answers, confirmations = _parse_members(members, parse_confirmation)
     for index, confirmation in list(confirmations.items()):
         if not principal.sees(confirmation.topic):
-            answers[index] = _out_of_scope(confirmation.topic)
+            answers[index] = _out_of_scope_answer(confirmation.topic)
             del confirmations[index]
     results = poison.confirm(
         tokens=[(c.redrive, c.topic) for c in confirmations.values()], now=now
@@ -137,10 +137,10 @@ def count(
     *, members: Sequence[object], principal: Principal, now: datetime
 ) -> list[CaptureAnswer]:
     """Store the counters of consumers; each (reporter, sequence) counts once."""
-    answers, counters = _parsed(members, parse_counter)
+    answers, counters = _parse_members(members, parse_counter)
     for index, counter in list(counters.items()):
         if not principal.sees(counter.topic):
-            answers[index] = _out_of_scope(counter.topic)
+            answers[index] = _out_of_scope_answer(counter.topic)
             del counters[index]
     topics = brokers.topics_named(names={c.topic for c in counters.values()})
     inserted = _insert_counters(list(counters.values()), topics, now=now)
@@ -154,7 +154,7 @@ def count(
     return [answers[index] for index in range(len(members))]
 
 
-def _parsed(
+def _parse_members(
     members: Sequence[object], parse: Callable[[object], Parsed]
 ) -> tuple[dict[int, CaptureAnswer], dict[int, Parsed]]:
     answers: dict[int, CaptureAnswer] = {}
@@ -182,16 +182,16 @@ def _too_large(report: FailureReport) -> str:
     return ""
 
 
-def _oversize(why: str) -> CaptureAnswer:
+def _oversize_answer(reason: str) -> CaptureAnswer:
     return CaptureAnswer(
         status=CaptureStatus.REJECTED,
-        detail=f"oversize: {why}; it is noted on the page of its topic: "
+        detail=f"oversize: {reason}; it is noted on the page of its topic: "
         "do not settle the message, or raise POISONWEB_BODY_LIMIT",
         pointer="/body",
     )
 
 
-def _out_of_scope(topic: str) -> CaptureAnswer:
+def _out_of_scope_answer(topic: str) -> CaptureAnswer:
     return CaptureAnswer(
         status=CaptureStatus.REJECTED,
         detail=f"this key may not write to the topic {topic}; give it the topic first",

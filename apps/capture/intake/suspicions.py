@@ -180,7 +180,7 @@ def update_poisons(cursor: CursorWrapper) -> None:
 def make_firm(*, now: datetime) -> int:
     """Make due skips firm that no consumer contradicted; return how many."""
     number = 0
-    while due := _due(now=now):
+    while due := _due_skips(now=now):
         paused = [skip for _, skip, is_paused in due if is_paused]
         with connection.cursor() as cursor:
             cursor.execute(_POSTPONE, {"skips": paused, "firm_at": now + FIRM_AFTER})
@@ -200,7 +200,7 @@ def _make_firm(topic_id: int, skips: Sequence[int]) -> int:
     return row[0] if row else 0
 
 
-def _due(*, now: datetime) -> list[tuple[int, int, bool]]:
+def _due_skips(*, now: datetime) -> list[tuple[int, int, bool]]:
     params: dict[str, Any] = {
         "now": now,
         "limit": BATCH_SIZE,
@@ -220,7 +220,9 @@ def end_handled(*, skips: Sequence[int], principal: Principal, now: datetime) ->
     """
     visible = Skip.objects.on_topics(principal.topics).filter(pk__in=skips)
     ids = list(visible.values_list("pk", flat=True))
-    ended = _end(_doubtful(_HANDLED, {"skips": ids}), because=Because.HANDLED, now=now)
+    ended = _end_skips(
+        _doubtful_skips(_HANDLED, {"skips": ids}), because=Because.HANDLED, now=now
+    )
     _contradict(ended, now=now)
     return len(ended)
 
@@ -248,7 +250,9 @@ def end_doubted(
         "at_least": now - LONGEST_WINDOW,
         **values(now=now),
     }
-    ended = _end(_doubtful(_DOUBTED, params), because=Because.DOUBTED, now=now)
+    ended = _end_skips(
+        _doubtful_skips(_DOUBTED, params), because=Because.DOUBTED, now=now
+    )
     if ended:
         log.warning(
             "%s on %s paused: %d skips of topic %d that only it had made were ended",
@@ -257,13 +261,13 @@ def end_doubted(
     return len(ended)
 
 
-def _doubtful(statement: str, params: dict[str, Any]) -> list[_DoubtfulSkip]:
+def _doubtful_skips(statement: str, params: dict[str, Any]) -> list[_DoubtfulSkip]:
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
         return [_DoubtfulSkip(*row) for row in cursor.fetchall()]
 
 
-def _end(
+def _end_skips(
     skips: Sequence[_DoubtfulSkip], *, because: Because, now: datetime
 ) -> Sequence[_DoubtfulSkip]:
     for topic, of_topic in groupby(skips, key=lambda row: row.topic):

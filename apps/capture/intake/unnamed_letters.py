@@ -57,7 +57,7 @@ def reports_of_captured(
     }
     if not doubtful:
         return {}
-    rows = Delivery.objects.like(topic=topic.pk, digests=doubtful.values())
+    rows = Delivery.objects.with_digests(topic=topic.pk, digests=doubtful.values())
     reports: dict[bytes, list[uuid.UUID]] = {}
     for row in rows.exclude(pk__in=in_hand).oldest_first():
         reports.setdefault(bytes(row.digest), []).append(row.report_id)
@@ -78,5 +78,5 @@ def delete_acknowledged(reports: Collection[uuid.UUID]) -> None:
 @borrow()
 def forget(*, topic: Topic, in_hand: Collection[uuid.UUID], now: datetime) -> None:
     """Delete rows whose letters cannot come back; call it when the queue is empty."""
-    old = Delivery.objects.filter(topic=topic).before(now - IN_DOUBT)
+    old = Delivery.objects.filter(topic=topic).captured_before(now - IN_DOUBT)
     old.exclude(pk__in=in_hand).delete()

@@ -109,7 +109,7 @@ class Drain:
         """Drain a batch if it is due; return the seconds until the next is."""
         polling = self.monitor.polling
         if polling.is_due():
-            polling.note(is_active=self.drain_batch(wait=READ_SECONDS) > 0)
+            polling.adjust(is_active=self.drain_batch(wait=READ_SECONDS) > 0)
             self.monitor_lane()
         else:
             self.monitor.heartbeat()
@@ -122,7 +122,7 @@ class Drain:
             started_at = self.timer()
             self._batch = [letter.handle for letter in letters]
             self._drain(letters)
-            self.size.note(self.timer() - started_at)
+            self.size.adjust(self.timer() - started_at)
         else:
             self._tidy()
         return len(letters)

@@ -61,11 +61,11 @@ class LaneMonitor:
         self.admin.close()
 
     def is_due(self) -> bool:
-        return self._is_past(self._polled_at)
+        return self._is_due_since(self._polled_at)
 
     def heartbeat(self) -> None:
         """Write that the lane is alive, without a call to its broker."""
-        if self._is_past(self._heartbeat_at):
+        if self._is_due_since(self._heartbeat_at):
             rate = self.rate.per_minute()
             self._note(rate=rate, now=self.clock())
 
@@ -107,7 +107,7 @@ class LaneMonitor:
             state, values["detail"] = LaneState.EXPECTED, self.missing_reason
         record_state(lane=self.lane, state=state, now=now, **values)
 
-    def _is_past(self, at: float | None) -> bool:
+    def _is_due_since(self, at: float | None) -> bool:
         return at is None or self.timer() - at >= POLL_INTERVAL
 
     def _count_deliveries(self, now: datetime) -> None:

@@ -41,7 +41,7 @@ class Observer:
         polling = self.monitor.polling
         if self.monitor.is_due() and polling.is_due():
             depth = self.monitor.poll()
-            polling.note(is_active=depth != self._depth)
+            polling.adjust(is_active=depth != self._depth)
             if depth is not None and self._depth is not None:
                 self.monitor.rate.add(depth - self._depth)
             self._depth = depth

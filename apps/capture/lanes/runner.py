@@ -52,7 +52,7 @@ AWAY = (Unavailable, Refused, Invalid)
 RowOf = Callable[[int], Lane | None]
 
 
-class Work(Protocol):
+class LaneWork(Protocol):
     """The work of a lane in one mode, until its settings change."""
 
     def step(self) -> float:
@@ -140,7 +140,7 @@ class LaneRunner:
                 work.close()
         return 0.0
 
-    def _work(self, work: Work, lane: Lane, lock: Lock) -> None:
+    def _work(self, work: LaneWork, lane: Lane, lock: Lock) -> None:
         """Repeat steps until the settings change, or the lock is lost."""
         settings, due_at = _settings_of(lane), time.monotonic()
         while not (self.stop.is_set() or lock.lost()):
@@ -179,7 +179,7 @@ class LaneRunner:
             log.warning("and cannot say so: %s", error)
 
 
-def _work_for(lane: Lane, clock: Clock) -> Work:
+def _work_for(lane: Lane, clock: Clock) -> LaneWork:
     if lane.paused:
         return PausedLane(lane=lane, clock=clock)
     if lane.mode == Mode.OBSERVE:

@@ -22,7 +22,7 @@ class BatchSize:
     def __init__(self) -> None:
         self.value = LARGEST_BATCH
 
-    def note(self, seconds: float) -> None:
+    def adjust(self, seconds: float) -> None:
         if seconds > SLOW:
             self.value = max(SMALLEST_BATCH, self.value // 2)
         elif seconds < SLOW / 4:
@@ -48,7 +48,7 @@ class Polling:
         """Return the seconds until the next poll."""
         return max(0.0, self._next - self._timer())
 
-    def note(self, *, is_active: bool) -> None:
+    def adjust(self, *, is_active: bool) -> None:
         if is_active:
             self._interval = self._next = 0.0
             return
