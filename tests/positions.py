@@ -1,4 +1,4 @@
-"""Positions as a consumer opens and settles them."""
+"""Open and settle positions, as a consumer does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONSUMER = Principal(
 
 
 def told_by_broker(consumer_group: str = "billing", **changes: Any) -> ConsumerPosition:
-    """Give a consumer group as its broker tells of it: two messages are left."""
+    """Return a consumer group as its broker reports it: two messages are left."""
     facts = {
         "consumer_group": consumer_group,
         "clients": 2,

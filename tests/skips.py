@@ -1,4 +1,4 @@
-"""Skips as people add them, and a reader that follows a list."""
+"""Add skips as people do, and follow a list as a reader does."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def added(now: datetime, matcher: Matcher | str = "7-0", **changes: object) -> S
 
 
 def values(topic: str = "orders", group: str | None = None) -> list[str]:
-    """Give what a reader that asks now passes over, by the text of its value."""
+    """Return the values of the skips that a reader applies now."""
     snapshot = skip_reading.snapshot(topic=topic, consumer_group=group)
     return [skip.value.decode() for skip in snapshot.in_force]
 
 
 def suspected(topic: str = "orders", group: str | None = None) -> list[str]:
-    """Give what such a reader handles and says so, by the text of its value."""
+    """Return the values of the suspected skips that a reader gets now."""
     snapshot = skip_reading.snapshot(topic=topic, consumer_group=group)
     return [skip.value.decode() for skip in snapshot.suspected]
 
 
 class Mirror:
-    """A reader of one list: a snapshot, and then whatever comes after it."""
+    """A reader of one list: it takes a snapshot, and then the changes after it."""
 
     def __init__(self, topic: str = "orders") -> None:
         self.topic = topic
@@ -64,7 +64,7 @@ class Mirror:
         self.skips = {skip.id: skip for skip in snapshot.skips}
 
     def follow(self) -> int:
-        """Take in what is new; give the number of changes."""
+        """Apply the new changes; return their number."""
         changes = skip_reading.changes_after(
             topic=self.topic, revision=self.revision, limit=7
         )

@@ -1,4 +1,4 @@
-"""Capture: what comes in is kept once, byte for byte, and tied to what it is."""
+"""Capture: each report is stored once, byte for byte, with its poison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECOND = timedelta(seconds=1)
 
 
 def redriven(poison: Poison, now: datetime) -> str:
-    """Send a poison as an operation would, and give the header it bore."""
+    """Send a poison as an operation would, and return its redrive header."""
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
     answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)

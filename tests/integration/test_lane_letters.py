@@ -1,4 +1,4 @@
-"""Letters without names, and copies: none lost, none twice, whatever dies when."""
+"""Letters without names, and copies: none lost or captured twice when a lane dies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bodies() -> Counter[bytes]:
 
 
 def die_and_go_on(broker: Queues, topic: Topic, now: datetime) -> int:
-    """Drain with a death at each step in turn; give how many deaths there were."""
+    """Drain with a death at each step in turn; return the number of deaths."""
     for at in range(1, 200):
         bodies_before = Poison.objects.count()
         letters = [b"a%d" % at, b"b%d" % at, b"a%d" % at, HOSTILE]
@@ -93,7 +93,7 @@ def test_each_copy_arrives_at_whatever_step_a_lane_dies(
     assert deaths >= 2 * 4 * 2
     assert {headers for _, headers in copies} == {HEADERS}
     copied, captured = Counter(body for body, _ in copies), bodies()
-    # At most a batch goes out twice with each death.
+    # Each death sends at most one batch twice.
     assert all(copied[body] >= number for body, number in captured.items())
     assert copied.total() <= captured.total() + 2 * deaths
 
@@ -153,7 +153,7 @@ def test_a_lane_waits_for_the_commit_of_its_dead_predecessor(
         successor.start()
         while successor.is_alive() and not is_anybody_waiting():
             time.sleep(0.01)
-        # What Postgres was told last, it still carries out.
+        # Postgres still executes the last statement.
     successor.join()
 
     assert nameless.contents("mail-dead") == []
@@ -161,7 +161,7 @@ def test_a_lane_waits_for_the_commit_of_its_dead_predecessor(
 
 
 def drain_apart(topic: Topic, now: datetime) -> None:
-    """Drain in a thread of its own, with a connection of its own."""
+    """Drain in another thread, on another connection."""
     try:
         drain_all(topic, now)
     finally:
@@ -170,7 +170,7 @@ def drain_apart(topic: Topic, now: datetime) -> None:
 
 def is_anybody_waiting() -> bool:
     with connection.cursor() as cursor:
-        # Else one transaction would see the same again and again.
+        # Otherwise one transaction would always see the same rows.
         cursor.execute("SELECT pg_stat_clear_snapshot()")
         cursor.execute(
             "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
@@ -268,7 +268,7 @@ def test_a_letter_delivered_for_the_first_time_is_always_new(
 ) -> None:
     topic = topic_on_queues(now)
     nameless.put("mail-dead", b"x")
-    with dying(at=5), pytest.raises(Killed):  # it is gone, and its row is not
+    with dying(at=5), pytest.raises(Killed):  # the letter is gone, its row is not
         drain_all(topic, now)
     nameless.put("mail-dead", b"x")
 
@@ -282,7 +282,7 @@ def test_rows_of_letters_that_cannot_come_back_are_deleted(
 ) -> None:
     topic = topic_on_queues(now)
     nameless.put("mail-dead", b"x")
-    with dying(at=5), pytest.raises(Killed):  # it is gone, and its row is not
+    with dying(at=5), pytest.raises(Killed):  # the letter is gone, its row is not
         drain_all(topic, now)
     assert (nameless.contents("mail-dead"), Delivery.objects.count()) == ([], 1)
 

@@ -1,4 +1,4 @@
-"""Redrives without a mark, orders that are kept, and duplicates that are doubted."""
+"""Redrives without a mark, ordered redrives, and refused duplicates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DUPLICATE = Outcome(kind=OutcomeKind.DUPLICATE, detail="seen before")
 
 
 class DyingPublisher(RoutingPublisher):
-    """Publish, and die before anything of it is written down."""
+    """Publishes, and dies before the result is stored."""
 
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
         super().publish(messages)
@@ -54,7 +54,7 @@ def broker() -> Iterator[Queues]:
 
 @pytest.fixture
 def bare(broker: Queues) -> Queues:
-    """Give a broker whose messages have no headers, as Azure's."""
+    """Return a broker whose messages have no headers, like Azure's."""
     return broker.with_(headers=Headers.NONE, counting=Counting.POLICY)
 
 
@@ -66,7 +66,7 @@ def mail(broker: Queues, now: datetime) -> Topic:
 def captured(
     broker: Queues, topic: Topic, bodies: Sequence[bytes], now: datetime
 ) -> list[Poison]:
-    """Dead-letter these, one batch each, and give the poisons they became."""
+    """Dead-letter these, one batch each, and return their poisons."""
     for body in bodies:
         broker.put("mail-dead", body)
         drain_all(topic, now)
@@ -100,7 +100,7 @@ def sent_to(broker: Queues, topic: str = "mail") -> list[bytes]:
 
 
 def fails_again(broker: Queues, body: bytes) -> None:
-    """Let the consumer fail: its broker makes it another message of another name."""
+    """Let the consumer fail: the broker dead-letters the message under a new name."""
     broker.queues["mail"].pop(sent_to(broker).index(body))
     broker.put("mail-dead", body)
 
@@ -140,7 +140,7 @@ def test_a_letter_equal_to_two_sends_answers_the_older_and_is_ambiguous(
         first.pk: "open",
         second.pk: "open",
     }
-    # Of the second letter there was only one left that it could be.
+    # For the second letter, only one send was left.
     assert [failure.ambiguous for failure in doubts] == [True, False]
 
 
@@ -263,7 +263,7 @@ def test_an_ordered_redrive_sends_messages_one_by_one_in_order_of_capture(
     bodies = [b"%d" % number for number in range(30)]
     for body in bodies:
         broker.put("mail-dead", body)
-    drain_all(mail, now)  # one batch: one time, and numbers in no order
+    drain_all(mail, now)  # one batch: equal times, unordered numbers
 
     operation = redrive(operator, now, ordered=True)
     with Watched() as publisher:

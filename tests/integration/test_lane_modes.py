@@ -56,7 +56,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class Hand:
-    """A timer that moves only when it is turned."""
+    """A timer that the test moves."""
 
     def __init__(self) -> None:
         self.at = 1_000.0
@@ -82,7 +82,7 @@ def watching_lane(topic: Topic, now: datetime, timer: Hand) -> Observer:
     return Observer(lane=lane, clock=lambda: now, timer=timer)
 
 
-# --- what people say
+# --- settings
 
 
 def test_each_change_of_a_lane_is_audited_once(
@@ -247,7 +247,7 @@ def test_the_rate_of_an_observed_queue_is_that_of_its_growth(
     timer.at += 60
     watch.step()
 
-    # What was there before is no rate. The row tells what was known before the look.
+    # Earlier letters are no rate. The row has the depth of before the poll.
     assert (rates, Lane.objects.get().rate) == ([0.0, 0.0, 5.0], 0.0)
 
 
@@ -737,7 +737,7 @@ def test_a_lane_polls_in_intervals_only_where_reads_cost_money(
         work.step()
 
     assert 7 <= idle <= 10
-    assert broker.reads - idle == 2  # it found one, and looked again at once
+    assert broker.reads - idle == 2  # it read a letter, and polled again at once
 
 
 def test_a_lane_sends_heartbeats_between_two_polls(broker: Queues, mail: Topic) -> None:
@@ -753,7 +753,7 @@ def test_a_lane_sends_heartbeats_between_two_polls(broker: Queues, mail: Topic) 
             lane = Lane.objects.get()
             lives.append(lane.seen_at is not None and lane.state == "running")
 
-    # Each look for letters asks three things; at no other moment anything is asked.
+    # Each poll makes three calls; between polls there are none.
     looks, fewer = asked_often / 3, asked_seldom / 3
     assert (4 <= looks <= 9, fewer <= 2, all(lives)) == (True, True, True)
 
@@ -776,7 +776,7 @@ def test_an_observed_queue_is_polled_less_and_less_often_too(
 
 
 def asks_in_a_minute(broker: Queues, work: LaneWork, timer: Hand) -> int:
-    """Let a lane work for a minute, and count what its broker was asked."""
+    """Let a lane work for a minute, and count the calls to its broker."""
     before = broker.asked
     for _ in range(60):
         timer.at += 1.0
@@ -814,7 +814,7 @@ def test_a_rate_is_of_the_last_minute() -> None:
     assert (both, rate.per_minute()) == (7.0, 2.0)
 
 
-# --- what a broker delivered
+# --- deliveries of a broker
 
 
 def deliver(
@@ -834,7 +834,7 @@ def test_deliveries_of_a_broker_count_once_in_their_minute(
 ) -> None:
     at = now.replace(second=5, microsecond=0)
 
-    # Each call is a new lane: the last total stands on the row.
+    # Each call is a new lane, which finds the last total on the row.
     deliver(broker, mail, at, 100)
     deliver(broker, mail, at + timedelta(seconds=30), 110)
     deliver(broker, mail, at + MINUTE, 130)
@@ -875,11 +875,11 @@ def test_deliveries_of_a_broker_do_not_count_beside_sdk_counters(
     deliver(broker, mail, now + timedelta(days=2) + MINUTE, 260)
 
     sources = [(handled, source) for _, handled, source in counted()]
-    # Until a day has passed without a word of theirs.
+    # Until no SDK counter has come for a day.
     assert sources == [(10, "sdk"), (50, "broker"), (60, "broker")]
 
 
-# --- by hand
+# --- the command
 
 
 @pytest.mark.parametrize(

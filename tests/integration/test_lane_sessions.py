@@ -1,4 +1,4 @@
-"""Lanes need few sessions of Postgres, however many there are."""
+"""Many lanes need few sessions of Postgres."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_no_lane_holds_a_session_while_it_asks_its_broker(
 
 
 def is_ours() -> bool:
-    """Take the only session there is, if the lanes leave it to us in time."""
+    """Take the only session, if the lanes return it in time."""
     with suppress(OperationalError):
         connection.ensure_connection()
     return connection.connection is not None

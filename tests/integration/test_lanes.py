@@ -1,4 +1,4 @@
-"""Lanes: a dead letter is ours once it is committed, and in its queue until then."""
+"""Lanes: a dead letter stays in its queue until its capture is committed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def draining(topic: Topic, now: datetime) -> Drain:
 
 
 def drain(topic: Topic, now: datetime) -> int:
-    """Drain once, and give the number of letters that were captured."""
+    """Drain once, and return the number of captured letters."""
     before = Lane.objects.get(pk=topic.pk).captured
     with draining(topic, now) as work:
         work.drain_batch(wait=0.0)

@@ -1,4 +1,4 @@
-"""Exclusive work: one at a time, free as soon as it is over, lost with its session."""
+"""Locks: one owner at a time, released at once, lost with their session."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_lock_is_released_before_its_session_ends(
     with lock.attempt(NAME) as ours:
         assert ours
 
-    # A busy Postgres takes its time to notice that a connection was closed.
+    # A busy Postgres may notice late that a connection was closed.
     assert names == [set()]
 
 
@@ -58,7 +58,7 @@ def test_keepalives_and_the_tcp_timeout_find_a_dead_network_equally_fast() -> No
     with open_session("test") as session:
         parameters = session.info.get_parameters()
 
-    # 5 s of silence, and 3 questions 2 s apart, are as long as what is sent may wait.
+    # 5 s of silence and 3 probes 2 s apart are as long as sent data may wait.
     waits = [
         int(parameters[f"keepalives_{name}"]) for name in ("idle", "interval", "count")
     ]
@@ -111,7 +111,7 @@ def test_many_locks_are_on_one_session_each_for_one_owner(locks: Locks) -> None:
         ours = [stack.enter_context(locks.attempt(name)) for name in names]
         again = [stack.enter_context(locks.attempt(name)) for name in names]
         theirs = [stack.enter_context(others.attempt(name)) for name in names]
-        # As a process of the release before takes it, on a session of its own.
+        # As a process of the previous release acquires it, on its own session.
         alone = stack.enter_context(lock.attempt(names[0]))
 
         assert all(ours)

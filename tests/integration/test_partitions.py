@@ -1,4 +1,4 @@
-"""Partitions: made ahead, made once, and never in the way of a row."""
+"""Partitions: made ahead, made once, and never a reason to refuse a row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.reports import capture, failure, poisons
 
 pytestmark = pytest.mark.django_db
 
-# Far from any day whose partitions another test, or a real lane, has left here.
+# Far from any day whose partitions another test or a real lane made here.
 NOW = datetime(2031, 5, 5, 12, tzinfo=UTC)
 TODAY = NOW.date()
 

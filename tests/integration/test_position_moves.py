@@ -1,4 +1,4 @@
-"""A person moves a position: what was looked at is done, kept, told and undone."""
+"""Moves of positions by people: reviewed, made, audited, notified and restored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ELSEWHERE = Principal(
 
 @pytest.fixture
 def position(now: datetime) -> BookmarkPosition:
-    """Give a position an hour old: 0 to 100 and 121 to 140 are settled."""
+    """Return a position an hour old: 0 to 100 and 121 to 140 are settled."""
     epoch = opened(now - HOUR).epoch
     progress = update(epoch, (0, 100), (121, 140), received=150, bookmark="b")
     settle(now - HOUR, progress)

@@ -1,4 +1,4 @@
-"""Positions under many at once: nothing goes back, and only the holder settles."""
+"""Positions under concurrent writers: none moves back, only the holder settles."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def test_64_concurrent_opens_get_64_epochs(now: datetime) -> None:
 def test_nothing_is_stored_that_a_fenced_holder_settles(
     now: datetime, seed: int
 ) -> None:
-    """Each holder settles its own numbers, so that every one has its author.
+    """Let each holder settle numbers of its own, so that each number has an author.
 
-    When opening answers, it has read what there will ever be of its predecessors.
+    The answer to an open includes all that earlier holders will ever have settled.
     """
     chance = random.Random(seed)
     accepted: list[tuple[int, int]] = []
@@ -127,7 +127,7 @@ def test_a_fenced_holder_never_settles_a_mark_that_it_had(
 
 
 def stir(turn: int, positions: Sequence[BookmarkPosition], operator: Principal) -> None:
-    """Open, move or settle some of them, a few times over."""
+    """Open, move or settle random positions, a few times."""
     chance = random.Random(turn)
     for _ in range(4):
         chosen = chance.choice(positions)

@@ -1,4 +1,4 @@
-"""What consumers settle is kept: never back, in any order, by its holder alone."""
+"""Settling: positions never move back, in any order, and only by their holder."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ def test_thousands_of_updates_take_a_few_statements(
 
 
 def hot_updates() -> int:
-    """Count the updates that needed no other page, nor index."""
+    """Count the updates that stayed on their page and touched no index."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_force_next_flush()")
         cursor.execute(
@@ -373,7 +373,7 @@ def hot_updates() -> int:
         return number
 
 
-# In one transaction all the old versions would stay, until the page is full of them.
+# Within one transaction all old row versions would stay, until the page is full.
 @pytest.mark.django_db(transaction=True)
 def test_settling_updates_rows_on_their_page(now: datetime) -> None:
     epoch = opened(now).epoch

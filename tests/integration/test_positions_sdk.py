@@ -29,7 +29,7 @@ OpenStore = Callable[[], BookmarkStore]
 
 @pytest.fixture
 def open_store(live_server: Any, now: datetime) -> Iterator[OpenStore]:
-    """Give stores of one client name, as its processes would have them in turn."""
+    """Return stores of one client name, as its processes would have them in turn."""
     key = create_api_key(
         name="billing",
         scopes=[Scope.POSITIONS_WRITE],
@@ -45,7 +45,7 @@ def open_store(live_server: Any, now: datetime) -> Iterator[OpenStore]:
 
     yield opened
     for store in stores:
-        with suppress(Fenced):  # its heir has taken over
+        with suppress(Fenced):  # its successor has opened the position
             store.close()
 
 
@@ -54,7 +54,7 @@ def test_a_consumer_that_settles_out_of_order_gets_only_the_hole_again(
 ) -> None:
     store = open_store()
     store.open("eu", "orders")
-    # Sparse, as numbers are where a consumer is not handed every message.
+    # Sparse, as for a consumer that does not receive every message.
     seqs = [FIRST + 7 * n for n in range(2_000)]
     hole = seqs[60]
     for seq in seqs:

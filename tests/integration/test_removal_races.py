@@ -1,4 +1,4 @@
-"""Topics are removed while lanes and guards write of them: nothing is lost or orphaned.
+"""Topics are removed while lanes and guards write to them: nothing is lost or orphaned.
 
 What meets here would meet once in a year: it is held up on purpose, or tried again and
 again.
@@ -68,7 +68,7 @@ def broker() -> Iterator[Queues]:
 
 @dataclass(slots=True)
 class Removal:
-    """One removal of a topic; `done` says whether it went."""
+    """One removal of a topic; `done` says whether it was removed."""
 
     topic: Topic
     done: bool | None = field(default=None, init=False)
@@ -87,7 +87,7 @@ class Removal:
         at_once(self)
 
     def before(self, work: Callable[P, R]) -> Callable[P, R]:
-        """Give the same work, which finds the topic gone when it begins."""
+        """Wrap the work: remove the topic before it begins."""
 
         def late(*args: P.args, **kwargs: P.kwargs) -> R:
             if self.done is None:
@@ -97,7 +97,7 @@ class Removal:
         return late
 
     def after(self, work: Callable[P, R]) -> Callable[P, R]:
-        """Give the same work; what follows it finds the topic gone."""
+        """Wrap the work: remove the topic after it ends."""
 
         def early(*args: P.args, **kwargs: P.kwargs) -> R:
             result = work(*args, **kwargs)
@@ -109,7 +109,7 @@ class Removal:
 
 
 def run_its_lane(topic: Topic) -> None:
-    """Run one lane to its end, to which it is to come by itself."""
+    """Run one lane until it ends by itself."""
     stop = threading.Event()
     alarm = threading.Timer(20, stop.set)
     alarm.start()

@@ -1,4 +1,4 @@
-"""How many sessions are in use is told of the bound that is nearest."""
+"""Usage of sessions is reported for the limit with the fewest free ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose sessions are open, from where and since when, and ending one of them."""
+"""Open sessions of people: list them, and end one of them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_open_sessions_are_listed_by_person(now: datetime) -> None:
         bert.pk: 1,
         carl.pk: 0,
     }
-    # The last at work first.
+    # The last used first.
     assert [(one.mark, one.address) for one in by_person[anna.pk]] == [
         (mark_of(second), "192.0.2.2"),
         (mark_of(first), "192.0.2.1"),
@@ -130,7 +130,7 @@ def test_a_session_with_a_fixed_end_is_listed_too(now: datetime) -> None:
 
 @contextmanager
 def shifted(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> Iterator[None]:
-    """Let our clock and Django's tell another time."""
+    """Shift our clock and Django's."""
     with monkeypatch.context() as patch:
         patch.setattr(clock, "now", lambda: datetime.now(UTC) + by)
         patch.setattr(timezone, "now", lambda: datetime.now(UTC) + by)

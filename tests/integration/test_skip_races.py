@@ -28,7 +28,7 @@ def active(topic: str) -> set[int]:
 
 
 def change_something(dice: random.Random, now: datetime) -> None:
-    """Add a skip or renew one, let messages fail, let some expire, remove one."""
+    """Add or renew a skip, let messages fail, expire skips, or remove one."""
     topic = topic_named(dice.choice(TOPICS))
     mark = f"{dice.randrange(40)}-0"
     act = dice.randrange(4)
@@ -168,7 +168,7 @@ def test_the_same_data_in_another_database_has_another_epoch() -> None:
 
 
 def epoch_of_a_copy(template: str) -> str:
-    """Copy the database, file by file, and ask the copy; as a plain role may."""
+    """Copy the database, file by file, and return the epoch of the copy."""
     outside = connection.copy()
     outside.settings_dict = {**outside.settings_dict, "NAME": "postgres"}
     copy = connection.copy()

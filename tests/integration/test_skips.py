@@ -1,4 +1,4 @@
-"""The skip list: what people add and remove, and what readers are told of it."""
+"""The skip list: changes by people, and what readers get."""
 
 from __future__ import annotations
 

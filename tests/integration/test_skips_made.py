@@ -1,4 +1,4 @@
-"""Automatic skips: what one consumer could not process, others are spared."""
+"""Automatic skips: when one consumer fails on a message, the others skip it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def redriven(poison: Poison, now: datetime) -> str:
-    """Send a poison as an operation would, and give the header it bore."""
+    """Send a poison as an operation would, and return its redrive header."""
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
     answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
@@ -46,7 +46,7 @@ def redriven(poison: Poison, now: datetime) -> str:
 
 
 def reader(topic: Topic, name: str, **marks: int | tuple[int, int]) -> None:
-    """Let a consumer stand at (processed, persisted) of each publisher."""
+    """Create a position with (processed, persisted) for each publisher."""
     position = BookmarkPosition.objects.create(
         topic=topic, source="sdk", client_name=name, sub_id="s", epoch=1,
         observed_at=skip_time(topic), moved_at=skip_time(topic),
@@ -163,7 +163,7 @@ def test_adding_a_skip_replaces_an_automatic_one(
 
 
 def versions() -> dict[str | None, str]:
-    """Give for each handler version that a skip is for what it skips."""
+    """Return the skipped values by handler version."""
     return {s.handler_version: s.value_text for s in Skip.objects.active()}
 
 

@@ -1,4 +1,4 @@
-"""Who is sick, the message or its consumer: other consumers of the group tell."""
+"""Suspected skips: other consumers show whether the message is at fault."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def now() -> datetime:
 
 
 def alive(now: datetime, name: str, **changes: object) -> None:
-    """Let a guard of this client name say that it is there."""
+    """Send a heartbeat of a guard with this client name."""
     usual = {"client_name": name, "host": f"host-of-{name}"}
     usual["reporter"] = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
     word = guard_word(now, **{**usual, **changes})
@@ -50,7 +50,7 @@ def fail(now: datetime, name: str, bookmark: str = "1-0", **changes: Any) -> Non
 
 
 def handle(now: datetime, name: str, *bookmarks: str) -> None:
-    """Let a consumer say that it handled these."""
+    """Report that a consumer handled these."""
     ids = Skip.objects.active().filter(value__in=[each.encode() for each in bookmarks])
     reports = [
         {

@@ -1,4 +1,4 @@
-"""A topic goes with what lanes saw of it, unless anything of it is on record."""
+"""A topic is removed with what lanes observed of it, unless a record refers to it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def mail(broker: Queues, now: datetime) -> Topic:
 
 
 def seen_by_a_lane(broker: Queues, topic: Topic, now: datetime) -> None:
-    """Leave all that a lane ever writes of a topic without taking a letter."""
+    """Write all that a lane writes of a topic without capturing a letter."""
     broker.put(f"{topic.name}-dead", b"1")
     lane = Lane.objects.possible().get(pk=topic.pk)
     broker.consumers = [told_by_broker()]
@@ -291,7 +291,7 @@ def test_a_removed_broker_gets_no_topic(
 
 
 def test_every_relation_to_a_topic_has_an_index() -> None:
-    """Postgres looks there for each topic that goes, however many rows there are."""
+    """Check each: Postgres looks a removed topic up in every referring table."""
     with connection.cursor() as cursor:
         cursor.execute(UNINDEXED)
         unindexed = cursor.fetchall()
@@ -323,7 +323,7 @@ def tables_read_whole() -> list[tuple[object, ...]]:
         return list(cursor.fetchall())
 
 
-# An index of all rows, or of all that have a topic, that begins with the column.
+# An index that begins with the column, of all rows or of those with a topic.
 UNINDEXED = """
 SELECT refers.conrelid::regclass::text, refers.conkey FROM pg_constraint refers
 WHERE refers.contype = 'f' AND refers.confrelid = 'brokers_topic'::regclass

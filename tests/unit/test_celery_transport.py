@@ -1,4 +1,4 @@
-"""A page's patience with Celery's broker, in the words of each transport."""
+"""Timeouts for Celery's broker, in the options of each transport."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Use:
         return f"{self.where}.{self.method}"
 
     def seconds(self, text: str) -> float:
-        """Give the processor time of looking through the text to its end."""
+        """Return the processor time of a search through the whole text."""
         subject: Any = text
         if isinstance(self.pattern.pattern, bytes):
             subject = text.encode("latin-1", "replace")
@@ -119,7 +119,7 @@ def inline(module: str, call: ast.Call) -> Use | None:
 
 
 def literals(pattern: re.Pattern[Any]) -> list[str]:
-    """Give the runs of characters that a pattern names."""
+    """Return the runs of characters that a pattern names."""
     runs = [""]
     for node in nodes(parser.parse(pattern.pattern, pattern.flags)):
         is_literal = isinstance(node, tuple) and node[0] is codes.LITERAL

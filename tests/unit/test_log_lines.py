@@ -1,4 +1,4 @@
-"""A line of the log has a bound, and so has what strangers can make it say."""
+"""Log lines have a maximum length, and clients can cause only so many."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_a_host_that_is_not_ours_writes_few_lines_without_a_traceback(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logger = logging.getLogger("django.security.DisallowedHost")
-    # Other tests may have used up the lines of this minute; and where one sets Django
-    # up again, the logger has such a filter twice.
+    # Other tests may have used up the lines of this minute; if one sets Django up
+    # again, the logger has the filter twice.
     sparing = [each for each in logger.filters if isinstance(each, RateLimitFilter)]
     assert sparing
     for each in sparing:

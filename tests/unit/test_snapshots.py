@@ -1,4 +1,4 @@
-"""What is held of the skip lists for those who ask next."""
+"""The cache of skip lists in the web process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A logger that strangers make write lets a few lines through, and counts the rest."""
+"""A rate-limited logger writes a few lines, and counts the rest."""
 
 from __future__ import annotations
 
