@@ -25,13 +25,13 @@ def partitions() -> None:
 @shared_task
 def forget_guards() -> None:
     """Delete the guards of processes that ended."""
-    guards.forget(now=clock.now())
+    guards.prune(now=clock.now())
 
 
 @shared_task
 def forget_oversize() -> None:
     """Delete oversize messages that no consumer reports any more."""
-    oversize.forget(now=clock.now())
+    oversize.prune(now=clock.now())
 
 
 @shared_task
@@ -50,4 +50,4 @@ def end_skips() -> None:
 @shared_task
 def forget_skips() -> None:
     """Delete the automatic skips that ended long ago."""
-    skip_list.forget(now=clock.now())
+    skip_list.prune(now=clock.now())

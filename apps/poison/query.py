@@ -115,9 +115,9 @@ def _unquoted(value: str) -> str:
 
 
 def _is(value: str) -> Q:
-    words = ", ".join(Shown)
+    labels = ", ".join(Shown)
     if value not in list(Shown):
-        raise ValueError(f"is: takes one of {words}")
+        raise ValueError(f"is: takes one of {labels}")
     return Q(state__in=shown_as(Shown(value)))
 
 

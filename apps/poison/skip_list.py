@@ -70,8 +70,8 @@ WHERE topic_id = %(topic)s AND totals.number > 0
 RETURNING totals.number
 """
 
-_FORGET = """
-WITH forgotten AS (
+_PRUNE = """
+WITH pruned AS (
     DELETE FROM poison_skip WHERE id IN (
         SELECT id FROM poison_skip
         WHERE topic_id = %(topic)s AND is_automatic AND removed_at < %(before)s
@@ -79,7 +79,7 @@ WITH forgotten AS (
     RETURNING removed_revision
 )
 UPDATE poison_skip_list list SET floor = greatest(list.floor, totals.last)
-FROM (SELECT max(removed_revision) AS last, count(*) AS number FROM forgotten) totals
+FROM (SELECT max(removed_revision) AS last, count(*) AS number FROM pruned) totals
 WHERE topic_id = %(topic)s AND totals.number > 0
 RETURNING totals.number
 """
@@ -247,7 +247,7 @@ def expire(*, now: datetime) -> int:
     return number
 
 
-def forget(*, now: datetime) -> int:
+def prune(*, now: datetime) -> int:
     """Delete automatic skips that ended long ago; return how many.
 
     A reader with an older revision must read the whole list again. Skips that people
@@ -258,15 +258,15 @@ def forget(*, now: datetime) -> int:
     number = 0
     for topic_id in SkipList.objects.order_by("topic_id").values_list("pk", flat=True):
         values = {"topic": topic_id, "before": before, "limit": BATCH_SIZE}
-        while forgotten := _forget(values):
-            number += forgotten
+        while pruned := _prune(values):
+            number += pruned
     return number
 
 
 @transaction.atomic
-def _forget(values: dict[str, Any]) -> int:
+def _prune(values: dict[str, Any]) -> int:
     hold([values["topic"]])
-    return _number(_FORGET, values)
+    return _number(_PRUNE, values)
 
 
 def require_sight(*, topic: str, principal: Principal) -> None:

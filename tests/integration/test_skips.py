@@ -220,7 +220,7 @@ def test_expiry_is_a_revision_with_its_reason(now: datetime) -> None:
     assert values() == ["for good"]
 
 
-def test_forgetting_raises_the_floor_and_keeps_skips_of_people(
+def test_pruning_raises_the_floor_and_keeps_skips_of_people(
     now: datetime,
 ) -> None:
     topic = topic_named(replays=True)
@@ -230,10 +230,10 @@ def test_forgetting_raises_the_floor_and_keeps_skips_of_people(
     month = timedelta(days=31)
     skip_list.expire(now=now + month)
 
-    early = skip_list.forget(now=now + month)
-    forgotten = skip_list.forget(now=now + 2 * month)
+    early = skip_list.prune(now=now + month)
+    pruned = skip_list.prune(now=now + 2 * month)
 
-    assert (early, forgotten) == (0, 2)
+    assert (early, pruned) == (0, 2)
     assert SkipList.objects.get(topic=topic).floor == 6
     assert list(Skip.objects.values_list("pk", flat=True)) == [mine.pk]
 

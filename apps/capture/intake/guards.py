@@ -25,7 +25,7 @@ from poisonguard.contract import COUNT_LIMIT, NAME_LIMIT, TEXT_LIMIT, Invalid
 # A guard sends a heartbeat about once a minute; after this long it counts as silent.
 GUARD_LIVES = timedelta(minutes=3)
 # A process this long silent is gone; its replacement sends heartbeats of its own.
-FORGOTTEN_AFTER = timedelta(hours=1)
+PRUNED_AFTER = timedelta(hours=1)
 SHOWN_CHARACTERS = 500
 _UNCLEAN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -99,9 +99,9 @@ def record_heartbeats(
     return [answers[index] for index in range(len(members))]
 
 
-def forget(*, now: datetime) -> int:
+def prune(*, now: datetime) -> int:
     """Delete guards that have been silent for an hour; return how many."""
-    number, _ = Guard.objects.filter(heard_at__lt=now - FORGOTTEN_AFTER).delete()
+    number, _ = Guard.objects.filter(heard_at__lt=now - PRUNED_AFTER).delete()
     return number
 
 

@@ -54,7 +54,7 @@ def delete_captured(identities: Collection[bytes]) -> None:
     OversizeMessage.objects.filter(identity__in=identities).delete()
 
 
-def forget(*, now: datetime) -> None:
+def prune(*, now: datetime) -> None:
     """Delete rows that no consumer has reported for 30 days."""
     OversizeMessage.objects.filter(seen_at__lt=now - LIVES).delete()
 

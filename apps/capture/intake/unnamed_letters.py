@@ -76,7 +76,7 @@ def delete_acknowledged(reports: Collection[uuid.UUID]) -> None:
 
 
 @borrow()
-def forget(*, topic: Topic, in_hand: Collection[uuid.UUID], now: datetime) -> None:
+def prune(*, topic: Topic, in_hand: Collection[uuid.UUID], now: datetime) -> None:
     """Delete rows whose letters cannot come back; call it when the queue is empty."""
     old = Delivery.objects.filter(topic=topic).captured_before(now - IN_DOUBT)
     old.exclude(pk__in=in_hand).delete()

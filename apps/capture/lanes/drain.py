@@ -281,7 +281,7 @@ class Drain:
             self._release(set(expired.values_list("bookmark", flat=True)))
         else:
             listed.exclude(bookmark__in=self._held_names).delete()
-        unnamed_letters.forget(topic=self.topic, in_hand=self._in_hand, now=now)
+        unnamed_letters.prune(topic=self.topic, in_hand=self._in_hand, now=now)
 
     def _release_removed(self, depth: int | None) -> None:
         """Release held letters that another program removed from the queue."""

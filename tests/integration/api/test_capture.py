@@ -304,9 +304,9 @@ def test_of_each_topic_so_many_oversize_messages_are_noted_and_not_for_ever(
     number = OversizeMessage.objects.count()
 
     noted_at = OversizeMessage.objects.latest("seen_at").seen_at
-    oversize.forget(now=noted_at + oversize.LIVES)
+    oversize.prune(now=noted_at + oversize.LIVES)
     still_there = OversizeMessage.objects.count()
-    oversize.forget(now=noted_at + oversize.LIVES + timedelta(seconds=1))
+    oversize.prune(now=noted_at + oversize.LIVES + timedelta(seconds=1))
 
     assert (number, still_there, OversizeMessage.objects.count()) == (2, 2, 0)
 
