@@ -250,10 +250,10 @@ POISONWEB_AUDIT_CHECKPOINT_URL = ENV.audit_checkpoint_url
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"()": "apps.core.logs.Line"}},
+    "formatters": {"line": {"()": "apps.core.logs.LineFormatter"}},
     "filters": {
         "bare": {"()": "apps.core.logs.WithoutTraceback"},
-        "few": {"()": "apps.core.logs.Sparing", "lines": 10, "seconds": 60.0},
+        "few": {"()": "apps.core.logs.RateLimitFilter", "lines": 10, "seconds": 60.0},
     },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": ENV.log_level},

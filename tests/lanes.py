@@ -63,8 +63,8 @@ def dying(at: int) -> Iterator[Death]:
             (services, "write"),
             (queues.Publisher, "publish"),
             (queues.Reader, "acknowledge"),
-            (unnamed_letters, "acknowledged"),
-            (drain, "note_captured"),
+            (unnamed_letters, "delete_acknowledged"),
+            (drain, "count_captured"),
         ):
             patch.setattr(place, name, death.around(getattr(place, name)))
         yield death
@@ -99,7 +99,7 @@ def draining(topic: Topic, now: datetime, timer: Timer = lambda: 0.0) -> Drain:
 def drain_all(topic: Topic, now: datetime, *, at_once: int = 500) -> None:
     with draining(topic, now) as work:
         work.size.value = at_once
-        while work.take(wait=0.0):
+        while work.drain_batch(wait=0.0):
             work.size.value = at_once
 
 

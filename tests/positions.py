@@ -1,4 +1,4 @@
-"""Positions as a consumer opens and settles them."""
+"""Open and settle positions, as a consumer does."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from apps.bookmarks.services import settling
-from apps.bookmarks.services.opening import Opened, open_positions
-from apps.bookmarks.services.settling import Answer, Status
+from apps.bookmarks.services.opening import OpenedPositions, open_positions
+from apps.bookmarks.services.settling import SettleAnswer, SettleStatus
 from apps.bookmarks.wire import Holder
 from apps.brokers.ports import ConsumerPosition
 from apps.core.actor import Actor
@@ -20,8 +20,8 @@ CONSUMER = Principal(
 
 
 def told_by_broker(consumer_group: str = "billing", **changes: Any) -> ConsumerPosition:
-    """Give a consumer group as its broker tells of it: two messages are left."""
-    told = {
+    """Return a consumer group as its broker reports it: two messages are left."""
+    facts = {
         "consumer_group": consumer_group,
         "clients": 2,
         "bookmark": "17-0",
@@ -32,12 +32,14 @@ def told_by_broker(consumer_group: str = "billing", **changes: Any) -> ConsumerP
         "pending": 1,
         "oldest_pending_seconds": 3.0,
     }
-    return ConsumerPosition(**{**told, **changes})
+    return ConsumerPosition(**{**facts, **changes})
 
 
-def opened(now: datetime, /, principal: Principal = CONSUMER, **changes: Any) -> Opened:
-    told = {"client_name": "billing-1", "sub_id": "1", "topic": "orders", **changes}
-    return open_positions(holder=Holder.parse(told), principal=principal, now=now)
+def opened(
+    now: datetime, /, principal: Principal = CONSUMER, **changes: Any
+) -> OpenedPositions:
+    data = {"client_name": "billing-1", "sub_id": "1", "topic": "orders", **changes}
+    return open_positions(holder=Holder.parse(data), principal=principal, now=now)
 
 
 def update(epoch: int, *settled: tuple[int, int], **changes: object) -> dict[str, Any]:
@@ -52,9 +54,9 @@ def update(epoch: int, *settled: tuple[int, int], **changes: object) -> dict[str
     }
 
 
-def settle(now: datetime, *members: object) -> list[Answer]:
+def settle(now: datetime, *members: object) -> list[SettleAnswer]:
     return settling.settle(members=members, principal=CONSUMER, now=now)
 
 
-def statuses(answers: Sequence[Answer]) -> list[Status]:
+def statuses(answers: Sequence[SettleAnswer]) -> list[SettleStatus]:
     return [answer.status for answer in answers]

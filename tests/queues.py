@@ -246,7 +246,7 @@ class Admin:
 @contextmanager
 def adapted(broker: Queues) -> Iterator[None]:
     """Make it the kind `queues`, as if it were one of the adapters."""
-    module = ModuleType(f"{adapters.__name__}.{KIND}")
+    module = ModuleType(f"{adapters.__name__}.{KIND}.adapter")
     module.ADAPTER = broker  # type: ignore[attr-defined]
     kind = Kind(name=KIND, title="Queues", client="redis", url="")
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Reports as a guard would send them, and the shortest way to have poisons."""
+"""Build reports as guards send them, and capture poisons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import count
 from django.db import transaction
 
 from apps.capture.intake import services
-from apps.capture.intake.services import Answer
+from apps.capture.intake.services import CaptureAnswer
 from apps.core.actor import Actor
 from apps.poison import services as services_of_poison
 from apps.poison.models import Poison
@@ -24,7 +24,7 @@ _bookmarks = count(1)
 
 
 def failure(now: datetime, **changes: object) -> dict[str, object]:
-    """Give one member of POST /failures; `body` and header values as bytes."""
+    """Build a member of POST /failures; pass `body` and header values as bytes."""
     changes.setdefault("bookmark", f"{next(_bookmarks)}-auto")
     body = changes.pop("body", b'{"id": 13}')
     headers = changes.pop("headers", [])
@@ -53,7 +53,7 @@ def failure(now: datetime, **changes: object) -> dict[str, object]:
 
 
 def guard_word(now: datetime, **changes: object) -> dict[str, object]:
-    """Give one member of `guards` in POST /counters: how a process of its own is."""
+    """Build a member of `guards` in POST /counters: a heartbeat of a new process."""
     return {
         "reporter": str(uuid.uuid4()),
         "topic": "orders",
@@ -73,7 +73,7 @@ def guard_word(now: datetime, **changes: object) -> dict[str, object]:
     }
 
 
-def capture(now: datetime, *members: dict[str, object]) -> list[Answer]:
+def capture(now: datetime, *members: dict[str, object]) -> list[CaptureAnswer]:
     return services.capture(members=members, principal=GUARD, now=now)
 
 
@@ -83,14 +83,14 @@ def drop(now: datetime, *dropped: Poison) -> None:
 
 
 def poisons(now: datetime, number: int, **changes: object) -> list[Poison]:
-    """Capture so many poisons and give them, oldest first."""
+    """Capture this many poisons and return them, oldest first."""
     answers = capture(now, *(failure(now, **dict(changes)) for _ in range(number)))
-    found = Poison.objects.in_bulk([answer.poison for answer in answers])
-    return [found[answer.poison] for answer in answers if answer.poison]
+    by_id = Poison.objects.in_bulk([answer.poison for answer in answers])
+    return [by_id[answer.poison] for answer in answers if answer.poison]
 
 
 def counter(**changes: object) -> dict[str, object]:
-    """Give one member of POST /counters: ten handled and two failed in a minute."""
+    """Build a member of POST /counters: ten handled and two failed in a minute."""
     member: dict[str, object] = {
         "reporter": str(uuid.uuid4()),
         "sequence": 1,
@@ -107,5 +107,5 @@ def counter(**changes: object) -> dict[str, object]:
     return {**member, **changes}
 
 
-def count_up(now: datetime, *members: dict[str, object]) -> list[Answer]:
+def count_up(now: datetime, *members: dict[str, object]) -> list[CaptureAnswer]:
     return services.count(members=members, principal=GUARD, now=now)

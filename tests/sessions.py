@@ -1,4 +1,4 @@
-"""A Postgres that has few sessions left: for this database only, others go on."""
+"""Limit the sessions of Postgres, for this database only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT = "ALTER DATABASE {name} CONNECTION LIMIT {most}"
 
 @contextmanager
 def sessions_left(number: int) -> Iterator[int]:
-    """Leave so many sessions of the database of this test; give how many there are."""
+    """Leave this many sessions free in the test database; yield the limit."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity"
@@ -25,7 +25,7 @@ def sessions_left(number: int) -> Iterator[int]:
 
 @contextmanager
 def sessions_limited(most: int) -> Iterator[None]:
-    """Begin no session of the database of this test beyond so many."""
+    """Limit the sessions of the test database."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT quote_ident(current_database())")
         (name,) = cursor.fetchone()

@@ -1,4 +1,4 @@
-"""Skips as people add them, and a reader that follows a list."""
+"""Add skips as people do, and follow a list as a reader does."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ def bookmark(text: str) -> Matcher:
     return Matcher.parse({"kind": "bookmark", "value": text})
 
 
-def rule(**told: object) -> Matcher:
-    return Matcher.parse({"kind": "rule", "value": told})
+def rule(**data: object) -> Matcher:
+    return Matcher.parse({"kind": "rule", "value": data})
 
 
 def added(now: datetime, matcher: Matcher | str = "7-0", **changes: object) -> Skip:
     """Add a skip to `orders`, for all groups where none is named."""
-    given: dict[str, object] = {
+    defaults: dict[str, object] = {
         "topic": topic_named(),
         "consumer_group": None,
         "matcher": bookmark(matcher) if isinstance(matcher, str) else matcher,
         "principal": ANNA,
         "now": now,
     }
-    return skip_list.add(**{**given, **changes})  # type: ignore[arg-type] # as told
+    return skip_list.add(**{**defaults, **changes})  # type: ignore[arg-type] # as told
 
 
 def values(topic: str = "orders", group: str | None = None) -> list[str]:
-    """Give what a reader that asks now passes over, by the text of its value."""
-    taken = skip_reading.snapshot(topic=topic, consumer_group=group)
-    return [skip.value.decode() for skip in taken.in_force]
+    """Return the values of the skips that a reader applies now."""
+    snapshot = skip_reading.snapshot(topic=topic, consumer_group=group)
+    return [skip.value.decode() for skip in snapshot.in_force]
 
 
 def suspected(topic: str = "orders", group: str | None = None) -> list[str]:
-    """Give what such a reader handles and says so, by the text of its value."""
-    taken = skip_reading.snapshot(topic=topic, consumer_group=group)
-    return [skip.value.decode() for skip in taken.suspected]
+    """Return the values of the suspected skips that a reader gets now."""
+    snapshot = skip_reading.snapshot(topic=topic, consumer_group=group)
+    return [skip.value.decode() for skip in snapshot.suspected]
 
 
 class Mirror:
-    """A reader of one list: a snapshot, and then whatever comes after it."""
+    """A reader of one list: it takes a snapshot, and then the changes after it."""
 
     def __init__(self, topic: str = "orders") -> None:
         self.topic = topic
-        taken = skip_reading.snapshot(topic=topic, consumer_group=None)
-        self.revision = taken.revision
-        self.skips = {skip.id: skip for skip in taken.skips}
+        snapshot = skip_reading.snapshot(topic=topic, consumer_group=None)
+        self.revision = snapshot.revision
+        self.skips = {skip.id: skip for skip in snapshot.skips}
 
     def follow(self) -> int:
-        """Take in what is new; give the number of changes."""
+        """Apply the new changes; return their number."""
         changes = skip_reading.changes_after(
             topic=self.topic, revision=self.revision, limit=7
         )

@@ -1,4 +1,4 @@
-"""HOW FAR EACH CONSUMER HAS READ: what its broker says, or what it settles here."""
+"""POSITIONS: how far each consumer has read, as its broker or the consumer reports."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from apps.brokers.models import Topic
 
 
 class BookmarkPosition(models.Model):
-    """One reader of one topic; its marks stand below it, one for each publisher.
+    """The position of one reader of one topic, with one mark for each publisher.
 
-    Of source `sdk`, its holder is who opened it last: only they know its `epoch`.
+    If its source is `sdk`, its holder is the client that opened it last: only the
+    holder knows its `epoch`.
     """
 
     topic = models.ForeignKey(Topic, on_delete=models.CASCADE, related_name="positions")
@@ -61,7 +62,7 @@ class BookmarkPosition(models.Model):
 
     @property
     def reader(self) -> str:
-        """Name who reads; the consumers of a queue that has no groups have no name."""
+        """Name the reader; consumers of a queue without groups have no name."""
         if self.source == Source.BROKER:
             return self.consumer_group or "its consumers"
         return f"{self.client_name} / {self.sub_id}"
@@ -74,17 +75,17 @@ class Mark(models.Model):
     comparable within a topic (Redis Streams: milliseconds << 20 | n), and -1 before
     anything is settled. A bookmark is the broker's own text.
 
-    Where a consumer settles, `settled` are all runs of settled numbers from 0 on, so
-    that merging is one union, and the watermark is the end of the run that begins at
-    0. Numbers are sparse, and only the consumer knows that nothing was handed to it
-    between two messages. So it settles a message as the run from the number after the
-    one it received before (0 for the very first, the watermark + 1 after it resumed)
-    up to the message's own: the end of one run and the start of the next adjoin.
+    If the consumer settles here, `settled` holds all runs of settled numbers from 0 on:
+    merging is one union, and the watermark is the end of the run that begins at 0.
+    Numbers are sparse, and only the consumer knows that it received nothing between two
+    messages. So it settles a message as the run from the number after the previous one
+    that it received (0 for the very first, the watermark + 1 after it resumed) up to
+    the message's own. The end of one run and the start of the next adjoin.
 
-    `received` is the highest number it was handed. `persisted` is the highest that
-    every replica of the broker has, null where nobody tracks that: a reader resumes at
+    `received` is the highest number that it received. `persisted` is the highest number
+    that every replica of the broker has, null if it is not tracked: a reader resumes at
     the lesser of it and the watermark. `epoch` repeats the position's, so that one
-    UPDATE both asks and settles.
+    UPDATE both checks it and settles.
 
     No index holds a column that settling changes, so each update stays on its page.
     """
@@ -135,19 +136,19 @@ class Mark(models.Model):
 
     @property
     def ahead(self) -> Runs:
-        """Give what is settled above the watermark."""
+        """Return the settled runs above the watermark."""
         return tuple(run for run in self.settled or () if run[0] > self.processed)
 
     @property
     def resume(self) -> int:
-        """Give the number after which its reader begins again."""
+        """Return the number after which the reader resumes."""
         if self.persisted is None:
             return self.processed
         return min(self.processed, self.persisted)
 
 
 class Sample(models.Model):
-    """Where a mark stood at some minute; taken only when it had changed since."""
+    """The watermark of a mark in some minute; stored only if it has changed."""
 
     mark = models.ForeignKey(
         Mark, on_delete=models.CASCADE, related_name="samples", db_index=False
@@ -163,7 +164,7 @@ class Sample(models.Model):
             ),
         ]
         indexes = [
-            # Rows lie in the order of their times; only pruning asks by time alone.
+            # Rows are stored in the order of their times; only pruning filters by time.
             BrinIndex(fields=["at"], name="bookmarks_sample_times"),
         ]
 
@@ -172,7 +173,7 @@ class Sample(models.Model):
 
 
 class Move(models.Model):
-    """A person's move of a position; `epoch` is the one it began."""
+    """A person's move of a position; `epoch` is the one that began with it."""
 
     position = models.ForeignKey(
         BookmarkPosition,
@@ -199,7 +200,7 @@ class Move(models.Model):
 
 
 class Moved(models.Model):
-    """What a move did to one publisher's mark; `before` can be restored."""
+    """The change that a move made to one publisher's mark; `before` can be restored."""
 
     move = models.ForeignKey(
         Move, on_delete=models.CASCADE, related_name="marks", db_index=False

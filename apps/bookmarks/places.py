@@ -1,4 +1,4 @@
-"""Where in its topic a message is, as far as its bookmark tells."""
+"""Read the place of a message in its topic from its bookmark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from apps.bookmarks.runs import LAST
 from apps.brokers.stream_ids import seq_of
 
-# The longest bookmark that is a place: two numbers of 20 digits and their signs.
+# The longest bookmark with a place: two numbers of 20 digits and their separators.
 LONGEST = 42
 
 _NUMBER = re.compile(r"\d{1,19}", re.ASCII)
@@ -17,23 +17,23 @@ _AMPS = re.compile(r"(\d{1,20})\|(\d{1,19})\|", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BookmarkPlace:
     publisher: str
     seq: int
 
 
-def place_of(bookmark: str) -> Place | None:
+def place_of(bookmark: str) -> BookmarkPlace | None:
     """Read a plain number, the `ms-n` of a Redis stream, or AMPS' `publisher|number|`.
 
-    None for everything else: such a message has no place that can be compared.
+    Return None for everything else: such a message has no comparable place.
     """
     if _STREAM_ID.fullmatch(bookmark):
-        return Place("", seq_of(bookmark.encode()))
+        return BookmarkPlace("", seq_of(bookmark.encode()))
     if _NUMBER.fullmatch(bookmark):
-        return _usable("", int(bookmark))
+        return _place_or_none("", int(bookmark))
     amps = _AMPS.fullmatch(bookmark)
-    return _usable(amps[1], int(amps[2])) if amps else None
+    return _place_or_none(amps[1], int(amps[2])) if amps else None
 
 
-def _usable(publisher: str, seq: int) -> Place | None:
-    return Place(publisher, seq) if seq <= LAST else None
+def _place_or_none(publisher: str, seq: int) -> BookmarkPlace | None:
+    return BookmarkPlace(publisher, seq) if seq <= LAST else None

@@ -1,4 +1,4 @@
-"""Positions and marks, asked for in sentences."""
+"""Querysets of positions and marks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class PositionQuerySet(models.QuerySet["BookmarkPosition"]):
         return self.filter(source=Source.SDK)
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
-        """Keep what a principal may see: topics by name, or by pattern with `*`."""
+        """Keep positions on these topics, given by name or by pattern with `*`."""
         return self.filter(topic_ids.matching(patterns))
 
     def locked(self) -> Self:
-        """Lock them, in the one order that all writers keep, for this transaction."""
+        """Lock the rows until the transaction ends, in the order of all writers."""
         return self.order_by("pk").select_for_update(of=("self",), no_key=True)
 
 
 class MarkQuerySet(models.QuerySet["Mark"]):
     def locked(self) -> Self:
-        """Lock them, in the one order that all writers keep, for this transaction."""
+        """Lock the rows until the transaction ends, in the order of all writers."""
         return self.order_by("pk").select_for_update(of=("self",), no_key=True)

@@ -1,7 +1,7 @@
 """Unbroken runs of numbers, both ends included, and how Postgres keeps them.
 
-Numbers are those of one publisher, 0 .. `LAST`: Postgres writes the end of a range as
-the number after it, and that has to be a bigint too.
+The numbers of one publisher are 0 .. `LAST`: Postgres writes the end of a range as the
+number after it, and that must be a bigint too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from django.db import models
 from psycopg.types.multirange import Multirange
 
 LAST = 2**63 - 2
-# The watermark of who has settled nothing: the place before the first number.
+# The watermark before anything is settled: the place before the first number.
 NOWHERE = -1
 
 Run = tuple[int, int]
@@ -26,12 +26,12 @@ else:
 
 
 def up_to(seq: int) -> Runs:
-    """Give all numbers to this one; none at all up to `NOWHERE`."""
+    """Return the run of all numbers up to this one; nothing for `NOWHERE`."""
     return () if seq < 0 else ((0, seq),)
 
 
 def watermark(runs: Runs) -> int:
-    """Give the end of the run that begins at 0, or `NOWHERE`."""
+    """Return the end of the run that begins at 0, or `NOWHERE`."""
     return runs[0][1] if runs and runs[0][0] == 0 else NOWHERE
 
 
@@ -44,12 +44,12 @@ def holds(runs: Runs, seq: int) -> bool:
 
 
 def as_text(runs: Runs) -> str:
-    """Write them as Postgres reads a multirange, in any order and overlapping too."""
+    """Write runs as a multirange of Postgres; they may be unordered and overlap."""
     return "{" + ",".join([f"[{low},{high}]" for low, high in runs]) + "}"
 
 
 def from_postgres(value: Multirange[int]) -> Runs:
-    # Postgres gives back what it made canonical: lower end in, upper end out.
+    # Postgres returns canonical ranges: lower end included, upper end excluded.
     return tuple((run.lower or 0, (run.upper or 0) - 1) for run in value)
 
 

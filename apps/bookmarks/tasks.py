@@ -1,4 +1,4 @@
-"""Celery's doors of positions."""
+"""Celery tasks of positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from apps.core import clock
 
 @shared_task(name="apps.bookmarks.tasks.sample")
 def sample() -> None:
-    """Note where positions stand, and forget where they stood too long ago."""
+    """Sample all positions, and prune old samples."""
     now = clock.now()
     history.take(now=now)
     history.prune(now=now)

@@ -1,6 +1,6 @@
-"""What consumers ask for and tell, parsed once into frozen values.
+"""Parse requests of consumers into frozen values.
 
-All raise Invalid, whose field is the path of the member: `settled/3` is the fourth run.
+All parsers raise Invalid with the path of the member: `settled/3` is the fourth run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from apps.core.errors import Invalid
 
 NAME_LIMIT = 255
 BOOKMARK_LIMIT = 1000
-# Beyond so many runs a position is mostly holes: its consumer has to wait.
+# A position with more runs is mostly holes: its consumer has to wait.
 MOST_RUNS = 4096
 EPOCH_LIMIT = 2**63 - 1
 
@@ -25,7 +25,7 @@ _UNCLEAN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """Whose positions are opened: all of a client, or of one sub id, or topic."""
+    """Names the positions to open: all of a client, or of one sub id, or topic."""
 
     client_name: str
     sub_id: str | None
@@ -33,18 +33,18 @@ class Holder:
     replays: bool
 
     @classmethod
-    def parse(cls, told: Mapping[str, object]) -> Self:
+    def parse(cls, data: Mapping[str, object]) -> Self:
         return cls(
-            client_name=_name(told, "client_name"),
-            sub_id=_optional_name(told, "sub_id"),
-            topic=_optional_name(told, "topic"),
-            replays=_replays(told.get("replays")),
+            client_name=_name(data, "client_name"),
+            sub_id=_optional_name(data, "sub_id"),
+            topic=_optional_name(data, "topic"),
+            replays=_replays(data.get("replays")),
         )
 
 
-# A tuple, for thousands are made at once: a frozen dataclass takes four times as long.
-class Update(NamedTuple):
-    """What a holder of a position tells of one publisher's messages.
+# A tuple, because requests hold thousands: a frozen dataclass takes four times as long.
+class PositionUpdate(NamedTuple):
+    """Progress that a holder reports for one publisher's messages.
 
     `bookmark` is the broker's text of the highest number in `settled`.
     """
@@ -60,20 +60,20 @@ class Update(NamedTuple):
     bookmark: str
 
     @classmethod
-    def parse(cls, told: object) -> Self:
-        if not isinstance(told, Mapping):
+    def parse(cls, data: object) -> Self:
+        if not isinstance(data, Mapping):
             raise Invalid("", "send a JSON object")
-        # In their order, for by name it takes half as long again.
+        # By position: keyword arguments take half as long again.
         return cls(
-            _name(told, "client_name"),
-            _name(told, "sub_id"),
-            _name(told, "topic"),
-            _text(told, "publisher", NAME_LIMIT),
-            _epoch(told.get("epoch")),
-            _runs(told.get("settled")),
-            _mark(told, "received"),
-            _mark(told, "persisted"),
-            _text(told, "bookmark", BOOKMARK_LIMIT),
+            _name(data, "client_name"),
+            _name(data, "sub_id"),
+            _name(data, "topic"),
+            _text(data, "publisher", NAME_LIMIT),
+            _epoch(data.get("epoch")),
+            _runs(data.get("settled")),
+            _mark(data, "received"),
+            _mark(data, "persisted"),
+            _text(data, "bookmark", BOOKMARK_LIMIT),
         )
 
 
@@ -88,19 +88,19 @@ def seqs(value: object) -> dict[str, int]:
     return dict(value)
 
 
-def _name(told: Mapping[str, object], field: str) -> str:
-    value = told.get(field)
+def _name(data: Mapping[str, object], field: str) -> str:
+    value = data.get(field)
     if not isinstance(value, str) or not value.strip():
         raise Invalid(field, "it is missing: send its name")
     return _check_text(field, value, NAME_LIMIT)
 
 
-def _optional_name(told: Mapping[str, object], field: str) -> str | None:
-    return None if told.get(field) is None else _name(told, field)
+def _optional_name(data: Mapping[str, object], field: str) -> str | None:
+    return None if data.get(field) is None else _name(data, field)
 
 
-def _text(told: Mapping[str, object], field: str, limit: int) -> str:
-    value = told.get(field)
+def _text(data: Mapping[str, object], field: str, limit: int) -> str:
+    value = data.get(field)
     return "" if value is None else _check_text(field, value, limit)
 
 
@@ -116,7 +116,7 @@ def _check_text(field: str, value: object, limit: int) -> str:
 def _replays(value: object) -> bool:
     if value is not None and not isinstance(value, bool):
         raise Invalid("replays", "send true or false")
-    # Who keeps its position here is handed old messages again when it starts anew.
+    # A consumer with its position here receives old messages again when it restarts.
     return value is not False
 
 
@@ -126,8 +126,8 @@ def _epoch(value: object) -> int:
     return value
 
 
-def _mark(told: Mapping[str, object], field: str) -> int | None:
-    value = told.get(field)
+def _mark(data: Mapping[str, object], field: str) -> int | None:
+    value = data.get(field)
     return None if value is None else _seq(field, value)
 
 
@@ -138,17 +138,17 @@ def _runs(value: object) -> Runs:
         raise Invalid("settled", "send a list of runs: [[first, last], ...]")
     if len(value) > MOST_RUNS:
         raise Invalid("settled", f"send at most {MOST_RUNS} runs in one update")
-    return tuple([_run(place, run) for place, run in enumerate(value)])
+    return tuple([_run(index, run) for index, run in enumerate(value)])
 
 
-def _run(place: int, value: object) -> Run:
+def _run(index: int, value: object) -> Run:
     if not isinstance(value, list) or len(value) != 2:
         remedy = "send a pair: [first, last], both settled"
-        raise Invalid(f"settled/{place}", remedy)
+        raise Invalid(f"settled/{index}", remedy)
     low, high = value
-    # Asked at once of the usual run; only one that is not is looked at end by end.
+    # Check the usual run at once; only an unusual one is checked end by end.
     if not (type(low) is type(high) is int and 0 <= low <= high <= LAST):
-        field = f"settled/{place}"
+        field = f"settled/{index}"
         low, high = _seq(field, low), _seq(field, high)
         raise Invalid(field, f"it is upside down: send [{high}, {low}]")
     return low, high

@@ -1,4 +1,4 @@
-"""IN: what consumers counted, how their guards are, and what the lanes had to leave."""
+"""IN: counters of consumers, states of guards and lanes, letters that lanes hold."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from apps.core.text import storable
 
 
 class Counter(models.Model):
-    """What one consumer did in one minute. `failed` is terminal; skipped is apart.
+    """What one consumer did in one minute. `failed` is terminal, without `skipped`.
 
-    Where the broker told it (`source`), `handled` is what it delivered in that minute.
+    If `source` is the broker, `handled` is what it delivered in that minute.
     `duration_ms_hist` maps a log2 bucket to a number: {"3": 7} is seven messages that
     took 8 to 15 ms. Partitioned by the day of capture.
     """
@@ -35,7 +35,7 @@ class Counter(models.Model):
     consumer_group = models.TextField()
     client_name = models.TextField()
     minute = models.DateTimeField()
-    # As the consumer's clock had it, where that was too far off to be believed.
+    # The time by the consumer's clock, if that was too far off to be believed.
     minute_claimed = models.DateTimeField(null=True)
     source = models.CharField(max_length=10, default="sdk", db_default="sdk")
     handled = models.BigIntegerField()
@@ -53,15 +53,15 @@ class Counter(models.Model):
         return f"{self.topic_id} {self.minute}"
 
 
-# A lane tells how it is every few seconds; this long without a word is too long.
+# A lane writes its state every few seconds; after this long it counts as silent.
 LANE_LIVES = timedelta(seconds=20)
 
 
 class Mode(StrEnum):
     """What a lane does with dead letters.
 
-    Observe: it looks and removes nothing. Capture: into the record, then out of the
-    queue. Tee: the same, with a copy to another queue before it is acknowledged.
+    Observe: poll, and remove nothing. Capture: store the letter, then acknowledge it.
+    Tee: as capture, but send a copy to another queue before the acknowledgement.
     """
 
     OBSERVE = "observe"
@@ -70,11 +70,12 @@ class Mode(StrEnum):
 
 
 class LaneState(StrEnum):
-    """How a lane is: off it was never heard; away its broker or Postgres is.
+    """The state of a lane.
 
-    Missing is the dead-letter queue, of which the broker says that there is none;
-    expected is one that the first dead letter makes, so that its lane looks for it.
-    Holding, it goes on but for letters whose copies are refused, which stay.
+    Off: it never ran. Away: its broker or Postgres is unavailable. Missing: its broker
+    has no such dead-letter queue. Expected: the broker makes the queue with the first
+    dead letter, so the lane polls for it. Holding: it runs, but the broker refused
+    copies of some letters, which stay in their queue.
     """
 
     OFF = "off"
@@ -87,12 +88,12 @@ class LaneState(StrEnum):
 
 
 class Lane(models.Model):
-    """What is to be done with one topic's dead letters, and how that goes.
+    """The settings of one topic's lane, and its state.
 
-    `mode`, `tee_queue` and `paused` are people's; the rest is what the lane's process
-    last said. `captured` counts all it ever took; `rate` is dead letters a minute of
-    late; `depth` and `oldest_at` are the queue's, null where the broker cannot tell.
-    `delivered_*` is what the broker had delivered when that was last noted.
+    People set `mode`, `tee_queue` and `paused`; the lane's process writes the rest.
+    `captured` counts all letters it ever captured; `rate` is dead letters in the last
+    minute; `depth` and `oldest_at` describe the queue, null if the broker cannot tell.
+    `delivered_*` is the broker's delivery count at the last poll.
     """
 
     topic = models.OneToOneField(
@@ -138,12 +139,12 @@ class Lane(models.Model):
         return f"{self.topic_id} {self.mode}"
 
     def is_heard(self, now: datetime) -> bool:
-        """Tell whether it has said anything lately, good or bad."""
+        """Tell whether the lane wrote its state recently, good or bad."""
         return self.seen_at is not None and now - self.seen_at <= LANE_LIVES
 
 
 class Sample(models.Model):
-    """One dead letter as a lane that observes saw it, its body cut; no copy of it."""
+    """One dead letter as an observing lane saw it, with the start of its body."""
 
     topic = models.ForeignKey(Topic, on_delete=models.CASCADE, related_name="samples")
     place = models.PositiveSmallIntegerField(help_text="0 is the oldest")
@@ -167,10 +168,10 @@ class Sample(models.Model):
 
 
 class Delivery(models.Model):
-    """A dead letter without a name that is written down, and perhaps not acknowledged.
+    """A dead letter without a name that is captured, and perhaps not acknowledged.
 
-    Handed out again, it is known by its digest: that of its queue, body and headers.
-    The row goes when its broker was told to remove the letter.
+    If it is delivered again, the digest of its queue, body and headers identifies it.
+    The row is deleted when the letter was acknowledged.
     """
 
     report_id = models.UUIDField(primary_key=True)
@@ -193,7 +194,7 @@ class Delivery(models.Model):
 
 
 class HeldDeadLetter(models.Model):
-    """A dead letter that we cannot take: it stays, unacknowledged, in its queue."""
+    """A dead letter that cannot be captured: it stays, unacknowledged, in its queue."""
 
     topic = models.ForeignKey(Topic, on_delete=models.CASCADE, related_name="held")
     bookmark = models.TextField()
@@ -214,9 +215,9 @@ class HeldDeadLetter(models.Model):
 
 
 class OversizeMessage(models.Model):
-    """A message that its consumer gave up on and we cannot take: its broker has it.
+    """A message over the body limit that its consumer gave up on; its broker keeps it.
 
-    `identity` is what a poison of it would have. `times` counts how often it was told.
+    `identity` is what its poison would have. `times` counts its reports.
     """
 
     identity = models.BinaryField(primary_key=True)
@@ -257,7 +258,7 @@ class OversizeMessage(models.Model):
 
 
 class GuardState(StrEnum):
-    """How a guard is: paused it takes no message, holding it waits for the server."""
+    """The state of a guard: paused it takes no message, holding it waits for us."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -266,10 +267,10 @@ class GuardState(StrEnum):
 
 
 class Guard(models.Model):
-    """What one guard, in one process, last said of itself; `since` dates its state.
+    """The last heartbeat of one guard in one process; `since` dates its state.
 
-    `at` and `since` are of its own clock, as far as that is believed; `heard_at` is of
-    ours. `version` is the SDK's, `handler_version` its user's.
+    `at` and `since` are by the guard's clock, if it is believed; `heard_at` is by ours.
+    `version` is the SDK's, `handler_version` the user's.
     """
 
     reporter = models.UUIDField()

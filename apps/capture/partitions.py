@@ -1,7 +1,7 @@
-"""Partitions by day, made ahead of time; a default one catches what they do not.
+"""Make partitions by day, ahead of time; a default partition takes all other rows.
 
-A function of Postgres makes them, for it runs as the owner of the tables: the role of
-the application may own nothing (`poisonweb.application_role`).
+A function in Postgres makes them, because it runs as the owner of the tables: the role
+of the application may own nothing (`poisonweb.application_role`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ MAKER = "poisonweb_make_partitions(date)"
 
 
 def make(*, today: date) -> list[str]:
-    """Make the partitions of today and a week ahead that are missing; give their names.
+    """Make the missing partitions of today and a week ahead; return their names.
 
-    The day that runs is made too, unless the default partition already holds some of
-    it: then that day stays there, which costs nothing but its quick removal.
+    If the default partition already has rows of today, today gets no partition of its
+    own. The only cost is that these rows cannot be removed as a partition later.
     """
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT poisonweb_make_partitions(%s)", [today])

@@ -1,4 +1,4 @@
-"""Lanes, and letters without a name, asked for in sentences."""
+"""Querysets of lanes and of deliveries."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 class LaneQuerySet(models.QuerySet["Lane"]):
     def possible(self) -> Self:
-        """Keep those whose topic has a broker and a dead-letter queue, with both."""
-        carried = self.filter(topic__broker__isnull=False)
-        named = carried.exclude(topic__dead_letter_queue="")
-        return named.select_related("topic__broker")
+        """Keep lanes whose topic has a broker and a dead-letter queue; fetch both."""
+        with_broker = self.filter(topic__broker__isnull=False)
+        with_queue = with_broker.exclude(topic__dead_letter_queue="")
+        return with_queue.select_related("topic__broker")
 
 
 class DeliveryQuerySet(models.QuerySet["Delivery"]):
-    def like(self, *, topic: int, digests: Iterable[bytes]) -> Self:
+    def with_digests(self, *, topic: int, digests: Iterable[bytes]) -> Self:
         return self.filter(topic=topic, digest__in=list(digests))
 
-    def before(self, moment: datetime) -> Self:
+    def captured_before(self, moment: datetime) -> Self:
         return self.filter(captured_at__lt=moment)
 
     def oldest_first(self) -> Self:

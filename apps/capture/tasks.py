@@ -1,4 +1,4 @@
-"""Celery's doors of capture."""
+"""Celery tasks of capture."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ log = logging.getLogger(__name__)
 @shared_task(name="apps.capture.tasks.partitions")
 def partitions() -> None:
     """Make the partitions of the coming days."""
-    made = by_day.make(today=clock.now().date())
-    if made:
-        log.info("made partitions %s", ", ".join(made))
+    names = by_day.make(today=clock.now().date())
+    if names:
+        log.info("made partitions %s", ", ".join(names))
 
 
 @shared_task(name="apps.capture.tasks.forget_guards")
 def forget_guards() -> None:
-    """Forget the guards of processes that are gone."""
-    guards.forget(now=clock.now())
+    """Delete the guards of processes that ended."""
+    guards.prune(now=clock.now())
 
 
 @shared_task(name="apps.capture.tasks.forget_oversize")
 def forget_oversize() -> None:
-    """Forget the messages that were too large, and of which nobody tells any more."""
-    oversize.forget(now=clock.now())
+    """Delete oversize messages that no consumer reports any more."""
+    oversize.prune(now=clock.now())
 
 
 @shared_task(name="apps.capture.tasks.end_skips")
 def end_skips() -> None:
-    """End the skips whose time is up, or that nobody needs; make those that waited."""
+    """End skips that expired or that all positions passed; make those that waited."""
     now = clock.now()
     expired, passed = skip_list.expire(now=now), automatic_skips.end_passed(now=now)
     if expired or passed:
         log.info("%d skips expired, and every position passed %d", expired, passed)
     firm = suspicions.make_firm(now=now)
     if firm:
-        log.info("%d suspected skips were contradicted by nobody, and are firm", firm)
-    automatic_skips.share_waiting(now=now)
+        log.info("%d suspected skips were not contradicted, and are firm", firm)
+    automatic_skips.make_waiting_skips(now=now)
 
 
 @shared_task(name="apps.capture.tasks.forget_skips")
 def forget_skips() -> None:
     """Delete the automatic skips that ended long ago."""
-    skip_list.forget(now=clock.now())
+    skip_list.prune(now=clock.now())

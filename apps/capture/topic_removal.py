@@ -1,10 +1,11 @@
-"""A topic goes again while nothing of it is on record, and a broker with all of its.
+"""Delete a topic, or a broker with its topics, only while no record refers to it.
 
-What a lane saw of a topic is at its broker still, and goes with it. All else that
-refers to a topic is a record, and one that has any stays: tables to come are, too.
+What a lane observed of a topic is still at its broker, and is deleted with the topic.
+Every other row that refers to a topic is a record and blocks its removal; this includes
+the rows of tables that are added later.
 
 Locks are taken in this order: the broker, its topics, what a lane writes of them (it
-holds the topic first), and the head of the trail.
+locks the topic first), and the head of the audit trail.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import connection, models, transaction
+from django.db import models, transaction
 from django.db.models import OuterRef, Subquery
 from django.db.models.fields.reverse_related import ForeignObjectRel
 
@@ -32,19 +33,21 @@ from apps.capture.models import (
     Sample,
 )
 from apps.core.errors import Absent, Refused
+from apps.core.sql import read_by_index
 from apps.team.rights import Principal, Scope
 
 MOST_NAMED = 10
-# What a lane saw, or consumers left at the broker; and what the broker told a lane.
-SEEN: set[type[models.Model]] = {
+# What lanes and consumers observed; deleted with the topic, as the broker still has it.
+OBSERVATIONS: set[type[models.Model]] = {
     Lane,
     Sample,
     HeldDeadLetter,
     OversizeMessage,
 }
-TOLD: set[type[models.Model]] = {BookmarkPosition, Counter}
-# What a record is to people; siblings of this app are named, not imported.
-WORDS: Mapping[str, str] = {
+# Of these, rows whose source is the broker are deleted with the topic.
+BROKER_SOURCED: set[type[models.Model]] = {BookmarkPosition, Counter}
+# How a refusal names each kind of record. Sibling apps are named, not imported.
+RECORD_NAMES: Mapping[str, str] = {
     "poison.Poison": "messages",
     "poison.Problem": "messages",
     "poison.Redrive": "messages",
@@ -61,8 +64,8 @@ WORDS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
-    """A topic that stays, and what is on record of it."""
+class BlockedTopic:
+    """A topic that cannot be removed, and the kinds of records that refer to it."""
 
     topic: Topic
     records: list[str]
@@ -72,63 +75,64 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
-    """Which of some topics can go, and which have to stay."""
+class RemovalPreview:
+    """Which of some topics can be removed, and which cannot."""
 
-    going: list[Topic]
-    kept: list[Kept]
+    removable: list[Topic]
+    blocked: list[BlockedTopic]
 
 
-class OnRecord(Refused):
-    """Something is on record of topics that were to go."""
+class RecordsExist(Refused):
+    """Records refer to topics that were to be removed."""
 
-    def __init__(self, kept: Sequence[Kept]) -> None:
-        named = "; ".join(str(each) for each in kept[:MOST_NAMED])
-        more = len(kept) - MOST_NAMED
+    def __init__(self, blocked: Sequence[BlockedTopic]) -> None:
+        named = "; ".join(str(each) for each in blocked[:MOST_NAMED])
+        more = len(blocked) - MOST_NAMED
         super().__init__(
             f"Nothing was removed: {named}{f'; and {more} more' if more > 0 else ''} "
-            f"{'has' if len(kept) == 1 else 'have'} something on record here, which "
+            f"{'has' if len(blocked) == 1 else 'have'} something on record here, which "
             "stays. Pause a lane, and nothing is read from its topic any more."
         )
 
 
-class Otherwise(Refused):
+class ChangedSincePreview(Refused):
     """What would go is not what you looked at: look again. Nothing was removed."""
 
 
 @transaction.atomic
-def look(topics: TopicQuerySet) -> Look:
-    """Tell which topics can go, and of which something is on record."""
+def preview(topics: TopicQuerySet) -> RemovalPreview:
+    """Find which topics can be removed, and which ones records refer to."""
     records = _records()
-    asked = {flag: Subquery(_one_row(each)) for flag, each in records.items()}
-    _ask_by_index()
-    going, kept = [], []
-    for topic in topics.annotate(**asked).order_by("name"):
-        if words := _words(topic, records):
-            kept.append(Kept(topic=topic, records=words))
+    annotations = {flag: Subquery(_one_row(each)) for flag, each in records.items()}
+    # Postgres expects rows of any topic, and would read whole tables to find none.
+    read_by_index()
+    removable, blocked = [], []
+    for topic in topics.annotate(**annotations).order_by("name"):
+        if names := _record_names(topic, records):
+            blocked.append(BlockedTopic(topic=topic, records=names))
         else:
-            going.append(topic)
-    return Look(going=going, kept=kept)
+            removable.append(topic)
+    return RemovalPreview(removable=removable, blocked=blocked)
 
 
 @transaction.atomic
 def remove_broker(
     *,
     broker: Broker,
-    agreed: Collection[int] | None = None,
+    previewed_ids: Collection[int] | None = None,
     reason: str = "",
     principal: Principal,
     now: datetime,
 ) -> None:
-    """Remove a broker with all of its topics; raises OnRecord where one has to stay.
+    """Remove a broker with all of its topics; raise RecordsExist if one is blocked.
 
-    With `agreed`, the topics that somebody saw go, raises Otherwise where others would.
+    Raise ChangedSincePreview if its topics differ from the `previewed_ids`.
     """
     allow_list.require_all_topics(principal)
     locked = Broker.objects.select_for_update().filter(pk=broker.pk).first()
     if locked is None:
         raise Absent(f"There is no broker {broker.pk} here.")
-    names = _remove(locked.topics.all(), agreed)
+    names = _remove(locked.topics.all(), previewed_ids)
     locked.delete()
     audit.record(
         action=Action.BROKER_REMOVED,
@@ -149,10 +153,10 @@ def remove_topics(
     principal: Principal,
     now: datetime,
 ) -> None:
-    """Remove these topics, all or none: raises OnRecord where one has to stay."""
+    """Remove all of these topics or none; raise RecordsExist if one is blocked."""
     principal.require(Scope.BROKERS_WRITE)
     if not topics:
-        raise Otherwise
+        raise ChangedSincePreview
     visible = Topic.objects.matching(principal.topics)
     names = _remove(visible.filter(pk__in=topics), topics)
     audit.record(
@@ -166,56 +170,48 @@ def remove_topics(
     )
 
 
-def _remove(topics: TopicQuerySet, agreed: Collection[int] | None) -> list[str]:
-    """Delete the topics with what lanes saw of them; give their names."""
-    # What others write of a topic they commit before this, or find it gone.
-    found = list(topics.select_for_update().order_by("pk"))
-    ids = [topic.pk for topic in found]
-    if agreed is not None and set(ids) != set(agreed):
-        raise Otherwise
-    kept = look(Topic.objects.filter(pk__in=ids)).kept
-    if kept:
-        raise OnRecord(kept)
+def _remove(topics: TopicQuerySet, previewed_ids: Collection[int] | None) -> list[str]:
+    """Delete the topics with what lanes observed of them; return their names."""
+    # Other writers commit their rows of a topic before this, or find no topic.
+    locked = list(topics.select_for_update().order_by("pk"))
+    ids = [topic.pk for topic in locked]
+    if previewed_ids is not None and set(ids) != set(previewed_ids):
+        raise ChangedSincePreview
+    blocked = preview(Topic.objects.filter(pk__in=ids)).blocked
+    if blocked:
+        raise RecordsExist(blocked)
     Counter.objects.filter(topic__in=ids, source="broker").delete()
     Topic.objects.filter(pk__in=ids).delete()
-    return sorted(topic.name for topic in found)
+    return sorted(topic.name for topic in locked)
 
 
 def _records() -> dict[str, ForeignObjectRel]:
-    """List all that refers to topics and may be a record, also what has no name."""
-    # Django's own way to all of them, hidden ones too (see django.db.models.deletion).
-    everything = Topic._meta.get_fields(include_hidden=True)  # noqa: SLF001
+    """List the relations to topics that may hold records, also the hidden ones."""
+    # As Django finds them for its own deletions (see django.db.models.deletion).
+    fields = Topic._meta.get_fields(include_hidden=True)  # noqa: SLF001
     return {
         f"record_{place}": each
-        for place, each in enumerate(everything)
-        if isinstance(each, ForeignObjectRel) and each.related_model not in SEEN
+        for place, each in enumerate(fields)
+        if isinstance(each, ForeignObjectRel) and each.related_model not in OBSERVATIONS
     }
-
-
-def _ask_by_index() -> None:
-    """Look for each topic at the index of each table, until the transaction ends.
-
-    Postgres expects that any topic has rows, and would read a whole table to find that
-    this one has none.
-    """
-    with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off")
 
 
 def _one_row(relation: ForeignObjectRel) -> models.QuerySet[Any, Any]:
     model: type[models.Model] = relation.related_model
     name = relation.field.name
     rows = model._base_manager.filter(**{name: OuterRef("pk")})  # noqa: SLF001
-    if model in TOLD:
+    if model in BROKER_SOURCED:
         rows = rows.exclude(source="broker")
     return rows.values(name)[:1]
 
 
-def _words(topic: Topic, records: Mapping[str, ForeignObjectRel]) -> list[str]:
-    there = (each for flag, each in records.items() if getattr(topic, flag) is not None)
-    return list(dict.fromkeys(_word(each) for each in there))
+def _record_names(topic: Topic, records: Mapping[str, ForeignObjectRel]) -> list[str]:
+    present = (
+        each for flag, each in records.items() if getattr(topic, flag) is not None
+    )
+    return list(dict.fromkeys(_name_of(each) for each in present))
 
 
-def _word(relation: ForeignObjectRel) -> str:
+def _name_of(relation: ForeignObjectRel) -> str:
     meta = relation.related_model._meta  # noqa: SLF001
-    return WORDS.get(meta.label, str(meta.verbose_name_plural))
+    return RECORD_NAMES.get(meta.label, str(meta.verbose_name_plural))

@@ -1,4 +1,4 @@
-"""Who acts, as frozen text: it must outlive the account that it names."""
+"""The actor of an action, as text that outlives the account."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long arrays for Postgres, written faster than psycopg writes its lists."""
+"""Format long arrays for Postgres, faster than psycopg formats lists."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from enum import StrEnum
 
 
 def array(values: Iterable[int | uuid.UUID | StrEnum]) -> str:
-    """Write an array of what needs no quotes; cast it in SQL, as in `%s::int8[]`."""
+    """Format values that need no quotes as an array; cast it in SQL: `%s::int8[]`."""
     return "{" + ",".join(map(str, values)) + "}"

@@ -1,4 +1,4 @@
-"""How long a page waits for Celery's broker, in the options of each transport."""
+"""Timeouts for Celery's broker, in the options of each transport."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _BY_SCHEME = {"redis": _REDIS, "rediss": _REDIS, "amqp": _AMQP, "amqps": _AMQP}
 
 
 def timeouts(url: str) -> dict[str, int]:
-    """Give transport options that end each wait after a second, by a broker's URL."""
+    """Return transport options for this URL that limit each wait to a second."""
     return dict(_BY_SCHEME.get(url.partition(":")[0], {}))

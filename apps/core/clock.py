@@ -1,4 +1,4 @@
-"""The one place that asks what time it is; everything below takes it as an argument."""
+"""The only source of the current time; services take it as an argument."""
 
 from __future__ import annotations
 

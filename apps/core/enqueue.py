@@ -1,4 +1,4 @@
-"""Enqueue Celery tasks once the rows that they are about are committed."""
+"""Enqueue Celery tasks after the commit of the rows that they need."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from django.db import connection, transaction
 
 
 def enqueue_on_commit(enqueue: Callable[[], object]) -> None:
-    """Call `enqueue` after the commit; the task may get lost, the row does not.
+    """Call `enqueue` after the commit; an error of it loses the task, never the row.
 
-    The periodic rescue finds the row, so a Celery broker that is away costs only time.
+    The periodic rescue finds the row, so an unavailable Celery broker only delays it.
     """
 
     def close_and_enqueue() -> None:
-        # Holding no connection: a Celery broker that hangs would take them all.
+        # If the Celery broker hangs, the thread must not keep a connection.
         connection.close()
         enqueue()
 

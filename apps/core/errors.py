@@ -1,11 +1,11 @@
-"""One tree of errors; each door translates it once.
+"""The errors of all apps; the API and the dashboard translate each once.
 
 PoisonwebError
-├── Invalid      what came in is not usable; names the field and the remedy
-├── Refused      not allowed in the current state
-├── Forbidden    this actor may not
-├── Absent       no such thing, or none this actor may see
-└── Unavailable  something we need is away; try again later
+├── Invalid      the input is not usable; names the field and the remedy
+├── Refused      the current state does not allow it
+├── Forbidden    this actor has no right to it
+├── Absent       it does not exist, or this actor may not see it
+└── Unavailable  a service that we need does not answer; try again later
 """
 
 from __future__ import annotations

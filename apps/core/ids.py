@@ -1,4 +1,4 @@
-"""Identities that are computed, never invented."""
+"""Compute identities from content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import uuid
 
 
 def raw(text: str) -> bytes:
-    """Encode any text, lone surrogates too, so that no two texts share their bytes."""
+    """Encode any text, including lone surrogates; distinct texts get distinct bytes."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -16,7 +16,7 @@ def unraw(value: bytes | memoryview) -> str:
 
 
 def digest_of(*parts: bytes) -> bytes:
-    """Hash the parts, each behind its length, so that no two lists share a digest."""
+    """Hash the parts, each after its length; distinct lists get distinct digests."""
     sha = hashlib.sha256()
     for part in parts:
         sha.update(len(part).to_bytes(8, "big"))
@@ -25,10 +25,10 @@ def digest_of(*parts: bytes) -> bytes:
 
 
 def identity(*, topic: str, consumer_group: str, bookmark: bytes) -> bytes:
-    """Name a poison: the same message, read by the same consumer group."""
+    """Compute the identity of a poison: one message in one consumer group."""
     return digest_of(raw(topic), raw(consumer_group), bookmark)
 
 
 def report_id(*, queue: str, bookmark: str) -> uuid.UUID:
-    """Name the drain of one dead letter, so that draining it twice counts once."""
+    """Compute the report id of a dead letter, so that draining it twice counts once."""
     return uuid.UUID(bytes=digest_of(b"dead letter", raw(queue), raw(bookmark))[:16])

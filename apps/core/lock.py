@@ -1,8 +1,8 @@
-"""Exclusive work across processes: session advisory locks, beside Django's connection.
+"""Locks across processes: session advisory locks, on a session beside Django's.
 
-A lock lives as long as its session. A process that is killed drops both, so nobody
-waits for a timer to find out. What the holder writes must be fenced by an epoch all
-the same: a session can die while its owner goes on.
+A lock lasts as long as its session. A killed process loses both at once, without a
+timeout. Still, an epoch must fence what the holder writes: a session can end while
+its owner continues.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def key_of(name: str) -> int:
 
 
 class Lock:
-    """A lock that is held; `lost` says whether the session behind it has ended."""
+    """An acquired lock; `lost` says whether its session has ended."""
 
     def __init__(self, locks: Locks, session: Session) -> None:
         self._locks = locks
@@ -45,11 +45,11 @@ class Lock:
 class Locks:
     """All locks of a process on one session, for any number of its threads.
 
-    The session is opened for the first lock, and again after it ended; all locks that
-    were taken on it are lost then, and say so at once. Nobody waits here for a lock,
-    so one thread keeps the others no longer than a question to Postgres takes.
+    The first lock opens the session, and so does the first after it ended. Locks of a
+    session that ended are lost, and say so at once. No thread waits for a lock here, so
+    a thread blocks the others only for one query.
 
-    `trust` is for how many seconds an answer of Postgres tells that the session lives.
+    `trust` is how many seconds the session counts as alive after an answer of Postgres.
     """
 
     def __init__(
@@ -62,73 +62,72 @@ class Locks:
         self._purpose = purpose
         self._trust = trust
         self._timer = timer
-        self._turn = threading.Lock()
+        self._mutex = threading.Lock()
         self._session: Session | None = None
         self._answered_at = 0.0
-        # Postgres gives one session the same lock twice: who has it is known here.
+        # Postgres grants a session the same lock twice, so remember the taken ones.
         self._names: set[str] = set()
 
     @contextmanager
     def attempt(self, name: str) -> Iterator[Lock | None]:
-        """Take the lock if it is free; give None at once if it is not.
+        """Acquire the lock if it is free; yield None at once if it is not.
 
-        Raises psycopg's OperationalError where Postgres does not answer.
+        Raises psycopg's OperationalError if Postgres does not answer.
         """
-        session = self._take(name)
+        session = self._acquire(name)
         try:
             yield Lock(self, session) if session else None
         finally:
             if session:
-                self._let_go(name, session)
+                self._release(name, session)
 
     def have_lost(self, session: Session) -> bool:
-        """Tell whether a session ended, with all that was locked on it."""
-        with self._turn:
+        """Tell whether a session has ended, and all locks on it with it."""
+        with self._mutex:
             if session is not self._session:
                 return True
             if self._timer() - self._answered_at < self._trust:
                 return False
             try:
-                self._ask(session, "SELECT true")
+                self._query(session, "SELECT true")
             except psycopg.OperationalError:
                 return True
             return False
 
     def close(self) -> None:
-        """Have all locks free at once: Postgres notices a closed session a while later.
-
-        One that is lost holds nothing any more.
-        """
-        with self._turn:
+        """Release all locks at once: Postgres notices a closed session only later."""
+        with self._mutex:
             if self._session is None:
                 return
             with suppress(psycopg.OperationalError):
-                self._ask(self._session, "SELECT true FROM pg_advisory_unlock_all()")
-            self._end()
+                self._query(self._session, "SELECT true FROM pg_advisory_unlock_all()")
+            self._close_session()
 
-    def _take(self, name: str) -> Session | None:
-        with self._turn:
+    def _acquire(self, name: str) -> Session | None:
+        with self._mutex:
             if name in self._names:
                 return None
             if self._session is None:
                 self._session = open_session(self._purpose)
             session = self._session
-            if not self._ask(session, "SELECT pg_try_advisory_lock(%s)", key_of(name)):
+            if not self._query(
+                session, "SELECT pg_try_advisory_lock(%s)", key_of(name)
+            ):
                 return None
             self._names.add(name)
             return session
 
-    def _let_go(self, name: str, session: Session) -> None:
-        """Have this lock free and the others held; one that was lost is nobody's."""
-        with self._turn, suppress(psycopg.OperationalError):
+    def _release(self, name: str, session: Session) -> None:
+        """Release this lock, unless its session has ended."""
+        with self._mutex, suppress(psycopg.OperationalError):
             if session is self._session:
                 self._names.discard(name)
-                self._ask(session, "SELECT pg_advisory_unlock(%s)", key_of(name))
+                self._query(session, "SELECT pg_advisory_unlock(%s)", key_of(name))
 
-    def _ask(self, session: Session, query: str, *values: int) -> bool:
-        """Ask Postgres for a yes or no; a session that gives none is ended.
+    def _query(self, session: Session, query: str, *values: int) -> bool:
+        """Query a boolean; close the session if Postgres does not answer.
 
-        So it cannot hold what nobody here relies on any more.
+        Otherwise it could keep locks that no thread here relies on any more.
         """
         try:
             row = session.execute(query, values).fetchone()
@@ -136,12 +135,12 @@ class Locks:
             log.warning(
                 "the session of %d locks is lost: %s", len(self._names), trouble
             )
-            self._end()
+            self._close_session()
             raise
         self._answered_at = self._timer()
         return bool(row and row[0])
 
-    def _end(self) -> None:
+    def _close_session(self) -> None:
         session, self._session = self._session, None
         self._names.clear()
         if session is not None:
@@ -150,19 +149,19 @@ class Locks:
 
 @contextmanager
 def attempt(name: str) -> Iterator[Lock | None]:
-    """Take a lock on a session of its own if it is free; give None if it is not."""
-    with closing(Locks()) as locks, locks.attempt(name) as held:
-        yield held
+    """Acquire a lock on a session of its own; yield None if it is not free."""
+    with closing(Locks()) as locks, locks.attempt(name) as lock:
+        yield lock
 
 
 def wait_for(name: str) -> None:
-    """Wait for a lock of the current transaction, which lets go of it at its end."""
+    """Wait for a lock; the current transaction releases it at its end."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [key_of(name)])
 
 
-def held(names: Iterable[str]) -> set[str]:
-    """Tell which of these locks somebody holds now, without taking any."""
+def names_locked(names: Iterable[str]) -> set[str]:
+    """Return those of these names that are locked now, by any session."""
     keys = {key_of(name): name for name in names}
     if not keys:
         return set()

@@ -1,4 +1,4 @@
-"""One log record, one line, whatever a message's text holds (ASVS 16.4.1)."""
+"""Write each log record on one line, whatever its text contains (ASVS 16.4.1)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LONGEST_MESSAGE = 4_096
 LONGEST_TRACEBACK = 16_384
 
 
-class Line(logging.Formatter):
-    """Format a record with everything that could break or forge a line escaped.
+class LineFormatter(logging.Formatter):
+    """Format a record as one line; escape all that could break or forge a line.
 
-    A message is cut at its end, a traceback in its middle.
+    Cut a long message at its end, a long traceback in its middle.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -40,7 +40,7 @@ class Line(logging.Formatter):
 
 
 def cut(text: str, *, first: int, last: int = 0) -> str:
-    """Keep some characters of the beginning and the end, and count the others."""
+    """Cut the middle of a long text, and say how many characters were left out."""
     left_out = len(text) - first - last
     if left_out <= 0:
         return text
@@ -50,38 +50,40 @@ def cut(text: str, *, first: int, last: int = 0) -> str:
 
 
 class WithoutTraceback(logging.Filter):
-    """Leave out the traceback of what a stranger does and nobody has to mend."""
+    """Drop tracebacks of errors that clients cause and no operator has to fix."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.exc_info = record.exc_text = None
         return True
 
 
-class Sparing(logging.Filter):
-    """Let some lines of a logger through in any window of time, for each process.
+class RateLimitFilter(logging.Filter):
+    """Limit the lines of a logger in each window of time, for each process.
 
-    The first line after a window that was full says how many were left out.
+    The first line after a full window says how many lines were left out.
     """
 
     def __init__(self, *, lines: int, seconds: float) -> None:
         super().__init__()
         self._lines, self._seconds = lines, seconds
-        self._ends = float("-inf")
-        self._number = 0
+        self._window_ends_at = float("-inf")
+        self._count = 0
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         with self._lock:
-            left_out = self._begin_window() if time.monotonic() >= self._ends else 0
-            self._number += 1
-            passes = self._number <= self._lines
+            left_out = (
+                self._begin_window() if time.monotonic() >= self._window_ends_at else 0
+            )
+            self._count += 1
+            passes = self._count <= self._lines
         if left_out:
             record.msg = f"{record.getMessage()} ({left_out} such lines were left out)"
             record.args = ()
         return passes
 
     def _begin_window(self) -> int:
-        """Give how many lines the window that ends left out."""
-        left_out = max(0, self._number - self._lines)
-        self._ends, self._number = time.monotonic() + self._seconds, 0
+        """Start a window; return how many lines the last one left out."""
+        left_out = max(0, self._count - self._lines)
+        self._window_ends_at, self._count = time.monotonic() + self._seconds, 0
         return left_out

@@ -1,7 +1,7 @@
-"""What is told to every web process at once: Postgres carries it, on one channel.
+"""Notify every web process at once, over one channel of Postgres.
 
-A notice leaves with the commit of the transaction that gives it, or never. It is only
-a word: whoever missed one finds the truth in the rows.
+Postgres delivers a notice when its transaction commits. A process that misses one finds
+the same in the rows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ FENCE = "fence"
 
 
 def notify_skips(*, topic_id: int) -> None:
-    """Tell that the skip list of this topic has a new revision."""
+    """Notify that the skip list of this topic has a new revision."""
     _notify({SKIPS: topic_id})
 
 
 def notify_fence(*, topic: str, client_name: str, sub_id: str, epoch: int) -> None:
-    """Tell the holder of this position that it holds it no longer."""
+    """Notify the holder of this position that it no longer holds it."""
     _notify(
         {
             FENCE: {
@@ -36,7 +36,7 @@ def notify_fence(*, topic: str, client_name: str, sub_id: str, epoch: int) -> No
 
 
 def _notify(notice: dict[str, Any]) -> None:
-    # Postgres carries 8,000 bytes; names of 255 characters stay far below in UTF-8.
+    # Postgres allows 8,000 bytes; names of 255 characters stay far below in UTF-8.
     text = json.dumps(notice, ensure_ascii=False, separators=(",", ":"))
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, text])

@@ -1,4 +1,4 @@
-"""Names with `*` in them: one meaning in Python and in SQL."""
+"""Match names against patterns with `*`, the same in Python and in SQL."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _LIKE_SPECIALS = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_"})
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Check a text against a pattern, in a time that grows with their lengths only."""
+    """Match a text against a pattern, in linear time."""
     first, *others = pattern.split("*")
     if not others:
         return text == pattern
     *middle, last = others
     at = len(first)
     for part in middle:
-        found = text.find(part, at)
-        if found < 0:
+        start = text.find(part, at)
+        if start < 0:
             return False
-        at = found + len(part)
+        at = start + len(part)
     return (
         text.startswith(first) and text.endswith(last) and at + len(last) <= len(text)
     )
 
 
 def like(pattern: str) -> str:
-    """Turn a pattern of `*` into one of LIKE, in which nothing else is special."""
+    """Translate a pattern with `*` into one of LIKE; escape all else."""
     return pattern.translate(_LIKE_SPECIALS).replace("*", "%")
 
 
 def any_like(field: str, patterns: Iterable[str]) -> Q:
-    """Tell of rows whose text matches one of these; of all rows if one is `*`."""
-    wanted = Q(pk__in=[])
+    """Build a condition for text that matches one of these; `*` matches all rows."""
+    condition = Q(pk__in=[])
     for pattern in patterns:
         if pattern == "*":
             return Q()
-        wanted |= Q((f"{field}__like", like(pattern)))
-    return wanted
+        condition |= Q((f"{field}__like", like(pattern)))
+    return condition
 
 
 class Like(TextLookup):
@@ -56,9 +56,9 @@ class Like(TextLookup):
     operator = "LIKE"
 
     def as_sql(self, compiler, connection):  # type: ignore[no-untyped-def] # as Django's
-        left, left_params = self.process_lhs(compiler, connection)
-        right, right_params = self.process_rhs(compiler, connection)
-        return f"{left} {self.operator} {right}", [*left_params, *right_params]
+        lhs, lhs_params = self.process_lhs(compiler, connection)
+        rhs, rhs_params = self.process_rhs(compiler, connection)
+        return f"{lhs} {self.operator} {rhs}", [*lhs_params, *rhs_params]
 
 
 class ILike(Like):

@@ -1,4 +1,4 @@
-"""What an error of Postgres says: that it is away, or that it refuses a value."""
+"""Classify errors of Postgres: unavailable, or a value refused."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ REFUSALS = ("22", "23", "54")
 
 
 def refuses_value(error: Exception) -> bool:
-    """Check whether what was sent is to blame, so that it would be refused again.
+    """Tell whether a value caused the error, so that a retry would fail again.
 
-    By the SQLSTATE, since Django's classes do not tell: it calls a value that is too
-    long for an index an OperationalError, like a server that is down. Psycopg refuses
-    some values itself, without any SQLSTATE, as Python does with a ValueError.
+    Decide by the SQLSTATE, not by Django's class: Django raises OperationalError for a
+    value too long for an index, as for a server that is down. Psycopg refuses some
+    values itself, without an SQLSTATE, as Python does with a ValueError.
     """
     state: str | None = getattr(error.__cause__, "sqlstate", None)
     if state is None:

@@ -1,4 +1,4 @@
-"""Every request bears an id, shown with its errors and written beside them."""
+"""Give every request an id, for error pages and logs; warn of untrusted proxies."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ def request_id(request: HttpRequest) -> str:
 
 
 class ForwardedMiddleware:
-    """Says once, of a process, that a proxy passes on addresses nobody trusts it with.
+    """Warns once per process that X-Forwarded-For comes from an untrusted proxy.
 
-    Then all people share its address, and a stranger's wrong passwords delay them all.
+    Then all people share the proxy's address, and wrong passwords of a stranger delay
+    the sign-in of them all.
     """
 
     def __init__(self, respond: Handler) -> None:
         self._respond = respond
-        self._is_silent = True
+        self._should_warn = True
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        if self._is_silent and _is_disregarded(request):
-            self._is_silent = False
+        if self._should_warn and _is_disregarded(request):
+            self._should_warn = False
             log.warning(
                 "X-Forwarded-For of %s is disregarded: if that is your proxy, name it "
                 "in FORWARDED_ALLOW_IPS, or all people share its address",
@@ -49,6 +50,6 @@ class ForwardedMiddleware:
 
 
 def _is_disregarded(request: HttpRequest) -> bool:
-    """Tell whether a header names senders, and the server took none of them for it."""
+    """Tell whether the server ignored the addresses of an X-Forwarded-For header."""
     forwarded = request.META.get("HTTP_X_FORWARDED_FOR", "")
     return bool(forwarded) and request.META.get("REMOTE_ADDR", "") not in forwarded

@@ -1,7 +1,7 @@
-"""How many sessions of Postgres are in use, of those that we may have.
+"""Count the used sessions of Postgres against their limits.
 
-Where none is left nothing new starts: no process, no lane, no command. What holds its
-sessions already goes on, so it looks well for a while.
+Without a free session nothing new starts: no process, no lane, no command. What has its
+sessions already goes on, so the shortage stays unnoticed for a while.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from django.db import connection
 
-# Fewer than these are soon gone: a web process alone may ask for sixteen at once.
+# Fewer free sessions than this run out soon: one web process may open sixteen at once.
 SPARE: Final = 10
 
 REMEDIES: Final = {
@@ -20,22 +20,22 @@ REMEDIES: Final = {
     "role": "raise the connection limit of our role",
 }
 
-# Of others a role without further rights sees little more than their database.
+# Of other roles' sessions, a role without further rights sees little but the database.
 _USAGE = """
-WITH seen AS (
+WITH sessions AS (
     SELECT datid, usesysid FROM pg_stat_activity
     WHERE backend_type = 'client backend'
        OR (backend_type IS NULL AND datid IS NOT NULL)
 ), bounds(kind, used, most) AS (
-    SELECT 'server', (SELECT count(*) FROM seen),
+    SELECT 'server', (SELECT count(*) FROM sessions),
            current_setting('max_connections')::int
            - current_setting('superuser_reserved_connections')::int
            - coalesce(current_setting('reserved_connections', true)::int, 0)
     UNION ALL
-    SELECT 'database', (SELECT count(*) FROM seen WHERE datid = oid), datconnlimit
+    SELECT 'database', (SELECT count(*) FROM sessions WHERE datid = oid), datconnlimit
     FROM pg_database WHERE datname = current_database() AND datconnlimit >= 0
     UNION ALL
-    SELECT 'role', (SELECT count(*) FROM seen WHERE usesysid = oid), rolconnlimit
+    SELECT 'role', (SELECT count(*) FROM sessions WHERE usesysid = oid), rolconnlimit
     FROM pg_roles WHERE rolname = session_user AND rolconnlimit >= 0
 )
 SELECT kind, used, most FROM bounds ORDER BY most - used LIMIT 1
@@ -44,7 +44,7 @@ SELECT kind, used, most FROM bounds ORDER BY most - used LIMIT 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """The bound that is nearest: of the server, of our database or of our role."""
+    """The limit with the fewest free sessions: of the server, database or role."""
 
     kind: str
     used: int

@@ -1,4 +1,4 @@
-"""One moment of the database, to be seen by several sessions."""
+"""Snapshots of the database that several sessions can share."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from apps.core.sessions import open_session
 
 
 class Snapshot:
-    """A moment that is held; `name` lets other sessions see it, while it is.
+    """An open snapshot; other sessions can import it by `name` while it is open.
 
-    `seen` is what Postgres knows it by for ever (pg_snapshot): with it, a row's
-    transaction id tells whether that moment saw the row.
+    `pg_snapshot` describes it for ever: with it, the transaction id of a row tells
+    whether the row is in the snapshot.
     """
 
     name: str
-    seen: str
+    pg_snapshot: str
 
     def __init__(self, session: psycopg.Connection[Any]) -> None:
         self._session = session
         query = "SELECT pg_export_snapshot(), pg_current_snapshot()::text"
-        ((self.name, self.seen),) = session.execute(query).fetchall()
+        ((self.name, self.pg_snapshot),) = session.execute(query).fetchall()
 
     def ask(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Ask what the database held at that moment."""
+        """Query the database as of the snapshot."""
         return self._session.execute(query, values).fetchall()
 
 
 @contextmanager
 def held() -> Iterator[Snapshot]:
-    """Hold this moment open: a read-only transaction that nothing waits for."""
+    """Open a snapshot: a read-only transaction that blocks no other."""
     session = open_session("snapshot")
     try:
         session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")

@@ -1,4 +1,4 @@
-"""Statements of our own: with a part that the ORM wrote, and how they are planned."""
+"""Helpers for our own SQL: statements of querysets, and how Postgres plans."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from django.db.models import QuerySet
 
 
 def statement_of(rows: QuerySet[Any, Any]) -> tuple[str, tuple[Any, ...]]:
-    """Give the statement of a queryset and its parameters, also where it has no rows.
+    """Return the SQL of a queryset and its parameters, also if it has no rows.
 
-    Django writes none for what it knows to be empty, such as the poisons of no topic.
+    Django writes no SQL for a queryset that must be empty, such as `pk__in=[]`.
     """
     try:
         return rows.query.sql_with_params()
@@ -26,8 +26,8 @@ def statement_of(rows: QuerySet[Any, Any]) -> tuple[str, tuple[Any, ...]]:
 def read_by_index() -> None:
     """Keep Postgres from reading whole tables until this transaction ends.
 
-    For small steps over large tables. A session keeps its plans for checking foreign
-    keys: made while a table is empty, they would read all of it for each row, later on.
+    Use it for small steps over large tables. A session keeps its plans for checking
+    foreign keys: if made while a table was empty, they later read all of it each time.
     """
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL enable_seqscan = off")

@@ -1,4 +1,4 @@
-"""An event that a signal handler may set."""
+"""An event that a signal handler can set safely."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from poisonguard.processes.stopping import Leaving
 
 
 class StopEvent(threading.Event):
-    """Ask threads to stop, also from the handler of a signal; it cannot be cleared.
+    """Asks threads to stop, also from a signal handler; it cannot be cleared.
 
     `threading.Event.set` takes a lock. A handler runs on the main thread between any
-    two of its steps: where that thread waits for the event itself, it may hold the lock
-    already, and would then wait for it without an end.
+    two of its steps. If that thread waits for the event itself, it may hold the lock
+    already, and the handler would wait for it forever.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Bytes that leave as they are read, so that no answer is held in memory whole."""
+"""Stream responses, so that none is in memory as a whole."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
 
-def flowing(
+def response_chunks(
     request: HttpRequest, chunks: Iterator[bytes]
 ) -> Iterator[bytes] | AsyncIterator[bytes]:
-    """Give the chunks in the kind of iterator that this server can pass on."""
-    # Under ASGI Django would first gather what a plain iterator gives, all of it.
-    return _apart(chunks) if hasattr(request, "scope") else chunks
+    """Return the chunks as an iterator that this kind of server can stream."""
+    # Under ASGI, Django would first collect all items of a synchronous iterator.
+    return _in_threads(chunks) if hasattr(request, "scope") else chunks
 
 
-async def _apart(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _in_threads(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
     while chunk := await sync_to_async(lambda: next(chunks, b""))():
         yield chunk

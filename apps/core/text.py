@@ -1,12 +1,19 @@
-"""Text that Postgres and a page can hold, derived from text that they cannot."""
+"""Clean text so that Postgres and pages accept it."""
 
 from __future__ import annotations
 
 import unicodedata
 
-OURS = "poisonweb"
-# As actors and as sentences of the trail begin, written small.
-SAID_BY_US = (f"{OURS} (", "system:", "user:", "key:", "the key ", "a sign-in as ")
+SYSTEM_NAME = "poisonweb"
+# How actors and sentences of the audit trail begin, in lower case.
+SYSTEM_PREFIXES = (
+    f"{SYSTEM_NAME} (",
+    "system:",
+    "user:",
+    "key:",
+    "the key ",
+    "a sign-in as ",
+)
 NUL_PICTURE = "\N{SYMBOL FOR NULL}"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -22,17 +29,17 @@ def readable(value: bytes) -> str:
     return storable(bytes(value).decode("utf-8", "replace"))
 
 
-def speaks_as_system(name: str) -> bool:
-    """Check whether a sentence of the trail that begins with it would seem ours."""
+def resembles_system_name(name: str) -> bool:
+    """Tell whether the audit trail could take this name for one of Poisonweb's own."""
     plain = unicodedata.normalize("NFKC", name).casefold()
-    return plain == OURS or plain.startswith(SAID_BY_US)
+    return plain == SYSTEM_NAME or plain.startswith(SYSTEM_PREFIXES)
 
 
 def is_name(text: str, *, limit: int) -> bool:
-    """Check that people can see and tell apart what they would call by this name.
+    """Tell whether people can see all of this name.
 
-    Nothing in it is invisible, turns the text around or ends a line, and it neither
-    begins nor ends with a blank.
+    A name has no invisible characters, none that reverse the text or end a line, and no
+    blanks at its ends.
     """
     return 0 < len(text) <= limit and text.isprintable() and text == text.strip()
 

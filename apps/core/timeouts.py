@@ -1,4 +1,4 @@
-"""Time limits of statements: half a second for a figure, two for a search."""
+"""Statement timeouts: half a second for a figure, two seconds for a search."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 @final
 class TooSlow:
-    """Stands for a figure that Postgres did not give in time: it is not 0, nor none.
+    """Replaces a figure that took Postgres too long: it is neither 0 nor None.
 
-    Python must ask for it by `isinstance`, or mypy complains. A template that does not
-    ask gets a dash: all that it looks up in one is that figure again, and it is true.
+    Python code must check for it with `isinstance`; mypy enforces that. A template that
+    does not check shows a dash: every lookup in it returns it again, and it is true.
     """
 
     def __str__(self) -> str:
@@ -44,13 +44,13 @@ class _Exceeded(Exception):
 
 @contextmanager
 def _statements_within(milliseconds: int) -> Iterator[None]:
-    """Give each statement this time; raise `_Exceeded` where that is not enough."""
+    """Limit the time of each statement; raise `_Exceeded` if one takes longer."""
     is_nested = connection.in_atomic_block
     try:
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(f"SET LOCAL statement_timeout = {milliseconds}")
             yield
-            if is_nested:  # what is set in a savepoint outlives it
+            if is_nested:  # SET LOCAL outlives a savepoint
                 cursor.execute("SET LOCAL statement_timeout TO DEFAULT")
     except OperationalError as error:
         if isinstance(error.__cause__, QueryCanceled):
@@ -59,7 +59,7 @@ def _statements_within(milliseconds: int) -> Iterator[None]:
 
 
 def unless_slow(ask: Callable[[], T], *, within_ms: int = FIGURE_MS) -> T | TooSlow:
-    """Ask Postgres for a figure; give `TOO_SLOW` where a statement takes longer."""
+    """Return a figure, or `TOO_SLOW` if a statement takes longer than the limit."""
     try:
         with _statements_within(within_ms):
             return ask()
@@ -69,7 +69,7 @@ def unless_slow(ask: Callable[[], T], *, within_ms: int = FIGURE_MS) -> T | TooS
 
 @contextmanager
 def search_timeout() -> Iterator[None]:
-    """End a search that takes too long: raise Invalid, which says how to narrow it."""
+    """Cancel a slow search: raise Invalid, which says how to narrow it."""
     try:
         with _statements_within(SEARCH_MS):
             yield

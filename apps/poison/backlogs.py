@@ -1,6 +1,6 @@
-"""How many poisons are in which state, by topic and by problem.
+"""Count poisons by state, for topics and for problems.
 
-Each number is counted no further than asked, so that no backlog makes it expensive.
+Each count stops at the given limit, so that no backlog makes it expensive.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from apps.poison.states import SHOWN, Shown, State
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How many poisons are open, and when the oldest of them failed last."""
+    """The number of open poisons, and when the oldest of them failed last."""
 
     open: int
     oldest: datetime | None
 
 
-# Topic by topic and problem by problem, so that each step is one look at an index.
+# Topic by topic and problem by problem, so that each step is one index lookup.
 _BACKLOGS = """
 SELECT topic.id, opened.number, oldest.at
 FROM unnest(%(ids)s::bigint[]) AS topic(id),
@@ -46,7 +46,7 @@ LATERAL (
 
 
 def backlogs(*, topics: Sequence[int], most: int) -> dict[int, Backlog]:
-    """Count the open poisons of these topics, in each of them up to `most`."""
+    """Count the open poisons of each topic, up to `most`."""
     with connection.cursor() as cursor:
         cursor.execute(_BACKLOGS, {"ids": list(topics), "most": most})
         return {
@@ -55,7 +55,7 @@ def backlogs(*, topics: Sequence[int], most: int) -> dict[int, Backlog]:
         }
 
 
-# One index look-up for each problem and state; nothing is read from the table itself.
+# One index lookup for each problem and state, without reading the table.
 _BY_STATE = """
 SELECT problem.id, state.name, counted.number
 FROM unnest(%(problems)s::bigint[]) AS problem(id),
@@ -71,18 +71,18 @@ WHERE counted.number > 0
 
 
 def by_problem(problems: Sequence[int], *, most: int) -> dict[int, dict[Shown, int]]:
-    """Count the poisons of each problem by the word a page shows, each up to `most`."""
+    """Count the poisons of each problem by displayed state, each up to `most`."""
     counts = {problem: dict.fromkeys(Shown, 0) for problem in problems}
     ids, states = list(problems), [state.value for state in State]
     with connection.cursor() as cursor:
         cursor.execute(_BY_STATE, {"problems": ids, "states": states, "most": most})
         for problem, state, number in cursor.fetchall():
-            word = SHOWN[State(state)]
-            counts[problem][word] = min(counts[problem][word] + number, most)
+            label = SHOWN[State(state)]
+            counts[problem][label] = min(counts[problem][label] + number, most)
     return counts
 
 
-# One index look-up for each problem; nothing is read from the table itself.
+# One index lookup for each problem, without reading the table.
 _OPEN = """
 SELECT problem.id, problem.topic_id, opened.number
 FROM (
@@ -102,7 +102,7 @@ ORDER BY problem.last_seen DESC, problem.id DESC
 
 @dataclass(frozen=True, slots=True)
 class OpenProblem:
-    """A problem, and how many of its poisons are open."""
+    """A problem with the number of its open poisons."""
 
     problem: int
     topic: int
@@ -114,8 +114,8 @@ def open_by_problem(
 ) -> list[OpenProblem]:
     """Count the open poisons of the problems that failed last, latest first.
 
-    Looks at so many `problems` of these topics (None is every topic), and counts each
-    up to `most`.
+    Read at most `problems` problems of these topics (None is every topic), and count
+    each up to `most`.
     """
     ids = None if topics is None else list(topics)
     with connection.cursor() as cursor:
@@ -123,8 +123,8 @@ def open_by_problem(
         return [OpenProblem(*row) for row in cursor.fetchall()]
 
 
-# Recurrences are in no index, so that only the newest open poisons are looked at.
-_CAME_BACK = """
+# No index holds recurrences, so read only the newest open poisons.
+_RECURRED = """
 SELECT problem.id, newest.number
 FROM unnest(%(problems)s::bigint[]) AS problem(id),
 LATERAL (
@@ -138,8 +138,8 @@ WHERE newest.number > 0
 """
 
 
-def came_back(problems: Sequence[int], *, most: int) -> dict[int, int]:
-    """Count, among each problem's newest `most` open poisons, those requeued before."""
+def recurred_by_problem(problems: Sequence[int], *, most: int) -> dict[int, int]:
+    """Count, of each problem's newest `most` open poisons, those requeued before."""
     with connection.cursor() as cursor:
-        cursor.execute(_CAME_BACK, {"problems": list(problems), "most": most})
+        cursor.execute(_RECURRED, {"problems": list(problems), "most": most})
         return dict(cursor.fetchall())

@@ -1,8 +1,8 @@
-"""Headers that name a message or its type: reading them needs no right to bodies.
+"""Headers with a message's id or type: to read them needs no right to bodies.
 
 The list of messages already shows the message id that a consumer reports, and a problem
-shows the message type. A broker or a framework writes the same two facts into headers
-of these names; every other header may hold what a body holds.
+shows the message type. Brokers and frameworks write the same two facts into headers of
+these names. Every other header may hold the same data as a body.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which messages a skip is for, and what it would have meant for those we hold."""
+"""Match skips with messages, and preview a skip on the messages that we have."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from poisonguard.skipping import rules
 DIGEST_BYTES = 32
 RECENT = 1_000
 SAMPLE = 20
-# A longer body is not looked into, and none after so many bytes of them.
+# Bodies longer than the first limit are not read, nor any beyond the second in all.
 MOST_OF_A_BODY = 1024 * 1024
 MOST_OF_ALL = 4 * 1024 * 1024
-AT_ONCE = 50
+BATCH_SIZE = 50
 LONGEST_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matcher:
-    """What a skip is matched by; `value` is the bytes that `Skip.value` holds."""
+    """The condition of a skip; `value` is the bytes of `Skip.value`."""
 
     kind: MatcherKind
     value: bytes
 
     @classmethod
-    def parse(cls, told: object) -> Self:
-        """Read {kind, value} off the wire; raises Invalid with the remedy."""
-        if not isinstance(told, Mapping):
+    def parse(cls, data: object) -> Self:
+        """Parse {kind, value} of a request; raise Invalid with the remedy."""
+        if not isinstance(data, Mapping):
             raise Invalid("matcher", "send an object with kind and value")
-        kind, value = told.get("kind"), told.get("value")
+        kind, value = data.get("kind"), data.get("value")
         if kind not in list(MatcherKind):
             raise Invalid("matcher/kind", f"use one of {', '.join(MatcherKind)}")
         return cls(
@@ -56,7 +56,7 @@ class Matcher:
 
     @classmethod
     def from_poison(cls, poison: Poison, kind: MatcherKind) -> Self:
-        """Match a message by what it has; raises Refused where it has no such thing."""
+        """Match this message by one of its facts; raise Refused if it lacks it."""
         if kind is MatcherKind.BOOKMARK:
             return cls(kind=kind, value=bytes(poison.bookmark))
         if kind is MatcherKind.BODY_DIGEST:
@@ -77,7 +77,7 @@ class Matcher:
         return unraw(self.value) if rule is None else rule.to_wire()
 
     def of_poisons(self) -> Q:
-        """Choose the poisons that match; not for a rule, which looks beyond rows."""
+        """Build a condition on poisons; rules have none, for they read bodies."""
         if self.kind is MatcherKind.BOOKMARK:
             return Q(bookmark=self.value)
         if self.kind is MatcherKind.BODY_DIGEST:
@@ -87,10 +87,10 @@ class Matcher:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preview:
-    """What would have matched: `matched` of the `of` newest that were looked at.
+    """The result of a preview: `matched` of the `of` newest messages.
 
-    `sample` holds the newest that matched. `unread` were too large for a rule to be
-    tried on them, or there was no time left, and are in no other number.
+    `sample` holds the newest matches. `unread` counts messages that were too large for
+    a rule, or that there was no time for; no other number includes them.
     """
 
     matched: int
@@ -100,8 +100,8 @@ class Preview:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Swallowed:
-    """Which skip each poison would meet, of the `looked_at` that were tried."""
+class RuleMatches:
+    """The skip that matches each poison, of the `looked_at` that were tried."""
 
     looked_at: int
     unread: int
@@ -111,7 +111,7 @@ class Swallowed:
 def preview(
     *, topic: Topic, consumer_group: str | None, matcher: Matcher, limit: int = RECENT
 ) -> Preview:
-    """Tell what this would have matched among the newest messages of the topic."""
+    """Match the newest messages of the topic."""
     recent = Poison.objects.filter(topic=topic).recent_first()
     if consumer_group is not None:
         recent = recent.filter(consumer_group=consumer_group)
@@ -122,32 +122,32 @@ def preview(
     matching = Poison.objects.filter(
         matcher.of_poisons(), pk__in=newest.values("pk")
     ).recent_first()
-    found = list(matching.values_list("pk", flat=True))
+    ids = list(matching.values_list("pk", flat=True))
     return Preview(
-        matched=len(found), of=newest.count(), unread=0, sample=tuple(found[:SAMPLE])
+        matched=len(ids), of=newest.count(), unread=0, sample=tuple(ids[:SAMPLE])
     )
 
 
 def _preview_of(rule: rules.Rule, newest: Sequence[Poison]) -> Preview:
-    tried, found = 0, []
+    tried, ids = 0, []
     for message in _messages(newest, [rule]):
         tried += 1
-        if message.meets(rule):
-            found.append(message.poison.pk)
+        if message.matches(rule):
+            ids.append(message.poison.pk)
     return Preview(
-        matched=len(found),
+        matched=len(ids),
         of=tried,
         unread=len(newest) - tried,
-        sample=tuple(found[:SAMPLE]),
+        sample=tuple(ids[:SAMPLE]),
     )
 
 
-def swallowed(
+def rule_matches(
     *, poisons: QuerySet[Poison], target: Topic | None, now: datetime
-) -> Swallowed:
-    """Tell which of these no consumer would handle, if they were requeued now.
+) -> RuleMatches:
+    """Find the poisons that a skip by a rule would stop, if they were requeued now.
 
-    A redriven message passes every skip but those by a rule. The newest are looked at.
+    Other skips let a redriven message pass. Only the newest poisons are tried.
     """
     by_rule = Skip.objects.in_force(now).filter(kind=MatcherKind.RULE)
     if target is None:
@@ -159,32 +159,32 @@ def swallowed(
         for skip in by_rule.select_related("topic").order_by("id")
     ]
     if not active:
-        return Swallowed(looked_at=0, unread=0, skips={})
+        return RuleMatches(looked_at=0, unread=0, skips={})
     newest = list(poisons.order_by("-last_failed_at", "-id")[:RECENT])
-    tried, found = 0, {}
+    tried, skips = 0, {}
     for message in _messages(newest, [rule for _, rule in active]):
         tried += 1
-        skip = _first_that_meets(message, active, target)
+        skip = _first_match(message, active, target)
         if skip is not None:
-            found[message.poison.pk] = skip
-    return Swallowed(looked_at=tried, unread=len(newest) - tried, skips=found)
+            skips[message.poison.pk] = skip
+    return RuleMatches(looked_at=tried, unread=len(newest) - tried, skips=skips)
 
 
-def _first_that_meets(
+def _first_match(
     message: Message, active: Sequence[tuple[Skip, rules.Rule]], target: Topic | None
 ) -> Skip | None:
     topic = message.poison.topic_id if target is None else target.pk
     group = message.poison.consumer_group
     for skip, rule in active:
-        theirs = skip.topic_id == topic and skip.consumer_group in {None, group}
-        if theirs and message.meets(rule):
+        applies = skip.topic_id == topic and skip.consumer_group in {None, group}
+        if applies and message.matches(rule):
             return skip
     return None
 
 
 @dataclass(kw_only=True)
 class Message:
-    """A message that rules are tried on; its body is read once for all of them."""
+    """A message to try rules on; its body is parsed once for all of them."""
 
     poison: Poison
     headers: tuple[Header, ...]
@@ -194,7 +194,7 @@ class Message:
     def document(self) -> object:
         return rules.read(self.body)
 
-    def meets(self, rule: rules.Rule) -> bool:
+    def matches(self, rule: rules.Rule) -> bool:
         if isinstance(rule, rules.PointerRule):
             return rule.matches_document(self.document)
         return rule.matches(body=self.body, headers=self.headers)
@@ -203,21 +203,21 @@ class Message:
 def _messages(
     poisons: Sequence[Poison], tried: Sequence[rules.Rule]
 ) -> Iterator[Message]:
-    """Fetch what these rules look into, of the messages that are not too large.
+    """Fetch the parts of messages that these rules read; leave out large messages.
 
-    Ends early where it takes too long: somebody waits for it.
+    Stop early if it takes too long: a page waits for it.
     """
-    until = time.monotonic() + LONGEST_SECONDS
-    whole = any(isinstance(rule, rules.PointerRule) for rule in tried)
-    chosen = list(_within_reason(poisons)) if whole else list(poisons)
-    fields = ("poison_id", "headers", "content")[: 3 if whole else 2]
-    for start in range(0, len(chosen), AT_ONCE):
-        batch = chosen[start : start + AT_ONCE]
-        wanted = [poison.pk for poison in batch]
-        bodies = Body.objects.with_usual_headers().filter(poison_id__in=wanted)
+    deadline = time.monotonic() + LONGEST_SECONDS
+    reads_bodies = any(isinstance(rule, rules.PointerRule) for rule in tried)
+    chosen = list(_small_enough(poisons)) if reads_bodies else list(poisons)
+    fields = ("poison_id", "headers", "content")[: 3 if reads_bodies else 2]
+    for start in range(0, len(chosen), BATCH_SIZE):
+        batch = chosen[start : start + BATCH_SIZE]
+        ids = [poison.pk for poison in batch]
+        bodies = Body.objects.with_usual_headers().filter(poison_id__in=ids)
         parts = {row[0]: row[1:] for row in bodies.values_list(*fields)}
         for poison in batch:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 return
             if poison.pk in parts:
                 yield _message(poison, *parts[poison.pk])
@@ -231,7 +231,7 @@ def _message(
     return Message(poison=poison, headers=headers, body=bytes(content))
 
 
-def _within_reason(poisons: Sequence[Poison]) -> Iterator[Poison]:
+def _small_enough(poisons: Sequence[Poison]) -> Iterator[Poison]:
     total = 0
     for poison in poisons:
         if poison.size <= MOST_OF_A_BODY and total + poison.size <= MOST_OF_ALL:

@@ -1,8 +1,8 @@
-"""THE RECORD AND ITS STATES: what failed, why, how often, and what was done about it.
+"""THE RECORD: poisons with their problems, failures, bodies, redrives and skips.
 
 `Poison` is narrow, so that lists stay fast at ten million rows. `Failure` and `Body`
-are partitioned by the day of their capture: old days leave by dropping a partition.
-A foreign key has no index of its own where a wider one begins with it: a poison changes
+are partitioned by the day of their capture: old days are removed as partitions.
+A foreign key has no index of its own if a wider index begins with it: a poison changes
 its state often, and each change is written to every index.
 """
 
@@ -172,7 +172,7 @@ class Poison(models.Model):
                 fields=["problem", "state", "-last_failed_at", "-id"],
                 name="poison_by_problem",
             ),
-            # When a topic is removed, Postgres looks at each table that refers to it.
+            # To remove a topic, Postgres looks it up in each table that refers to it.
             models.Index(
                 fields=["moved_to"],
                 name="poison_moved",
@@ -184,19 +184,19 @@ class Poison(models.Model):
         return f"{self.pk} {self.state}"
 
     @property
-    def shown(self) -> Shown:
+    def display_state(self) -> Shown:
         return SHOWN[State(self.state)]
 
     @property
     def word(self) -> str:
-        """Say how it is: what is on its way shows as sent, but nobody knows it yet."""
+        """Return the label for pages: finer than `display_state` while it is sent."""
         if self.state == State.REDRIVING:
             return "sending"
-        return "given back" if self.is_given_back else self.shown.value
+        return "given back" if self.is_given_back else self.display_state.value
 
     @property
     def is_given_back(self) -> bool:
-        """Tell whether its dead-letter queue has it again, exactly as it came.
+        """Tell whether it was given back, unchanged, to its dead-letter queue.
 
         A redrive to its own topic is `redriven`: only a give back moves it there.
         """
@@ -207,7 +207,7 @@ class Poison(models.Model):
         return storable(unraw(self.bookmark))
 
     def silent(self, now: datetime) -> bool:
-        """Tell whether it was sent and nobody has been heard of for ten minutes."""
+        """Tell whether it was sent ten minutes ago and no answer has come."""
         limit = timedelta(seconds=SILENT_AFTER_SECONDS)
         return (
             self.state == State.REDRIVEN
@@ -217,7 +217,7 @@ class Poison(models.Model):
 
 
 class Alias(models.Model):
-    """Another identity of a poison: the bookmark that its redriven copy was given."""
+    """Another identity of a poison: the bookmark of its redriven copy."""
 
     identity = models.BinaryField(primary_key=True)
     poison = models.ForeignKey(Poison, on_delete=models.CASCADE, related_name="aliases")
@@ -233,7 +233,7 @@ class Alias(models.Model):
 class Body(models.Model):
     """The message itself, byte for byte. No list reads this table.
 
-    `headers` is flat: name, value, name, value, in the order in which they came.
+    `headers` is flat: name, value, name, value, in their original order.
     """
 
     pk = models.CompositePrimaryKey("day", "poison")
@@ -255,7 +255,7 @@ class Body(models.Model):
 
 
 class Failure(models.Model):
-    """One occurrence of failing, as its consumer or broker told it."""
+    """One failure, as its consumer or broker reported it."""
 
     pk = models.CompositePrimaryKey("day", "id")
     day = models.DateField(help_text="UTC day of capture; the partition")
@@ -303,7 +303,7 @@ class Failure(models.Model):
     )
     first_failed_at = models.DateTimeField()
     failed_at = models.DateTimeField()
-    # As the consumer's clock had it, where that was too far off to be believed.
+    # The time by the consumer's clock, if that was too far off to be believed.
     failed_at_claimed = models.DateTimeField(null=True)
     captured_at = models.DateTimeField()
     captured_xid = TransactionIdField(db_default=CurrentTransaction())
@@ -316,9 +316,9 @@ class Failure(models.Model):
 
 
 class Redrive(models.Model):
-    """One send of a poison; every copy of that send bears its id, signed.
+    """One send of a poison; every copy of that send carries its signed id.
 
-    One with a `queue` was given back: it lies there as it was captured, and bears none.
+    A redrive with a `queue` was given back to it, unchanged and without the id.
     """
 
     id = models.UUIDField(primary_key=True)
@@ -347,7 +347,7 @@ class Redrive(models.Model):
     copies = models.PositiveIntegerField(default=1)
     claimed_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True)
-    # Kept when it comes back later: then it has been both.
+    # Stays set if the message fails again later: then it was both.
     confirmed_at = models.DateTimeField(null=True)
     answered_at = models.DateTimeField(null=True)
 
@@ -385,7 +385,7 @@ class Redrive(models.Model):
             ),
         ]
         indexes = [
-            # The nightly report asks by time. Rows lie in the order of their claims.
+            # For the nightly report, by time. Rows lie in the order of their claims.
             BrinIndex(
                 fields=["sent_at", "confirmed_at", "answered_at"],
                 name="poison_redrive_times",
@@ -403,14 +403,14 @@ class Redrive(models.Model):
 
     @property
     def word(self) -> str:
-        """Say what became of it; what was given back has words of its own."""
+        """Return the label of the outcome; a redrive given back has its own labels."""
         return (
             GIVEN_BACK.get(self.outcome, self.outcome) if self.queue else self.outcome
         )
 
 
 class StoreEpoch(models.Model):
-    """One row, never changed: with what Postgres says of itself it names this store."""
+    """One row, never changed: it names this store, with facts about Postgres itself."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     value = models.UUIDField()
@@ -426,13 +426,12 @@ class StoreEpoch(models.Model):
 
 
 class SkipList(models.Model):
-    """The skip list of one topic: whoever changes it holds this row until it commits.
+    """The skip list of one topic: each change locks this row until it commits.
 
-    So revisions are seen in the order of their numbers, and none is ever seen late.
-    `floor` is the last revision whose change is forgotten. `automatic` counts the
-    active skips that capture made, `made` those of the minute that began at `minute`;
-    `withheld` counts those that it did not make because of its limits, and that could
-    not even wait as `WaitingSkip`.
+    So revisions become visible in the order of their numbers. `floor` is the last
+    revision whose change is deleted. `automatic` counts the active skips that capture
+    made, `made` those of the minute that began at `minute`. `withheld` counts failures
+    without a skip: the list was at its limits, and no `WaitingSkip` was left.
     """
 
     topic = models.OneToOneField(
@@ -465,13 +464,13 @@ class SkipList(models.Model):
 
 
 class Skip(models.Model):
-    """One thing that consumers pass over, until it ends; the row stays as history.
+    """One matcher of messages that consumers skip, until it ends; the row stays.
 
     `value` is exact bytes: a bookmark, a message id or a canonical rule in UTF-8, or
-    a digest in hexadecimal. Without a consumer group it is for all of them, without a
-    handler version for all of those. `revision` is that of its last change,
-    `removed_revision` that of its end. `redrive` is the redrive whose failing made it:
-    a later redrive of the same message passes it, that one does not.
+    a digest in hexadecimal. Without a consumer group it is for all groups, without a
+    handler version for all versions. `revision` is that of its last change,
+    `removed_revision` that of its end. `redrive` is the redrive whose failure made it:
+    the skip stops that redrive, but no later one of the same message.
     """
 
     topic = models.ForeignKey(
@@ -500,7 +499,7 @@ class Skip(models.Model):
     reason = models.TextField(default="")
     by = models.TextField(help_text="the actor")
     is_automatic = models.BooleanField(default=False)
-    # Then consumers go on handling the message, and say what became of it.
+    # Consumers still handle the message of a suspected skip, and report the result.
     is_suspected = models.BooleanField(default=False, db_default=False)
     firm_at = models.DateTimeField(
         null=True, help_text="when it is suspected no more, unless something is heard"
@@ -607,7 +606,7 @@ class Skip(models.Model):
 
     @property
     def value_text(self) -> str:
-        """The value as a page can show it; `Matcher.of` has it exactly."""
+        """Return the value as text for pages; `Matcher.of` has the exact bytes."""
         return storable(unraw(self.value))
 
     @property
@@ -616,7 +615,7 @@ class Skip(models.Model):
 
 
 class WaitingSkip(models.Model):
-    """A failure that found no room on its topic's list, and is shared when there is."""
+    """A failure without room on its topic's list; it gets a skip when there is room."""
 
     topic = models.ForeignKey(
         Topic, on_delete=models.CASCADE, related_name="+", db_index=False
@@ -657,7 +656,7 @@ class WaitingSkip(models.Model):
 
 
 class SkipCount(models.Model):
-    """One consumer's word of how often it passed over; a report counts once."""
+    """One consumer's count of skipped messages; each report counts once."""
 
     report = models.UUIDField(primary_key=True)
     skip = models.ForeignKey(Skip, on_delete=models.CASCADE, related_name="counts")

@@ -1,7 +1,8 @@
-"""Where messages failed, as their own headers say.
+"""Find messages whose headers name another queue than their topic.
 
 A dead-letter queue that several consumers share belongs to one topic here, and a
-requeue goes to that. Nothing is ever sent where a message says: people are told.
+requeue goes to that topic. Poisonweb never sends to a queue that a header names; it
+only shows it to people.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from apps.core.text import storable
 from apps.poison.models import Body
 
 LONGEST = 200
-# What is larger tells of no failure, and would cost a page too much.
+# Larger headers do not describe a failure, and would cost a page too much.
 LARGEST_HEADERS = 64 * 1024
 
 
-class Elsewhere(NamedTuple):
-    """So many messages of a topic that say they failed in another queue."""
+class MisroutedCount(NamedTuple):
+    """The number of messages of a topic whose headers name another queue."""
 
     origin: str
     topic: str
@@ -30,12 +31,12 @@ class Elsewhere(NamedTuple):
 
 
 def of(poison: int, *, topic: str) -> str:
-    """Name the queue in which a message says it failed; "" where that is its topic."""
-    return next((found.origin for found in among([(poison, topic)])), "")
+    """Return the queue in which a message failed; "" if that is its topic."""
+    return next((count.origin for count in among([(poison, topic)])), "")
 
 
-def among(poisons: Sequence[tuple[int, str]]) -> list[Elsewhere]:
-    """Count those that failed elsewhere; each is given with its topic's native name."""
+def among(poisons: Sequence[tuple[int, str]]) -> list[MisroutedCount]:
+    """Count messages that failed in another queue; pass each with its native topic."""
     topics = dict(poisons)
     weight = Func(F("headers"), function="pg_column_size", output_field=IntegerField())
     bodies = Body.objects.annotate(weight=weight).filter(poison__in=topics)
@@ -47,10 +48,10 @@ def among(poisons: Sequence[tuple[int, str]]) -> list[Elsewhere]:
         origin = vocabularies.read(pairs).origin
         if origin and not _is_same(origin, topics[poison]):
             counted[storable(origin, limit=LONGEST), topics[poison]] += 1
-    return [Elsewhere(*place, number) for place, number in counted.most_common()]
+    return [MisroutedCount(*place, number) for place, number in counted.most_common()]
 
 
 def _is_same(origin: str, topic: str) -> bool:
-    """Compare queues: some name theirs before a machine, or as the end of a URL."""
+    """Compare queues: some headers add a machine (`queue@host`), or a URL before it."""
     queue = origin.partition("?")[0].rpartition("/")[2].partition("@")[0]
     return topic in {origin, queue}

@@ -1,8 +1,8 @@
-"""Problems by the query language, and by what a principal may see.
+"""Find problems by the query language.
 
-A problem has one topic, and so `topic:` asks for that one, also where a poison of it
-was captured on another topic and then sent here. Postgres would have to read every
-poison of a problem to learn that none is of the topic.
+`topic:` filters by the topic of the problem, not by the topics of its poisons. A poison
+may have been captured on another topic and then sent here, but Postgres would have to
+read every poison of a problem to learn that none is of the topic.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from apps.poison.querysets import ProblemQuerySet
 
 
 def matching(query: Query, *, topics: Iterable[str]) -> ProblemQuerySet:
-    """Find the problems of these topics that have a poison which matches."""
-    of_topics, of_poisons = query.apart("topic")
-    visible = Problem.objects.on_topics(topics).filter(of_topics.where())
-    return visible.with_poisons(Poison.objects.matching(of_poisons))
+    """Find the problems of these topics that have a matching poison."""
+    topic_query, poison_query = query.split("topic")
+    problems = Problem.objects.on_topics(topics).filter(topic_query.where())
+    return problems.with_poisons(Poison.objects.matching(poison_query))
 
 
 def visible(*, topics: Iterable[str]) -> ProblemQuerySet:

@@ -1,10 +1,10 @@
-"""The query language: one text shared by lists, counts, operations and the API.
+"""The query language of lists, counts, operations and the API.
 
     is:open topic:orders* !cause:crash error:"connection reset" day:2026-11-20
 
-Terms are joined by AND, `!` negates one, quotes hold spaces, `*` stands for any text
-in topics and consumers, and `problem:` takes some numbers with commas. A word without a
-key is looked for in the error.
+AND joins terms, `!` negates a term, quotes hold spaces, `*` stands for any text in
+topics and consumers, and `problem:` takes numbers separated by commas. A word without a
+key is searched in the error.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What was asked; `str()` gives it back in one canonical spelling."""
+    """A parsed query; `str()` returns its canonical text."""
 
     terms: tuple[Term, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a query; raise Invalid naming the word that makes no sense."""
+        """Parse a query; raise Invalid naming the word that is wrong."""
         if len(text) > MAX_LENGTH:
             raise Invalid("q", f"it is longer than {MAX_LENGTH} characters")
         if "\0" in text or (not text.isascii() and _has_surrogate(text)):
@@ -70,21 +70,21 @@ class Query:
         return " ".join(str(term) for term in self.terms)
 
     def where(self) -> Q:
-        """Give the condition on poisons; topics are looked up in Postgres each time."""
-        wanted = Q()
+        """Build a condition on poisons; look up topics in Postgres each time."""
+        condition = Q()
         for term in self.terms:
-            condition = CONDITIONS[term.key](term.value)
-            wanted &= ~condition if term.negated else condition
-        return wanted
+            matches = CONDITIONS[term.key](term.value)
+            condition &= ~matches if term.negated else matches
+        return condition
 
-    def apart(self, key: str) -> tuple[Self, Self]:
-        """Part the terms with this key from all others."""
+    def split(self, key: str) -> tuple[Self, Self]:
+        """Split into the terms with this key and all others."""
         with_key = tuple(term for term in self.terms if term.key == key)
         others = tuple(term for term in self.terms if term.key != key)
         return type(self)(with_key), type(self)(others)
 
     def value_of(self, key: str) -> str | None:
-        """Give the value of the one plain term with this key, for a form's field."""
+        """Return the value of the only term with this key, unless negated, or None."""
         values = [t.value for t in self.terms if t.key == key and not t.negated]
         return values[0] if len(values) == 1 else None
 
@@ -100,8 +100,8 @@ def _term(word: str) -> Term:
     if bare.startswith('"') or not colon:
         key, value = "error", bare
     if key not in CONDITIONS:
-        known = ", ".join(f"{name}:" for name in sorted(CONDITIONS))
-        raise Invalid("q", f"“{word}”: there is no {key}: — there are {known}")
+        keys = ", ".join(f"{name}:" for name in sorted(CONDITIONS))
+        raise Invalid("q", f"“{word}”: there is no {key}: — there are {keys}")
     term = Term(key, _unquoted(value), negated)
     try:
         CHECKS[key](term.value)
@@ -111,13 +111,13 @@ def _term(word: str) -> Term:
 
 
 def _unquoted(value: str) -> str:
-    return _QUOTED.sub(lambda found: _ESCAPED.sub(r"\1", found[1]), value)
+    return _QUOTED.sub(lambda match: _ESCAPED.sub(r"\1", match[1]), value)
 
 
 def _is(value: str) -> Q:
-    words = ", ".join(Shown)
+    labels = ", ".join(Shown)
     if value not in list(Shown):
-        raise ValueError(f"is: takes one of {words}")
+        raise ValueError(f"is: takes one of {labels}")
     return Q(state__in=shown_as(Shown(value)))
 
 
@@ -180,6 +180,6 @@ CONDITIONS: dict[str, Callable[[str], Q]] = {
     "cause": _cause,
     "error": _error,
 }
-# What is asked of a term when it is read. Topics are looked up when the query is used:
-# between a preview and its operation, new ones may match.
+# How a term is checked when the query is parsed. Topics are looked up only when the
+# query is used: between a preview and its operation, new ones may match.
 CHECKS: dict[str, Callable[[str], object]] = {**CONDITIONS, "topic": _name}

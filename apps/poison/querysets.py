@@ -1,4 +1,4 @@
-"""Poisons, problems and skips, asked for in sentences."""
+"""Querysets of poisons, problems and skips."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         return self.filter(state=State.OPEN)
 
     def given_back(self) -> Self:
-        """Keep what its own dead-letter queue has again."""
+        """Keep poisons that were given back to their dead-letter queue."""
         return self.filter(state=State.MOVED, moved_to=F("topic"))
 
     def matching(self, query: Query) -> Self:
-        """Keep what the query asks for, of the topics that its names have now."""
+        """Keep poisons that match the query; its topics are looked up now."""
         return self.filter(query.where())
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
-        """Keep what a principal may see: topics by name, or by pattern with `*`."""
+        """Keep rows of these topics, given by name or by pattern with `*`."""
         return self.filter(topic_ids.matching(patterns))
 
     def captured_after(self, snapshot: str) -> Self:
-        """Keep what was not there yet when this snapshot was taken."""
+        """Keep poisons that are not in this snapshot."""
         visible: RawSQL = RawSQL(
             "pg_visible_in_snapshot(poison_poison.captured_xid, %s::pg_snapshot)",
             [snapshot],
@@ -49,7 +49,7 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
         return self.order_by("-last_failed_at", "-id")
 
     def older_than(self, *, failed_at: datetime, pk: int) -> Self:
-        """Go on below a row of a list that is in `recent_first` order."""
+        """Keep the rows after this one in `recent_first` order."""
         return self.filter(
             Q(last_failed_at__lt=failed_at) | Q(last_failed_at=failed_at, pk__lt=pk)
         ).filter(last_failed_at__lte=failed_at)
@@ -57,18 +57,18 @@ class PoisonQuerySet(models.QuerySet["Poison"]):
     def counted_by_problem(
         self, problems: Iterable[int]
     ) -> dict[int, dict[Shown, int]]:
-        """Count the poisons of each problem by the word that its state is shown as."""
+        """Count the poisons of each problem by displayed state."""
         counts = {problem: dict.fromkeys(Shown, 0) for problem in problems}
         within = self.filter(problem__in=counts).order_by()
-        found = within.values_list("problem", "state").annotate(number=Count("pk"))
-        for problem, state, number in found:
+        rows = within.values_list("problem", "state").annotate(number=Count("pk"))
+        for problem, state, number in rows:
             counts[problem][SHOWN[State(state)]] += number
         return counts
 
 
 class BodyQuerySet(models.QuerySet["Body"]):
     def with_usual_headers(self) -> Self:
-        """Leave out those whose headers are too large to read those of many."""
+        """Leave out bodies whose headers are too large to read many of them."""
         size = Func(
             F("headers"), function="pg_column_size", output_field=IntegerField()
         )
@@ -77,7 +77,7 @@ class BodyQuerySet(models.QuerySet["Body"]):
 
 class ProblemQuerySet(models.QuerySet["Problem"]):
     def on_topics(self, patterns: Iterable[str]) -> Self:
-        """Keep what a principal may see: topics by name, or by pattern with `*`."""
+        """Keep rows of these topics, given by name or by pattern with `*`."""
         return self.filter(topic_ids.matching(patterns))
 
     def with_poisons(self, poisons: PoisonQuerySet) -> Self:
@@ -88,7 +88,7 @@ class ProblemQuerySet(models.QuerySet["Problem"]):
         return self.order_by("-last_seen", "-id")
 
     def older_than(self, *, seen_at: datetime, pk: int) -> Self:
-        """Go on below a row of a list that is in `recent_first` order."""
+        """Keep the rows after this one in `recent_first` order."""
         return self.filter(
             Q(last_seen__lt=seen_at) | Q(last_seen=seen_at, pk__lt=pk)
         ).filter(last_seen__lte=seen_at)
@@ -99,22 +99,22 @@ class SkipQuerySet(models.QuerySet["Skip"]):
         return self.filter(removed_revision=None)
 
     def in_force(self, now: datetime) -> Self:
-        """Keep what consumers honour now: one that is over may not be ended yet."""
+        """Keep skips that consumers apply now; an expired one may not be ended yet."""
         in_force = self.active().filter(is_suspected=False)
         return in_force.filter(Q(expires_at=None) | Q(expires_at__gt=now))
 
     def for_group(self, consumer_group: str | None) -> Self:
-        """Keep what this group passes over; None is every group's."""
+        """Keep skips for this group; None is every group."""
         if consumer_group is None:
             return self
         return self.filter(Q(consumer_group=None) | Q(consumer_group=consumer_group))
 
     def on_topics(self, patterns: Iterable[str]) -> Self:
-        """Keep what a principal may see: topics by name, or by pattern with `*`."""
+        """Keep rows of these topics, given by name or by pattern with `*`."""
         return self.filter(topic_ids.matching(patterns))
 
     def matched_like(self, *, topic: int, kind: str, digest: bytes) -> Self:
-        """Keep what matches by this value, which is known by its SHA-256."""
+        """Keep skips with the value that has this SHA-256."""
         return self.filter(topic=topic, kind=kind, digest=digest)
 
     def recent_first(self) -> Self:
@@ -123,7 +123,7 @@ class SkipQuerySet(models.QuerySet["Skip"]):
 
 class WaitingSkipQuerySet(models.QuerySet["WaitingSkip"]):
     def killers_first(self) -> Self:
-        """Put first what costs each consumer a process, then what waits longest."""
+        """Order crashes and hangs first, then by waiting time."""
         return self.order_by("-is_killer", "id")
 
     def on_topics(self, patterns: Iterable[str]) -> Self:

@@ -1,4 +1,4 @@
-"""Reading what a message holds: a right of its own, and an entry on the trail."""
+"""Read the contents of messages: it needs a right of its own, and is audited."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from apps.team.rights import Principal, Scope
 
 SHOWN_BYTES = 64 * 1024
 CHUNK = 1024 * 1024
-# One guard may send a traceback of megabytes; twenty of them are no page.
+# A guard may send tracebacks of megabytes; a page with twenty of them is too large.
 SHOWN_CHARACTERS = 16 * 1024
-# A message has a handful; of one that is hostile, a page shows the first.
+# Usual messages have a few headers; of a hostile message, show only the first ones.
 SHOWN_HEADERS = 200
-# A list that stays open and refreshes itself is one reading, not thousands.
+# A list that stays open and refreshes itself is audited once, not thousands of times.
 ONE_READING = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstHeaders:
-    """The headers of a message that a page has room for; `total` counts all."""
+    """The first headers of a message, for a page; `total` counts all."""
 
     pairs: tuple[Header, ...]
     total: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Revealed:
-    """The start of a message: `content` is at most `limit` of `size`."""
+class RevealedMessage:
+    """The start of a message: `content` is its first bytes, `size` its full size."""
 
     poison: Poison
     content: bytes
@@ -52,8 +52,8 @@ class Revealed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FailureSeen:
-    """A failure with its texts as far as they are shown; `cut` says if not whole."""
+class FailureExcerpt:
+    """A failure with the start of its texts; `cut` says whether there is more."""
 
     failure: Failure
     message: str
@@ -61,9 +61,9 @@ class FailureSeen:
     cut: bool
 
 
-def failures(rows: QuerySet[Failure], *, limit: int) -> list[FailureSeen]:
-    """Read the newest of these failures, without the far end of their texts."""
-    told = rows.defer("error_message", "traceback").annotate(
+def failures(rows: QuerySet[Failure], *, limit: int) -> list[FailureExcerpt]:
+    """Read the newest of these failures, with the start of their texts."""
+    excerpts = rows.defer("error_message", "traceback").annotate(
         message_shown=Left("error_message", SHOWN_CHARACTERS),
         traceback_shown=Left("traceback", SHOWN_CHARACTERS),
         longer=Length("error_message")
@@ -72,18 +72,18 @@ def failures(rows: QuerySet[Failure], *, limit: int) -> list[FailureSeen]:
         - Length("traceback_shown"),
     )
     return [
-        FailureSeen(
+        FailureExcerpt(
             failure=row,
             message=row.message_shown,
             traceback=row.traceback_shown,
             cut=row.longer > 0,
         )
-        for row in told.order_by("-failed_at", "-id")[:limit]
+        for row in excerpts.order_by("-failed_at", "-id")[:limit]
     ]
 
 
 def visible(*, poison_id: int, principal: Principal) -> Poison:
-    """Find a poison that this principal may see; raises Absent otherwise."""
+    """Return a poison that this principal may see; raise Absent otherwise."""
     allowed = Poison.objects.on_topics(principal.topics)
     poison = allowed.select_related("topic", "problem").filter(pk=poison_id).first()
     if poison is None:
@@ -96,12 +96,12 @@ def header_names(*, poison_id: int) -> list[bytes]:
 
 
 def headers(*, poison_id: int) -> tuple[Header, ...]:
-    """Read all headers of a message; show values only as `reveal` or as public."""
+    """Read all headers of a message; show only values that are public or revealed."""
     return _pairs(Body.objects.values_list("headers", flat=True).get(poison=poison_id))
 
 
 def first_headers(*, poison_id: int) -> FirstHeaders:
-    """Read those that a page shows; show values only as `reveal` or as public."""
+    """Read the first headers of a message; show only public or revealed values."""
     first, parts = (
         Body.objects.annotate(
             first=F("headers")[: 2 * SHOWN_HEADERS],
@@ -116,12 +116,12 @@ def first_headers(*, poison_id: int) -> FirstHeaders:
 
 
 def headers_of(poisons: Collection[Poison]) -> dict[int, tuple[Header, ...]]:
-    """Read the headers of many messages, but for those of unusual size."""
+    """Read the headers of many messages; leave out those that are too large."""
     if not poisons:
         return {}
     bodies = Body.objects.with_usual_headers().filter(
         poison__in=[poison.pk for poison in poisons],
-        # No body lies in a partition older than its capture: those are not looked at.
+        # Lets Postgres skip older partitions: a body is stored when it is captured.
         day__gte=min(poison.captured_at for poison in poisons).date(),
     )
     return {pk: _pairs(flat) for pk, flat in bodies.values_list("poison_id", "headers")}
@@ -130,7 +130,7 @@ def headers_of(poisons: Collection[Poison]) -> dict[int, tuple[Header, ...]]:
 def is_header_revealed(
     *, problem_id: int, name: str, principal: Principal, now: datetime
 ) -> bool:
-    """Tell whether this person had a header of a problem's messages shown of late."""
+    """Tell whether this person revealed a header of a problem within the last hour."""
     return Entry.objects.filter(
         subject=f"problem:{problem_id}",
         actor=str(principal.actor),
@@ -144,7 +144,7 @@ def is_header_revealed(
 def reveal_header(
     *, problem_id: int, name: str, principal: Principal, now: datetime
 ) -> None:
-    """Put on record that a header is shown of each listed message of a problem."""
+    """Record in the audit that a header of a problem's messages is shown in a list."""
     principal.require(Scope.BODIES_READ)
     audit.record(
         action=Action.BODY_REVEALED,
@@ -159,14 +159,14 @@ def reveal_header(
 @transaction.atomic
 def reveal(
     *, poison_id: int, principal: Principal, now: datetime, limit: int = SHOWN_BYTES
-) -> Revealed:
-    """Show the start of a body and the headers; puts on record that it was shown."""
+) -> RevealedMessage:
+    """Return the start of a body and the headers; record that in the audit."""
     poison = visible(poison_id=poison_id, principal=principal)
     principal.require(Scope.BODIES_READ)
     content_type = Body.objects.values_list("content_type", flat=True).get(
         poison=poison
     )
-    revealed = Revealed(
+    revealed = RevealedMessage(
         poison=poison,
         content=_slice(poison_id, start=0, length=limit),
         size=poison.size,
@@ -180,7 +180,7 @@ def reveal(
 def download(
     *, poison_id: int, principal: Principal, now: datetime
 ) -> tuple[Poison, Iterator[bytes]]:
-    """Give the exact bytes, chunk by chunk; puts on record that they were taken."""
+    """Return the exact bytes, chunk by chunk; record the download in the audit."""
     poison = visible(poison_id=poison_id, principal=principal)
     principal.require(Scope.BODIES_READ)
     with transaction.atomic():

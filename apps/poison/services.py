@@ -1,6 +1,6 @@
-"""How redrives begin, what becomes of them, and what that makes of their poisons.
+"""Change the states of redrives and of their poisons.
 
-All of them lock the poisons first, in id order, as capture does.
+Every function locks the poisons first, in id order, as capture does.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from apps.poison.states import (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What became of one confirmation: confirmed, duplicate, or rejected and why."""
+class ConfirmationResult:
+    """The result of a confirmation: confirmed, duplicate, or rejected with a reason."""
 
     status: str
     poison: int | None = None
@@ -35,8 +35,8 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
-    """What the broker said of one redrive."""
+class RedriveAnswer:
+    """The broker's answer to one redrive."""
 
     redrive: uuid.UUID
     outcome: Outcome
@@ -55,13 +55,15 @@ def lock(poisons: Iterable[int]) -> None:
 
 
 @transaction.atomic
-def confirm(*, tokens: Sequence[tuple[str, str]], now: datetime) -> list[Verdict]:
-    """Note that redriven messages were handled: (redrive header, topic) of each.
+def confirm(
+    *, tokens: Sequence[tuple[str, str]], now: datetime
+) -> list[ConfirmationResult]:
+    """Confirm redriven messages: `tokens` holds (redrive header, topic) of each.
 
-    A token that we did not sign for that topic is rejected. Idempotent.
+    Reject a token that we did not sign for that topic. Idempotent.
     """
     ids = [token.redrive_of(text) for text, _ in tokens]
-    known = {
+    redrives = {
         redrive.pk: redrive
         for redrive in Redrive.objects.filter(
             pk__in=[i for i in ids if i]
@@ -71,12 +73,12 @@ def confirm(*, tokens: Sequence[tuple[str, str]], now: datetime) -> list[Verdict
         redrive
         for redrive, (text, topic) in zip(ids, tokens, strict=True)
         if redrive is not None
-        and redrive in known
-        and _is_genuine(known[redrive], text, topic)
+        and redrive in redrives
+        and _is_genuine(redrives[redrive], text, topic)
     }
-    lock(known[redrive].poison_id for redrive in genuine)
+    lock(redrives[redrive].poison_id for redrive in genuine)
     changed = _confirm(list(genuine), now=now)
-    return [_verdict(known, genuine, changed, redrive) for redrive in ids]
+    return [_result(redrives, genuine, changed, redrive) for redrive in ids]
 
 
 def _is_genuine(redrive: Redrive, text: str, topic: str) -> bool:
@@ -85,48 +87,48 @@ def _is_genuine(redrive: Redrive, text: str, topic: str) -> bool:
     )
 
 
-def _verdict(
-    known: dict[uuid.UUID, Redrive],
+def _result(
+    redrives: dict[uuid.UUID, Redrive],
     genuine: Collection[uuid.UUID],
     changed: set[uuid.UUID],
     redrive: uuid.UUID | None,
-) -> Verdict:
+) -> ConfirmationResult:
     if redrive is None or redrive not in genuine:
-        return Verdict(
+        return ConfirmationResult(
             status="rejected",
             detail="this is no redrive of ours to this topic; send the header "
             "x-poisonweb-redrive as it came",
         )
-    poison = known[redrive].poison_id
+    poison = redrives[redrive].poison_id
     if redrive in changed:
-        # The next copy within this request is a duplicate.
+        # A further copy within this request is a duplicate.
         changed.discard(redrive)
-        return Verdict(status="confirmed", poison=poison)
-    outcome = known[redrive].outcome
+        return ConfirmationResult(status="confirmed", poison=poison)
+    outcome = redrives[redrive].outcome
     detail = None
     if outcome not in {*outcomes_before(Outcome.CONFIRMED), Outcome.CONFIRMED}:
         detail = f"nothing changed: this redrive is already {outcome}"
-    return Verdict(status="duplicate", poison=poison, detail=detail)
+    return ConfirmationResult(status="duplicate", poison=poison, detail=detail)
 
 
-# OFFSET 0: each poison is looked up by its id. With statistics from before the first
-# redrive, a free planner compares all that are sent with each that is confirmed.
+# OFFSET 0 makes Postgres look up each poison by its id. With statistics from before the
+# first redrive, the planner would compare all sent poisons with each confirmed one.
 _CONFIRM = """
-WITH heard AS (
+WITH confirmed AS (
     UPDATE poison_redrive SET outcome = 'confirmed', answered_at = %(now)s,
            confirmed_at = %(now)s, sent_at = coalesce(sent_at, %(now)s)
     WHERE id = ANY(%(ids)s) AND outcome = ANY(%(from)s)
     RETURNING id, poison_id, n, sent_at
 ), settled AS (
-    UPDATE poison_poison SET state = 'confirmed', sent_at = heard.sent_at
-    FROM heard, LATERAL (
+    UPDATE poison_poison SET state = 'confirmed', sent_at = confirmed.sent_at
+    FROM confirmed, LATERAL (
         SELECT id, redrives, state FROM poison_poison
-        WHERE id = heard.poison_id OFFSET 0
+        WHERE id = confirmed.poison_id OFFSET 0
     ) known
-    WHERE poison_poison.id = known.id AND known.redrives = heard.n
+    WHERE poison_poison.id = known.id AND known.redrives = confirmed.n
       AND known.state = ANY(%(settles)s)
 )
-SELECT id FROM heard
+SELECT id FROM confirmed
 """
 
 
@@ -168,11 +170,11 @@ def begin(
     epoch: int,
     now: datetime,
 ) -> dict[int, uuid.UUID]:
-    """Claim what may be sent; give the new redrive of each poison that was.
+    """Claim poisons that may be sent; return the new redrive of each claimed one.
 
-    Open poisons may be sent, and sent ones that nobody has been heard of for long.
-    `queue` is the dead-letter queue to which they are given back; `unmarked` are the
-    topics whose messages cannot bear a redrive's mark. Call it inside a transaction.
+    Open poisons may be sent, and silent ones again. `queue` is the dead-letter queue to
+    give them back to, or "". `unmarked` are the topics whose messages cannot carry a
+    redrive's mark. Call it inside a transaction.
     """
     lock(poisons)
     with connection.cursor() as cursor:
@@ -204,23 +206,23 @@ RETURNING id
 
 
 def take_over(*, redrives: Sequence[uuid.UUID], epoch: int) -> set[uuid.UUID]:
-    """Send these again under the ids that they have; give those still in flight."""
+    """Claim these redrives for this epoch; return those that are still in flight."""
     with connection.cursor() as cursor:
         cursor.execute(_TAKE_OVER, {"ids": list(redrives), "epoch": epoch})
         return {redrive for (redrive,) in cursor.fetchall()}
 
 
-# A consumer may have answered already: then its word stands, and only what is still in
-# flight is marked. `moved`: sent elsewhere on purpose, so no answer is awaited.
+# Mark only redrives that are still in flight: a consumer may have answered already, and
+# its answer stands. `moved`: sent to another topic on purpose, so no answer will come.
 _MARK = """
-WITH told AS (
+WITH answers AS (
     SELECT * FROM unnest(%(ids)s::uuid[], %(outcomes)s::text[], %(details)s::text[],
-                         %(bookmarks)s::text[]) AS told(id, outcome, detail, bookmark)
+                         %(bookmarks)s::text[]) AS one(id, outcome, detail, bookmark)
 ), marked AS (
-    UPDATE poison_redrive SET outcome = told.outcome, detail = told.detail,
-           bookmark = told.bookmark,
-           sent_at = CASE WHEN told.outcome IN ('sent', 'moved') THEN %(now)s END
-    FROM told WHERE poison_redrive.id = told.id
+    UPDATE poison_redrive SET outcome = answers.outcome, detail = answers.detail,
+           bookmark = answers.bookmark,
+           sent_at = CASE WHEN answers.outcome IN ('sent', 'moved') THEN %(now)s END
+    FROM answers WHERE poison_redrive.id = answers.id
       AND poison_redrive.outcome IN ('sending', 'unknown')
       AND poison_redrive.epoch = %(epoch)s
     RETURNING poison_redrive.poison_id, poison_redrive.n, poison_redrive.outcome,
@@ -239,9 +241,13 @@ FROM marked WHERE poison_poison.id = marked.poison_id
 
 
 def mark(
-    *, poisons: Sequence[int], answers: Sequence[Answered], epoch: int, now: datetime
+    *,
+    poisons: Sequence[int],
+    answers: Sequence[RedriveAnswer],
+    epoch: int,
+    now: datetime,
 ) -> None:
-    """Write down what the broker said of redrives that this epoch sent.
+    """Store the broker's answers to redrives that this epoch sent.
 
     Call it inside a transaction.
     """
@@ -260,8 +266,8 @@ def mark(
         )
 
 
-# A send before this one may have been answered meanwhile, or may be answered later:
-# its poison goes back to what that send says of it.
+# An earlier send may be answered already, or later: the poison goes back to the state
+# of that send.
 _WITHDRAW = """
 WITH withdrawn AS (
     DELETE FROM poison_redrive
@@ -287,10 +293,10 @@ SELECT id FROM withdrawn
 def withdraw(
     *, poisons: Sequence[int], redrives: Sequence[uuid.UUID], epoch: int
 ) -> set[uuid.UUID]:
-    """Undo claims of which nothing was sent; give those that were undone.
+    """Undo claims that were not sent; return those that were undone.
 
-    A claim that was sent before, or that a consumer has answered, stands. Call it
-    inside a transaction.
+    A claim that was sent before, or that a consumer has answered, stays. Call it inside
+    a transaction.
     """
     lock(poisons)
     with connection.cursor() as cursor:
@@ -312,7 +318,7 @@ WHERE id = ANY(%(poisons)s) AND state = 'dropped' RETURNING id
 
 
 def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
-    """Drop those that may be dropped, and give them. Call it inside a transaction."""
+    """Drop those that may be dropped; return them. Call it inside a transaction."""
     values = {
         "now": now,
         "from": before(State.DROPPED),
@@ -322,7 +328,7 @@ def drop(*, poisons: Sequence[int], now: datetime) -> set[int]:
 
 
 def restore(*, poisons: Sequence[int]) -> set[int]:
-    """Open those that are dropped, and give them. Call it inside a transaction."""
+    """Open those that are dropped; return them. Call it inside a transaction."""
     return _transition(_RESTORE, poisons, {})
 
 

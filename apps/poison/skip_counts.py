@@ -1,4 +1,4 @@
-"""What consumers tell of the skips that they applied, counted once."""
+"""Count the skips that consumers report as applied, each report once."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from apps.poison.models import Skip
 from apps.team.rights import Principal
 
 _COUNT = """
-WITH told AS (
+WITH reports AS (
     SELECT * FROM unnest(%(skips)s::int8[], %(groups)s::text[], %(clients)s::text[],
         %(counts)s::int8[], %(lasts)s::timestamptz[], %(reports)s::uuid[])
-        AS told(skip, consumer_group, client_name, number, last_at, report)
-), fresh AS (
+        AS one(skip, consumer_group, client_name, number, last_at, report)
+), new AS (
     INSERT INTO poison_skip_count
         (report, skip_id, consumer_group, client_name, count, counted_at)
     SELECT DISTINCT ON (report)
            report, skip, consumer_group, client_name, number, %(now)s
-    FROM told WHERE report IS NOT NULL ORDER BY report
+    FROM reports WHERE report IS NOT NULL ORDER BY report
     ON CONFLICT (report) DO NOTHING RETURNING report, skip_id, count
 ), added AS (
     SELECT skip, sum(number) AS number, max(last_at) AS last_at FROM (
-        SELECT skip, number, last_at FROM told WHERE report IS NULL
+        SELECT skip, number, last_at FROM reports WHERE report IS NULL
         UNION ALL
-        SELECT fresh.skip_id, fresh.count, (
-            SELECT max(told.last_at) FROM told WHERE told.report = fresh.report)
-        FROM fresh) every
+        SELECT new.skip_id, new.count, (
+            SELECT max(reports.last_at) FROM reports WHERE reports.report = new.report)
+        FROM new) every
     GROUP BY skip HAVING sum(number) > 0
 )
 UPDATE poison_skip SET applied = applied + added.number,
@@ -41,10 +41,10 @@ FROM added WHERE poison_skip.id = added.skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Applied:
-    """One consumer's word that it passed over; the same `report` counts once.
+class AppliedSkip:
+    """A report that a consumer skipped messages; the same `report` counts once.
 
-    Or that it `handled` the message, so that nobody needs to pass over it.
+    If `handled` is true, the consumer handled the message, so its skip is not needed.
     """
 
     skip: int
@@ -57,33 +57,33 @@ class Applied:
 
 
 @transaction.atomic
-def applied(
-    *, told: Sequence[Applied], principal: Principal, now: datetime
+def count_applied(
+    *, reports: Sequence[AppliedSkip], principal: Principal, now: datetime
 ) -> list[bool]:
-    """Add up what consumers passed over; False for a skip that nobody here sees."""
-    wanted = {each.skip for each in told}
-    allowed = Skip.objects.on_topics(principal.topics).filter(pk__in=wanted)
-    # Locked on their own: a join would lock the topics too.
-    known = set(allowed.values_list("pk", flat=True))
+    """Count skipped messages; return False for a skip that the principal cannot see."""
+    ids = {report.skip for report in reports}
+    visible = Skip.objects.on_topics(principal.topics).filter(pk__in=ids)
+    # Lock them by a query of their own: a join would lock the topics too.
+    visible_ids = set(visible.values_list("pk", flat=True))
     list(
-        Skip.objects.filter(pk__in=known)
+        Skip.objects.filter(pk__in=visible_ids)
         .order_by("pk")
         .select_for_update(no_key=True)
         .values_list("pk")
     )
-    counted = [each for each in told if each.skip in known]
+    counted = [report for report in reports if report.skip in visible_ids]
     if counted:
         with connection.cursor() as cursor:
             cursor.execute(_COUNT, {**_columns(counted), "now": now})
-    return [each.skip in known for each in told]
+    return [report.skip in visible_ids for report in reports]
 
 
-def _columns(told: Sequence[Applied]) -> dict[str, list[Any]]:
+def _columns(reports: Sequence[AppliedSkip]) -> dict[str, list[Any]]:
     return {
-        "skips": [each.skip for each in told],
-        "groups": [each.consumer_group for each in told],
-        "clients": [each.client_name for each in told],
-        "counts": [each.count for each in told],
-        "lasts": [each.last_at for each in told],
-        "reports": [each.report for each in told],
+        "skips": [report.skip for report in reports],
+        "groups": [report.consumer_group for report in reports],
+        "clients": [report.client_name for report in reports],
+        "counts": [report.count for report in reports],
+        "lasts": [report.last_at for report in reports],
+        "reports": [report.report for report in reports],
     }

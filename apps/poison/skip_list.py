@@ -1,11 +1,11 @@
-"""The skip list: what consumers pass over, and each change of it under a number.
+"""Change the skip list: which messages consumers skip, with a revision per change.
 
-Every change takes the next revision of its topic while it holds the topic's list, and
-keeps hold of it until it commits. So whoever has all of revision n, and then asks for
-what came after n, misses nothing. Lists are held in the order of their topics' ids, and
-skips in the order of theirs.
+Every change locks the list of its topic, takes the next revision, and keeps the lock
+until it commits. So a reader that has all of revision n, and then asks for the changes
+after n, misses none. Lists are locked in the order of their topics' ids, and skips in
+the order of theirs.
 
-`skip_reading` tells the list to consumers, `skip_counts` counts what they tell of it.
+Consumers read the list through `skip_reading`; `skip_counts` counts what they skipped.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ log = logging.getLogger(__name__)
 
 REASON_LIMIT = 2_000
 SHOWN = 300
-AT_ONCE = 1_000
-# A rule that matches each of so many messages was hardly meant to.
+BATCH_SIZE = 1_000
+# A rule that matches all of this many messages is probably a mistake.
 OVERBROAD_AFTER = 200
-# Ended automatic skips, and what counted skips, stay as long as anybody may ask again.
-REMEMBERED = timedelta(days=30)
+# How long ended automatic skips and skip counts stay: readers and retries may be late.
+RETENTION = timedelta(days=30)
 
 _TAKE = """
 INSERT INTO poison_skip_list (topic_id, revision) VALUES (%s, 1)
@@ -62,26 +62,26 @@ WITH locked AS (
     FROM due, poison_skip_list list
     WHERE poison_skip.id = due.id AND list.topic_id = %(topic)s
 )
-UPDATE poison_skip_list list SET revision = list.revision + told.number,
-       automatic = list.automatic - told.automatic
+UPDATE poison_skip_list list SET revision = list.revision + totals.number,
+       automatic = list.automatic - totals.automatic
 FROM (SELECT count(*) AS number, count(*) FILTER (WHERE is_automatic) AS automatic
-      FROM due) told
-WHERE topic_id = %(topic)s AND told.number > 0
-RETURNING told.number
+      FROM due) totals
+WHERE topic_id = %(topic)s AND totals.number > 0
+RETURNING totals.number
 """
 
-_FORGET = """
-WITH forgotten AS (
+_PRUNE = """
+WITH pruned AS (
     DELETE FROM poison_skip WHERE id IN (
         SELECT id FROM poison_skip
         WHERE topic_id = %(topic)s AND is_automatic AND removed_at < %(before)s
         ORDER BY removed_revision LIMIT %(limit)s)
     RETURNING removed_revision
 )
-UPDATE poison_skip_list list SET floor = greatest(list.floor, told.last)
-FROM (SELECT max(removed_revision) AS last, count(*) AS number FROM forgotten) told
-WHERE topic_id = %(topic)s AND told.number > 0
-RETURNING told.number
+UPDATE poison_skip_list list SET floor = greatest(list.floor, totals.last)
+FROM (SELECT max(removed_revision) AS last, count(*) AS number FROM pruned) totals
+WHERE topic_id = %(topic)s AND totals.number > 0
+RETURNING totals.number
 """
 
 
@@ -98,20 +98,20 @@ def add(
     poison_id: int | None = None,
     everything: bool = False,
 ) -> Skip:
-    """Let consumers pass over what matches; the same matcher again renews its skip.
+    """Add a skip, or renew the active one with the same matcher.
 
-    One for all handler versions takes over an automatic one that was for a single one.
-    A rule that matches every recent message is refused unless `everything` is true.
+    A skip for all handler versions replaces an automatic one for a single version. A
+    rule that matches every recent message is refused unless `everything` is true.
     """
     principal.require(Scope.SKIPS_WRITE)
     require_sight(topic=topic.name, principal=principal)
-    _refuse_useless(topic, consumer_group, matcher, everything=everything)
+    _refuse_overbroad(topic, consumer_group, matcher, everything=everything)
     if expires_at is not None and expires_at <= now:
         raise Invalid("expires_at", "send a time to come")
     if poison_id is not None:
         _require_poison(poison_id, topic)
     facts = {
-        "reason": _usable(reason),
+        "reason": _clean_reason(reason),
         "by": str(principal.actor),
         "at": now,
         "expires_at": expires_at,
@@ -122,8 +122,8 @@ def add(
         "firm_at": None,
     }
     with transaction.atomic():
-        facts["revision"] = _take(topic.pk)
-        skip = _same(topic, consumer_group, matcher, handler_version)
+        facts["revision"] = _next_revision(topic.pk)
+        skip = _existing(topic, consumer_group, matcher, handler_version)
         if skip is None:
             skip = Skip.objects.create(
                 topic=topic,
@@ -134,7 +134,7 @@ def add(
                 **facts,
             )
         else:
-            _take_over(skip, {**facts, "handler_version": handler_version})
+            _replace(skip, {**facts, "handler_version": handler_version})
         skip = visible(skip_id=skip.pk, principal=principal)
         notices.notify_skips(topic_id=topic.pk)
         _record(Action.SKIP_ADDED, skip, principal, reason=skip.reason, now=now)
@@ -143,21 +143,21 @@ def add(
 
 
 def remove(*, skip_id: int, reason: str, principal: Principal, now: datetime) -> Skip:
-    """End a skip; one that has ended already stays as it is."""
+    """End a skip; do nothing if it has ended already."""
     principal.require(Scope.SKIPS_WRITE)
     skip = visible(skip_id=skip_id, principal=principal)
-    _remove([skip], reason=_usable(reason), principal=principal, now=now)
+    _remove([skip], reason=_clean_reason(reason), principal=principal, now=now)
     return visible(skip_id=skip_id, principal=principal)
 
 
 def remove_of_poison(
     *, poison_id: int, reason: str, principal: Principal, now: datetime
 ) -> list[Skip]:
-    """Un-poison: end every active skip that was made for this message; give those."""
+    """End every active skip that was made for this message; return them."""
     principal.require(Scope.SKIPS_WRITE)
-    of_it = Skip.objects.active().filter(poison=poison_id).on_topics(principal.topics)
-    skips = list(of_it.select_related("topic").order_by("topic_id", "id"))
-    _remove(skips, reason=_usable(reason), principal=principal, now=now)
+    active = Skip.objects.active().filter(poison=poison_id).on_topics(principal.topics)
+    skips = list(active.select_related("topic").order_by("topic_id", "id"))
+    _remove(skips, reason=_clean_reason(reason), principal=principal, now=now)
     WaitingSkip.objects.filter(poison=poison_id).on_topics(principal.topics).delete()
     return skips
 
@@ -166,7 +166,7 @@ def remove_of_poison(
 def _remove(
     skips: Sequence[Skip], *, reason: str, principal: Principal, now: datetime
 ) -> None:
-    """End them one by one, in the order of their topics, which is that of locking."""
+    """End skips one by one, in the order of their topics, which is that of locking."""
     ended = [
         skip
         for skip in skips
@@ -193,9 +193,9 @@ def end(
     reason: str = "",
     now: datetime,
 ) -> int:
-    """End those of a topic that are still active, each under a revision of its own.
+    """End active skips of a topic, each with a revision of its own; return how many.
 
-    Give their number. Call it inside a transaction.
+    Call it inside a transaction.
     """
     hold([topic_id])
     values = {
@@ -213,29 +213,29 @@ def end(
 
 
 def hold(topics: Iterable[int]) -> None:
-    """Hold the lists of these topics until the transaction ends; make those missing."""
-    wanted = sorted(set(topics))
+    """Lock the lists of these topics until the transaction ends; insert if missing."""
+    topic_ids = sorted(set(topics))
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO poison_skip_list (topic_id) SELECT unnest(%s::int8[])"
             " ON CONFLICT (topic_id) DO NOTHING",
-            [wanted],
+            [topic_ids],
         )
         cursor.execute(
             "SELECT FROM poison_skip_list WHERE topic_id = ANY(%s) ORDER BY topic_id"
             " FOR NO KEY UPDATE",
-            [wanted],
+            [topic_ids],
         )
 
 
 def expire(*, now: datetime) -> int:
-    """End the skips whose time is up; give their number."""
-    over = Skip.objects.active().filter(expires_at__lte=now)
-    topics = over.order_by("topic_id").values_list("topic_id", flat=True).distinct()
+    """End the skips that have expired; return how many."""
+    expired = Skip.objects.active().filter(expires_at__lte=now)
+    topics = expired.order_by("topic_id").values_list("topic_id", flat=True).distinct()
     number = 0
     for topic_id in list(topics):
-        due = over.filter(topic=topic_id).order_by("id").values_list("pk", flat=True)
-        while batch := list(due[:AT_ONCE]):
+        due = expired.filter(topic=topic_id).order_by("id").values_list("pk", flat=True)
+        while batch := list(due[:BATCH_SIZE]):
             with transaction.atomic():
                 number += end(
                     topic_id=topic_id,
@@ -247,35 +247,36 @@ def expire(*, now: datetime) -> int:
     return number
 
 
-def forget(*, now: datetime) -> int:
-    """Delete automatic skips that ended long ago; whoever asks from before starts anew.
+def prune(*, now: datetime) -> int:
+    """Delete automatic skips that ended long ago; return how many.
 
-    What people decided stays.
+    A reader with an older revision must read the whole list again. Skips that people
+    made stay.
     """
-    before = now - REMEMBERED
+    before = now - RETENTION
     SkipCount.objects.filter(counted_at__lt=before).delete()
     number = 0
     for topic_id in SkipList.objects.order_by("topic_id").values_list("pk", flat=True):
-        values = {"topic": topic_id, "before": before, "limit": AT_ONCE}
-        while forgotten := _forget(values):
-            number += forgotten
+        values = {"topic": topic_id, "before": before, "limit": BATCH_SIZE}
+        while pruned := _prune(values):
+            number += pruned
     return number
 
 
 @transaction.atomic
-def _forget(values: dict[str, Any]) -> int:
+def _prune(values: dict[str, Any]) -> int:
     hold([values["topic"]])
-    return _number(_FORGET, values)
+    return _number(_PRUNE, values)
 
 
 def require_sight(*, topic: str, principal: Principal) -> None:
-    """Raise Forbidden unless this principal sees the topic, heard of or not."""
+    """Raise Forbidden unless this principal may see the topic, even an unknown one."""
     if not principal.sees(topic):
         raise Forbidden(f"This key may not use the topic {topic}; give it the topic.")
 
 
 def visible(*, skip_id: int, principal: Principal) -> Skip:
-    """Find a skip on a topic that this principal sees; raises Absent otherwise."""
+    """Return a skip on a topic that this principal may see; raise Absent otherwise."""
     allowed = Skip.objects.on_topics(principal.topics).select_related("topic")
     skip = allowed.filter(pk=skip_id).first()
     if skip is None:
@@ -283,32 +284,32 @@ def visible(*, skip_id: int, principal: Principal) -> Skip:
     return skip
 
 
-def _take(topic_id: int) -> int:
-    """Hold the list of a topic until the transaction ends; give its next revision."""
+def _next_revision(topic_id: int) -> int:
+    """Lock the list of a topic until the transaction ends; take its next revision."""
     return _number(_TAKE, [topic_id])
 
 
-def _same(
+def _existing(
     topic: Topic,
     consumer_group: str | None,
     matcher: Matcher,
     handler_version: str | None,
 ) -> Skip | None:
-    """Find the active skip that another one like this would be, or would widen."""
-    like_it = Skip.objects.active().filter(
+    """Find the active skip that this one would renew or widen."""
+    candidates = Skip.objects.active().filter(
         topic=topic,
         kind=matcher.kind.value,
         digest=hashlib.sha256(matcher.value).digest(),
         consumer_group=consumer_group,
     )
-    same = like_it.filter(handler_version=handler_version).first()
+    same = candidates.filter(handler_version=handler_version).first()
     if same is None and handler_version is None:
-        same = like_it.filter(is_automatic=True).order_by("-revision").first()
+        same = candidates.filter(is_automatic=True).order_by("-revision").first()
     return same
 
 
-def _take_over(skip: Skip, facts: dict[str, Any]) -> None:
-    """Make a skip that is there already the one that was asked for."""
+def _replace(skip: Skip, facts: dict[str, Any]) -> None:
+    """Update an existing skip to the requested one."""
     if skip.is_automatic:
         lists = SkipList.objects.filter(topic=skip.topic_id)
         lists.update(automatic=F("automatic") - 1)
@@ -316,7 +317,7 @@ def _take_over(skip: Skip, facts: dict[str, Any]) -> None:
 
 
 def _number(statement: str, values: Any) -> int:
-    """Carry out a statement that gives one number, or no row for none."""
+    """Execute a statement that returns one number; without a row, return 0."""
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         row = cursor.fetchone()
@@ -328,21 +329,21 @@ def _require_poison(poison_id: int, topic: Topic) -> None:
         raise Invalid("poison", f"{topic} has no message {poison_id}")
 
 
-def _refuse_useless(
+def _refuse_overbroad(
     topic: Topic, consumer_group: str | None, matcher: Matcher, *, everything: bool
 ) -> None:
     if everything or matcher.kind is not MatcherKind.RULE:
         return
-    seen = preview(topic=topic, consumer_group=consumer_group, matcher=matcher)
-    if seen.of >= OVERBROAD_AFTER and seen.matched == seen.of:
+    result = preview(topic=topic, consumer_group=consumer_group, matcher=matcher)
+    if result.of >= OVERBROAD_AFTER and result.matched == result.of:
         raise Invalid(
             "matcher/value",
-            f"this rule matches each of the last {seen.of} messages of {topic}; name "
+            f"this rule matches each of the last {result.of} messages of {topic}; name "
             'what tells the bad ones apart, or send "everything": true',
         )
 
 
-def _usable(reason: str) -> str:
+def _clean_reason(reason: str) -> str:
     reason = storable(reason.strip())
     if len(reason) > REASON_LIMIT:
         raise Invalid("reason", f"keep it under {REASON_LIMIT} characters")

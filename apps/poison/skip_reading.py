@@ -1,4 +1,4 @@
-"""The skip list as consumers are told of it: all of it, and what came after."""
+"""Read the skip list for consumers: a snapshot, and the changes after it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from apps.poison.matching import Matcher
 from apps.poison.models import Skip
 from poisonguard.contract import MatcherKind
 
-AT_ONCE = 1_000
+BATCH_SIZE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A skip as consumers are told of it; `because` says why it ended, if it did.
+class ListedSkip:
+    """A skip as consumers read it; `because` says why it ended, if it did.
 
-    `revision` is that of its last change, which may be its end. By `message_id` and
-    `seq` a consumer knows again what it handled; only of automatic skips they are read.
+    `revision` is that of its last change, which may be its end. A consumer recognizes
+    what it handled by `message_id` and `seq`, which only automatic skips have.
     """
 
     id: int
@@ -75,13 +75,13 @@ class Told:
         return Matcher(kind=MatcherKind(self.kind), value=bytes(self.value))
 
     def concerns(self, consumer_group: str | None) -> bool:
-        """Tell whether this group is to hear of it; None hears of all."""
+        """Tell whether the skip is for this group; None stands for every group."""
         return consumer_group is None or self.consumer_group in {None, consumer_group}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Head:
-    """Where the list of a topic stands; changes up to `floor` are forgotten."""
+class SkipListHead:
+    """The newest revision of a topic's list; changes up to `floor` are deleted."""
 
     epoch: str
     revision: int
@@ -89,32 +89,34 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """All that is active at one revision, or a little of what came after it."""
+class SkipListSnapshot:
+    """All skips that are active at one revision, and perhaps some later changes."""
 
     epoch: str
     revision: int
-    skips: tuple[Told, ...]
+    skips: tuple[ListedSkip, ...]
 
     @property
-    def in_force(self) -> Iterator[Told]:
-        return (each for each in self.skips if not each.is_suspected)
+    def in_force(self) -> Iterator[ListedSkip]:
+        return (skip for skip in self.skips if not skip.is_suspected)
 
     @property
-    def suspected(self) -> Iterator[Told]:
-        return (each for each in self.skips if each.is_suspected)
+    def suspected(self) -> Iterator[ListedSkip]:
+        return (skip for skip in self.skips if skip.is_suspected)
 
 
-class Rows:
+class SnapshotRows:
     """The rows of a snapshot: first those in force, then those suspected."""
 
-    def __init__(self, head: Head, cursor: CursorWrapper) -> None:
+    def __init__(self, head: SkipListHead, cursor: CursorWrapper) -> None:
         self.head = head
-        self._rows = chain.from_iterable(iter(partial(cursor.fetchmany, AT_ONCE), []))
+        self._rows = chain.from_iterable(
+            iter(partial(cursor.fetchmany, BATCH_SIZE), [])
+        )
         self._next: tuple[Any, ...] | None = None
 
     def in_force(self) -> Iterator[tuple[Any, ...]]:
-        """Give the values of `skip_lines.COLUMNS` of each."""
+        """Yield the values of `skip_lines.COLUMNS` for each."""
         for row in self._rows:
             if row[-1]:
                 self._next = row
@@ -122,7 +124,7 @@ class Rows:
             yield (*row[:2], _wire_value(row[1], row[2]), *row[3:-3])
 
     def suspected(self) -> Iterator[tuple[Any, ...]]:
-        """Give the values of `skip_lines.SUSPECT_COLUMNS` of each, after the others."""
+        """Yield the values of `skip_lines.SUSPECT_COLUMNS` for each; call it last."""
         first = [] if self._next is None else [self._next]
         for row in chain(first, self._rows):
             yield (*row[:2], _wire_value(row[1], row[2]), *row[3:-1])
@@ -134,9 +136,9 @@ def _wire_value(kind: str, value: bytes) -> object:
     return unraw(value)
 
 
-# A copy of the data under another life of Postgres is another store, and its revisions
-# are others: a dump that is put back writes the row anew (xmin), another database or
-# cluster has other numbers, and whoever goes back in time goes on in another timeline.
+# The epoch differs for each copy of the data, because its revisions differ: a restored
+# dump inserts the row again (xmin), another database or cluster has other ids, and
+# point-in-time recovery starts another timeline.
 _EPOCH = """
 SELECT substr(encode(sha256(convert_to(concat_ws('/', store.value, store.xmin,
            current.oid, control.system_identifier,
@@ -146,21 +148,21 @@ FROM poison_store_epoch store, pg_control_system() control, pg_database current
 WHERE current.datname = current_database()
 """
 
-FOUND_EPOCH = """
+INSERT_EPOCH = """
 INSERT INTO poison_store_epoch (id, value) VALUES (1, gen_random_uuid())
 ON CONFLICT (id) DO NOTHING
 """
 
-# A topic that nobody has told of yet has an empty list, at revision 0.
+# An unknown topic has an empty list, at revision 0.
 HEADS = f"""
-SELECT wanted.name, store.epoch, coalesce(list.revision, 0), coalesce(list.floor, 0)
-FROM unnest(%(topics)s::text[]) AS wanted(name)
+SELECT topics.name, store.epoch, coalesce(list.revision, 0), coalesce(list.floor, 0)
+FROM unnest(%(topics)s::text[]) AS topics(name)
 CROSS JOIN ({_EPOCH}) AS store(epoch)
-LEFT JOIN brokers_topic topic ON topic.name = wanted.name
+LEFT JOIN brokers_topic topic ON topic.name = topics.name
 LEFT JOIN poison_skip_list list ON list.topic_id = topic.id
 """  # noqa: S608 - all of it is ours
 
-_TOLD = """
+_SKIP_COLUMNS = """
 skip.id, topic.name, skip.kind, skip.value, skip.consumer_group, skip.handler_version,
 skip.redrive, skip.poison_id, skip.reason, skip.by, skip.at, skip.expires_at,
 skip.is_suspected
@@ -175,15 +177,15 @@ _SUSPECTED = """
  WHERE skip.is_suspected AND poison.id = skip.poison_id), skip.seq
 """
 
-# Each skip as it is now, and no more than once: what it was between is of no use.
+# Each changed skip once, as it is now; consumers do not need states in between.
 CHANGES = f"""
-(SELECT {_TOLD}, {_AUTOMATIC}, skip.revision AS changed, skip.because
+(SELECT {_SKIP_COLUMNS}, {_AUTOMATIC}, skip.revision AS changed, skip.because
  FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
  WHERE topic.name = %(topic)s AND skip.removed_revision IS NULL
    AND skip.revision > %(after)s
  ORDER BY skip.revision LIMIT %(limit)s)
 UNION ALL
-(SELECT {_TOLD}, {_AUTOMATIC}, skip.removed_revision AS changed, skip.because
+(SELECT {_SKIP_COLUMNS}, {_AUTOMATIC}, skip.removed_revision AS changed, skip.because
  FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
  WHERE topic.name = %(topic)s AND skip.removed_revision > %(after)s
  ORDER BY skip.removed_revision LIMIT %(limit)s)
@@ -191,7 +193,7 @@ ORDER BY changed LIMIT %(limit)s
 """  # noqa: S608 - all of it is ours
 
 _ACTIVE = f"""
-SELECT {_TOLD}, {_SUSPECTED}, skip.revision, skip.because
+SELECT {_SKIP_COLUMNS}, {_SUSPECTED}, skip.revision, skip.because
 FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
 WHERE topic.name = %(topic)s AND skip.removed_revision IS NULL
   AND (%(group)s::text IS NULL OR skip.consumer_group IS NULL
@@ -201,14 +203,14 @@ ORDER BY skip.id
 
 
 # As consumers read it in columns: times are microseconds since 1970.
-_COLUMNS = """
+_WIRE_COLUMNS = """
 skip.id, skip.kind, skip.value, skip.consumer_group, skip.handler_version,
 skip.redrive::text, (extract(epoch FROM skip.expires_at) * 1000000)::int8,
 skip.reason, skip.by, (extract(epoch FROM skip.at) * 1000000)::int8, skip.poison_id
 """
 
 _IN_COLUMNS = f"""
-SELECT {_COLUMNS}, {_SUSPECTED}, skip.is_suspected
+SELECT {_WIRE_COLUMNS}, {_SUSPECTED}, skip.is_suspected
 FROM poison_skip skip JOIN brokers_topic topic ON topic.id = skip.topic_id
 WHERE topic.name = %(topic)s AND skip.removed_revision IS NULL
   AND (%(group)s::text IS NULL OR skip.consumer_group IS NULL
@@ -217,43 +219,45 @@ ORDER BY skip.is_suspected, skip.id
 """  # noqa: S608 - all of it is ours
 
 
-def head(*, topic: str) -> Head:
-    """Tell where the list of a topic stands, heard of or not."""
+def head(*, topic: str) -> SkipListHead:
+    """Read the head of a topic's list, even of an unknown topic."""
     with connection.cursor() as cursor:
         cursor.execute(HEADS, {"topics": [topic]})
         row = cursor.fetchone()
         if row is None:
-            cursor.execute(FOUND_EPOCH)
+            cursor.execute(INSERT_EPOCH)
             cursor.execute(HEADS, {"topics": [topic]})
             row = cursor.fetchone()
     _, epoch, revision, floor = row
-    return Head(epoch=epoch, revision=revision, floor=floor)
+    return SkipListHead(epoch=epoch, revision=revision, floor=floor)
 
 
-def snapshot(*, topic: str, consumer_group: str | None) -> Snapshot:
-    """Give all that is active, with the revision after which to ask for changes."""
-    # The revision first: what commits in between is in the skips, and told again.
+def snapshot(*, topic: str, consumer_group: str | None) -> SkipListSnapshot:
+    """Read all active skips, with the revision after which to ask for changes."""
+    # The revision first: what commits in between is in the skips, and sent again.
     at = head(topic=topic)
-    told = _told(_ACTIVE, {"topic": topic, "group": consumer_group})
-    return Snapshot(epoch=at.epoch, revision=at.revision, skips=tuple(told))
+    skips = _skips(_ACTIVE, {"topic": topic, "group": consumer_group})
+    return SkipListSnapshot(epoch=at.epoch, revision=at.revision, skips=tuple(skips))
 
 
 @contextmanager
-def rows(*, topic: str, consumer_group: str | None) -> Iterator[Rows]:
-    """Read what `snapshot` gives, row by row, with no object for each."""
+def rows(*, topic: str, consumer_group: str | None) -> Iterator[SnapshotRows]:
+    """Read the same skips as `snapshot`, row by row, without an object for each."""
     # The revision first, as in `snapshot`.
     at = head(topic=topic)
     with connection.cursor() as cursor:
         cursor.execute(_IN_COLUMNS, {"topic": topic, "group": consumer_group})
-        yield Rows(at, cursor)
+        yield SnapshotRows(at, cursor)
 
 
-def changes_after(*, topic: str, revision: int, limit: int = AT_ONCE) -> list[Told]:
-    """Give what changed after a revision, in order, each skip as it is now."""
-    return _told(CHANGES, {"topic": topic, "after": revision, "limit": limit})
+def changes_after(
+    *, topic: str, revision: int, limit: int = BATCH_SIZE
+) -> list[ListedSkip]:
+    """Read the skips that changed after a revision, in order, as they are now."""
+    return _skips(CHANGES, {"topic": topic, "after": revision, "limit": limit})
 
 
-def _told(statement: str, values: dict[str, Any]) -> list[Told]:
+def _skips(statement: str, values: dict[str, Any]) -> list[ListedSkip]:
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
-        return [Told(*row) for row in cursor.fetchall()]
+        return [ListedSkip(*row) for row in cursor.fetchall()]

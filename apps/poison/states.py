@@ -1,4 +1,4 @@
-"""What may become of a poison, and of one redrive of it. Constraints repeat this."""
+"""States and transitions of poisons and redrives; constraints enforce the states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class State(StrEnum):
 
 NEXT: dict[State, frozenset[State]] = {
     State.OPEN: frozenset({State.REDRIVING, State.DROPPED}),
-    # A consumer may answer before we have noted that it was sent.
+    # A consumer may answer before we have recorded the send.
     State.REDRIVING: frozenset(
         {State.REDRIVEN, State.OPEN, State.CONFIRMED, State.MOVED}
     ),
@@ -41,7 +41,7 @@ REOPENED_BY_FAILURE = sorted(set(before(State.OPEN)) - {State.DROPPED.value})
 
 
 class Shown(StrEnum):
-    """The four words that pages and `is:` use."""
+    """The four states that pages and `is:` use."""
 
     OPEN = "open"
     SENT = "sent"
@@ -59,12 +59,13 @@ SHOWN: dict[State, Shown] = {
 }
 
 
-def shown_as(word: Shown) -> list[str]:
-    return sorted(state.value for state, shown in SHOWN.items() if shown is word)
+def shown_as(label: Shown) -> list[str]:
+    """List the states that are displayed with this label."""
+    return sorted(state.value for state in State if SHOWN[state] is label)
 
 
 class Outcome(StrEnum):
-    """What is known of one redrive."""
+    """The outcome of one redrive, as far as it is known."""
 
     SENDING = "sending"
     UNKNOWN = "unknown"
@@ -75,7 +76,7 @@ class Outcome(StrEnum):
     REFUSED = "refused"
 
 
-# Not yet answered by the broker: it may or may not have the message.
+# The broker has not answered yet: it may or may not have the message.
 IN_FLIGHT = (Outcome.SENDING.value, Outcome.UNKNOWN.value)
 NEXT_OUTCOME: dict[Outcome, frozenset[Outcome]] = {
     Outcome.SENDING: frozenset(Outcome) - {Outcome.SENDING},
@@ -96,15 +97,15 @@ GIVEN_BACK = {
 
 
 def outcomes_before(outcome: Outcome) -> list[str]:
-    """List the outcomes after which this one can still become known."""
+    """List the outcomes that this one can replace."""
     return sorted(o.value for o, onward in NEXT_OUTCOME.items() if outcome in onward)
 
 
 class Because(StrEnum):
     """Why a skip ended.
 
-    Somebody removed it, its time was up, every position is beyond it, another consumer
-    had handled its message, or the one that made it paused as it may be what is sick.
+    A person removed it, it expired, every position passed it, another consumer handled
+    its message, or the consumer that made it paused and may itself be at fault.
     """
 
     REMOVED = "removed"

@@ -1,7 +1,7 @@
-"""The signature that ties a redriven message to its poison.
+"""Sign redriven messages, so that a report about a copy finds its poison.
 
 `x-poisonweb-redrive: <id>.<HMAC over id + topic + digest of the body that was sent>`.
-A consumer copies it without understanding it; nobody else can make one.
+Consumers copy it as it is; only this installation can make one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def sign(*, redrive: uuid.UUID, topic: str, digest: bytes | memoryview) -> str:
 
 @lru_cache(maxsize=1)
 def _key(secret: str) -> bytes:
-    """Derive the key as Django's `salted_hmac` does, but not anew for each token."""
+    """Derive the key as Django's `salted_hmac` does, once for all tokens."""
     return hashlib.sha256(_SALT + secret.encode()).digest()
 
 
 def redrive_of(token: str) -> uuid.UUID | None:
-    """Read the id out of a token, true or forged; None if it holds none."""
+    """Return the redrive id in a token, valid or forged; None if there is none."""
     try:
         return uuid.UUID(token.partition(".")[0])
     except ValueError:
@@ -40,10 +40,10 @@ def redrive_of(token: str) -> uuid.UUID | None:
 
 
 def verified(token: str, *, topic: str, digest: bytes | memoryview) -> uuid.UUID | None:
-    """Give the redrive's id if we signed this very token for this topic and body."""
+    """Return the redrive id if we signed this token for this topic and body."""
     redrive = redrive_of(token)
     if redrive is None:
         return None
     genuine = sign(redrive=redrive, topic=topic, digest=digest)
-    same = hmac.compare_digest(genuine.encode(), token.encode("utf-8", "replace"))
-    return redrive if same else None
+    is_valid = hmac.compare_digest(genuine.encode(), token.encode("utf-8", "replace"))
+    return redrive if is_valid else None

@@ -11,7 +11,7 @@ from django.db.models import Q
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
-from apps.core.logs import Sparing
+from apps.core.logs import RateLimitFilter
 from apps.team.models import ApiKey
 from apps.team.services import digest_of
 
@@ -20,7 +20,7 @@ RECORDED_EVERY = timedelta(hours=1)
 STRANGER = Actor.system("api-keys")
 
 log = logging.getLogger(__name__)
-log.addFilter(Sparing(lines=60, seconds=60))
+log.addFilter(RateLimitFilter(lines=60, seconds=60))
 
 
 @transaction.atomic

@@ -18,7 +18,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
 from apps.core.errors import Invalid, Refused
-from apps.core.text import is_name, speaks_as_system
+from apps.core.text import is_name, resembles_system_name
 from apps.team.models import ApiKey, User
 from apps.team.rights import ALL_TOPICS, Role, Scope
 
@@ -106,7 +106,7 @@ def _check_name_of_key(name: str) -> None:
 
 def check_speaker(field: str, name: str) -> None:
     """Raise Invalid for a name with which entries of the trail would seem ours."""
-    if speaks_as_system(name):
+    if resembles_system_name(name):
         remedy = "choose another name: entries of the trail that Poisonweb writes"
         raise Invalid(field, f"{remedy} itself begin like this one")
 

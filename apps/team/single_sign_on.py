@@ -18,7 +18,7 @@ from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Refused
-from apps.core.text import is_name, speaks_as_system
+from apps.core.text import is_name, resembles_system_name
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.team.services import USERNAME_LIMIT, alter_user, end_sessions
@@ -107,7 +107,7 @@ def _refusal(
         is_shut = not user.is_active
         return Forbidden("This account is disabled: ask an admin.") if is_shut else None
     name = identity.name
-    if speaks_as_system(name):
+    if resembles_system_name(name):
         return Refused(
             f"The name {name} would look like Poisonweb's own on the trail. Ask an"
             " admin to have another one sent by your provider."

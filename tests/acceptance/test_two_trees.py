@@ -139,14 +139,14 @@ def test_each_letter_is_captured_once_by_lanes_of_two_trees(
     names = [f"lane:{topic.pk}" for topic in topics]
 
     with both(trees, "manage.py", "lanes") as programs:
-        eventually(lambda: lock.held(names) == set(names), seconds=120)
+        eventually(lambda: lock.names_locked(names) == set(names), seconds=120)
         # With other names for their locks, they would hold two for each lane.
         assert advisory_locks() == LANES
         for number in range(LETTERS):
             stream.xadd(f"d{number % LANES}", {"body": f"letter {number}".encode()})
         restarts = disturb(programs, lambda: Poison.objects.count() >= LETTERS)
         restarts += disturb_for(programs, seconds=120)
-        eventually(lambda: lock.held(names) == set(names), seconds=120)
+        eventually(lambda: lock.names_locked(names) == set(names), seconds=120)
         running = Lane.objects.filter(state=LaneState.RUNNING)
         eventually(lambda: running.count() == LANES, seconds=120)
 

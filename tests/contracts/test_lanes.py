@@ -139,7 +139,7 @@ def test_what_fails_again_is_the_same_poison(
 
 
 @pytest.mark.parametrize("stage", AT_ONCE, indirect=True)
-def test_none_is_lost_and_none_is_twice_whatever_step_a_lane_dies_at(
+def test_each_letter_is_captured_once_at_whatever_step_a_lane_dies(
     stage: Any, mail: Topic
 ) -> None:
     for at in range(1, 9):

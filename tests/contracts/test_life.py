@@ -181,7 +181,7 @@ def drain(topic: Topic, *, step: Callable[[], None] = lambda: None) -> None:
     """Drain until nothing comes; the first alone, for it takes a client to be made."""
     with draining(topic) as work:
         work.size.value = 1
-        while work.take(wait=1.0):
+        while work.drain_batch(wait=1.0):
             step()
             work.size.value = AT_ONCE
 
@@ -192,7 +192,7 @@ def drain_until(topic: Topic, enough: Callable[[], bool]) -> None:
     with draining(topic) as work:
         while not enough():
             assert time.monotonic() < until, "it never came"
-            work.take(wait=1.0)
+            work.drain_batch(wait=1.0)
 
 
 def draining(topic: Topic, timer: Timer = time.monotonic) -> Drain:
@@ -352,7 +352,7 @@ def requeue_when_committed(work: Drain, who: Principal, *, lives: bool) -> None:
 
 def take_one(work: Drain) -> None:
     until = time.monotonic() + PATIENCE
-    while not work.take(wait=1.0):
+    while not work.drain_batch(wait=1.0):
         assert time.monotonic() < until, "it never came"
 
 
@@ -434,19 +434,19 @@ def test_an_idle_lane_asks_ever_less_often_where_each_look_is_paid_for(
     if not real_stage.capabilities.polling_interval:
         return
     # Two minutes pass in an instant: nobody waits for what is not there.
-    monkeypatch.setattr("apps.capture.lanes.drain.WAIT", 0.0)
+    monkeypatch.setattr("apps.capture.lanes.drain.READ_SECONDS", 0.0)
     Topic.objects.update(options={"maxPollingInterval": "00:00:15"})
     at = 0.0
     with counting(real_stage.broker) as (broker, counter):
         Broker.objects.update(url=broker.url, options=dict(broker.options))
         with draining(topic, lambda: at) as work:
             for _ in range(IDLE):
-                work.once()
+                work.step()
                 at += 1.0
             asked = counter.requests
             real_stage.put(real_stage.queue, b"at last")
             at += 15.0
-            work.once()
+            work.step()
 
     assert Poison.objects.count() == 1
     assert asked < IDLE / 2

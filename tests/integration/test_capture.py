@@ -1,4 +1,4 @@
-"""Capture: what comes in is kept once, byte for byte, and tied to what it is."""
+"""Capture: each report is stored once, byte for byte, with its poison."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from apps.capture.intake.services import Status
+from apps.capture.intake.services import CaptureStatus
 from apps.capture.models import Counter
 from apps.poison.models import Alias, Body, Failure, Poison, Problem, Redrive
-from apps.poison.services import Answered, begin, confirm, mark
+from apps.poison.services import RedriveAnswer, begin, confirm, mark
 from apps.poison.states import Outcome, State
 from apps.poison.tokens import sign
 from tests.reports import capture, count_up, counter, drop, failure, poisons
@@ -21,9 +21,9 @@ SECOND = timedelta(seconds=1)
 
 
 def redriven(poison: Poison, now: datetime) -> str:
-    """Send a poison as an operation would, and give the header it bore."""
+    """Send a poison as an operation would, and return its redrive header."""
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    answer = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
     return sign(redrive=redrive, topic="orders", digest=poison.digest)
 
@@ -34,21 +34,27 @@ def test_keeps_body_and_headers_byte_for_byte(now: datetime) -> None:
 
     (answer,) = capture(now, failure(now, body=body, headers=headers))
 
-    kept = Body.objects.get(poison=answer.poison)
-    assert bytes(kept.content) == body
-    assert [bytes(part) for part in kept.headers] == [
+    stored = Body.objects.get(poison=answer.poison)
+    assert bytes(stored.content) == body
+    assert [bytes(part) for part in stored.headers] == [
         b"k\xed\xa0\x80", b"\x00\xff", b"k", b"", b"k", b"again",
     ]  # fmt: skip
 
 
-def test_the_same_report_counts_once_also_within_one_request(now: datetime) -> None:
+def test_a_report_counts_once_when_it_is_sent_again_or_twice_in_one_request(
+    now: datetime,
+) -> None:
     report = failure(now)
 
     first = capture(now, report, report)
     again = capture(now + SECOND, report)
 
     statuses = [answer.status for answer in (*first, *again)]
-    assert statuses == [Status.CREATED, Status.DUPLICATE, Status.DUPLICATE]
+    assert statuses == [
+        CaptureStatus.CREATED,
+        CaptureStatus.DUPLICATE,
+        CaptureStatus.DUPLICATE,
+    ]
     assert Poison.objects.get().failures == 1
 
 
@@ -57,7 +63,7 @@ def test_the_same_message_failing_again_is_the_same_poison(now: datetime) -> Non
 
     (answer,) = capture(now, failure(now, bookmark="1-0"))
 
-    assert answer.status is Status.UPDATED
+    assert answer.status is CaptureStatus.UPDATED
     assert (Poison.objects.count(), Failure.objects.count()) == (1, 2)
 
 
@@ -94,12 +100,14 @@ def test_an_older_event_never_overwrites_a_newer_one(now: datetime) -> None:
     assert poison.first_failed_at == now - SECOND
 
 
-def test_an_unbelievable_clock_is_kept_but_not_believed(now: datetime) -> None:
+def test_a_time_far_off_is_stored_as_claimed_and_replaced_by_ours(
+    now: datetime,
+) -> None:
     capture(now, failure(now + timedelta(days=1)), failure(now - timedelta(days=31)))
 
-    for seen in Failure.objects.all():
-        assert seen.failed_at == now
-        assert seen.failed_at_claimed is not None
+    for row in Failure.objects.all():
+        assert row.failed_at == now
+        assert row.failed_at_claimed is not None
 
 
 def test_nul_and_surrogates_in_every_text_are_survived(now: datetime) -> None:
@@ -117,19 +125,19 @@ def test_nul_and_surrogates_in_every_text_are_survived(now: datetime) -> None:
         ),
     )
 
-    assert [answer.status for answer in answers] == [Status.CREATED]
+    assert [answer.status for answer in answers] == [CaptureStatus.CREATED]
     assert Poison.objects.get().error_type.startswith("a␀b")
 
 
-def test_one_bad_member_never_sinks_the_rest(now: datetime) -> None:
+def test_one_invalid_member_is_rejected_alone(now: datetime) -> None:
     answers = capture(
         now, failure(now), failure(now, body=b"x", cause="bad luck"), failure(now)
     )
 
     assert [answer.status for answer in answers] == [
-        Status.CREATED,
-        Status.REJECTED,
-        Status.CREATED,
+        CaptureStatus.CREATED,
+        CaptureStatus.REJECTED,
+        CaptureStatus.CREATED,
     ]
     assert answers[1].pointer == "/cause"
 
@@ -143,7 +151,7 @@ def test_a_redriven_message_that_fails_again_is_the_same_poison(now: datetime) -
     )
 
     poison.refresh_from_db()
-    assert (answer.poison, answer.status) == (poison.pk, Status.UPDATED)
+    assert (answer.poison, answer.status) == (poison.pk, CaptureStatus.UPDATED)
     assert (poison.state, poison.recurrences) == (State.OPEN, 1)
     assert Redrive.objects.get().outcome == Outcome.RECURRED
     assert Alias.objects.get().poison_id == poison.pk
@@ -177,11 +185,11 @@ def test_a_forged_redrive_is_an_ordinary_message(now: datetime, forge: str) -> N
     )
 
     poison.refresh_from_db()
-    assert answer.status is Status.CREATED
+    assert answer.status is CaptureStatus.CREATED
     assert (poison.state, poison.recurrences) == (State.REDRIVEN, 0)
 
 
-def test_a_failure_told_before_the_send_was_noted_is_a_recurrence(
+def test_a_failure_reported_before_the_send_is_recorded_is_a_recurrence(
     now: datetime,
 ) -> None:
     (poison,) = poisons(now, 1)
@@ -189,7 +197,7 @@ def test_a_failure_told_before_the_send_was_noted_is_a_recurrence(
     header = sign(redrive=redrive, topic="orders", digest=poison.digest)
 
     capture(now, failure(now, bookmark="9-0", redrive=header))
-    answer = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
 
     poison.refresh_from_db()
@@ -197,7 +205,7 @@ def test_a_failure_told_before_the_send_was_noted_is_a_recurrence(
     assert Redrive.objects.get().outcome == Outcome.RECURRED
 
 
-def test_a_late_failure_of_an_older_redrive_leaves_the_newer_one_out(
+def test_a_late_failure_of_an_older_redrive_does_not_change_the_newer_one(
     now: datetime,
 ) -> None:
     (poison,) = poisons(now, 1)
@@ -233,7 +241,7 @@ def test_a_confirmation_for_another_topic_is_rejected(now: datetime) -> None:
     assert verdict.status == "rejected"
 
 
-def test_a_later_failure_reopens_what_was_handled_an_earlier_does_not(
+def test_only_a_failure_after_the_confirmation_reopens_a_poison(
     now: datetime,
 ) -> None:
     (poison,) = poisons(now, 1, bookmark="1-0")
@@ -258,7 +266,7 @@ def test_a_dropped_message_stays_dropped_when_it_fails_again(now: datetime) -> N
     assert (poison.state, poison.failures) == (State.DROPPED, 2)
 
 
-def test_failures_gather_into_one_problem_for_a_topic_and_group(now: datetime) -> None:
+def test_failures_of_one_topic_and_group_share_a_problem(now: datetime) -> None:
     def because(message: str, **more: object) -> dict[str, object]:
         raised = {"type": "ValueError", "message": message, "traceback": ""}
         return failure(now, exception=raised, **more)
@@ -300,7 +308,7 @@ def test_a_confirmation_is_remembered_when_the_message_comes_back(
 
 
 @pytest.mark.parametrize("claimed", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:00Z"])
-def test_counts_of_an_unbelievable_minute_are_of_the_minute_they_came(
+def test_counts_of_a_minute_far_off_count_in_the_minute_they_arrive(
     now: datetime, claimed: str
 ) -> None:
     count_up(now + 7 * SECOND, counter(minute=claimed))

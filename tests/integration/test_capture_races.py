@@ -1,4 +1,4 @@
-"""Capture under many writers: whoever comes first, the record is the same."""
+"""Capture under many writers: the record is the same in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Letters without names, and copies: none lost, none twice, whatever dies when."""
+"""Letters without names, and copies: none lost or captured twice when a lane dies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bodies() -> Counter[bytes]:
 
 
 def die_and_go_on(broker: Queues, topic: Topic, now: datetime) -> int:
-    """Drain with a death at each step in turn; give how many deaths there were."""
+    """Drain with a death at each step in turn; return the number of deaths."""
     for at in range(1, 200):
         bodies_before = Poison.objects.count()
         letters = [b"a%d" % at, b"b%d" % at, b"a%d" % at, HOSTILE]
@@ -70,7 +70,7 @@ def die_and_go_on(broker: Queues, topic: Topic, now: datetime) -> int:
     raise AssertionError("it never got through")
 
 
-def test_none_is_lost_and_none_is_twice_whatever_step_a_lane_dies_at(
+def test_each_letter_is_captured_once_at_whatever_step_a_lane_dies(
     broker: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)
@@ -82,7 +82,7 @@ def test_none_is_lost_and_none_is_twice_whatever_step_a_lane_dies_at(
     assert max(bodies().values()) == bodies()[HOSTILE]
 
 
-def test_a_copy_arrives_whatever_step_a_lane_dies_at(
+def test_each_copy_arrives_at_whatever_step_a_lane_dies(
     broker: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now, mode=Mode.TEE)
@@ -92,10 +92,10 @@ def test_a_copy_arrives_whatever_step_a_lane_dies_at(
     copies = broker.contents("mail-copies")
     assert deaths >= 2 * 4 * 2
     assert {headers for _, headers in copies} == {HEADERS}
-    sent, kept = Counter(body for body, _ in copies), bodies()
-    # At most a batch goes out twice with each death.
-    assert all(sent[body] >= number for body, number in kept.items())
-    assert sent.total() <= kept.total() + 2 * deaths
+    copied, captured = Counter(body for body, _ in copies), bodies()
+    # Each death sends at most one batch twice.
+    assert all(copied[body] >= number for body, number in captured.items())
+    assert copied.total() <= captured.total() + 2 * deaths
 
 
 def test_a_copy_that_is_tried_again_has_the_same_dedupe_id(
@@ -128,7 +128,7 @@ def test_two_letters_that_are_equal_in_every_byte_are_two_poisons(
     assert Delivery.objects.count() == 0
 
 
-def test_a_letter_handed_out_before_that_was_never_written_is_written(
+def test_a_redelivered_letter_that_was_not_captured_is_captured(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)
@@ -141,19 +141,19 @@ def test_a_letter_handed_out_before_that_was_never_written_is_written(
     assert Poison.objects.count() == 1
 
 
-def test_what_a_lane_was_committing_as_it_died_is_waited_for(
+def test_a_lane_waits_for_the_commit_of_its_dead_predecessor(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)
     nameless.put("mail-dead", b"x")
     successor = threading.Thread(target=drain_apart, args=(topic, now))
     with draining(topic, now) as work, transaction.atomic():
-        work._write(work.reader.read(limit=1, wait=0.0))  # and here the lane dies
+        work._capture(work.reader.read(limit=1, wait=0.0))  # and here the lane dies
         nameless.cut()
         successor.start()
         while successor.is_alive() and not is_anybody_waiting():
             time.sleep(0.01)
-        # What Postgres was told last, it still carries out.
+        # Postgres still executes the last statement.
     successor.join()
 
     assert nameless.contents("mail-dead") == []
@@ -161,7 +161,7 @@ def test_what_a_lane_was_committing_as_it_died_is_waited_for(
 
 
 def drain_apart(topic: Topic, now: datetime) -> None:
-    """Drain in a thread of its own, with a connection of its own."""
+    """Drain in another thread, on another connection."""
     try:
         drain_all(topic, now)
     finally:
@@ -170,7 +170,7 @@ def drain_apart(topic: Topic, now: datetime) -> None:
 
 def is_anybody_waiting() -> bool:
     with connection.cursor() as cursor:
-        # Else one transaction would see the same again and again.
+        # Otherwise one transaction would always see the same rows.
         cursor.execute("SELECT pg_stat_clear_snapshot()")
         cursor.execute(
             "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
@@ -179,7 +179,7 @@ def is_anybody_waiting() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def test_one_written_letter_answers_for_one_of_two_that_are_equal(
+def test_of_two_equal_letters_one_row_matches_only_one(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)
@@ -187,7 +187,7 @@ def test_one_written_letter_answers_for_one_of_two_that_are_equal(
         nameless.put("mail-dead", b"x")
     with draining(topic, now) as work:
         first, _ = work.reader.read(limit=2, wait=0.0)
-        work._write([first])  # and here the lane dies
+        work._capture([first])  # and here the lane dies
 
     drain_all(topic, now)
 
@@ -200,7 +200,7 @@ def test_another_header_or_another_queue_is_another_letter(
     topic = topic_on_queues(now)
     nameless.put("mail-dead", b"x", [(b"n", b"1")])
     with draining(topic, now) as work:
-        work._write(work.reader.read(limit=1, wait=0.0))  # and here the lane dies
+        work._capture(work.reader.read(limit=1, wait=0.0))  # and here the lane dies
     nameless.queues["mail-dead"][0].headers = ((b"n", b"2"),)
 
     drain_all(topic, now)
@@ -208,7 +208,7 @@ def test_another_header_or_another_queue_is_another_letter(
     assert Poison.objects.count() == 2
 
 
-def test_a_held_letter_answers_for_none_that_is_equal(
+def test_the_row_of_a_held_letter_matches_no_equal_letter(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now, mode=Mode.TEE)
@@ -216,18 +216,18 @@ def test_a_held_letter_answers_for_none_that_is_equal(
     nameless.answer = lambda _: next(answers, SENT)
     nameless.put("mail-dead", b"x")
     with draining(topic, now) as work:
-        work.take(wait=0.0)
-        held = HeldDeadLetter.objects.get()
+        work.drain_batch(wait=0.0)
+        row = HeldDeadLetter.objects.get()
         nameless.put("mail-dead", b"x")
         nameless.queues["mail-dead"][1].redelivered = True
 
-        work.take(wait=0.0)
+        work.drain_batch(wait=0.0)
 
-    assert held.reason == "captured, but not copied: there is no such queue"
+    assert row.reason == "captured, but not copied: there is no such queue"
     assert (Poison.objects.count(), len(nameless.contents("mail-dead"))) == (2, 1)
 
 
-def test_a_letter_whose_copy_is_refused_stays_is_listed_and_goes_when_it_can(
+def test_a_letter_whose_copy_is_refused_is_held_until_its_copy_is_sent(
     broker: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now, mode=Mode.TEE)
@@ -235,17 +235,17 @@ def test_a_letter_whose_copy_is_refused_stays_is_listed_and_goes_when_it_can(
     for body in (b"good", b"bad", b"fine"):
         broker.put("mail-dead", body)
     drain_all(topic, now)
-    left, listed = broker.contents("mail-dead"), HeldDeadLetter.objects.count()
+    letters, listed = broker.contents("mail-dead"), HeldDeadLetter.objects.count()
 
     broker.answer = lambda _: SENT
     drain_all(topic, now)
 
-    assert ([body for body, _ in left], listed) == ([b"bad"], 1)
+    assert ([body for body, _ in letters], listed) == ([b"bad"], 1)
     assert (broker.contents("mail-dead"), HeldDeadLetter.objects.count()) == ([], 0)
     assert (Poison.objects.count(), Lane.objects.get().captured) == (3, 3)
 
 
-def test_a_letter_of_whose_copy_nobody_knows_stays_and_the_others_go(
+def test_a_letter_whose_copy_is_unknown_stays_and_the_others_leave_the_queue(
     broker: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now, mode=Mode.TEE)
@@ -263,12 +263,12 @@ def test_a_letter_of_whose_copy_nobody_knows_stays_and_the_others_go(
     assert broker.contents("mail-dead") == [(b"lost", ())]
 
 
-def test_a_letter_that_was_never_handed_out_is_new_whatever_is_in_doubt(
+def test_a_letter_delivered_for_the_first_time_is_always_new(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)
     nameless.put("mail-dead", b"x")
-    with dying(at=5), pytest.raises(Killed):  # it is gone, and its row is not
+    with dying(at=5), pytest.raises(Killed):  # the letter is gone, its row is not
         drain_all(topic, now)
     nameless.put("mail-dead", b"x")
 
@@ -277,12 +277,12 @@ def test_a_letter_that_was_never_handed_out_is_new_whatever_is_in_doubt(
     assert (Poison.objects.count(), nameless.contents("mail-dead")) == (2, [])
 
 
-def test_rows_of_letters_that_cannot_come_back_are_forgotten(
+def test_rows_of_letters_that_cannot_come_back_are_deleted(
     nameless: Queues, now: datetime
 ) -> None:
     topic = topic_on_queues(now)
     nameless.put("mail-dead", b"x")
-    with dying(at=5), pytest.raises(Killed):  # it is gone, and its row is not
+    with dying(at=5), pytest.raises(Killed):  # the letter is gone, its row is not
         drain_all(topic, now)
     assert (nameless.contents("mail-dead"), Delivery.objects.count()) == ([], 1)
 

@@ -1,4 +1,4 @@
-"""Redrives without a mark, orders that are kept, and duplicates that are doubted."""
+"""Redrives without a mark, ordered redrives, and refused duplicates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DUPLICATE = Outcome(kind=OutcomeKind.DUPLICATE, detail="seen before")
 
 
 class DyingPublisher(RoutingPublisher):
-    """Publish, and die before anything of it is written down."""
+    """Publishes, and dies before the result is stored."""
 
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
         super().publish(messages)
@@ -54,7 +54,7 @@ def broker() -> Iterator[Queues]:
 
 @pytest.fixture
 def bare(broker: Queues) -> Queues:
-    """Give a broker whose messages have no headers, as Azure's."""
+    """Return a broker whose messages have no headers, like Azure's."""
     return broker.with_(headers=Headers.NONE, counting=Counting.POLICY)
 
 
@@ -66,7 +66,7 @@ def mail(broker: Queues, now: datetime) -> Topic:
 def captured(
     broker: Queues, topic: Topic, bodies: Sequence[bytes], now: datetime
 ) -> list[Poison]:
-    """Dead-letter these, one batch each, and give the poisons they became."""
+    """Dead-letter these, one batch each, and return their poisons."""
     for body in bodies:
         broker.put("mail-dead", body)
         drain_all(topic, now)
@@ -100,12 +100,12 @@ def sent_to(broker: Queues, topic: str = "mail") -> list[bytes]:
 
 
 def fails_again(broker: Queues, body: bytes) -> None:
-    """Let the consumer fail: its broker makes it another message of another name."""
+    """Let the consumer fail: the broker dead-letters the message under a new name."""
     broker.queues["mail"].pop(sent_to(broker).index(body))
     broker.put("mail-dead", body)
 
 
-def test_a_message_that_can_bear_no_mark_fails_again_as_the_same_poison(
+def test_a_message_without_a_mark_fails_again_as_the_same_poison(
     bare: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     captured(bare, mail, [b"x"], now)
@@ -121,7 +121,7 @@ def test_a_message_that_can_bear_no_mark_fails_again_as_the_same_poison(
     assert not Failure.objects.filter(ambiguous=True).exists()
 
 
-def test_of_equal_ones_the_oldest_send_is_answered_and_the_doubt_is_marked(
+def test_a_letter_equal_to_two_sends_answers_the_older_and_is_ambiguous(
     bare: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     first, second = captured(bare, mail, [b"x", b"x"], now)
@@ -140,7 +140,7 @@ def test_of_equal_ones_the_oldest_send_is_answered_and_the_doubt_is_marked(
         first.pk: "open",
         second.pk: "open",
     }
-    # Of the second letter there was only one left that it could be.
+    # For the second letter, only one send was left.
     assert [failure.ambiguous for failure in doubts] == [True, False]
 
 
@@ -152,21 +152,21 @@ def test_two_equal_letters_in_one_batch_answer_two_sends(
 
     fails_again(bare, b"x")
     fails_again(bare, b"x")
-    bare.put("mail-dead", b"x")  # and one more, that nobody sent
+    bare.put("mail-dead", b"x")  # and one more, without a send
     drain_all(mail, now + SECOND)
 
     recurrences = Poison.objects.order_by("id").values_list("recurrences", flat=True)
     assert list(recurrences) == [1, 1, 0]
 
 
-def test_a_letter_told_twice_answers_one_send(
+def test_a_letter_captured_twice_answers_one_send(
     bare: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     captured(bare, mail, [b"x", b"x"], now)
     run(redrive(operator, now), now)
     fails_again(bare, b"x")
     with draining(mail, now + SECOND) as work:
-        work._write(work.reader.read(limit=9, wait=0.0))  # and here the lane dies
+        work._capture(work.reader.read(limit=9, wait=0.0))  # and here the lane dies
 
     drain_all(mail, now + SECOND)
 
@@ -190,7 +190,7 @@ def test_a_poison_sent_twice_is_answered_by_its_last_send_first(
     assert (poison.state, list(outcomes)) == ("open", ["sent", "recurred"])
 
 
-def test_a_send_of_long_ago_is_not_answered_any_more(
+def test_a_letter_does_not_answer_a_send_of_more_than_a_week_ago(
     bare: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     captured(bare, mail, [b"x"], now)
@@ -202,20 +202,20 @@ def test_a_send_of_long_ago_is_not_answered_any_more(
     assert Poison.objects.count() == 2
 
 
-def test_where_a_mark_is_borne_an_equal_body_proves_nothing(
+def test_an_equal_body_answers_no_send_on_a_topic_with_marks(
     broker: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     captured(broker, mail, [b"x"], now)
     run(redrive(operator, now), now)
 
-    fails_again(broker, b"x")  # without the mark: it is somebody else's
+    fails_again(broker, b"x")  # without the mark: another program sent it
     drain_all(mail, now + SECOND)
 
     assert Poison.objects.count() == 2
     assert Redrive.objects.get().outcome == "sent"
 
 
-def test_what_nobody_told_is_known_from_the_policy_and_says_so(
+def test_a_dequeue_count_that_no_header_names_is_the_policys(
     bare: Queues, mail: Topic, now: datetime
 ) -> None:
     captured(bare, mail, [b"x"], now)
@@ -250,7 +250,7 @@ def test_only_a_redrive_keeps_an_order() -> None:
         Ask(verb=Verb.DROP, ids=(1,), ordered=True)
 
 
-def test_one_after_the_other_in_the_order_of_capture(
+def test_an_ordered_redrive_sends_messages_one_by_one_in_order_of_capture(
     broker: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     windows: list[int] = []
@@ -263,7 +263,7 @@ def test_one_after_the_other_in_the_order_of_capture(
     bodies = [b"%d" % number for number in range(30)]
     for body in bodies:
         broker.put("mail-dead", body)
-    drain_all(mail, now)  # one batch: one time, and numbers in no order
+    drain_all(mail, now)  # one batch: equal times, unordered numbers
 
     operation = redrive(operator, now, ordered=True)
     with Watched() as publisher:
@@ -273,7 +273,7 @@ def test_one_after_the_other_in_the_order_of_capture(
     assert set(windows) == {1}
 
 
-def test_nothing_overtakes_a_message_of_which_nobody_knows(
+def test_no_message_overtakes_one_whose_outcome_is_unknown(
     broker: Queues, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     captured(broker, mail, [b"1", b"2", b"3"], now)
@@ -293,7 +293,7 @@ def test_nothing_overtakes_a_message_of_which_nobody_knows(
     assert sent_to(broker) == [b"1", b"2", b"3"]
 
 
-def test_what_stands_behind_a_refused_one_is_kept_back_in_later_windows_too(
+def test_messages_behind_a_refused_one_stay_in_later_windows_too(
     broker: Queues,
     mail: Topic,
     operator: Principal,
@@ -317,10 +317,10 @@ def test_what_stands_behind_a_refused_one_is_kept_back_in_later_windows_too(
     run(operation, now)
 
     details = dict(Redrive.objects.values_list("poison__bodies__content", "detail"))
-    told = {bytes(body): detail for body, detail in details.items()}
+    by_body = {bytes(body): detail for body, detail in details.items()}
     kept_back = "kept back: an earlier message of its topic was refused"
     assert (ended, sent_to(broker)) == (Ended.AGAIN, [b"1"])
-    assert told == {b"1": "", b"bad": "too large"} | dict.fromkeys(
+    assert by_body == {b"1": "", b"bad": "too large"} | dict.fromkeys(
         [b"3", b"4", b"5"], kept_back
     )
     assert Poison.objects.filter(state="open").count() == 4
@@ -353,10 +353,10 @@ def test_a_duplicate_of_a_send_that_was_never_tried_is_refused(
 
     run(redrive(operator, now), now)
 
-    (sent,), (poison,) = Redrive.objects.all(), Poison.objects.all()
-    assert (sent.outcome, poison.state) == ("refused", "open")
-    assert "it was never sent there" in sent.detail
-    assert sent.detail.endswith("seen before")
+    (row,), (poison,) = Redrive.objects.all(), Poison.objects.all()
+    assert (row.outcome, poison.state) == ("refused", "open")
+    assert "it was never sent there" in row.detail
+    assert row.detail.endswith("seen before")
 
 
 def test_a_duplicate_of_a_send_that_died_is_sent(

@@ -1,4 +1,4 @@
-"""What people say of a lane holds within two seconds, and its row tells how it goes."""
+"""Settings of a lane take effect within two seconds; its row has its state."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from apps.brokers.ports import Delivered, Outbound, Outcome, OutcomeKind
 from apps.brokers.services import topics as brokers
 from apps.capture.intake import services
 from apps.capture.intake.occurrence import Occurrence
-from apps.capture.intake.services import Answer
+from apps.capture.intake.services import CaptureAnswer
 from apps.capture.lanes import drain, lane_settings, monitor, observer
 from apps.capture.lanes.drain import Drain
-from apps.capture.lanes.monitor import LOOK_EVERY
+from apps.capture.lanes.monitor import POLL_INTERVAL
 from apps.capture.lanes.observer import Observer
-from apps.capture.lanes.runner import LaneRunner, Work
+from apps.capture.lanes.runner import LaneRunner, LaneWork
 from apps.capture.lanes.throttling import (
     LARGEST_BATCH,
     SMALLEST_BATCH,
@@ -56,7 +56,7 @@ MINUTE = timedelta(minutes=1)
 
 
 class Hand:
-    """A timer that moves only when it is turned."""
+    """A timer that the test moves."""
 
     def __init__(self) -> None:
         self.at = 1_000.0
@@ -82,10 +82,10 @@ def watching_lane(topic: Topic, now: datetime, timer: Hand) -> Observer:
     return Observer(lane=lane, clock=lambda: now, timer=timer)
 
 
-# --- what people say
+# --- settings
 
 
-def test_each_word_is_audited_once_and_only_where_it_changes_something(
+def test_each_change_of_a_lane_is_audited_once(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     for _ in "ab":
@@ -133,7 +133,7 @@ def test_copies_go_to_another_queue_that_is_named(
         )
 
 
-def test_who_may_not_says_nothing(mail: Topic) -> None:
+def test_a_principal_without_the_right_changes_no_lane(mail: Topic) -> None:
     now = clock.now()
     operator = Principal(actor=Actor.user("boris"), scopes=GRANTS[Role.OPERATOR])
     elsewhere = Principal(
@@ -159,13 +159,13 @@ def test_a_topic_without_a_dead_letter_queue_has_no_lane(now: datetime) -> None:
         lane_settings.set_mode(topic=topic, mode=Mode.OBSERVE, principal=ADMIN, now=now)
 
 
-def test_all_that_can_be_are_observed_and_none_is_changed(
+def test_observe_all_adds_missing_lanes_and_changes_none(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     other = topic_on_queues(now, name="post")
     Lane.objects.filter(topic=mail).delete()
-    told = brokers.topics_named(names=["told"])["told"]
-    topics = [mail, other, told]
+    queueless = brokers.topics_named(names=["queueless"])["queueless"]
+    topics = [mail, other, queueless]
 
     numbers = [
         lane_settings.observe_all(topics=topics, principal=ADMIN, now=now) for _ in "ab"
@@ -178,7 +178,7 @@ def test_all_that_can_be_are_observed_and_none_is_changed(
 # --- observe
 
 
-def test_observing_takes_nothing_and_counts_as_no_delivery(
+def test_observing_removes_nothing_and_counts_as_no_delivery(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     headers = [(b"n", b"v" * 5000)]
@@ -186,7 +186,7 @@ def test_observing_takes_nothing_and_counts_as_no_delivery(
         broker.put("mail-dead", b"%d" % number + b"x" * 5000, headers)
     before = broker.contents("mail-dead")
 
-    watching_lane(mail, now, Hand()).once()
+    watching_lane(mail, now, Hand()).step()
 
     lane = Lane.objects.get()
     assert broker.contents("mail-dead") == before
@@ -199,32 +199,32 @@ def test_observing_takes_nothing_and_counts_as_no_delivery(
     assert len(samples) == observer.SAMPLES
 
 
-def test_where_looking_would_change_something_nothing_is_looked_at(
+def test_no_sample_is_read_where_a_peek_changes_the_queue(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     broker.with_(peeks=False)
     broker.put("mail-dead", b"x")
 
-    watching_lane(mail, now, Hand()).once()
+    watching_lane(mail, now, Hand()).step()
 
     assert (Sample.objects.count(), Lane.objects.get().depth) == (0, 1)
 
 
-def test_samples_follow_the_queue_and_go_when_it_is_drained(
+def test_samples_follow_the_queue_and_are_deleted_when_it_is_drained(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     timer = Hand()
     watch = watching_lane(mail, now, timer)
     broker.put("mail-dead", b"old")
-    watch.once()
+    watch.step()
     broker.queues["mail-dead"].clear()
     broker.put("mail-dead", b"new")
 
-    timer.at += monitor.LOOK_EVERY
-    watch.once()
+    timer.at += monitor.POLL_INTERVAL
+    watch.step()
     soon = [bytes(s.start) for s in Sample.objects.all()]
-    timer.at += observer.SAMPLE_EVERY
-    watch.once()
+    timer.at += observer.SAMPLE_INTERVAL
+    watch.step()
     later = [bytes(s.start) for s in Sample.objects.all()]
     draining(mail, now).close()
 
@@ -241,13 +241,13 @@ def test_the_rate_of_an_observed_queue_is_that_of_its_growth(
     for number in (100, 5, 2):
         for _ in range(number):
             broker.put("mail-dead", b"x")
-        watch.once()
+        watch.step()
         rates.append(Lane.objects.get().rate)
-        timer.at += monitor.LOOK_EVERY
+        timer.at += monitor.POLL_INTERVAL
     timer.at += 60
-    watch.once()
+    watch.step()
 
-    # What was there before is no rate. The row tells what was known before the look.
+    # Earlier letters are no rate. The row has the depth of before the poll.
     assert (rates, Lane.objects.get().rate) == ([0.0, 0.0, 5.0], 0.0)
 
 
@@ -270,10 +270,10 @@ def test_another_mode_a_pause_and_other_settings_hold_within_two_seconds(
 
         lane_settings.pause(topic=mail, principal=ADMIN, now=clock.now())
         within(TWO_SECONDS, lambda: Lane.objects.get().state == "paused")
-        asked = broker.asked
+        calls = broker.asked
         broker.put("mail-dead", b"2")
         time.sleep(1.2)
-        still = (broker.contents("mail-dead"), broker.asked - asked)
+        still = (broker.contents("mail-dead"), broker.asked - calls)
 
         lane_settings.resume(topic=mail, principal=ADMIN, now=clock.now())
         within(TWO_SECONDS, lambda: Poison.objects.count() == 2)
@@ -287,7 +287,7 @@ def test_another_mode_a_pause_and_other_settings_hold_within_two_seconds(
     assert not broker.readers  # each was closed
 
 
-def test_a_paused_lane_says_so_every_two_seconds_and_no_oftener(
+def test_a_paused_lane_writes_its_state_every_two_seconds(
     broker: Queues, mail: Topic
 ) -> None:
     Lane.objects.update(paused=True)
@@ -305,11 +305,11 @@ def test_a_paused_lane_says_so_every_two_seconds_and_no_oftener(
             topic_id=mail.pk, row_of=lambda _: lane, locks=locks, stop=stop, clock=now
         ).run()
 
-    assert said[2] - said[0] >= 2 * LOOK_EVERY
+    assert said[2] - said[0] >= 2 * POLL_INTERVAL
     assert Lane.objects.get().state == "paused"
 
 
-def test_a_topic_that_is_new_has_its_lane_at_once_and_one_that_is_gone_none(
+def test_a_new_topic_gets_its_lane_at_once_and_a_removed_one_loses_it(
     broker: Queues, mail: Topic
 ) -> None:
     with serving():
@@ -333,7 +333,7 @@ def end_session_of_locks() -> None:
         )
 
 
-def test_all_lanes_begin_anew_when_the_session_of_their_locks_ended(
+def test_all_lanes_start_again_when_the_session_of_their_locks_ends(
     broker: Queues, mail: Topic
 ) -> None:
     topics = [
@@ -345,13 +345,13 @@ def test_all_lanes_begin_anew_when_the_session_of_their_locks_ended(
         before = list(broker.readers)
         end_session_of_locks()
         within(60, lambda: not any(reader in broker.readers for reader in before))
-        within(60, lambda: lock.held(names) == set(names))
+        within(60, lambda: lock.names_locked(names) == set(names))
         for topic in topics:
             broker.put(topic.dead_letter_queue, b"x")
         within(60, lambda: Poison.objects.count() == 3)
 
     assert not broker.readers
-    assert lock.held(names) == set()
+    assert lock.names_locked(names) == set()
 
 
 def test_a_lane_that_lost_its_lock_to_another_process_stops(
@@ -360,7 +360,7 @@ def test_a_lane_that_lost_its_lock_to_another_process_stops(
     post = topic_on_queues(clock.now(), name="post")
     with serving(), ExitStack() as theirs:
         within(60, lambda: broker.readers)
-        # Whoever is quicker gets it.
+        # The quicker of the two gets it.
         while not lock_of(post, theirs):
             end_session_of_locks()
         within(60, lambda: not broker.readers)
@@ -378,7 +378,7 @@ def lock_of(topic: Topic, stack: ExitStack) -> Lock | None:
     return stack.enter_context(lock.attempt(f"lane:{topic.pk}"))
 
 
-def test_the_last_error_is_told_with_its_time_also_when_it_is_over(
+def test_the_last_error_stays_on_the_lane_with_its_time(
     broker: Queues, mail: Topic
 ) -> None:
     broker.away = True
@@ -394,7 +394,7 @@ def test_the_last_error_is_told_with_its_time_also_when_it_is_over(
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_a_queue_that_is_not_there_is_not_a_broker_that_is_away(
+def test_a_missing_queue_has_another_state_than_a_broker_that_is_away(
     broker: Queues, mail: Topic, mode: Mode
 ) -> None:
     tee_queue = "copies" if mode is Mode.TEE else ""
@@ -411,7 +411,7 @@ def test_a_queue_that_is_not_there_is_not_a_broker_that_is_away(
 
 
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.CAPTURE])
-def test_a_lane_goes_on_by_itself_when_its_queue_is_made_later(
+def test_a_lane_resumes_when_its_missing_queue_is_created(
     broker: Queues, mail: Topic, mode: Mode
 ) -> None:
     Lane.objects.update(mode=mode.value, depth=7)
@@ -428,8 +428,8 @@ def test_a_lane_goes_on_by_itself_when_its_queue_is_made_later(
     assert waiting.state == "expected"
     assert waiting.detail == "There is no queue mail-dead yet."
     assert (waiting.depth, waiting.error) == (None, "")
-    left = [body for body, _ in broker.contents("mail-dead")]
-    assert left == ([] if mode is Mode.CAPTURE else [b"first"])
+    bodies = [body for body, _ in broker.contents("mail-dead")]
+    assert bodies == ([] if mode is Mode.CAPTURE else [b"first"])
 
 
 def test_a_topic_without_a_queue_gets_the_conventions_with_its_mode(
@@ -450,7 +450,7 @@ def test_a_topic_without_a_queue_gets_the_conventions_with_its_mode(
     assert Lane.objects.get().mode == "capture"
 
 
-def test_a_queue_that_was_named_meanwhile_is_not_replaced_by_the_conventions(
+def test_a_queue_named_meanwhile_is_not_replaced_by_the_conventional_one(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     broker.convention = "-poison"
@@ -492,16 +492,16 @@ def test_the_row_tells_what_was_captured_and_how_fast(
     with draining(mail, now, timer) as work:
         for _ in range(3):
             broker.put("mail-dead", b"x")
-        work.once()
+        work.step()
         timer.at += 61
         broker.put("mail-dead", b"x")
-        work.once()
+        work.step()
 
     lane = Lane.objects.get()
     assert (lane.captured, lane.rate, lane.depth) == (4, 1.0, 0)
 
 
-def test_copies_that_are_refused_are_told_until_they_go_out(
+def test_a_lane_is_holding_until_refused_copies_are_sent(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     Lane.objects.update(mode=Mode.TEE.value, tee_queue="copies")
@@ -511,22 +511,22 @@ def test_copies_that_are_refused_are_told_until_they_go_out(
     for _ in range(3):
         broker.put("mail-dead", b"x")
     with draining(mail, now) as work:
-        work.once()
-    held = Lane.objects.get()
+        work.step()
+    holding = Lane.objects.get()
     broker.answer = lambda _: SENT
     with draining(mail, now) as work:
-        work.once()
-    sent = Lane.objects.get()
+        work.step()
+    running = Lane.objects.get()
 
-    assert (held.state, sent.state) == ("holding", "running")
-    assert held.detail == (
+    assert (holding.state, running.state) == ("holding", "running")
+    assert holding.detail == (
         "Not copied to copies, so held in the dead-letter queue: 3. "
         "There is no queue copies."
     )
-    assert (held.depth, sent.detail) == (3, "0 in the dead-letter queue")
+    assert (holding.depth, running.detail) == (3, "0 in the dead-letter queue")
 
 
-def test_hostile_words_of_a_refusal_are_told_as_well_as_can_be(
+def test_a_hostile_refusal_is_stored_cleaned_and_cut(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     Lane.objects.update(mode=Mode.TEE.value, tee_queue="copies")
@@ -535,17 +535,17 @@ def test_hostile_words_of_a_refusal_are_told_as_well_as_can_be(
     broker.put("mail-dead", b"x")
 
     with draining(mail, now) as work:
-        work.once()
+        work.step()
 
-    lane, held = Lane.objects.get(), HeldDeadLetter.objects.get()
+    lane, letter = Lane.objects.get(), HeldDeadLetter.objects.get()
     assert (lane.state, Poison.objects.count()) == ("holding", 1)
-    for told in (lane.detail, held.reason):
-        assert "no \u2400 queue " in told
-        assert len(told) == 500
+    for text in (lane.detail, letter.reason):
+        assert "no \u2400 queue " in text
+        assert len(text) == 500
 
 
 @pytest.mark.parametrize("hides", [False, True])
-def test_a_copy_that_is_refused_is_told_no_more_once_its_letter_is_gone(
+def test_a_lane_is_running_again_once_the_letter_of_a_refused_copy_left(
     broker: Queues, mail: Topic, now: datetime, hides: bool
 ) -> None:
     broker.with_(extends=hides)
@@ -555,18 +555,18 @@ def test_a_copy_that_is_refused_is_told_no_more_once_its_letter_is_gone(
     timer, at = Hand(), [now]
     lane = Lane.objects.possible().get(pk=mail.pk)
     with Drain(lane=lane, clock=lambda: at[0], timer=timer) as work:
-        work.once()
-        held = Lane.objects.get().state
+        work.step()
+        state = Lane.objects.get().state
         broker.queues["mail-dead"].clear()
-        at[0] += timedelta(seconds=drain.HELD_LIVES + 1)
+        at[0] += timedelta(seconds=drain.HELD_FOR + 1)
         for _ in range(3):
-            timer.at += monitor.LOOK_EVERY + 1
-            work.once()
+            timer.at += monitor.POLL_INTERVAL + 1
+            work.step()
 
-    assert (held, Lane.objects.get().state) == ("holding", "running")
+    assert (state, Lane.objects.get().state) == ("holding", "running")
 
 
-def test_a_held_letter_that_somebody_else_took_leaves_the_list(
+def test_a_held_letter_removed_by_another_program_leaves_the_list(
     broker: Queues, mail: Topic, now: datetime, settings: Settings
 ) -> None:
     Lane.objects.update(mode=Mode.CAPTURE.value)
@@ -575,16 +575,16 @@ def test_a_held_letter_that_somebody_else_took_leaves_the_list(
     with draining(mail, now, timer) as work:
         for body in (b"large", b"larger"):
             broker.put("mail-dead", body)
-        work.once()
+        work.step()
         both = HeldDeadLetter.objects.count()
         broker.queues["mail-dead"].pop(0)
-        timer.at += monitor.LOOK_EVERY
-        work.once()
+        timer.at += monitor.POLL_INTERVAL
+        work.step()
 
     assert (both, HeldDeadLetter.objects.get().size) == (2, 6)
 
 
-def test_a_new_reader_strikes_off_what_it_does_not_find(
+def test_a_new_reader_deletes_held_letters_that_left_the_queue(
     broker: Queues, mail: Topic, now: datetime, settings: Settings
 ) -> None:
     broker.with_(peeks=False)
@@ -599,7 +599,7 @@ def test_a_new_reader_strikes_off_what_it_does_not_find(
     assert HeldDeadLetter.objects.get().size == 6
 
 
-def test_a_letter_that_is_hidden_for_a_time_is_listed_until_it_does_not_come_back(
+def test_a_held_letter_is_listed_until_it_stops_coming_back(
     broker: Queues, mail: Topic, now: datetime, settings: Settings
 ) -> None:
     broker.with_(extends=True, peeks=False)
@@ -608,9 +608,9 @@ def test_a_letter_that_is_hidden_for_a_time_is_listed_until_it_does_not_come_bac
     drain_all(mail, now)
     broker.queues["mail-dead"].clear()
 
-    drain_all(mail, now + timedelta(seconds=drain.HELD_LIVES - 1))
+    drain_all(mail, now + timedelta(seconds=drain.HELD_FOR - 1))
     hidden = HeldDeadLetter.objects.count()
-    drain_all(mail, now + timedelta(seconds=drain.HELD_LIVES + 1))
+    drain_all(mail, now + timedelta(seconds=drain.HELD_FOR + 1))
 
     assert (hidden, HeldDeadLetter.objects.count()) == (1, 0)
 
@@ -620,7 +620,9 @@ def test_a_slow_postgres_gets_smaller_batches(
 ) -> None:
     timer, sizes, write = Hand(), [], services.write
 
-    def slow(*, occurrences: Sequence[Occurrence], now: datetime) -> list[Answer]:
+    def slow(
+        *, occurrences: Sequence[Occurrence], now: datetime
+    ) -> list[CaptureAnswer]:
         sizes.append(len(occurrences))
         timer.at += 3
         return write(occurrences=occurrences, now=now)
@@ -630,7 +632,7 @@ def test_a_slow_postgres_gets_smaller_batches(
         broker.put("mail-dead", b"x")
     with draining(mail, now, timer) as work:
         work.size.value = 40
-        while work.take(wait=0.0):
+        while work.drain_batch(wait=0.0):
             pass
 
     assert sizes == [40, 20, *[10] * 6]
@@ -638,7 +640,7 @@ def test_a_slow_postgres_gets_smaller_batches(
 
 
 @pytest.mark.parametrize("mode", [Mode.CAPTURE, Mode.TEE])
-def test_a_batch_is_kept_ours_while_it_takes_its_time(
+def test_the_visibility_timeout_is_extended_during_a_slow_batch(
     broker: Queues,
     mail: Topic,
     now: datetime,
@@ -651,7 +653,9 @@ def test_a_batch_is_kept_ours_while_it_takes_its_time(
     Topic.objects.filter(pk=mail.pk).update(visibility_timeout=0.3)
     write = services.write
 
-    def slow(*, occurrences: Sequence[Occurrence], now: datetime) -> list[Answer]:
+    def slow(
+        *, occurrences: Sequence[Occurrence], now: datetime
+    ) -> list[CaptureAnswer]:
         time.sleep(0.25 if mode is Mode.CAPTURE else 0.0)
         return write(occurrences=occurrences, now=now)
 
@@ -669,7 +673,7 @@ def test_a_batch_is_kept_ours_while_it_takes_its_time(
     assert broker.contents("mail-dead") == []
 
 
-def test_where_nothing_is_hidden_for_a_time_nothing_is_extended(
+def test_nothing_is_extended_on_a_broker_without_visibility_timeouts(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     Topic.objects.filter(pk=mail.pk).update(visibility_timeout=0.000_001)
@@ -685,7 +689,7 @@ def test_batches_shrink_and_grow_within_their_bounds() -> None:
 
     sizes = []
     for seconds in [3.0] * 9 + [1.0] + [0.1] * 9:
-        size.note(seconds)
+        size.adjust(seconds)
         sizes.append(size.value)
 
     assert sizes[:3] == [250, 125, 62]
@@ -696,27 +700,27 @@ def test_batches_shrink_and_grow_within_their_bounds() -> None:
 # --- polling
 
 
-def test_a_lane_that_finds_nothing_looks_less_and_less_often() -> None:
+def test_an_idle_lane_polls_less_and_less_often() -> None:
     timer = Hand()
     polling = Polling(longest=15.0, timer=timer)
     random.seed(1)
 
     pauses = []
     for _ in range(6):
-        polling.note(found=False)
-        pauses.append(polling.left())
+        polling.adjust(is_active=False)
+        pauses.append(polling.seconds_left())
         assert not polling.is_due()
         timer.at += pauses[-1]
         assert polling.is_due()
-    polling.note(found=True)
+    polling.adjust(is_active=True)
 
     for pause, highest in zip(pauses, [1, 2, 4, 8, 15, 15], strict=True):
         assert 0.75 * highest <= pause <= highest
     assert len(set(pauses)) == 6
-    assert (polling.is_due(), polling.left()) == (True, 0.0)
+    assert (polling.is_due(), polling.seconds_left()) == (True, 0.0)
 
 
-def test_a_lane_polls_only_where_each_look_has_its_price(
+def test_a_lane_polls_in_intervals_only_where_reads_cost_money(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     broker.with_(polling_interval=15.0)
@@ -724,21 +728,19 @@ def test_a_lane_polls_only_where_each_look_has_its_price(
     timer = Hand()
     with draining(mail, now, timer) as work:
         for _ in range(20):
-            work.once()
+            work.step()
             timer.at += 1.0
         idle = broker.reads
         broker.put("mail-dead", b"x")
         timer.at += 3.0
-        work.once()
-        work.once()
+        work.step()
+        work.step()
 
     assert 7 <= idle <= 10
-    assert broker.reads - idle == 2  # it found one, and looked again at once
+    assert broker.reads - idle == 2  # it read a letter, and polled again at once
 
 
-def test_where_each_look_has_its_price_a_lane_lives_on_between_two(
-    broker: Queues, mail: Topic
-) -> None:
+def test_a_lane_sends_heartbeats_between_two_polls(broker: Queues, mail: Topic) -> None:
     broker.with_(polling_interval=60.0)
     timer, lives = Hand(), list[bool]()
     with draining(mail, clock.now(), timer) as work:
@@ -746,17 +748,17 @@ def test_where_each_look_has_its_price_a_lane_lives_on_between_two(
         asked_seldom = asks_in_a_minute(broker, work, timer)
         for _ in range(30):
             Lane.objects.update(seen_at=None, state="away")
-            timer.at += monitor.LOOK_EVERY
-            work.once()
+            timer.at += monitor.POLL_INTERVAL
+            work.step()
             lane = Lane.objects.get()
             lives.append(lane.seen_at is not None and lane.state == "running")
 
-    # Each look for letters asks three things; at no other moment anything is asked.
+    # Each poll makes three calls; between polls there are none.
     looks, fewer = asked_often / 3, asked_seldom / 3
     assert (4 <= looks <= 9, fewer <= 2, all(lives)) == (True, True, True)
 
 
-def test_a_queue_that_is_only_watched_is_asked_less_and_less_often_too(
+def test_an_observed_queue_is_polled_less_and_less_often_too(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     broker.with_(polling_interval=60.0, peeks=False)
@@ -766,37 +768,37 @@ def test_a_queue_that_is_only_watched_is_asked_less_and_less_often_too(
 
     broker.put("mail-dead", b"x")
     timer.at += 60.0
-    watch.once()
+    watch.step()
     wakened = asks_in_a_minute(broker, watch, timer)
 
     assert (first >= 5, then <= 2, wakened >= 5) == (True, True, True)
     assert Lane.objects.get().depth == 1
 
 
-def asks_in_a_minute(broker: Queues, work: Work, timer: Hand) -> int:
-    """Let a lane work for a minute, and count what its broker was asked."""
+def asks_in_a_minute(broker: Queues, work: LaneWork, timer: Hand) -> int:
+    """Let a lane work for a minute, and count the calls to its broker."""
     before = broker.asked
     for _ in range(60):
         timer.at += 1.0
-        work.once()
+        work.step()
     return broker.asked - before
 
 
 @pytest.mark.parametrize(
-    ("told", "seconds"), [(None, 15.0), (1, 1.0), ("2.5", 2.5), ("00:01:00", 60.0)]
+    ("value", "seconds"), [(None, 15.0), (1, 1.0), ("2.5", 2.5), ("00:01:00", 60.0)]
 )
 def test_the_longest_interval_is_read_in_seconds_or_as_a_clock(
-    told: object, seconds: float
+    value: object, seconds: float
 ) -> None:
-    options = {"maxPollingInterval": told} if told else {}
+    options = {"maxPollingInterval": value} if value else {}
 
     assert longest_interval(options, usual=15.0) == seconds
 
 
-@pytest.mark.parametrize("told", ["soon", 0, -1, True, None, [], "25:99:00", 1e9])
-def test_an_interval_that_is_none_is_told(told: object) -> None:
+@pytest.mark.parametrize("value", ["soon", 0, -1, True, None, [], "25:99:00", 1e9])
+def test_an_invalid_interval_names_its_option(value: object) -> None:
     with pytest.raises(Invalid, match="maxPollingInterval"):
-        longest_interval({"maxPollingInterval": told}, usual=15.0)
+        longest_interval({"maxPollingInterval": value}, usual=15.0)
 
 
 def test_a_rate_is_of_the_last_minute() -> None:
@@ -812,14 +814,14 @@ def test_a_rate_is_of_the_last_minute() -> None:
     assert (both, rate.per_minute()) == (7.0, 2.0)
 
 
-# --- what a broker delivered
+# --- deliveries of a broker
 
 
 def deliver(
     broker: Queues, topic: Topic, now: datetime, total: int, since: str = ""
 ) -> None:
     broker.delivered = Delivered(total=total, at=now, since=since)
-    watching_lane(topic, now, Hand()).once()
+    watching_lane(topic, now, Hand()).step()
 
 
 def counted() -> list[tuple[datetime, int, str]]:
@@ -827,12 +829,12 @@ def counted() -> list[tuple[datetime, int, str]]:
     return list(rows.values_list("minute", "handled", "source"))
 
 
-def test_what_a_broker_delivered_is_counted_in_its_minute_whoever_asks(
+def test_deliveries_of_a_broker_count_once_in_their_minute(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     at = now.replace(second=5, microsecond=0)
 
-    # Each call is a new lane: the last total stands on the row.
+    # Each call is a new lane, which finds the last total on the row.
     deliver(broker, mail, at, 100)
     deliver(broker, mail, at + timedelta(seconds=30), 110)
     deliver(broker, mail, at + MINUTE, 130)
@@ -849,7 +851,7 @@ def test_what_a_broker_delivered_is_counted_in_its_minute_whoever_asks(
     assert (row.failed, row.consumer_group, row.topic_id) == (0, "", mail.pk)
 
 
-def test_a_total_that_fell_or_began_elsewhere_is_begun_anew(
+def test_a_total_that_fell_or_restarted_counts_nothing(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     at = now.replace(second=5, microsecond=0)
@@ -862,7 +864,7 @@ def test_a_total_that_fell_or_began_elsewhere_is_begun_anew(
     assert counted() == [(at.replace(second=0) + 2 * MINUTE, 5, "broker")]
 
 
-def test_whoever_counts_itself_is_not_counted_by_its_broker_too(
+def test_deliveries_of_a_broker_do_not_count_beside_sdk_counters(
     broker: Queues, mail: Topic, now: datetime
 ) -> None:
     count_up(now, counter(topic="mail", minute=now.isoformat()))
@@ -873,11 +875,11 @@ def test_whoever_counts_itself_is_not_counted_by_its_broker_too(
     deliver(broker, mail, now + timedelta(days=2) + MINUTE, 260)
 
     sources = [(handled, source) for _, handled, source in counted()]
-    # Until a day has passed without a word of theirs.
+    # Until no SDK counter has come for a day.
     assert sources == [(10, "sdk"), (50, "broker"), (60, "broker")]
 
 
-# --- by hand
+# --- the command
 
 
 @pytest.mark.parametrize(
@@ -887,7 +889,7 @@ def test_whoever_counts_itself_is_not_counted_by_its_broker_too(
         ({"mode": "capture", "paused": True}, "is paused: resume it first"),
     ],
 )
-def test_a_lane_that_captures_nothing_is_not_drained_by_hand(
+def test_the_capture_command_refuses_an_observing_or_paused_lane(
     broker: Queues, mail: Topic, changes: dict[str, object], words: str
 ) -> None:
     Lane.objects.update(**changes)
@@ -899,7 +901,7 @@ def test_a_lane_that_captures_nothing_is_not_drained_by_hand(
     assert len(broker.contents("mail-dead")) == 1
 
 
-def test_a_queue_is_drained_by_hand(
+def test_the_capture_command_drains_a_queue(
     broker: Queues, mail: Topic, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Lane.objects.update(mode=Mode.CAPTURE.value)

@@ -1,4 +1,4 @@
-"""Lanes need few sessions of Postgres, however many there are."""
+"""Many lanes need few sessions of Postgres."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def test_many_lanes_need_few_sessions(redis_url: str, stream: Redis) -> None:
         Lane.objects.create(topic=topic, mode=mode.value, paused=paused)
         stream.xadd(f"d{number}", {"body": b"x"})
     captured, observed = LANES // 3, len(range(0, LANES, 3))
-    seen: list[dict[str, int]] = []
+    counts: list[dict[str, int]] = []
 
     def all_work() -> bool:
-        seen.append(sessions_of_lanes())
+        counts.append(sessions_of_lanes())
         settled = Lane.objects.filter(state__in=[LaneState.RUNNING, LaneState.PAUSED])
         return settled.count() == LANES
 
@@ -105,13 +105,15 @@ def test_many_lanes_need_few_sessions(redis_url: str, stream: Redis) -> None:
         within(240, all_work)
         within(60, lambda: Poison.objects.count() == captured)
         within(60, lambda: Sample.objects.count() == observed)
-        held = lock.held([f"lane:{topic.pk}" for topic in topics])
-        seen.append(sessions_of_lanes())
+        names = lock.names_locked([f"lane:{topic.pk}" for topic in topics])
+        counts.append(sessions_of_lanes())
 
-    assert len(held) == LANES
-    assert seen[-1]["poisonweb lane locks"] == 1
-    assert 1 <= max(told.get("poisonweb lanes", 0) for told in seen) <= MOST_SESSIONS
-    assert lock.held([f"lane:{topic.pk}" for topic in topics]) == set()
+    assert len(names) == LANES
+    assert counts[-1]["poisonweb lane locks"] == 1
+    assert (
+        1 <= max(count.get("poisonweb lanes", 0) for count in counts) <= MOST_SESSIONS
+    )
+    assert lock.names_locked([f"lane:{topic.pk}" for topic in topics]) == set()
 
 
 def test_lanes_whose_sessions_all_ended_come_back(orders: Topic, stream: Redis) -> None:
@@ -138,13 +140,13 @@ def end_sessions_of_lanes() -> None:
 
 @contextmanager
 def noting_sessions() -> Iterator[dict[str, int]]:
-    """Count what each broker is asked, and fail who holds a session meanwhile."""
-    asked: dict[str, int] = {}
+    """Count the calls to the broker; fail if one holds a session meanwhile."""
+    calls: dict[str, int] = {}
     holders: list[str] = []
 
     def noted(name: str, work: Callable[P, R]) -> Callable[P, R]:
         def note(*args: P.args, **kwargs: P.kwargs) -> R:
-            asked[name] = asked.get(name, 0) + 1
+            calls[name] = calls.get(name, 0) + 1
             if connection.connection is not None:
                 holders.append(name)
             return work(*args, **kwargs)
@@ -157,7 +159,7 @@ def noting_sessions() -> Iterator[dict[str, int]]:
                 if callable(work) and not name.startswith("_"):
                     label = f"{kind.__name__}.{name}"
                     patch.setattr(kind, name, noted(label, work))
-        yield asked
+        yield calls
     assert holders == []
 
 
@@ -181,23 +183,23 @@ def test_no_lane_holds_a_session_while_it_asks_its_broker(
     broker.answer = answer
     for body in (b"x", b"refused", b"x" * 1_001):
         broker.put(topic.dead_letter_queue, body)
-    with shared("test", most=2), noting_sessions() as asked, serving():
+    with shared("test", most=2), noting_sessions() as calls, serving():
         if mode is Mode.OBSERVE:
             within(60, borrow()(lambda: Sample.objects.count() == 3))
         else:
             within(60, borrow()(lambda: Poison.objects.count() == 2))
-            held = 2 if mode is Mode.TEE else 1
-            within(60, borrow()(lambda: HeldDeadLetter.objects.count() == held))
+            expected = 2 if mode is Mode.TEE else 1
+            within(60, borrow()(lambda: HeldDeadLetter.objects.count() == expected))
         within(60, borrow()(lambda: Lane.objects.get().depth is not None))
 
-    assert asked["Admin.depth"]
-    assert asked["Admin.delivered"]
-    assert ("Reader.acknowledge" in asked) == (mode is not Mode.OBSERVE)
-    assert ("Publisher.publish" in asked) == (mode is Mode.TEE)
+    assert calls["Admin.depth"]
+    assert calls["Admin.delivered"]
+    assert ("Reader.acknowledge" in calls) == (mode is not Mode.OBSERVE)
+    assert ("Publisher.publish" in calls) == (mode is Mode.TEE)
 
 
 def is_ours() -> bool:
-    """Take the only session there is, if the lanes leave it to us in time."""
+    """Take the only session, if the lanes return it in time."""
     with suppress(OperationalError):
         connection.ensure_connection()
     return connection.connection is not None
@@ -221,7 +223,7 @@ def test_lanes_that_get_no_session_at_their_start_wait_for_one(
     topic = topic_on_queues(clock.now())
     broker.put(topic.dead_letter_queue, b"x")
 
-    with shared("test", most=1, patience=0.3):
+    with shared("test", most=1, timeout=0.3):
         within(60, is_ours)
         with serving():
             within(60, lambda: "the lanes wait for Postgres" in caplog.text)
@@ -236,7 +238,7 @@ def test_a_lane_that_gets_no_session_in_time_loses_nothing_and_comes_back(
 ) -> None:
     topic = topic_on_queues(clock.now())
 
-    with shared("test", most=1, patience=0.3), serving():
+    with shared("test", most=1, timeout=0.3), serving():
         within(60, is_running)
         within(60, is_ours)
         broker.put(topic.dead_letter_queue, b"x")
@@ -248,7 +250,7 @@ def test_a_lane_that_gets_no_session_in_time_loses_nothing_and_comes_back(
     assert "Traceback" not in caplog.text
 
 
-def test_who_waits_too_long_for_a_session_is_told_so() -> None:
+def test_a_thread_that_waits_too_long_for_a_session_gets_an_error() -> None:
     troubles: list[Exception] = []
 
     def want() -> None:
@@ -258,7 +260,7 @@ def test_who_waits_too_long_for_a_session_is_told_so() -> None:
         except OperationalError as trouble:
             troubles.append(trouble)
 
-    with shared("test", most=1, patience=3.0):
+    with shared("test", most=1, timeout=3.0):
         with borrow():
             Topic.objects.exists()
             other = threading.Thread(target=want)
@@ -271,7 +273,7 @@ def test_who_waits_too_long_for_a_session_is_told_so() -> None:
     ]
 
 
-def test_a_session_that_ended_while_nobody_had_it_is_not_handed_out() -> None:
+def test_the_pool_hands_out_no_session_that_ended() -> None:
     with shared("test", most=1):
         with borrow(), connection.cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
@@ -286,7 +288,7 @@ def test_a_session_that_ended_while_nobody_had_it_is_not_handed_out() -> None:
     assert after != before
 
 
-def test_nothing_is_shared_any_more_afterwards() -> None:
+def test_sessions_are_not_shared_after_the_block() -> None:
     before = dict(connections.settings["default"])
     with shared("test", most=1), borrow():
         Topic.objects.exists()

@@ -1,4 +1,4 @@
-"""Lanes: a dead letter is ours once it is committed, and in its queue until then."""
+"""Lanes: a dead letter stays in its queue until its capture is committed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from apps.capture.models import HeldDeadLetter, Lane
 from apps.core import clock, lock
 from apps.core.postgres import refuses_value
 from apps.poison.models import Body, Failure, Poison, Redrive
-from apps.poison.services import Answered, begin, mark
+from apps.poison.services import RedriveAnswer, begin, mark
 from apps.poison.states import Outcome
 from apps.poison.tokens import sign
 from poisonguard.contract import HEADERS_LIMIT
@@ -55,10 +55,10 @@ def draining(topic: Topic, now: datetime) -> Drain:
 
 
 def drain(topic: Topic, now: datetime) -> int:
-    """Drain once, and give the number of letters that were captured."""
+    """Drain once, and return the number of captured letters."""
     before = Lane.objects.get(pk=topic.pk).captured
     with draining(topic, now) as work:
-        work.take(wait=0.0)
+        work.drain_batch(wait=0.0)
         work.monitor_lane()
     return Lane.objects.get(pk=topic.pk).captured - before
 
@@ -97,7 +97,7 @@ def test_a_crash_between_commit_and_acknowledgement_counts_once(
 
     with draining(orders, now) as work:
         letters = work.reader.read(limit=10, wait=0.0)
-        work._write(letters)  # and here the lane dies
+        work._capture(letters)  # and here the lane dies
     drain(orders, now)
 
     assert (Failure.objects.count(), stream.xlen("orders-poison")) == (1, 0)
@@ -114,10 +114,10 @@ def test_a_postgres_that_is_away_leaves_the_dead_letter_in_its_queue(
     with monkeypatch.context() as broken, pytest.raises(OperationalError):
         broken.setattr(services, "write", away)
         drain(orders, now)
-    left = stream.xlen("orders-poison")
+    length = stream.xlen("orders-poison")
     drain(orders, now)
 
-    assert (left, Poison.objects.count()) == (1, 1)
+    assert (length, Poison.objects.count()) == (1, 1)
 
 
 def test_a_full_disk_leaves_the_dead_letter_in_its_queue_until_there_is_room(
@@ -127,10 +127,10 @@ def test_a_full_disk_leaves_the_dead_letter_in_its_queue_until_there_is_room(
 
     with full_disk("poison_failure"), pytest.raises(OperationalError, match="space"):
         drain(orders, now)
-    left = stream.xlen("orders-poison")
+    length = stream.xlen("orders-poison")
     captured = drain(orders, now)
 
-    assert (left, captured, Poison.objects.count()) == (1, 1, 1)
+    assert (length, captured, Poison.objects.count()) == (1, 1, 1)
     assert HeldDeadLetter.objects.count() == stream.xlen("orders-poison") == 0
 
 
@@ -143,9 +143,9 @@ def test_a_dead_letter_over_the_limit_is_held_at_the_broker_and_the_rest_goes_on
 
     captured = drain(orders, now)
 
-    held = HeldDeadLetter.objects.get()
+    row = HeldDeadLetter.objects.get()
     assert (captured, stream.xlen("orders-poison")) == (1, 1)
-    assert held.reason == "too large: the limit is 10 bytes"
+    assert row.reason == "too large: the limit is 10 bytes"
 
     settings.POISONWEB_BODY_LIMIT = 100
     drain(orders, now)
@@ -162,9 +162,9 @@ def test_a_dead_letter_of_too_many_headers_is_held_and_the_rest_goes_on(
 
     captured = drain(orders, now)
 
-    held = HeldDeadLetter.objects.get()
+    row = HeldDeadLetter.objects.get()
     assert (captured, stream.xlen("orders-poison")) == (1, 1)
-    assert held.reason == "it has 10001 headers: the limit is 10000"
+    assert row.reason == "it has 10001 headers: the limit is 10000"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_dead_letter_of_too_many_headers_is_held_and_the_rest_goes_on(
         (psycopg.DataError, True),
     ],
 )
-def test_a_letter_is_to_blame_only_for_what_it_holds(
+def test_only_errors_about_a_value_blame_the_letter(
     error: type[psycopg.Error], *, is_to_blame: bool
 ) -> None:
     with pytest.raises(Error) as raised, DatabaseErrorWrapper(connection):
@@ -194,7 +194,7 @@ def test_a_letter_is_to_blame_only_for_what_it_holds(
     assert refuses_value(raised.value) == is_to_blame
 
 
-def test_a_letter_that_the_record_refuses_stands_alone_at_last(
+def test_a_letter_that_postgres_refuses_is_held_and_the_rest_captured(
     orders: Topic, stream: Redis, now: datetime
 ) -> None:
     with connection.cursor() as cursor:
@@ -220,7 +220,7 @@ def test_a_redriven_message_comes_back_as_the_same_poison(
     drain(orders, now)
     poison = Poison.objects.get()
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    answer = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
 
     token = sign(redrive=redrive, topic="orders", digest=poison.digest)
@@ -250,7 +250,7 @@ def test_a_message_that_its_consumers_never_settle_is_dead_lettered(
 
     with draining(orders, now) as work:
         work.monitor_lane()
-        work.take(wait=0.0)
+        work.drain_batch(wait=0.0)
 
     poison = Poison.objects.get()
     assert (poison.cause, poison.consumer_group) == ("max_dequeue_count", "billing")

@@ -1,4 +1,4 @@
-"""Exclusive work: one at a time, free as soon as it is over, lost with its session."""
+"""Locks: one owner at a time, released at once, lost with their session."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ END_THE_HOLDER = """
 """
 
 
-def test_what_one_holds_nobody_else_gets_and_everybody_sees() -> None:
+def test_a_lock_has_one_owner_and_is_visible_to_others() -> None:
     with lock.attempt(NAME) as ours, lock.attempt(NAME) as theirs:
-        seen = lock.held([NAME, "operation:2"])
+        names = lock.names_locked([NAME, "operation:2"])
 
     assert ours
     assert theirs is None
-    assert seen == {NAME}
+    assert names == {NAME}
 
 
-def test_it_is_free_before_the_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+def test_a_lock_is_released_before_its_session_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = []
     close = psycopg.Connection.close
 
     def look_first(session: psycopg.Connection[Any]) -> None:
-        seen.append(lock.held([NAME]))
+        names.append(lock.names_locked([NAME]))
         close(session)
 
     monkeypatch.setattr(psycopg.Connection, "close", look_first)
@@ -48,21 +50,27 @@ def test_it_is_free_before_the_session_ends(monkeypatch: pytest.MonkeyPatch) -> 
     with lock.attempt(NAME) as ours:
         assert ours
 
-    # A busy Postgres takes its time to notice that a connection was closed.
-    assert seen == [set()]
+    # A busy Postgres may notice late that a connection was closed.
+    assert names == [set()]
 
 
-def test_a_dead_network_is_found_out_whether_or_not_something_was_sent() -> None:
+def test_keepalives_and_the_tcp_timeout_find_a_dead_network_equally_fast() -> None:
     with open_session("test") as session:
-        told = session.info.get_parameters()
+        parameters = session.info.get_parameters()
 
-    # 5 s of silence, and 3 questions 2 s apart, are as long as what is sent may wait.
-    waits = [int(told[f"keepalives_{name}"]) for name in ("idle", "interval", "count")]
+    # 5 s of silence and 3 probes 2 s apart are as long as sent data may wait.
+    waits = [
+        int(parameters[f"keepalives_{name}"]) for name in ("idle", "interval", "count")
+    ]
     idle, interval, count = waits
-    assert int(told["tcp_user_timeout"]) == 1_000 * (idle + interval * count) == 11_000
+    assert (
+        int(parameters["tcp_user_timeout"])
+        == 1_000 * (idle + interval * count)
+        == 11_000
+    )
 
 
-def test_one_whose_session_has_ended_knows_it_and_can_let_go() -> None:
+def test_a_lock_is_lost_and_can_be_released_when_its_session_ended() -> None:
     with lock.attempt(NAME) as ours:
         assert ours
         assert not ours.lost()
@@ -70,7 +78,7 @@ def test_one_whose_session_has_ended_knows_it_and_can_let_go() -> None:
             cursor.execute(END_THE_HOLDER)
 
         assert ours.lost()
-        assert lock.held([NAME]) == set()
+        assert lock.names_locked([NAME]) == set()
 
 
 # --- many on one session
@@ -99,62 +107,64 @@ def sessions_of_locks() -> int:
 
 def test_many_locks_are_on_one_session_each_for_one_owner(locks: Locks) -> None:
     names = [f"lane:{number}" for number in range(40)]
-    with closing(Locks()) as others, ExitStack() as held:
-        ours = [held.enter_context(locks.attempt(name)) for name in names]
-        again = [held.enter_context(locks.attempt(name)) for name in names]
-        theirs = [held.enter_context(others.attempt(name)) for name in names]
-        # As a process of the release before takes it, on a session of its own.
-        alone = held.enter_context(lock.attempt(names[0]))
+    with closing(Locks()) as others, ExitStack() as stack:
+        ours = [stack.enter_context(locks.attempt(name)) for name in names]
+        again = [stack.enter_context(locks.attempt(name)) for name in names]
+        theirs = [stack.enter_context(others.attempt(name)) for name in names]
+        # As a process of the previous release acquires it, on its own session.
+        alone = stack.enter_context(lock.attempt(names[0]))
 
         assert all(ours)
         assert not any([*again, *theirs, alone])
         assert sessions_of_locks() == 1
 
 
-def test_who_lets_go_of_one_keeps_the_others(locks: Locks) -> None:
+def test_releasing_one_lock_keeps_the_others(locks: Locks) -> None:
     with locks.attempt("lane:1") as first:
         with locks.attempt("lane:2"):
             pass
-        left = lock.held(["lane:1", "lane:2"])
+        remaining = lock.names_locked(["lane:1", "lane:2"])
         with lock.attempt("lane:2") as theirs:
             assert theirs
 
-        assert left == {"lane:1"}
+        assert remaining == {"lane:1"}
         assert first
         assert not first.lost()
 
 
-def test_all_are_lost_with_their_session_and_can_be_taken_anew(locks: Locks) -> None:
+def test_all_locks_are_lost_with_their_session_and_can_be_acquired_again(
+    locks: Locks,
+) -> None:
     with locks.attempt("lane:1") as first, locks.attempt("lane:2") as second:
         assert first
         assert second
         end_the_holder()
         assert first.lost()
-        # Nobody asks Postgres again: what one learned, all know.
+        # Without another query: all locks know what one has learned.
         assert second.lost()
 
-        with locks.attempt("lane:1") as anew, lock.attempt("lane:1") as theirs:
-            assert anew
-            assert not anew.lost()
+        with locks.attempt("lane:1") as renewed, lock.attempt("lane:1") as theirs:
+            assert renewed
+            assert not renewed.lost()
             assert theirs is None
             assert first.lost()
 
 
-def test_who_lost_a_lock_takes_nothing_from_who_has_it_now(locks: Locks) -> None:
+def test_releasing_a_lost_lock_leaves_its_new_owner_alone(locks: Locks) -> None:
     with ExitStack() as later:
         with locks.attempt(NAME) as lost:
             assert lost
             end_the_holder()
             assert lost.lost()
-            anew = later.enter_context(locks.attempt(NAME))
+            renewed = later.enter_context(locks.attempt(NAME))
         with locks.attempt(NAME) as again, lock.attempt(NAME) as theirs:
-            assert anew
+            assert renewed
             assert not again
             assert not theirs
-            assert not anew.lost()
+            assert not renewed.lost()
 
 
-def test_one_that_ended_unseen_fails_who_takes_the_next_and_then_it_goes_on(
+def test_the_first_lock_after_an_unnoticed_end_fails_and_the_next_succeeds(
     locks: Locks,
 ) -> None:
     with locks.attempt("lane:1") as first:
@@ -168,7 +178,7 @@ def test_one_that_ended_unseen_fails_who_takes_the_next_and_then_it_goes_on(
             assert second
 
 
-def test_an_answer_is_believed_for_a_while() -> None:
+def test_a_session_counts_as_alive_for_a_while_after_an_answer() -> None:
     at = [100.0]
     with (
         closing(Locks(trust=0.5, timer=lambda: at[0])) as locks,
@@ -182,10 +192,10 @@ def test_an_answer_is_believed_for_a_while() -> None:
 
         assert not unseen
         assert ours.lost()
-        with locks.attempt(NAME) as anew:
-            assert anew
+        with locks.attempt(NAME) as renewed:
+            assert renewed
             assert ours.lost()
-            assert not anew.lost()
+            assert not renewed.lost()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -195,14 +205,14 @@ def test_threads_take_turns(locks: Locks) -> None:
     def work() -> None:
         for number in range(60):
             name = f"lane:{number % 3}"
-            with locks.attempt(name) as held:
-                if held:
+            with locks.attempt(name) as acquired:
+                if acquired:
                     inside.append(name)
                     assert inside.count(name) == 1
-                    assert not held.lost()
+                    assert not acquired.lost()
                     inside.remove(name)
 
     at_once(*[work] * 8)
 
-    assert lock.held([f"lane:{number}" for number in range(3)]) == set()
+    assert lock.names_locked([f"lane:{number}" for number in range(3)]) == set()
     assert sessions_of_locks() == 1

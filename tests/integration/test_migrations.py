@@ -13,7 +13,7 @@ from django.db import connection
 from apps.brokers.models import Topic
 from apps.capture.models import Lane, LaneState
 from apps.poison.models import Failure, Redrive
-from apps.poison.services import Answered, begin, confirm, mark
+from apps.poison.services import RedriveAnswer, begin, confirm, mark
 from apps.poison.states import Outcome
 from apps.poison.tokens import sign
 from apps.team import services as team
@@ -37,7 +37,7 @@ def test_facts_of_before_are_filled_in(now: datetime) -> None:
     (poison,) = poisons(now, 1, bookmark="1-0")
     capture(now, failure(now, bookmark="1-0"), failure(now, bookmark="2-0"))
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    sent = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    sent = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[sent], epoch=1, now=now)
     token = sign(redrive=redrive, topic="orders", digest=poison.digest)
     confirm(tokens=[(token, "orders")], now=now)

@@ -1,4 +1,4 @@
-"""Partitions: made ahead, made once, and never in the way of a row."""
+"""Partitions: made ahead, made once, and never a reason to refuse a row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.reports import capture, failure, poisons
 
 pytestmark = pytest.mark.django_db
 
-# Far from any day whose partitions another test, or a real lane, has left here.
+# Far from any day whose partitions another test or a real lane made here.
 NOW = datetime(2031, 5, 5, 12, tzinfo=UTC)
 TODAY = NOW.date()
 
@@ -30,11 +30,11 @@ def home_of_failures() -> set[str]:
 
 
 def test_makes_today_and_the_coming_week_once() -> None:
-    made = partitions.make(today=TODAY)
+    names = partitions.make(today=TODAY)
     again = partitions.make(today=TODAY)
     tomorrow = partitions.make(today=TODAY + timedelta(days=1))
 
-    assert (len(made), again, len(tomorrow)) == (24, [], 3)
+    assert (len(names), again, len(tomorrow)) == (24, [], 3)
 
 
 def test_rows_go_to_the_partition_of_their_capture_day(now: datetime) -> None:
@@ -48,10 +48,10 @@ def test_rows_go_to_the_partition_of_their_capture_day(now: datetime) -> None:
 def test_a_day_that_began_in_the_default_partition_stays_there(now: datetime) -> None:
     poisons(now, 1)
 
-    made = partitions.make(today=TODAY)
+    names = partitions.make(today=TODAY)
     poisons(now, 1)
 
-    assert "poison_failure_20310505" not in made
+    assert "poison_failure_20310505" not in names
     assert home_of_failures() == {"poison_failure_default"}
 
 

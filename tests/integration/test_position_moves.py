@@ -1,4 +1,4 @@
-"""A person moves a position: what was looked at is done, kept, told and undone."""
+"""Moves of positions by people: reviewed, made, audited, notified and restored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from apps.audit.models import Entry
 from apps.bookmarks import services as bookmarks
 from apps.bookmarks.models import BookmarkPosition, Mark, Move
 from apps.bookmarks.services import history
-from apps.bookmarks.services.settling import Status
+from apps.bookmarks.services.settling import SettleStatus
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
@@ -37,10 +37,10 @@ ELSEWHERE = Principal(
 
 @pytest.fixture
 def position(now: datetime) -> BookmarkPosition:
-    """Give a position an hour old: 0 to 100 and 121 to 140 are settled."""
+    """Return a position an hour old: 0 to 100 and 121 to 140 are settled."""
     epoch = opened(now - HOUR).epoch
-    told = update(epoch, (0, 100), (121, 140), received=150, bookmark="b")
-    settle(now - HOUR, told)
+    progress = update(epoch, (0, 100), (121, 140), received=150, bookmark="b")
+    settle(now - HOUR, progress)
     return BookmarkPosition.objects.get()
 
 
@@ -73,16 +73,16 @@ def mark() -> Mark:
     return Mark.objects.get(publisher="", position__source="sdk")
 
 
-def test_going_back_replays_all_that_is_behind_the_target(
+def test_a_move_back_replays_all_after_the_target(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    seen = moves.review(
+    review = moves.review(
         position_id=position.pk, wish=to(10), principal=operator, now=now
     )
     untouched = mark()
     move(position, to(10), operator, now)
 
-    (step,) = seen.steps
+    (step,) = review.steps
     assert untouched.processed == 100
     assert (step.change.old, step.change.new) == (100, 10)
     assert step.change.replayed == ((11, 100), (121, 140))
@@ -90,15 +90,15 @@ def test_going_back_replays_all_that_is_behind_the_target(
     assert (mark().processed, mark().ahead, mark().bookmark) == (10, (), "")
 
 
-def test_going_forward_passes_over_only_what_is_not_settled(
+def test_a_move_forward_passes_over_only_what_is_not_settled(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    seen = moves.review(
+    review = moves.review(
         position_id=position.pk, wish=to(110), principal=operator, now=now
     )
     move(position, to(120), operator, now)
 
-    (step,) = seen.steps
+    (step,) = review.steps
     assert (step.change.replayed, step.change.passed_over) == ((), ((101, 110),))
     assert step.change.after == ((0, 110), (121, 140))
     assert (mark().processed, mark().ahead) == (140, ())
@@ -110,11 +110,11 @@ def test_the_holder_is_fenced_and_resumes_at_the_new_place(
     done = move(position, to(10), operator, now)
 
     (late,) = settle(now, update(position.epoch, (101, 120)))
-    found = opened(now)
+    reopened = opened(now)
 
-    assert late.status == Status.FENCED
-    assert found.epoch > done.epoch > position.epoch
-    (mark,) = found.positions[0].marks.all()
+    assert late.status == SettleStatus.FENCED
+    assert reopened.epoch > done.epoch > position.epoch
+    (mark,) = reopened.positions[0].marks.all()
     assert (mark.processed, mark.resume) == (10, 10)
 
 
@@ -127,17 +127,17 @@ def test_the_holder_is_told_of_its_fence_with_the_commit(
         move(position, to(10), operator, now)
         opened(now)
         assert connection.connection is not None
-        told = [
+        notices = [
             json.loads(notice.payload)["fence"]
             for notice in connection.connection.notifies(timeout=1, stop_after=2)
         ]
         cursor.execute(f"UNLISTEN {CHANNEL}")
 
     name = {"client_name": "billing-1", "sub_id": "1", "topic": "orders"}
-    assert told == [{**name, "epoch": 2}, {**name, "epoch": 3}]
+    assert notices == [{**name, "epoch": 2}, {**name, "epoch": 3}]
 
 
-def test_a_move_stands_in_the_trail_with_what_was_and_what_is(
+def test_a_move_is_audited_with_the_state_before_and_after(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     done = move(position, to(10), operator, now)
@@ -154,7 +154,7 @@ def test_a_move_stands_in_the_trail_with_what_was_and_what_is(
     assert verification.verify().ok
 
 
-def test_a_move_that_cannot_be_put_on_record_is_not_made(
+def test_a_move_that_cannot_be_audited_is_not_made(
     position: BookmarkPosition,
     operator: Principal,
     now: datetime,
@@ -171,7 +171,7 @@ def test_a_move_that_cannot_be_put_on_record_is_not_made(
     assert BookmarkPosition.objects.get().epoch == position.epoch
 
 
-def test_a_holder_at_work_is_only_moved_by_fencing_it(
+def test_an_active_holder_is_moved_only_when_fencing_is_confirmed(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     settle(now, update(position.epoch, (101, 101)))
@@ -187,7 +187,7 @@ def test_a_holder_at_work_is_only_moved_by_fencing_it(
     assert (untouched, fenced, mark().processed) == (101, True, 20)
 
 
-def test_every_move_can_be_taken_back(
+def test_every_move_can_be_restored(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     back = move(position, to(10), operator, now)
@@ -213,15 +213,15 @@ def test_the_move_of_another_position_cannot_be_restored(
         move(other, Wish(strategy=Strategy.RESTORE, move=done.pk), operator, now)
 
 
-def test_what_is_done_is_what_was_looked_at_or_nothing(
+def test_a_move_is_refused_when_the_position_changed_after_the_review(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    seen = moves.review(
+    review = moves.review(
         position_id=position.pk, wish=to(110), principal=operator, now=now
     )
 
     def agreed(by_now: Review) -> bool:
-        return by_now.outcome == seen.outcome
+        return by_now.outcome == review.outcome
 
     settle(now, update(position.epoch, (101, 105)))
     move(position, to(110), operator, now, fence=True, agreed=agreed)
@@ -232,10 +232,10 @@ def test_what_is_done_is_what_was_looked_at_or_nothing(
     assert moved == 110
 
 
-def test_a_forward_move_that_would_by_now_go_back_is_not_made(
+def test_a_forward_move_is_refused_when_it_would_now_go_back(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    seen = moves.review(
+    review = moves.review(
         position_id=position.pk, wish=to(110), principal=operator, now=now
     )
     settle(now, update(position.epoch, (101, 118)))
@@ -247,7 +247,7 @@ def test_a_forward_move_that_would_by_now_go_back_is_not_made(
             operator,
             now,
             fence=True,
-            agreed=lambda by_now: by_now.outcome == seen.outcome,
+            agreed=lambda by_now: by_now.outcome == review.outcome,
         )
 
     assert mark().processed == 118
@@ -287,7 +287,7 @@ def test_each_strategy_lands_where_it_says(
     assert done.steps[0].beyond == (lands > 150)
 
 
-def test_the_end_is_the_broker_s_where_it_tells(
+def test_the_end_is_the_head_that_the_broker_reports(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     group = told_by_broker("other", seq=170, head_seq=180, lag=10)
@@ -303,7 +303,7 @@ def test_the_end_is_the_broker_s_where_it_tells(
         move(copied, to(5), operator, now)
 
 
-def test_a_time_is_looked_up_in_what_was_noted_and_refused_where_nothing_was(
+def test_a_move_to_a_time_uses_samples_and_is_refused_without_one(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     history.take(now=now - HOUR)
@@ -322,30 +322,30 @@ def test_a_time_is_looked_up_in_what_was_noted_and_refused_where_nothing_was(
     assert marks == {"": 100, "new": -1}
 
 
-def test_a_consumer_that_is_new_begins_where_another_is(
+def test_a_new_consumer_can_copy_the_position_of_another(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    (fresh,) = opened(now, client_name="billing-2").positions
+    (new,) = opened(now, client_name="billing-2").positions
     (elsewhere,) = opened(now, client_name="billing-2", topic="refunds").positions
 
-    move(fresh, Wish(strategy=Strategy.COPY, other=position.pk), operator, now)
+    move(new, Wish(strategy=Strategy.COPY, other=position.pk), operator, now)
     (position_now,) = opened(now, client_name="billing-2", topic="orders").positions
 
     (copied,) = position_now.marks.all()
     assert (copied.processed, copied.ahead) == (100, ())
-    for other in (elsewhere.pk, fresh.pk, None, 10**6):
+    for other in (elsewhere.pk, new.pk, None, 10**6):
         with pytest.raises(Invalid) as refused:
-            move(fresh, Wish(strategy=Strategy.COPY, other=other), operator, now)
+            move(new, Wish(strategy=Strategy.COPY, other=other), operator, now)
         assert refused.value.field == "other"
 
 
-def test_an_empty_place_is_no_place_to_copy(
+def test_a_position_without_marks_cannot_be_copied(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
-    (fresh,) = opened(now, client_name="billing-2").positions
+    (new,) = opened(now, client_name="billing-2").positions
 
     with pytest.raises(Invalid, match="no position yet"):
-        move(position, Wish(strategy=Strategy.COPY, other=fresh.pk), operator, now)
+        move(position, Wish(strategy=Strategy.COPY, other=new.pk), operator, now)
 
 
 def test_a_move_names_the_open_poison_that_it_replays_or_passes_over(
@@ -358,10 +358,10 @@ def test_a_move_names_the_open_poison_that_it_replays_or_passes_over(
     poisons(now, 1, bookmark="52", topic="refunds")
 
     def among(wish: Wish) -> tuple[list[int], list[int]]:
-        seen = moves.review(
+        review = moves.review(
             position_id=position.pk, wish=wish, principal=operator, now=now
         )
-        (step,) = seen.steps
+        (step,) = review.steps
         return (
             sorted(poison.place.seq for poison in step.replayed),
             sorted(poison.place.seq for poison in step.passed_over),
@@ -400,7 +400,7 @@ def test_a_move_needs_the_right_the_topic_a_reason_and_somewhere_to_go(
     assert Topic.objects.count() == 1
 
 
-def test_to_where_it_is_already_is_no_move(
+def test_a_move_to_the_current_place_is_refused(
     position: BookmarkPosition, operator: Principal, now: datetime
 ) -> None:
     move(position, to(100), operator, now)

@@ -1,4 +1,4 @@
-"""Positions under many at once: nothing goes back, and only the holder settles."""
+"""Positions under concurrent writers: none moves back, only the holder settles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from apps.bookmarks.models import BookmarkPosition, Mark
-from apps.bookmarks.services.settling import Status
+from apps.bookmarks.services.settling import SettleStatus
 from apps.core import clock
 from apps.team.rights import Principal
 from apps.triage.services import moves
@@ -26,12 +26,12 @@ CONSUMERS = 8
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_shuffled_updates_of_64_writers_come_to_their_union(
+def test_shuffled_updates_of_64_writers_merge_to_their_union(
     now: datetime, seed: int
 ) -> None:
     names = [f"consumer-{n}" for n in range(CONSUMERS)]
     epochs = {name: opened(now, client_name=name).epoch for name in names}
-    told = [
+    updates = [
         update(
             epochs[name],
             (10 * turn, 10 * turn + 9),
@@ -45,12 +45,12 @@ def test_shuffled_updates_of_64_writers_come_to_their_union(
         if (name, turn) != (names[0], 30)
     ]
     chance = random.Random(seed)
-    chance.shuffle(told)
-    shares = [told[turn::WRITERS] for turn in range(WRITERS)]
+    chance.shuffle(updates)
+    shares = [updates[turn::WRITERS] for turn in range(WRITERS)]
 
     def write(turn: int) -> None:
         answers = settle(now, *shares[turn])
-        assert set(statuses(answers)) == {Status.OK}
+        assert set(statuses(answers)) == {SettleStatus.OK}
 
     together(WRITERS, write)
 
@@ -60,7 +60,7 @@ def test_shuffled_updates_of_64_writers_come_to_their_union(
     assert [mark.ahead for mark in holed] == [((310, 639),)] * 2
 
 
-def test_64_that_open_at_once_are_one_after_the_other(now: datetime) -> None:
+def test_64_concurrent_opens_get_64_epochs(now: datetime) -> None:
     epochs: list[int] = []
 
     together(WRITERS, lambda _: epochs.append(opened(now).epoch))
@@ -70,33 +70,33 @@ def test_64_that_open_at_once_are_one_after_the_other(now: datetime) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_is_settled_after_another_opened_is_never_kept(
+def test_nothing_is_stored_that_a_fenced_holder_settles(
     now: datetime, seed: int
 ) -> None:
-    """Each holder settles its own numbers, so that every one has its author.
+    """Let each holder settle numbers of its own, so that each number has an author.
 
-    When opening answers, it has read what there will ever be of its predecessors.
+    The answer to an open includes all that earlier holders will ever have settled.
     """
     chance = random.Random(seed)
-    told_ok: list[tuple[int, int]] = []
-    seen_at_opening: dict[int, set[int]] = {}
+    accepted: list[tuple[int, int]] = []
+    publishers_at_opening: dict[int, set[int]] = {}
 
     def hold(_: int) -> None:
-        found = opened(now)
-        marks = {m.publisher: m for m in found.positions[0].marks.all()}
-        seen_at_opening[found.epoch] = {int(publisher) for publisher in marks}
+        holder = opened(now)
+        marks = {m.publisher: m for m in holder.positions[0].marks.all()}
+        publishers_at_opening[holder.epoch] = {int(publisher) for publisher in marks}
         for turn in range(chance.randint(1, 6)):
-            publisher = str(1000 * found.epoch + turn)
-            answers = settle(now, update(found.epoch, (0, 5), publisher=publisher))
-            if answers[0].status == Status.OK:
-                told_ok.append((found.epoch, int(publisher)))
+            publisher = str(1000 * holder.epoch + turn)
+            answers = settle(now, update(holder.epoch, (0, 5), publisher=publisher))
+            if answers[0].status == SettleStatus.OK:
+                accepted.append((holder.epoch, int(publisher)))
 
     together(12, hold)
 
-    kept = {int(name) for name in Mark.objects.values_list("publisher", flat=True)}
-    assert {name for _, name in told_ok} == kept
-    for epoch, seen in seen_at_opening.items():
-        assert {name for e, name in told_ok if e < epoch} == seen
+    stored = {int(name) for name in Mark.objects.values_list("publisher", flat=True)}
+    assert {name for _, name in accepted} == stored
+    for epoch, publishers in publishers_at_opening.items():
+        assert {name for e, name in accepted if e < epoch} == publishers
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -109,15 +109,15 @@ def test_a_fenced_holder_never_settles_a_mark_that_it_had(
     settled: dict[int, int] = {}
 
     def hold(_: int) -> None:
-        found = opened(now)
-        (mark,) = found.positions[0].marks.all()
-        read[found.epoch] = mark.processed
+        holder = opened(now)
+        (mark,) = holder.positions[0].marks.all()
+        read[holder.epoch] = mark.processed
         last = mark.processed
         for _turn in range(chance.randint(1, 6)):
-            (answer,) = settle(now, update(found.epoch, (last + 1, last + 7)))
-            if answer.status == Status.OK:
+            (answer,) = settle(now, update(holder.epoch, (last + 1, last + 7)))
+            if answer.status == SettleStatus.OK:
                 last += 7
-        settled[found.epoch] = last
+        settled[holder.epoch] = last
 
     together(12, hold)
 
@@ -127,7 +127,7 @@ def test_a_fenced_holder_never_settles_a_mark_that_it_had(
 
 
 def stir(turn: int, positions: Sequence[BookmarkPosition], operator: Principal) -> None:
-    """Open, move or settle some of them, a few times over."""
+    """Open, move or settle random positions, a few times."""
     chance = random.Random(turn)
     for _ in range(4):
         chosen = chance.choice(positions)
@@ -145,10 +145,10 @@ def stir(turn: int, positions: Sequence[BookmarkPosition], operator: Principal) 
                     now=clock.now(),
                 )
             case _:
-                held = chance.sample(
+                positions = chance.sample(
                     list(BookmarkPosition.objects.all()), len(positions)
                 )
-                settle(clock.now(), *(a_little(each, chance) for each in held))
+                settle(clock.now(), *(a_little(each, chance) for each in positions))
 
 
 def a_little(position: BookmarkPosition, chance: random.Random) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def test_moves_opens_and_settles_together_never_lock_each_other_out(
     operator: Principal, now: datetime
 ) -> None:
     for n in range(12):
-        told: dict[str, Any] = {"client_name": f"consumer-{n // 2}", "sub_id": str(n)}
-        settle(now, update(opened(now, **told).epoch, (0, 1), **told))
+        names: dict[str, Any] = {"client_name": f"consumer-{n // 2}", "sub_id": str(n)}
+        settle(now, update(opened(now, **names).epoch, (0, 1), **names))
     positions = list(BookmarkPosition.objects.all())
 
     together(15, lambda turn: stir(turn, positions, operator))

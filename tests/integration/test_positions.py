@@ -1,4 +1,4 @@
-"""What consumers settle is kept: never back, in any order, by its holder alone."""
+"""Settling: positions never move back, in any order, and only by their holder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from apps.bookmarks import services as bookmarks
 from apps.bookmarks.models import BookmarkPosition, Mark, Sample
-from apps.bookmarks.places import Place, place_of
+from apps.bookmarks.places import BookmarkPlace, place_of
 from apps.bookmarks.services import history, settling
-from apps.bookmarks.services.settling import Status
+from apps.bookmarks.services.settling import SettleStatus
 from apps.bookmarks.wire import MOST_RUNS
 from apps.brokers.models import Topic
 from apps.core.actor import Actor
@@ -66,7 +66,7 @@ def test_it_resumes_at_the_lesser_of_processed_and_persisted(
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40, unique=True), st.data())
 @pytest.mark.django_db
-def test_any_order_in_any_batches_comes_to_the_same(
+def test_any_order_in_any_batches_gives_the_same_mark(
     seqs: list[int], data: st.DataObject
 ) -> None:
     now = datetime.fromisoformat("2026-11-20T12:00:00Z")
@@ -74,13 +74,13 @@ def test_any_order_in_any_batches_comes_to_the_same(
     runs = [
         (low + 1, high) for low, high in zip([-1, *sparse[:-1]], sparse, strict=True)
     ]
-    told = data.draw(st.permutations(runs * 2))
+    shuffled = data.draw(st.permutations(runs * 2))
     left_out = data.draw(st.sampled_from(runs))
-    cut = data.draw(st.integers(1, len(told)))
+    cut = data.draw(st.integers(1, len(shuffled)))
     with transaction.atomic():
         epoch = opened(now).epoch
-        kept = [run for run in told if run != left_out]
-        for part in (kept[:cut], kept[cut:]):
+        parts = [run for run in shuffled if run != left_out]
+        for part in (parts[:cut], parts[cut:]):
             settle(
                 now, *(update(epoch, run) for run in part), update(epoch, received=9)
             )
@@ -93,21 +93,21 @@ def test_any_order_in_any_batches_comes_to_the_same(
     assert mark.ahead == (((above[0][0], above[-1][1]),) if above else ())
 
 
-def test_an_older_word_never_takes_a_position_back(db: None, now: datetime) -> None:
+def test_an_older_update_never_moves_a_position_back(db: None, now: datetime) -> None:
     epoch = opened(now).epoch
     newest = update(epoch, (0, 90), received=90, persisted=90, bookmark="ninety")
     oldest = update(epoch, (0, 10), received=10, persisted=10, bookmark="ten")
 
-    for told in ([newest], [oldest], [newest, oldest], [update(epoch)]):
-        answers = settle(now, *told)
+    for updates in ([newest], [oldest], [newest, oldest], [update(epoch)]):
+        answers = settle(now, *updates)
 
         mark = Mark.objects.get()
-        assert set(statuses(answers)) == {Status.OK}
+        assert set(statuses(answers)) == {SettleStatus.OK}
         assert (mark.processed, mark.received, mark.persisted) == (90, 90, 90)
         assert mark.bookmark == "ninety"
 
 
-def test_a_bookmark_is_only_kept_where_it_is_the_watermark_s_own(
+def test_a_bookmark_is_stored_only_if_it_is_the_watermarks(
     db: None, now: datetime
 ) -> None:
     epoch = opened(now).epoch
@@ -122,7 +122,7 @@ def test_a_bookmark_is_only_kept_where_it_is_the_watermark_s_own(
     assert (closed_later.processed, closed_later.bookmark) == (20, "ten")
 
 
-def test_who_tells_no_bookmark_leaves_the_one_that_is_known(
+def test_an_update_without_a_bookmark_keeps_the_stored_one(
     db: None, now: datetime
 ) -> None:
     epoch = opened(now).epoch
@@ -134,12 +134,12 @@ def test_who_tells_no_bookmark_leaves_the_one_that_is_known(
     assert (mark.processed, mark.bookmark) == (20, "ten")
 
 
-def test_who_opens_anew_fences_who_had_it(db: None, now: datetime) -> None:
+def test_opening_a_position_fences_its_last_holder(db: None, now: datetime) -> None:
     first = opened(now).epoch
     settle(now, update(first, (0, 10)))
 
     second = opened(now).epoch
-    late, fresh, new_publisher = settle(
+    late, current, new_publisher = settle(
         now,
         update(first, (0, 99)),
         update(second, (11, 20)),
@@ -147,12 +147,12 @@ def test_who_opens_anew_fences_who_had_it(db: None, now: datetime) -> None:
     )
 
     assert second > first
-    assert (late.status, fresh.status) == (Status.FENCED, Status.OK)
-    assert new_publisher.status == Status.FENCED
+    assert (late.status, current.status) == (SettleStatus.FENCED, SettleStatus.OK)
+    assert new_publisher.status == SettleStatus.FENCED
     assert [(m.publisher, m.processed) for m in Mark.objects.all()] == [("", 20)]
 
 
-def test_all_that_is_opened_together_has_one_epoch_above_all_of_theirs(
+def test_positions_opened_together_share_a_new_highest_epoch(
     db: None, now: datetime
 ) -> None:
     for _ in range(3):
@@ -169,16 +169,16 @@ def test_all_that_is_opened_together_has_one_epoch_above_all_of_theirs(
     assert other.epoch < together.epoch
 
 
-def test_opening_what_nobody_knows_gives_an_epoch_and_nothing_else(
+def test_opening_an_unknown_client_gives_an_epoch_and_no_position(
     db: None, now: datetime
 ) -> None:
-    found = opened(now, sub_id=None, topic=None)
+    holder = opened(now, sub_id=None, topic=None)
 
-    assert (found.epoch, list(found.positions)) == (1, [])
+    assert (holder.epoch, list(holder.positions)) == (1, [])
     assert not BookmarkPosition.objects.exists()
 
 
-def test_who_keeps_its_position_here_reads_a_topic_that_replays(
+def test_opening_a_position_marks_its_topic_as_replaying(
     db: None, now: datetime
 ) -> None:
     opened(now, topic="queue", replays=False)
@@ -196,12 +196,12 @@ def test_a_key_opens_and_settles_only_what_it_sees(db: None, now: datetime) -> N
 
     with pytest.raises(Forbidden):
         opened(now, EU)
-    found = opened(now, EU, sub_id=None, topic=None)
+    holder = opened(now, EU, sub_id=None, topic=None)
     (refused,) = settling.settle(members=[update(epoch, (0, 5))], principal=EU, now=now)
 
-    assert [position.topic.name for position in found.positions] == ["orders.eu"]
+    assert [position.topic.name for position in holder.positions] == ["orders.eu"]
     assert BookmarkPosition.objects.get(topic__name="orders").epoch == epoch
-    assert (refused.status, refused.pointer) == (Status.REJECTED, "/topic")
+    assert (refused.status, refused.pointer) == (SettleStatus.REJECTED, "/topic")
     assert not Mark.objects.exists()
 
 
@@ -229,7 +229,7 @@ def test_a_key_opens_and_settles_only_what_it_sees(db: None, now: datetime) -> N
         ({"topic": "never opened"}, "/topic", "open it first"),
     ],
 )
-def test_a_bad_update_is_told_why_and_sinks_no_other(
+def test_an_invalid_update_is_rejected_alone_with_a_reason(
     db: None, now: datetime, broken: dict[str, object], pointer: str, remedy: str
 ) -> None:
     epoch = opened(now).epoch
@@ -239,22 +239,22 @@ def test_a_bad_update_is_told_why_and_sinks_no_other(
         now, update(epoch, (0, 4)), bad, update(epoch, (5, 6))
     )
 
-    assert statuses([before, after]) == [Status.OK, Status.OK]
-    assert (answer.status, answer.pointer) == (Status.REJECTED, pointer)
+    assert statuses([before, after]) == [SettleStatus.OK, SettleStatus.OK]
+    assert (answer.status, answer.pointer) == (SettleStatus.REJECTED, pointer)
     assert remedy in str(answer.detail)
     assert Mark.objects.get().processed == 6
 
 
-def test_what_is_no_object_is_rejected_alone(db: None, now: datetime) -> None:
+def test_an_update_that_is_no_object_is_rejected_alone(db: None, now: datetime) -> None:
     epoch = opened(now).epoch
 
     answers = settle(now, 7, update(epoch, (0, 2**63 - 2)))
 
-    assert statuses(answers) == [Status.REJECTED, Status.OK]
+    assert statuses(answers) == [SettleStatus.REJECTED, SettleStatus.OK]
     assert Mark.objects.get().processed == 2**63 - 2
 
 
-def test_a_position_of_holes_is_told_its_pressure_and_then_refused(
+def test_a_position_of_holes_gets_its_pressure_and_then_a_refusal(
     db: None, now: datetime
 ) -> None:
     epoch = opened(now).epoch
@@ -265,33 +265,31 @@ def test_a_position_of_holes_is_told_its_pressure_and_then_refused(
     (pressed,) = settle(now, update(epoch, *holes[:three_quarters]))
     (full,) = settle(now, update(epoch, *holes[three_quarters:]))
     (refused,) = settle(now, update(epoch, (9000, 9000), received=9000))
-    kept = Mark.objects.get()
+    mark = Mark.objects.get()
     (relieved,) = settle(now, update(epoch, (0, 8191)))
 
     assert (calm, pressed.pressure, full.pressure) == (settling.OK, 0.75, 1.0)
-    assert (refused.status, refused.pressure) == (Status.REJECTED, 1.0)
+    assert (refused.status, refused.pressure) == (SettleStatus.REJECTED, 1.0)
     assert refused.pointer == "/settled"
-    assert (len(kept.ahead), kept.received) == (MOST_RUNS, 2 * MOST_RUNS)
+    assert (len(mark.ahead), mark.received) == (MOST_RUNS, 2 * MOST_RUNS)
     assert relieved == settling.OK
     assert Mark.objects.get().processed == 2 * MOST_RUNS
 
 
-def test_pressure_is_told_of_what_is_kept_whatever_is_told(
-    db: None, now: datetime
-) -> None:
+def test_pressure_is_that_of_the_stored_mark(db: None, now: datetime) -> None:
     epoch = opened(now).epoch
     holes = [(n, n) for n in range(2, 2 * MOST_RUNS + 1, 2)]
     settle(now, update(epoch, *holes))
 
     (nothing,) = settle(now, update(epoch, received=7))
-    (known, other) = settle(
+    (again, other) = settle(
         now, update(epoch, holes[0]), update(epoch, (0, 0), publisher="other")
     )
 
-    assert (nothing.pressure, known.pressure, other) == (1.0, 1.0, settling.OK)
+    assert (nothing.pressure, again.pressure, other) == (1.0, 1.0, settling.OK)
 
 
-def test_a_first_word_is_settled_beside_what_was_known_fenced_or_never_opened(
+def test_a_new_publisher_is_settled_beside_known_fenced_and_unknown_ones(
     db: None, now: datetime
 ) -> None:
     old = opened(now, sub_id="2").epoch
@@ -309,11 +307,11 @@ def test_a_first_word_is_settled_beside_what_was_known_fenced_or_never_opened(
     )
 
     assert [answer.status for answer in answers] == [
-        *(Status.OK, Status.OK, Status.FENCED),
-        *(Status.REJECTED, Status.OK, Status.OK),
+        *(SettleStatus.OK, SettleStatus.OK, SettleStatus.FENCED),
+        *(SettleStatus.REJECTED, SettleStatus.OK, SettleStatus.OK),
     ]
-    kept = Mark.objects.order_by("publisher")
-    assert [(m.publisher, m.processed, m.bookmark) for m in kept] == [
+    marks = Mark.objects.order_by("publisher")
+    assert [(m.publisher, m.processed, m.bookmark) for m in marks] == [
         ("", 9, ""),
         ("new", 9, "nine"),
     ]
@@ -331,7 +329,7 @@ def test_a_first_word_is_settled_beside_what_was_known_fenced_or_never_opened(
         "%s",
     ],
 )
-def test_a_name_is_kept_as_it_is(db: None, now: datetime, name: str) -> None:
+def test_a_name_is_stored_unchanged(db: None, now: datetime, name: str) -> None:
     named: dict[str, Any] = {"client_name": name, "sub_id": name, "topic": name}
     epoch = opened(now, **named).epoch
 
@@ -343,7 +341,7 @@ def test_a_name_is_kept_as_it_is(db: None, now: datetime, name: str) -> None:
     assert (position.client_name, position.sub_id) == (name, name)
 
 
-def test_thousands_of_updates_are_a_handful_of_statements(
+def test_thousands_of_updates_take_a_few_statements(
     db: None, now: datetime, django_assert_max_num_queries: Any
 ) -> None:
     consumers = [f"consumer-{n}" for n in range(300)]
@@ -359,13 +357,13 @@ def test_thousands_of_updates_are_a_handful_of_statements(
     with django_assert_max_num_queries(7):
         answers = settle(now, *batch)
 
-    assert set(statuses(answers)) == {Status.OK}
+    assert set(statuses(answers)) == {SettleStatus.OK}
     assert set(Mark.objects.values_list("processed", flat=True)) == {99}
     assert Mark.objects.count() == 300
 
 
 def hot_updates() -> int:
-    """Count the updates that needed no other page, nor index."""
+    """Count the updates that stayed on their page and touched no index."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_stat_force_next_flush()")
         cursor.execute(
@@ -375,9 +373,9 @@ def hot_updates() -> int:
         return number
 
 
-# In one transaction all the old versions would stay, until the page is full of them.
+# Within one transaction all old row versions would stay, until the page is full.
 @pytest.mark.django_db(transaction=True)
-def test_settling_again_leaves_each_row_on_its_page(now: datetime) -> None:
+def test_settling_updates_rows_on_their_page(now: datetime) -> None:
     epoch = opened(now).epoch
     settle(now, update(epoch, (0, 0)))
     before = hot_updates()
@@ -387,9 +385,7 @@ def test_settling_again_leaves_each_row_on_its_page(now: datetime) -> None:
     assert hot_updates() - before == 39
 
 
-def test_postgres_itself_refuses_a_position_that_nobody_could_hold(
-    db: None, now: datetime
-) -> None:
+def test_postgres_refuses_an_impossible_position(db: None, now: datetime) -> None:
     topic = Topic.objects.create(name="orders", native_name="orders")
 
     for values in (
@@ -405,7 +401,7 @@ def test_postgres_itself_refuses_a_position_that_nobody_could_hold(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_migration_taken_back_leaves_what_brokers_tell(now: datetime) -> None:
+def test_reversing_the_migration_keeps_positions_of_brokers(now: datetime) -> None:
     settle(now, update(opened(now).epoch, (0, 10)))
     history.take(now=now)
     group = told_by_broker()
@@ -420,14 +416,16 @@ def test_a_migration_taken_back_leaves_what_brokers_tell(now: datetime) -> None:
 
 def indexes_of_marks() -> set[str]:
     with connection.cursor() as cursor:
-        found = connection.introspection.get_constraints(cursor, Mark._meta.db_table)
-    columns = [each["columns"] for each in found.values() if each["index"]]
-    unique = [each["columns"] for each in found.values() if each["unique"]]
+        constraints = connection.introspection.get_constraints(
+            cursor, Mark._meta.db_table
+        )
+    columns = [each["columns"] for each in constraints.values() if each["index"]]
+    unique = [each["columns"] for each in constraints.values() if each["unique"]]
     return {",".join(names) for names in [*columns, *unique]}
 
 
 @pytest.mark.django_db(transaction=True)
-def test_marks_have_no_index_that_another_makes_needless() -> None:
+def test_marks_have_no_redundant_index() -> None:
     lean = indexes_of_marks()
 
     call_command("migrate", "bookmarks", "0002", verbosity=0)
@@ -438,29 +436,29 @@ def test_marks_have_no_index_that_another_makes_needless() -> None:
     assert before == {*lean, "position_id"}
 
 
-def test_where_a_position_stood_is_noted_once_a_minute_and_only_when_it_changed(
+def test_a_position_is_sampled_once_a_minute_if_it_changed(
     db: None, now: datetime
 ) -> None:
     epoch = opened(now).epoch
     settle(now, update(epoch, (0, 10)))
 
-    taken = []
+    counts = []
     for seconds, seq in [(0, 10), (10, 11), (50, 12), (60, 13), (120, 13), (180, 14)]:
         settle(now, update(epoch, (0, seq)))
-        taken.append(history.take(now=now + timedelta(seconds=seconds)))
+        counts.append(history.take(now=now + timedelta(seconds=seconds)))
 
     (position,) = BookmarkPosition.objects.all()
     stood = [
-        history.stood(position_id=position.pk, at=now + timedelta(seconds=s)).get("")
+        history.watermarks_at(
+            position_id=position.pk, at=now + timedelta(seconds=s)
+        ).get("")
         for s in (-1, 0, 59, 60, 179, 180)
     ]
-    assert taken == [1, 0, 0, 1, 0, 1]
+    assert counts == [1, 0, 0, 1, 0, 1]
     assert stood == [None, 10, 10, 13, 13, 14]
 
 
-def test_old_samples_leave_but_for_the_one_that_tells_of_the_first_day_kept(
-    db: None, now: datetime
-) -> None:
+def test_old_samples_are_pruned_but_for_the_last_one(db: None, now: datetime) -> None:
     epoch = opened(now).epoch
     for days, seq in [(50, 1), (40, 2), (20, 3)]:
         settle(now, update(epoch, (0, seq)))
@@ -468,20 +466,20 @@ def test_old_samples_leave_but_for_the_one_that_tells_of_the_first_day_kept(
 
     pruned = history.prune(now=now)
 
-    kept = Sample.objects.order_by("at").values_list("processed", flat=True)
-    assert (pruned, list(kept)) == (1, [2, 3])
+    samples = Sample.objects.order_by("at").values_list("processed", flat=True)
+    assert (pruned, list(samples)) == (1, [2, 3])
     (position,) = BookmarkPosition.objects.all()
     at = now - timedelta(days=29)
-    assert history.stood(position_id=position.pk, at=at) == {"": 2}
+    assert history.watermarks_at(position_id=position.pk, at=at) == {"": 2}
 
 
 @pytest.mark.parametrize(
     ("bookmark", "place"),
     [
-        ("17", Place("", 17)),
-        ("1700000000000-3", Place("", (1700000000000 << 20) + 3)),
-        (f"{AMPS}|1465596069899000013|", Place(AMPS, 1465596069899000013)),
-        ("9223372036854775806", Place("", 2**63 - 2)),
+        ("17", BookmarkPlace("", 17)),
+        ("1700000000000-3", BookmarkPlace("", (1700000000000 << 20) + 3)),
+        (f"{AMPS}|1465596069899000013|", BookmarkPlace(AMPS, 1465596069899000013)),
+        ("9223372036854775806", BookmarkPlace("", 2**63 - 2)),
         ("9223372036854775807", None),
         ("", None),
         ("order-17", None),
@@ -491,7 +489,7 @@ def test_old_samples_leave_but_for_the_one_that_tells_of_the_first_day_kept(
         ("0|1|x", None),
     ],
 )
-def test_a_bookmark_tells_a_place_where_it_has_one(
-    bookmark: str, place: Place | None
+def test_a_bookmark_has_a_place_only_in_known_forms(
+    bookmark: str, place: BookmarkPlace | None
 ) -> None:
     assert place_of(bookmark) == place

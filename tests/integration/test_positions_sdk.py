@@ -29,7 +29,7 @@ OpenStore = Callable[[], BookmarkStore]
 
 @pytest.fixture
 def open_store(live_server: Any, now: datetime) -> Iterator[OpenStore]:
-    """Give stores of one client name, as its processes would have them in turn."""
+    """Return stores of one client name, as its processes would have them in turn."""
     key = create_api_key(
         name="billing",
         scopes=[Scope.POSITIONS_WRITE],
@@ -45,16 +45,16 @@ def open_store(live_server: Any, now: datetime) -> Iterator[OpenStore]:
 
     yield opened
     for store in stores:
-        with suppress(Fenced):  # its heir has taken over
+        with suppress(Fenced):  # its successor has opened the position
             store.close()
 
 
-def test_a_consumer_that_settles_in_any_order_gets_only_its_hole_again(
+def test_a_consumer_that_settles_out_of_order_gets_only_the_hole_again(
     open_store: OpenStore,
 ) -> None:
     store = open_store()
     store.open("eu", "orders")
-    # Sparse, as numbers are where a consumer is not handed every message.
+    # Sparse, as for a consumer that does not receive every message.
     seqs = [FIRST + 7 * n for n in range(2_000)]
     hole = seqs[60]
     for seq in seqs:
@@ -98,8 +98,8 @@ def test_a_moved_consumer_is_fenced_and_resumes_at_the_new_place(
     store.settle("eu", "", 40)
     with pytest.raises(Fenced):
         store.flush()
-    kept = Mark.objects.get().processed
+    processed = Mark.objects.get().processed
     resume = store.open("eu", "orders")
 
-    assert (kept, resume.positions) == (10, {"": 10})
+    assert (processed, resume.positions) == (10, {"": 10})
     assert not store.is_settled("eu", "", 20)

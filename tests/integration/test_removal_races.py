@@ -1,4 +1,4 @@
-"""Topics are removed while lanes and guards write of them: nothing is lost or orphaned.
+"""Topics are removed while lanes and guards write to them: nothing is lost or orphaned.
 
 What meets here would meet once in a year: it is held up on purpose, or tried again and
 again.
@@ -31,7 +31,7 @@ from apps.capture.lanes import lane_settings, monitor, observer
 from apps.capture.lanes.drain import Drain
 from apps.capture.lanes.runner import LaneRunner
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
-from apps.capture.topic_removal import OnRecord
+from apps.capture.topic_removal import RecordsExist
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Absent
@@ -61,14 +61,14 @@ def now() -> datetime:
 
 @pytest.fixture
 def broker() -> Iterator[Queues]:
-    held = Queues()
-    with adapted(held):
-        yield held
+    queues = Queues()
+    with adapted(queues):
+        yield queues
 
 
 @dataclass(slots=True)
 class Removal:
-    """One removal of a topic; `done` says whether it went."""
+    """One removal of a topic; `done` says whether it was removed."""
 
     topic: Topic
     done: bool | None = field(default=None, init=False)
@@ -79,15 +79,15 @@ class Removal:
                 topics=[self.topic.pk], principal=ADA, now=clock.now()
             )
             self.done = True
-        except OnRecord:
+        except RecordsExist:
             self.done = False
 
     def aside(self) -> None:
-        """Remove it as somebody else would, over a connection of their own."""
+        """Remove the topic over another connection."""
         at_once(self)
 
     def before(self, work: Callable[P, R]) -> Callable[P, R]:
-        """Give the same work, which finds the topic gone when it begins."""
+        """Wrap the work: remove the topic before it begins."""
 
         def late(*args: P.args, **kwargs: P.kwargs) -> R:
             if self.done is None:
@@ -97,7 +97,7 @@ class Removal:
         return late
 
     def after(self, work: Callable[P, R]) -> Callable[P, R]:
-        """Give the same work; what follows it finds the topic gone."""
+        """Wrap the work: remove the topic after it ends."""
 
         def early(*args: P.args, **kwargs: P.kwargs) -> R:
             result = work(*args, **kwargs)
@@ -109,7 +109,7 @@ class Removal:
 
 
 def run_its_lane(topic: Topic) -> None:
-    """Run one lane to its end, to which it is to come by itself."""
+    """Run one lane until it ends by itself."""
     stop = threading.Event()
     alarm = threading.Timer(20, stop.set)
     alarm.start()
@@ -133,7 +133,7 @@ def running() -> set[str]:
 
 
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.CAPTURE])
-def test_a_lane_ends_with_its_topic_and_another_begins_with_another(
+def test_a_lane_ends_with_its_topic_and_a_new_topic_gets_a_new_one(
     broker: Queues, now: datetime, mode: Mode
 ) -> None:
     topic = topic_on_queues(now, mode=mode)
@@ -157,11 +157,11 @@ def test_a_lane_ends_with_its_topic_and_another_begins_with_another(
         (queues.Admin, "consumers"),
         (queues.Admin, "depth"),
         (monitor, "count_deliveries"),
-        (monitor, "note"),
-        (observer, "_keep_samples"),
+        (monitor, "record_state"),
+        (observer, "_store_samples"),
     ],
 )
-def test_a_lane_that_observes_ends_wherever_it_is_when_its_topic_goes(
+def test_an_observing_lane_ends_at_any_step_when_its_topic_is_removed(
     broker: Queues,
     now: datetime,
     monkeypatch: pytest.MonkeyPatch,
@@ -185,7 +185,7 @@ def test_a_lane_that_observes_ends_wherever_it_is_when_its_topic_goes(
 
 
 @pytest.mark.parametrize("limit", [1_000, 10])
-def test_a_letter_whose_topic_went_before_it_was_written_stays_in_its_queue(
+def test_a_letter_stays_queued_when_its_topic_is_removed_before_the_capture(
     broker: Queues,
     now: datetime,
     monkeypatch: pytest.MonkeyPatch,
@@ -206,7 +206,7 @@ def test_a_letter_whose_topic_went_before_it_was_written_stays_in_its_queue(
     assert broker.readers == []
 
 
-def test_a_topic_stays_when_its_first_letter_is_just_being_written(
+def test_a_topic_is_not_removed_while_its_first_letter_is_captured(
     broker: Queues, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = topic_on_queues(now, mode=Mode.CAPTURE)
@@ -222,19 +222,19 @@ def test_a_topic_stays_when_its_first_letter_is_just_being_written(
 
     monkeypatch.setattr(services, "merge", held_up)
     with draining(topic, now) as work:
-        work.take(wait=0.0)
+        work.drain_batch(wait=0.0)
     other.join()
 
     assert removal.done is False
     assert (Poison.objects.count(), broker.contents("mail-dead")) == (1, [])
 
 
-def test_letters_are_captured_or_their_topic_goes_and_never_both(
+def test_letters_are_captured_or_their_topic_is_removed_never_both(
     broker: Queues, now: datetime
 ) -> None:
     def take(work: Drain) -> None:
         with work, suppress(Removed):
-            work.take(wait=0.0)
+            work.drain_batch(wait=0.0)
 
     for number in range(ROUNDS):
         name = f"t{number}"
@@ -243,17 +243,15 @@ def test_letters_are_captured_or_their_topic_goes_and_never_both(
 
         at_once(partial(take, draining(removal.topic, now)), removal)
 
-        left = len(broker.contents(f"{name}-dead"))
+        letters = len(broker.contents(f"{name}-dead"))
         captured = Poison.objects.filter(topic__name=name).count()
-        assert (left, captured) == ((1, 0) if removal.done else (0, 1))
+        assert (letters, captured) == ((1, 0) if removal.done else (0, 1))
 
 
 # --- guards
 
 
-def test_what_is_counted_is_never_of_a_topic_that_is_gone(
-    broker: Queues, now: datetime
-) -> None:
+def test_no_counter_refers_to_a_removed_topic(broker: Queues, now: datetime) -> None:
     def count(name: str) -> None:
         with suppress(Removed):
             count_up(now, counter(topic=name))
@@ -264,13 +262,13 @@ def test_what_is_counted_is_never_of_a_topic_that_is_gone(
 
         at_once(partial(count, name), removal)
 
-        # Who counted first keeps the topic; who came late makes it anew, by report.
+        # A counter that comes first keeps the topic; a later one creates it again.
         carried = Topic.objects.exclude(broker=None).filter(name=name)
         assert carried.exists() is not removal.done
         assert not Counter.objects.exclude(topic__in=Topic.objects.all()).exists()
 
 
-def test_a_guard_whose_topic_goes_just_then_is_told_to_send_it_again(
+def test_a_heartbeat_is_to_be_sent_again_when_its_topic_is_removed_meanwhile(
     broker: Queues, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removal = Removal(topic_on_queues(now))
@@ -287,30 +285,32 @@ def test_a_guard_whose_topic_goes_just_then_is_told_to_send_it_again(
 # --- people
 
 
-def test_observing_adopting_and_removing_never_wait_in_a_ring(
+def test_observing_adopting_and_removing_never_deadlock(
     broker: Queues, now: datetime
 ) -> None:
-    found = FoundTopic(name="new", depth=None, dead_letter_queue="q", dead_letters=None)
+    discovered = FoundTopic(
+        name="new", depth=None, dead_letter_queue="q", dead_letters=None
+    )
 
     def observe(topic: Topic) -> None:
         with suppress(Removed):
             lane_settings.observe_all(topics=[topic], principal=ADA, now=now)
 
-    def adopt(known: Broker) -> None:
+    def adopt(broker: Broker) -> None:
         with suppress(Absent):
             registration.adopt_topics(
-                broker=known, found=[found], principal=ADA, now=now
+                broker=broker, found=[discovered], principal=ADA, now=now
             )
 
-    def remove(known: Broker) -> None:
-        topic_removal.remove_broker(broker=known, principal=ADA, now=now)
+    def remove(broker: Broker) -> None:
+        topic_removal.remove_broker(broker=broker, principal=ADA, now=now)
 
     for _ in range(ROUNDS):
         topic = topic_on_queues(now)
         Lane.objects.all().delete()
-        known = Broker.objects.get()
+        row = Broker.objects.get()
 
-        at_once(partial(observe, topic), partial(adopt, known), partial(remove, known))
+        at_once(partial(observe, topic), partial(adopt, row), partial(remove, row))
 
         assert not Broker.objects.exists()
         assert not Lane.objects.exists()

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 
 from apps.brokers.models import Topic
 from apps.capture import topic_removal
-from apps.capture.topic_removal import OnRecord
+from apps.capture.topic_removal import RecordsExist
 from apps.core import lock, snapshot
 from apps.core.actor import Actor
 from apps.core.snapshot import Snapshot
@@ -57,7 +57,7 @@ def run(facts: None) -> Run:
 @pytest.fixture
 def seen(run: Run) -> Iterator[Snapshot]:
     with snapshot.held() as moment:
-        Run.objects.filter(pk=run.pk).update(snapshot=moment.seen, as_of=AT_TWO)
+        Run.objects.filter(pk=run.pk).update(snapshot=moment.pg_snapshot, as_of=AT_TWO)
         yield moment
 
 
@@ -224,7 +224,7 @@ def test_a_day_is_replaced_whole(run: Run, seen: Snapshot) -> None:
     stage(run)
     publish(Run.objects.get(pk=run.pk))
     again = begun()
-    Run.objects.filter(pk=again.pk).update(snapshot=seen.seen, as_of=AT_TWO)
+    Run.objects.filter(pk=again.pk).update(snapshot=seen.pg_snapshot, as_of=AT_TWO)
     stage_rate(again, None, None, delivered=20)
 
     publish(again, rows=rows(total=3, late=1))
@@ -300,7 +300,7 @@ def test_a_topic_that_was_removed_meanwhile_takes_its_rates_with_it(
 ) -> None:
     topic = watched("wrong")
     with snapshot.held() as seen:
-        Run.objects.filter(pk=run.pk).update(snapshot=seen.seen, as_of=AT_TWO)
+        Run.objects.filter(pk=run.pk).update(snapshot=seen.pg_snapshot, as_of=AT_TWO)
         stage(run)
         stage_told_by_broker(run, "wrong")
         topic.delete()
@@ -343,14 +343,14 @@ def test_a_topic_stays_while_its_rates_are_being_published(
     topic = watched("wrong")
     stage(run)
     stage_told_by_broker(run, "wrong")
-    refused: list[OnRecord] = []
+    refused: list[RecordsExist] = []
 
     def remove() -> None:
         try:
             topic_removal.remove_topics(
                 topics=[topic.pk], principal=operator, now=AT_TWO
             )
-        except OnRecord as refusal:
+        except RecordsExist as refusal:
             refused.append(refusal)
 
     other = Thread(target=at_once, args=[remove])

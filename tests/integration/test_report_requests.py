@@ -44,7 +44,7 @@ def made(run: Run, *, now: datetime = AT_TWO) -> None:
     """Publish the days of a run as empty ones, as of this moment."""
     with held() as snapshot:
         Run.objects.filter(pk=run.pk).update(
-            state=State.DONE, snapshot=snapshot.seen, as_of=now, finished_at=now
+            state=State.DONE, snapshot=snapshot.pg_snapshot, as_of=now, finished_at=now
         )
     Day.objects.filter(day__in=planning.days_of(run)).delete()
     for day in planning.days_of(run):
@@ -246,7 +246,7 @@ def test_what_was_not_committed_when_the_run_looked_is_late() -> None:
         captured(datetime(2026, 11, 18, 10, tzinfo=UTC), now=AT_TWO)
         for run in runs:
             made(run)
-            Run.objects.filter(pk=run.pk).update(snapshot=snapshot.seen)
+            Run.objects.filter(pk=run.pk).update(snapshot=snapshot.pg_snapshot)
 
     assert planned(AT_TWO + timedelta(days=1)) == [
         (date(2026, 11, 18), date(2026, 11, 18)),

@@ -1,4 +1,4 @@
-"""How many sessions are in use is told of the bound that is nearest."""
+"""Usage of sessions is reported for the limit with the fewest free ones."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.sessions import sessions_left
 pytestmark = pytest.mark.django_db
 
 
-def test_the_server_leaves_some_to_its_superuser() -> None:
+def test_the_server_limit_excludes_sessions_for_superusers() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT current_setting('max_connections')::int"
             " - current_setting('superuser_reserved_connections')::int"
         )
         (most,) = cursor.fetchone()
-    told = usage()
+    bound = usage()
 
-    assert (told.kind, told.most) == ("server", most)
-    assert told.used >= 1
-    assert not told.is_short
+    assert (bound.kind, bound.most) == ("server", most)
+    assert bound.used >= 1
+    assert not bound.is_short
 
 
-def test_a_lower_limit_of_the_database_counts_and_holds() -> None:
+def test_a_lower_limit_of_the_database_is_reported_and_enforced() -> None:
     with sessions_left(1) as most:
         before = usage()
     assert (before.kind, before.used, before.most) == ("database", most - 1, most)
@@ -35,16 +35,16 @@ def test_a_lower_limit_of_the_database_counts_and_holds() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_is_told_is_what_postgres_refuses_by() -> None:
+def test_the_reported_limit_is_the_one_that_postgres_enforces() -> None:
     with sessions_left(1) as most, open_session("test"):
-        told = usage()
+        bound = usage()
         with pytest.raises(psycopg.OperationalError, match="too many connections"):
             open_session("test")
 
-    assert told == Usage(kind="database", used=most, most=most)
+    assert bound == Usage(kind="database", used=most, most=most)
 
 
-def test_few_left_are_short() -> None:
+def test_usage_is_short_when_few_sessions_are_free() -> None:
     assert Usage(kind="server", used=100 - SPARE, most=100).is_short is False
     assert Usage(kind="server", used=101 - SPARE, most=100).is_short is True
 
@@ -57,6 +57,6 @@ def test_few_left_are_short() -> None:
     ],
 )
 def test_each_bound_has_its_remedy(kind: str, remedy: str) -> None:
-    told = Usage(kind=kind, used=91, most=97)
+    bound = Usage(kind=kind, used=91, most=97)
 
-    assert (str(told), told.remedy) == ("91 of 97 are in use", remedy)
+    assert (str(bound), bound.remedy) == ("91 of 97 are in use", remedy)

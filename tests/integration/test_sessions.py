@@ -1,4 +1,4 @@
-"""Whose sessions are open, from where and since when, and ending one of them."""
+"""Open sessions of people: list them, and end one of them."""
 
 from __future__ import annotations
 
@@ -57,27 +57,27 @@ def mark_of(client: Client) -> str:
     return sessions.mark_of(client.session.session_key or "")
 
 
-def test_the_sessions_of_each_person_are_told_apart(now: datetime) -> None:
+def test_open_sessions_are_listed_by_person(now: datetime) -> None:
     anna, bert, carl = (person(name, now) for name in ("anna", "bert", "carl"))
     first, second = (sign_in("anna", address=f"192.0.2.{n}") for n in (1, 2))
     sign_in("bert")
 
-    found = sessions.open_sessions([anna, bert, carl], now=clock.now())
+    by_person = sessions.open_sessions([anna, bert, carl], now=clock.now())
 
-    assert {pk: len(each) for pk, each in found.items()} == {
+    assert {pk: len(each) for pk, each in by_person.items()} == {
         anna.pk: 2,
         bert.pk: 1,
         carl.pk: 0,
     }
-    # The last at work first.
-    assert [(one.mark, one.address) for one in found[anna.pk]] == [
+    # The last used first.
+    assert [(one.mark, one.address) for one in by_person[anna.pk]] == [
         (mark_of(second), "192.0.2.2"),
         (mark_of(first), "192.0.2.1"),
     ]
-    assert all(one.signed_in_at >= now for one in found[anna.pk])
+    assert all(one.signed_in_at >= now for one in by_person[anna.pk])
 
 
-def test_a_session_that_lets_nobody_in_is_not_open(now: datetime) -> None:
+def test_an_invalid_session_is_not_open(now: datetime) -> None:
     anna = person("anna", now)
     client = sign_in("anna")
 
@@ -108,9 +108,9 @@ def test_a_session_that_is_used_for_days_stays_listed(
         with shifted(monkeypatch, timedelta(hours=hours)):
             assert client.get("/help").status_code == 200
 
-    found = sessions.open_sessions([anna], now=clock.now())[anna.pk]
+    listed = sessions.open_sessions([anna], now=clock.now())[anna.pk]
 
-    [one] = found
+    [one] = listed
     assert one.mark == mark_of(client)
     assert now - one.signed_in_at > timedelta(days=2, hours=23)
     assert now - one.at_work_at < timedelta(minutes=1)
@@ -122,15 +122,15 @@ def test_a_session_with_a_fixed_end_is_listed_too(now: datetime) -> None:
     session.set_expiry(now + openid.LONGEST_SESSION)
     session.save()
 
-    found = sessions.open_sessions([anna], now=clock.now())[anna.pk]
+    listed = sessions.open_sessions([anna], now=clock.now())[anna.pk]
 
-    assert len(found) == 1
+    assert len(listed) == 1
     assert openid.LONGEST_SESSION <= sessions.IDLE
 
 
 @contextmanager
 def shifted(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> Iterator[None]:
-    """Let our clock and Django's tell another time."""
+    """Shift our clock and Django's."""
     with monkeypatch.context() as patch:
         patch.setattr(clock, "now", lambda: datetime.now(UTC) + by)
         patch.setattr(timezone, "now", lambda: datetime.now(UTC) + by)
@@ -169,7 +169,7 @@ def test_sessions_of_disabled_people_stay_ended_when_they_are_enabled(
     assert client.get("/help").status_code == 302
 
 
-def test_rows_of_sessions_are_deleted_when_they_let_nobody_in(now: datetime) -> None:
+def test_rows_of_invalid_sessions_are_deleted(now: datetime) -> None:
     person("anna", now)
     sign_in("anna")
 

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 
 from apps.poison import skip_counts, skip_list, skip_reading
 from apps.poison.models import Skip, StoreEpoch
-from apps.poison.skip_counts import Applied
+from apps.poison.skip_counts import AppliedSkip
 from tests.races import together
 from tests.reports import capture, failure
 from tests.skips import ANNA, Mirror, added, topic_named
@@ -28,7 +28,7 @@ def active(topic: str) -> set[int]:
 
 
 def change_something(dice: random.Random, now: datetime) -> None:
-    """Add a skip or renew one, let messages fail, let some expire, remove one."""
+    """Add or renew a skip, let messages fail, expire skips, or remove one."""
     topic = topic_named(dice.choice(TOPICS))
     mark = f"{dice.randrange(40)}-0"
     act = dice.randrange(4)
@@ -75,7 +75,7 @@ def test_readers_that_begin_at_any_moment_end_with_the_same_list(
         assert mirror.revision == skip_reading.head(topic=mirror.topic).revision
 
 
-def test_a_revision_waits_until_the_one_before_it_is_there(now: datetime) -> None:
+def test_a_revision_waits_for_the_commit_of_the_one_before(now: datetime) -> None:
     topic_named()
     slow, fast = threading.Event(), threading.Event()
     overtaken: list[bool] = []
@@ -93,12 +93,12 @@ def test_a_revision_waits_until_the_one_before_it_is_there(now: datetime) -> Non
 
     together(2, write)
 
-    told = skip_reading.changes_after(topic="orders", revision=0)
-    assert [(t.revision, t.value) for t in told] == [(1, b"slow"), (2, b"fast")]
+    changes = skip_reading.changes_after(topic="orders", revision=0)
+    assert [(t.revision, t.value) for t in changes] == [(1, b"slow"), (2, b"fast")]
     assert overtaken == [False]
 
 
-def test_counting_while_the_list_changes_locks_nobody_out(now: datetime) -> None:
+def test_counting_while_the_list_changes_never_deadlocks(now: datetime) -> None:
     topic_named(replays=True)
     marks = [f"{number}-0" for number in range(20)]
     capture(now, *(failure(now, bookmark=mark) for mark in marks))
@@ -119,8 +119,8 @@ def test_counting_while_the_list_changes_locks_nobody_out(now: datetime) -> None
 
 
 def count_all(ids: list[int], now: datetime) -> None:
-    told = [
-        Applied(
+    reports = [
+        AppliedSkip(
             skip=skip,
             consumer_group="billing",
             client_name="billing-1",
@@ -130,7 +130,7 @@ def count_all(ids: list[int], now: datetime) -> None:
         )
         for skip in ids
     ]
-    skip_counts.applied(told=told, principal=ANNA, now=now)
+    skip_counts.count_applied(reports=reports, principal=ANNA, now=now)
 
 
 def test_many_that_add_the_same_skip_make_one(now: datetime) -> None:
@@ -144,7 +144,7 @@ def test_many_that_add_the_same_skip_make_one(now: datetime) -> None:
     assert Skip.objects.get().revision == 6
 
 
-def test_a_dump_that_is_put_back_is_another_store() -> None:
+def test_a_restored_dump_has_another_epoch() -> None:
     before = [skip_reading.head(topic=name).epoch for name in TOPICS]
     (row,) = StoreEpoch.objects.values()
     StoreEpoch.objects.all().delete()
@@ -156,7 +156,7 @@ def test_a_dump_that_is_put_back_is_another_store() -> None:
     assert after != set(before)
 
 
-def test_the_same_data_in_another_database_is_another_store() -> None:
+def test_the_same_data_in_another_database_has_another_epoch() -> None:
     mine = skip_reading.head(topic="orders").epoch
     template = connection.settings_dict["NAME"]
     connection.close()
@@ -168,7 +168,7 @@ def test_the_same_data_in_another_database_is_another_store() -> None:
 
 
 def epoch_of_a_copy(template: str) -> str:
-    """Copy the database, file by file, and ask the copy; as a plain role may."""
+    """Copy the database, file by file, and return the epoch of the copy."""
     outside = connection.copy()
     outside.settings_dict = {**outside.settings_dict, "NAME": "postgres"}
     copy = connection.copy()

@@ -1,4 +1,4 @@
-"""The skip list: what people add and remove, and what readers are told of it."""
+"""The skip list: changes by people, and what readers get."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from django.db import IntegrityError, transaction
 from apps.audit.models import Entry
 from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.poison import matching, querysets, skip_counts, skip_list, skip_reading
-from apps.poison.matching import Matcher, preview, swallowed
+from apps.poison.matching import Matcher, preview, rule_matches
 from apps.poison.models import Poison, Skip, SkipCount, SkipList
-from apps.poison.skip_counts import Applied
+from apps.poison.skip_counts import AppliedSkip
 from apps.team.rights import Principal
 from poisonguard.contract import MatcherKind
 from tests.reports import poisons
@@ -40,11 +40,11 @@ def test_each_change_takes_the_next_revision_of_its_topic(now: datetime) -> None
     assert skip_reading.head(topic="orders").revision == 3
 
 
-def test_a_reader_hears_what_came_after_its_snapshot(now: datetime) -> None:
-    gone, stays = added(now, "1-0"), added(now, "2-0")
+def test_a_reader_gets_the_changes_after_its_snapshot(now: datetime) -> None:
+    removed, stays = added(now, "1-0"), added(now, "2-0")
     reader = Mirror()
 
-    skip_list.remove(skip_id=gone.pk, reason="", principal=ANNA, now=now)
+    skip_list.remove(skip_id=removed.pk, reason="", principal=ANNA, now=now)
     new = added(now, "3-0")
     reader.follow()
 
@@ -52,7 +52,7 @@ def test_a_reader_hears_what_came_after_its_snapshot(now: datetime) -> None:
     assert reader.follow() == 0
 
 
-def test_a_skip_is_told_of_once_and_as_it_is_now(now: datetime) -> None:
+def test_a_changed_skip_is_listed_once_as_it_is_now(now: datetime) -> None:
     skip = added(now, "1-0", reason="at first")
     added(now, "1-0", reason="and again", expires_at=now + DAY)
     before_it_was_there = skip_reading.changes_after(topic="orders", revision=0)
@@ -67,14 +67,14 @@ def test_a_skip_is_told_of_once_and_as_it_is_now(now: datetime) -> None:
     ]
 
 
-def test_a_topic_nobody_has_heard_of_has_an_empty_list_and_stays_unknown() -> None:
-    seen = skip_reading.snapshot(topic="/never heard of", consumer_group=None)
+def test_an_unknown_topic_has_an_empty_list_and_is_not_created() -> None:
+    snapshot = skip_reading.snapshot(topic="/never heard of", consumer_group=None)
 
-    assert (seen.revision, seen.skips, len(seen.epoch)) == (0, (), 16)
+    assert (snapshot.revision, snapshot.skips, len(snapshot.epoch)) == (0, (), 16)
     assert SkipList.objects.count() == 0
 
 
-def test_a_group_is_told_of_its_own_skips_and_of_those_for_all(now: datetime) -> None:
+def test_a_group_gets_its_own_skips_and_those_for_all_groups(now: datetime) -> None:
     added(now, "mine", consumer_group="billing")
     added(now, "theirs", consumer_group="shipping")
     added(now, "all", consumer_group=None)
@@ -105,12 +105,12 @@ def test_any_character_and_any_length_of_a_bookmark_comes_back_as_it_was(
     for text in texts:
         added(now, text)
 
-    told = skip_reading.snapshot(topic="orders", consumer_group=None).skips
-    assert [skip.matcher.wire_value for skip in told] == texts
+    skips = skip_reading.snapshot(topic="orders", consumer_group=None).skips
+    assert [skip.matcher.wire_value for skip in skips] == texts
 
 
 @pytest.mark.parametrize(
-    ("told", "field"),
+    ("data", "field"),
     [
         (13, "matcher"),
         ({}, "matcher/kind"),
@@ -127,9 +127,9 @@ def test_any_character_and_any_length_of_a_bookmark_comes_back_as_it_was(
         ({"kind": "rule", "value": {**ONE, "header": "a"}}, "matcher/value/equals"),
     ],
 )  # fmt: skip
-def test_a_matcher_that_is_none_names_its_field(told: object, field: str) -> None:
+def test_an_invalid_matcher_names_its_field(data: object, field: str) -> None:
     with pytest.raises(Invalid) as caught:
-        Matcher.parse(told)
+        Matcher.parse(data)
 
     assert caught.value.field == field
     assert caught.value.remedy
@@ -152,7 +152,7 @@ def test_what_cannot_be_added_is_refused_and_changes_nothing(now: datetime) -> N
     assert skip_reading.head(topic="orders").revision == 0
 
 
-def test_adding_and_removing_are_on_record_once_each(now: datetime) -> None:
+def test_adding_and_removing_are_audited_once_each(now: datetime) -> None:
     skip = added(now, "1-0", reason="it kills the parser")
     for _ in range(2):
         skip_list.remove(skip_id=skip.pk, reason="fixed", principal=ANNA, now=now)
@@ -166,7 +166,7 @@ def test_adding_and_removing_are_on_record_once_each(now: datetime) -> None:
     assert (skip.removed_by, skip.removed_reason) == ("user:anna", "fixed")
 
 
-def test_nobody_removes_what_they_do_not_see(now: datetime) -> None:
+def test_a_principal_cannot_remove_a_skip_that_it_cannot_see(now: datetime) -> None:
     skip = added(now)
 
     with pytest.raises(Absent):
@@ -177,9 +177,11 @@ def test_nobody_removes_what_they_do_not_see(now: datetime) -> None:
     assert values() == ["7-0"]
 
 
-def test_un_poisoning_ends_every_skip_of_a_message_on_all_topics(now: datetime) -> None:
+def test_remove_of_poison_ends_every_skip_of_a_message_on_all_topics(
+    now: datetime,
+) -> None:
     (poison,) = poisons(now, 1)
-    made = [
+    skips = [
         added(now, Matcher.from_poison(poison, kind), poison_id=poison.pk)
         for kind in (MatcherKind.BOOKMARK, MatcherKind.BODY_DIGEST)
     ]
@@ -189,7 +191,7 @@ def test_un_poisoning_ends_every_skip_of_a_message_on_all_topics(now: datetime) 
         poison_id=poison.pk, reason="", principal=ANNA, now=now
     )
 
-    assert {skip.pk for skip in ended} == {skip.pk for skip in made}
+    assert {skip.pk for skip in ended} == {skip.pk for skip in skips}
     assert values() == ["another"]
 
 
@@ -202,23 +204,23 @@ def test_a_message_without_an_id_of_its_own_cannot_be_skipped_by_it(
         Matcher.from_poison(poison, MatcherKind.MESSAGE_ID)
 
 
-def test_expiry_is_a_revision_and_says_so(now: datetime) -> None:
+def test_expiry_is_a_revision_with_its_reason(now: datetime) -> None:
     skips = [added(now, f"{n}-0", expires_at=now + DAY) for n in range(3)]
     added(now, "for good")
     reader = Mirror()
 
     early = skip_list.expire(now=now + DAY - timedelta(seconds=1))
     ended = skip_list.expire(now=now + DAY)
-    told = skip_reading.changes_after(topic="orders", revision=reader.revision)
+    changes = skip_reading.changes_after(topic="orders", revision=reader.revision)
 
     assert (early, ended, skip_list.expire(now=now + DAY)) == (0, 3, 0)
-    assert [(t.id, t.revision, t.because) for t in told] == [
+    assert [(t.id, t.revision, t.because) for t in changes] == [
         (skip.pk, 5 + place, "expired") for place, skip in enumerate(skips)
     ]
     assert values() == ["for good"]
 
 
-def test_forgetting_raises_the_floor_and_keeps_what_people_decided(
+def test_pruning_raises_the_floor_and_keeps_skips_of_people(
     now: datetime,
 ) -> None:
     topic = topic_named(replays=True)
@@ -228,21 +230,21 @@ def test_forgetting_raises_the_floor_and_keeps_what_people_decided(
     month = timedelta(days=31)
     skip_list.expire(now=now + month)
 
-    early = skip_list.forget(now=now + month)
-    forgotten = skip_list.forget(now=now + 2 * month)
+    early = skip_list.prune(now=now + month)
+    pruned = skip_list.prune(now=now + 2 * month)
 
-    assert (early, forgotten) == (0, 2)
+    assert (early, pruned) == (0, 2)
     assert SkipList.objects.get(topic=topic).floor == 6
     assert list(Skip.objects.values_list("pk", flat=True)) == [mine.pk]
 
 
-def test_what_was_passed_over_is_added_up_and_a_report_counts_once(
+def test_applied_skips_are_added_up_and_a_report_counts_once(
     now: datetime,
 ) -> None:
     skip, other = added(now, "1-0"), added(now, "2-0", topic=topic_named("payments"))
 
-    def word(skip: int, count: int, report: uuid.UUID | None = None) -> Applied:
-        return Applied(
+    def report(skip: int, count: int, report: uuid.UUID | None = None) -> AppliedSkip:
+        return AppliedSkip(
             skip=skip,
             consumer_group="billing",
             client_name="billing-1",
@@ -251,11 +253,15 @@ def test_what_was_passed_over_is_added_up_and_a_report_counts_once(
             report=report,
         )
 
-    once = word(skip.pk, 2, uuid.uuid4())
-    told = [once, once, word(skip.pk, 3), word(skip.pk, 0)]
-    told += [word(other.pk, 5), word(10**12, 1)]
-    answers = skip_counts.applied(told=told, principal=someone("orders"), now=now)
-    again = skip_counts.applied(told=told[:1], principal=someone("orders"), now=now)
+    once = report(skip.pk, 2, uuid.uuid4())
+    reports = [once, once, report(skip.pk, 3), report(skip.pk, 0)]
+    reports += [report(other.pk, 5), report(10**12, 1)]
+    answers = skip_counts.count_applied(
+        reports=reports, principal=someone("orders"), now=now
+    )
+    again = skip_counts.count_applied(
+        reports=reports[:1], principal=someone("orders"), now=now
+    )
 
     skip.refresh_from_db()
     other.refresh_from_db()
@@ -271,43 +277,43 @@ def test_a_preview_counts_what_would_have_matched(now: datetime) -> None:
     poisons(now, 1, body=b"\xff no JSON", consumer_group="shipping")
     topic = topic_named()
 
-    def asked(matcher: Matcher, group: str | None = None) -> tuple[int, int]:
-        seen = preview(topic=topic, consumer_group=group, matcher=matcher)
-        return seen.matched, seen.of
+    def counts(matcher: Matcher, group: str | None = None) -> tuple[int, int]:
+        result = preview(topic=topic, consumer_group=group, matcher=matcher)
+        return result.matched, result.of
 
-    assert asked(rule(pointer="/type", equals="bad")) == (2, 6)
-    assert asked(rule(pointer="/n", equals=1)) == (2, 6)
-    assert asked(rule(header="kind", equals="Y"), "billing") == (3, 5)
-    assert asked(Matcher.from_poison(bad[0], MatcherKind.BODY_DIGEST)) == (2, 6)
-    assert asked(Matcher.from_poison(bad[0], MatcherKind.BOOKMARK)) == (1, 6)
-    assert asked(bookmark("nowhere"), "shipping") == (0, 1)
-    seen = preview(
+    assert counts(rule(pointer="/type", equals="bad")) == (2, 6)
+    assert counts(rule(pointer="/n", equals=1)) == (2, 6)
+    assert counts(rule(header="kind", equals="Y"), "billing") == (3, 5)
+    assert counts(Matcher.from_poison(bad[0], MatcherKind.BODY_DIGEST)) == (2, 6)
+    assert counts(Matcher.from_poison(bad[0], MatcherKind.BOOKMARK)) == (1, 6)
+    assert counts(bookmark("nowhere"), "shipping") == (0, 1)
+    result = preview(
         topic=topic, consumer_group=None, matcher=rule(pointer="/n", equals=1), limit=4
     )
-    assert (seen.matched, seen.of) == (0, 4)
+    assert (result.matched, result.of) == (0, 4)
 
 
 def test_a_preview_samples_the_newest_and_leaves_large_bodies_alone(
     now: datetime,
 ) -> None:
     match = rule(pointer="/n", equals=1)
-    found = poisons(now, 25, body=b'{"n": 1}')
+    messages = poisons(now, 25, body=b'{"n": 1}')
     poisons(now, 1, body=b'{"n": 1}' + b" " * 2**20)
 
-    seen = preview(topic=topic_named(), consumer_group=None, matcher=match)
+    result = preview(topic=topic_named(), consumer_group=None, matcher=match)
 
-    assert (seen.matched, seen.of, seen.unread) == (25, 25, 1)
-    assert seen.sample == tuple(sorted((p.pk for p in found), reverse=True))[:20]
+    assert (result.matched, result.of, result.unread) == (25, 25, 1)
+    assert result.sample == tuple(sorted((p.pk for p in messages), reverse=True))[:20]
 
 
 def test_a_preview_reads_no_more_than_a_few_megabytes_of_bodies(now: datetime) -> None:
     match = rule(pointer="/n", equals=1)
     poisons(now, 6, body=b'{"n": 1}' + b" " * (matching.MOST_OF_A_BODY - 8))
 
-    seen = preview(topic=topic_named(), consumer_group=None, matcher=match)
+    result = preview(topic=topic_named(), consumer_group=None, matcher=match)
 
     most = matching.MOST_OF_ALL // matching.MOST_OF_A_BODY
-    assert (seen.matched, seen.of, seen.unread) == (most, most, 6 - most)
+    assert (result.matched, result.of, result.unread) == (most, most, 6 - most)
 
 
 def test_a_preview_leaves_out_messages_with_unusually_large_headers(
@@ -318,9 +324,9 @@ def test_a_preview_leaves_out_messages_with_unusually_large_headers(
     poisons(now, 1, headers=[("Kind", b"Y"), *noise])
     poisons(now, 1, headers=[("Kind", b"Y")])
 
-    seen = preview(topic=topic_named(), consumer_group=None, matcher=match)
+    result = preview(topic=topic_named(), consumer_group=None, matcher=match)
 
-    assert (seen.matched, seen.of, seen.unread) == (1, 1, 1)
+    assert (result.matched, result.of, result.unread) == (1, 1, 1)
 
 
 def test_a_preview_says_how_many_messages_it_had_no_time_for(
@@ -329,14 +335,14 @@ def test_a_preview_says_how_many_messages_it_had_no_time_for(
     poisons(now, 3, body=b'{"n": 1}')
     monkeypatch.setattr(matching, "LONGEST_SECONDS", 0.0)
 
-    seen = preview(
+    result = preview(
         topic=topic_named(), consumer_group=None, matcher=rule(pointer="/n", equals=1)
     )
 
-    assert (seen.matched, seen.of, seen.unread) == (0, 0, 3)
+    assert (result.matched, result.of, result.unread) == (0, 0, 3)
 
 
-def test_a_rule_that_matches_every_recent_message_needs_a_word_more(
+def test_a_rule_that_matches_every_recent_message_needs_everything(
     now: datetime,
 ) -> None:
     poisons(now, 200, body=b'{"v": 1, "n": 2}')
@@ -355,17 +361,17 @@ def test_a_requeue_meets_only_rules_of_its_topic_and_group(now: datetime) -> Non
     bad, good = poisons(now, 1, body=b'{"n": 1}') + poisons(now, 1, body=b'{"n": 2}')
     everyone = Poison.objects.all()
     added(now, Matcher.from_poison(bad, MatcherKind.BOOKMARK))
-    nothing = swallowed(poisons=everyone, target=None, now=now)
+    nothing = rule_matches(poisons=everyone, target=None, now=now)
     added(now, rule(pointer="/n", equals=1), consumer_group="shipping")
-    theirs = swallowed(poisons=everyone, target=None, now=now)
+    theirs = rule_matches(poisons=everyone, target=None, now=now)
     skip = added(now, rule(pointer="/n", equals=1), expires_at=now + DAY)
     elsewhere = added(
         now, rule(pointer="/n", equals=2), topic=topic_named("orders.retry")
     )
 
-    mine = swallowed(poisons=everyone, target=None, now=now)
-    moved = swallowed(poisons=everyone, target=elsewhere.topic, now=now)
-    later = swallowed(poisons=everyone, target=None, now=now + DAY)
+    mine = rule_matches(poisons=everyone, target=None, now=now)
+    moved = rule_matches(poisons=everyone, target=elsewhere.topic, now=now)
+    later = rule_matches(poisons=everyone, target=None, now=now + DAY)
 
     assert (nothing.skips, theirs.skips, later.skips) == ({}, {}, {})
     assert (mine.skips, mine.looked_at) == ({bad.pk: skip}, 2)

@@ -1,4 +1,4 @@
-"""Automatic skips: what one consumer could not process, others are spared."""
+"""Automatic skips: when one consumer fails on a message, the others skip it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from apps.bookmarks.models import BookmarkPosition, Mark
 from apps.brokers.models import Topic
 from apps.capture import tasks
 from apps.capture.intake import automatic_skips
-from apps.capture.intake.services import Status
+from apps.capture.intake.services import CaptureStatus
 from apps.core import clock
 from apps.poison import skip_list, skip_reading
 from apps.poison.models import Failure, Poison, Skip, SkipList, WaitingSkip
-from apps.poison.services import Answered, begin, mark
+from apps.poison.services import RedriveAnswer, begin, mark
 from apps.poison.states import Outcome
 from apps.poison.tokens import sign
 from tests.reports import capture, failure, poisons
@@ -38,21 +38,21 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def redriven(poison: Poison, now: datetime) -> str:
-    """Send a poison as an operation would, and give the header it bore."""
+    """Send a poison as an operation would, and return its redrive header."""
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
-    answer = Answered(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
+    answer = RedriveAnswer(redrive=redrive, outcome=Outcome.SENT, bookmark="9-0")
     mark(poisons=[poison.pk], answers=[answer], epoch=1, now=now)
     return sign(redrive=redrive, topic="orders", digest=poison.digest)
 
 
 def reader(topic: Topic, name: str, **marks: int | tuple[int, int]) -> None:
-    """Let a consumer stand at (processed, persisted) of each publisher."""
+    """Create a position with (processed, persisted) for each publisher."""
     position = BookmarkPosition.objects.create(
         topic=topic, source="sdk", client_name=name, sub_id="s", epoch=1,
         observed_at=skip_time(topic), moved_at=skip_time(topic),
     )  # fmt: skip
-    for publisher, told in marks.items():
-        processed, persisted = told if isinstance(told, tuple) else (told, None)
+    for publisher, seqs in marks.items():
+        processed, persisted = seqs if isinstance(seqs, tuple) else (seqs, None)
         Mark.objects.create(
             position=position, publisher=publisher.strip("_"), processed=processed,
             persisted=persisted, bookmark="", settled=((0, processed),),
@@ -81,7 +81,7 @@ def test_a_skip_lives_as_long_as_its_topic_keeps_a_message(
 ) -> None:
     Topic.objects.filter(pk=replaying.pk).update(retention_days=4)
     poisons(now, 1, bookmark="1-0")
-    made = Skip.objects.get()
+    skip = Skip.objects.get()
     young, old = now + 2 * DAY, now + 2 * DAY + SECOND
 
     capture(young, failure(young, bookmark="1-0"))
@@ -89,10 +89,10 @@ def test_a_skip_lives_as_long_as_its_topic_keeps_a_message(
     capture(old, failure(old, bookmark="1-0"))
     renewed = Skip.objects.get()
 
-    assert (made.expires_at, unchanged.revision) == (now + 4 * DAY, made.revision)
+    assert (skip.expires_at, unchanged.revision) == (now + 4 * DAY, skip.revision)
     assert (renewed.expires_at, renewed.revision) == (
         old + 4 * DAY,
-        made.revision + 1,
+        skip.revision + 1,
     )
 
 
@@ -102,7 +102,7 @@ def test_on_a_queue_nothing_is_skipped_by_itself(now: datetime) -> None:
     assert Skip.objects.count() == 0
 
 
-def test_a_report_that_tells_its_topic_replays_makes_it_so(now: datetime) -> None:
+def test_a_report_that_says_its_topic_replays_marks_the_topic(now: datetime) -> None:
     capture(now, failure(now, bookmark="1-0", replays=True), failure(now))
 
     assert Topic.objects.get(name="orders").replays
@@ -118,8 +118,8 @@ def test_a_batch_makes_its_skips_at_revisions_of_their_own(
     capture(now, *members, *members, failure(now, topic="queue"))
 
     for topic in (replaying, other):
-        made = Skip.objects.filter(topic=topic).order_by("revision")
-        assert [skip.revision for skip in made] == list(range(1, 11))
+        skips = Skip.objects.filter(topic=topic).order_by("revision")
+        assert [skip.revision for skip in skips] == list(range(1, 11))
         assert SkipList.objects.get(topic=topic).automatic == 10
 
 
@@ -139,7 +139,7 @@ def test_failing_again_while_the_skip_is_young_changes_nothing(
     assert [skip.expires_at for skip in reader.skips.values()] == [late + 30 * DAY]
 
 
-def test_a_skip_of_a_person_is_theirs_and_stays_as_it_is(
+def test_a_skip_of_a_person_is_not_changed_by_a_failure(
     now: datetime, replaying: Topic
 ) -> None:
     mine = added(now, "1-0", consumer_group="billing", reason="mine")
@@ -150,7 +150,9 @@ def test_a_skip_of_a_person_is_theirs_and_stays_as_it_is(
     assert skip_reading.head(topic="orders").revision == 1
 
 
-def test_a_person_takes_an_automatic_skip_over(now: datetime, replaying: Topic) -> None:
+def test_adding_a_skip_replaces_an_automatic_one(
+    now: datetime, replaying: Topic
+) -> None:
     capture(now, failure(now, bookmark="1-0"))
 
     added(now, "1-0", consumer_group="billing", reason="for good")
@@ -161,7 +163,7 @@ def test_a_person_takes_an_automatic_skip_over(now: datetime, replaying: Topic) 
 
 
 def versions() -> dict[str | None, str]:
-    """Give for each handler version that a skip is for what it skips."""
+    """Return the skipped values by handler version."""
     return {s.handler_version: s.value_text for s in Skip.objects.active()}
 
 
@@ -184,8 +186,8 @@ def test_versions_that_fail_in_one_request_have_a_skip_each(
     now: datetime, replaying: Topic
 ) -> None:
     members = [
-        failure(now, bookmark="1-0", **told)
-        for told in ({"handler_version": "1"}, {"handler_version": "2"}, {})
+        failure(now, bookmark="1-0", **version)
+        for version in ({"handler_version": "1"}, {"handler_version": "2"}, {})
     ]
 
     capture(now, *members)
@@ -203,23 +205,27 @@ def test_a_skip_for_all_versions_needs_none_beside_it(
     assert versions() == {None: "1-0"}
 
 
-def test_a_person_says_that_a_skip_is_for_all_versions(
+def test_a_skip_for_all_versions_replaces_an_automatic_one(
     now: datetime, replaying: Topic
 ) -> None:
     capture(now, failure(now, bookmark="1-0", handler_version="1"))
-    made, reader = Skip.objects.get(), Mirror()
+    before, reader = Skip.objects.get(), Mirror()
 
     added(now, "1-0", consumer_group="billing", reason="the data is bad")
     reader.follow()
     capture(now, failure(now, bookmark="1-0", handler_version="2"))
 
     skip = Skip.objects.get()
-    assert (skip.pk, skip.handler_version, skip.is_automatic) == (made.pk, None, False)
-    assert reader.skips[made.pk].handler_version is None
+    assert (skip.pk, skip.handler_version, skip.is_automatic) == (
+        before.pk,
+        None,
+        False,
+    )
+    assert reader.skips[before.pk].handler_version is None
     assert SkipList.objects.get(topic=replaying).automatic == 0
 
 
-def test_a_person_who_names_a_version_leaves_the_others_as_they_are(
+def test_a_skip_for_one_version_leaves_the_others_as_they_are(
     now: datetime, replaying: Topic
 ) -> None:
     capture(now, failure(now, bookmark="1-0", handler_version="1"))
@@ -238,7 +244,7 @@ def test_what_is_removed_and_fails_again_is_skipped_again(
 
     (answer,) = capture(now, failure(now, bookmark="1-0"))
 
-    assert (answer.status, before, values()) == (Status.UPDATED, [], ["1-0"])
+    assert (answer.status, before, values()) == (CaptureStatus.UPDATED, [], ["1-0"])
 
 
 def test_a_redrive_that_fails_is_skipped_and_the_next_one_is_not(
@@ -249,13 +255,13 @@ def test_a_redrive_that_fails_is_skipped_and_the_next_one_is_not(
 
     capture(now, failure(now, bookmark="9-0", redrive=header))
 
-    told = {skip.value: skip for skip in Mirror().skips.values()}
-    assert (told[b"1-0"].redrive, told[b"1-0"].poison) == (None, poison.pk)
-    assert f"{told[b'9-0'].redrive}" == header.partition(".")[0]
-    assert told[b"9-0"].poison == poison.pk
+    by_value = {skip.value: skip for skip in Mirror().skips.values()}
+    assert (by_value[b"1-0"].redrive, by_value[b"1-0"].poison) == (None, poison.pk)
+    assert f"{by_value[b'9-0'].redrive}" == header.partition(".")[0]
+    assert by_value[b"9-0"].poison == poison.pk
 
 
-def test_beyond_the_limits_failures_are_kept_and_the_list_says_so(
+def test_failures_beyond_the_limits_are_captured_and_counted_as_withheld(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     for number in (2, 2):
@@ -272,23 +278,23 @@ def test_beyond_the_limits_failures_are_kept_and_the_list_says_so(
     assert full.revision == 5
 
 
-def test_what_found_no_room_is_shared_when_there_is_some(
+def test_a_waiting_skip_is_made_when_there_is_room(
     now: datetime, replaying: Topic, few: None
 ) -> None:
-    told = [
+    failures = [
         failure(now, bookmark=f"{n}-0", publisher="P", seq=n, handler_version="1")
         for n in range(5)
     ]
-    capture(now, *told)
+    capture(now, *failures)
     reader = Mirror()
-    too_soon = automatic_skips.share_waiting(now=now)
+    too_soon = automatic_skips.make_waiting_skips(now=now)
 
     later = now + timedelta(minutes=1)
-    made = automatic_skips.share_waiting(now=later)
-    again = automatic_skips.share_waiting(now=later + timedelta(minutes=1))
+    number = automatic_skips.make_waiting_skips(now=later)
+    again = automatic_skips.make_waiting_skips(now=later + timedelta(minutes=1))
     reader.catch_up()
 
-    assert (too_soon, made, again) == (0, 2, 0)
+    assert (too_soon, number, again) == (0, 2, 0)
     assert values() == [f"{n}-0" for n in range(5)]
     assert len(reader.skips) == 5
     last = Skip.objects.latest("pk")
@@ -310,7 +316,7 @@ def test_the_task_that_ends_skips_makes_those_that_waited(
     assert (Skip.objects.count(), WaitingSkip.objects.count()) == (5, 0)
 
 
-def test_who_kills_goes_first_at_once_and_later(
+def test_skips_for_crashes_are_made_before_others(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     causes = ["fatal", "expired", "exhausted", "crash", "hang", "crash"]
@@ -321,13 +327,13 @@ def test_who_kills_goes_first_at_once_and_later(
     capture(now, failure(now, bookmark="7", cause="crash"))
 
     later = now + timedelta(minutes=1)
-    automatic_skips.share_waiting(now=later)
+    automatic_skips.make_waiting_skips(now=later)
 
     assert at_once == ["3", "4", "5"]
     assert set(values()) == {"3", "4", "5", "7", "0"}
 
 
-def test_new_failures_leave_room_to_those_that_wait_and_kill(
+def test_new_failures_leave_room_for_waiting_crashes(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     capture(now, *(failure(now, cause="crash", bookmark=f"c-{n}") for n in range(5)))
@@ -335,13 +341,13 @@ def test_new_failures_leave_room_to_those_that_wait_and_kill(
     later = now + timedelta(minutes=1)
     capture(later, *(failure(later, bookmark=f"e-{n}") for n in range(3)))
     between = values()
-    automatic_skips.share_waiting(now=later)
+    automatic_skips.make_waiting_skips(now=later)
 
     assert between == ["c-0", "c-1", "c-2"]
     assert values() == [*between, "c-3", "c-4"]
 
 
-def test_what_waits_is_shared_no_more_when_it_is_over_or_somebody_ended_it(
+def test_a_waiting_skip_is_not_made_when_removed_doubted_or_made_by_hand(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     capture(now, *(failure(now, bookmark=f"{n}") for n in range(6)))
@@ -352,26 +358,26 @@ def test_what_waits_is_shared_no_more_when_it_is_over_or_somebody_ended_it(
     Poison.objects.filter(pk=doubted.pk).update(suspected=True)
     mine = added(now, "5", consumer_group="billing", reason="mine")
 
-    made = automatic_skips.share_waiting(now=now + timedelta(minutes=1))
+    number = automatic_skips.make_waiting_skips(now=now + timedelta(minutes=1))
 
-    assert made == 0
+    assert number == 0
     assert values() == ["0", "1", "2", "5"]
     assert Skip.objects.get(pk=mine.pk).revision == mine.revision
     assert WaitingSkip.objects.count() == 0
 
 
-def test_what_its_topic_keeps_no_more_waits_no_more(
+def test_a_waiting_skip_is_deleted_after_the_retention_of_its_topic(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     Topic.objects.filter(pk=replaying.pk).update(retention_days=2)
     capture(now, *(failure(now) for _ in range(4)))
 
-    automatic_skips.share_waiting(now=now + 2 * DAY + SECOND)
+    automatic_skips.make_waiting_skips(now=now + 2 * DAY + SECOND)
 
     assert (Skip.objects.count(), WaitingSkip.objects.count()) == (3, 0)
 
 
-def test_what_fails_again_while_it_waits_waits_once(
+def test_a_message_that_fails_again_waits_once(
     now: datetime, replaying: Topic, few: None
 ) -> None:
     for _ in range(3):
@@ -381,7 +387,9 @@ def test_what_fails_again_while_it_waits_waits_once(
     assert SkipList.objects.get(topic=replaying).withheld == 0
 
 
-def test_room_is_made_by_what_ends(now: datetime, replaying: Topic, few: None) -> None:
+def test_a_skip_that_ends_makes_room(
+    now: datetime, replaying: Topic, few: None
+) -> None:
     for minute in range(2):
         at = now + timedelta(minutes=minute)
         capture(at, *(failure(at) for _ in range(3)))
@@ -393,7 +401,7 @@ def test_room_is_made_by_what_ends(now: datetime, replaying: Topic, few: None) -
     assert SkipList.objects.get(topic=replaying).automatic == 2
 
 
-def test_what_is_suspected_is_kept_and_not_shared(
+def test_a_suspected_failure_is_captured_without_a_skip(
     now: datetime, replaying: Topic
 ) -> None:
     (poison,) = poisons(now, 1, suspected=True)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 
 def in_state(state: State, now: datetime) -> Poison:
-    """Give a poison that is in this state with all that belongs to it."""
+    """Return a poison in this state, with the rows that belong to it."""
     (poison,) = poisons(now, 1)
     values: dict[str, Any] = {"state": state.value}
     if state not in {State.OPEN, State.DROPPED}:
@@ -44,7 +44,7 @@ def test_a_person_moves_a_poison_only_where_the_table_has_it(
     target = State.DROPPED if verb is services.drop else State.REDRIVING
     more = {} if verb is services.drop else {"target": None, "epoch": 1}
 
-    later = now + timedelta(minutes=11)  # by then what was sent is silent
+    later = now + timedelta(minutes=11)  # by then a sent poison is silent
     moved = verb(poisons=[poison.pk], now=later, **more)
 
     poison.refresh_from_db()
@@ -61,7 +61,7 @@ def test_a_restore_opens_only_what_is_dropped(now: datetime, origin: State) -> N
     assert bool(opened) is (origin is State.DROPPED)
 
 
-def test_every_state_is_shown_by_one_of_the_four_words() -> None:
+def test_every_state_has_one_of_the_four_display_states() -> None:
     words = [states.shown_as(word) for word in states.Shown]
 
     assert sorted(itertools.chain(*words)) == sorted(State)

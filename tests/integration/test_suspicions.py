@@ -1,4 +1,4 @@
-"""Who is sick, the message or its consumer: other consumers of the group tell."""
+"""Suspected skips: other consumers show whether the message is at fault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from apps.api.parameters.skips import parse_applied
 from apps.brokers.models import Topic
 from apps.capture.intake import applied_skips, guards, suspicions
-from apps.capture.intake.suspicions import PATIENCE
+from apps.capture.intake.suspicions import FIRM_AFTER
 from apps.capture.models import Guard
 from apps.core import clock
 from apps.poison.models import Poison, Skip
@@ -34,11 +34,11 @@ def now() -> datetime:
 
 
 def alive(now: datetime, name: str, **changes: object) -> None:
-    """Let a guard of this client name say that it is there."""
+    """Send a heartbeat of a guard with this client name."""
     usual = {"client_name": name, "host": f"host-of-{name}"}
     usual["reporter"] = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
     word = guard_word(now, **{**usual, **changes})
-    [answer] = guards.note(members=[word], principal=GUARD, now=now)
+    [answer] = guards.record_heartbeats(members=[word], principal=GUARD, now=now)
     assert answer.status in {"created", "updated"}
 
 
@@ -50,9 +50,9 @@ def fail(now: datetime, name: str, bookmark: str = "1-0", **changes: Any) -> Non
 
 
 def handle(now: datetime, name: str, *bookmarks: str) -> None:
-    """Let a consumer say that it handled these."""
+    """Report that a consumer handled these."""
     ids = Skip.objects.active().filter(value__in=[each.encode() for each in bookmarks])
-    told = [
+    members = [
         {
             "skip": pk,
             "consumer_group": "billing",
@@ -63,13 +63,15 @@ def handle(now: datetime, name: str, *bookmarks: str) -> None:
         }
         for pk in ids.values_list("pk", flat=True)
     ]
-    reports, errors = parse_applied(told)
+    reports, errors = parse_applied(members)
     applied = list(reports.values())
     assert not errors
     assert all(applied_skips.count(applied=applied, principal=GUARD, now=now))
 
 
-def test_a_consumer_alone_shares_at_once(now: datetime, replaying: Topic) -> None:
+def test_a_consumer_alone_makes_a_firm_skip_at_once(
+    now: datetime, replaying: Topic
+) -> None:
     alive(now, "one")
 
     fail(now, "one")
@@ -78,7 +80,7 @@ def test_a_consumer_alone_shares_at_once(now: datetime, replaying: Topic) -> Non
     assert not Poison.objects.get().suspected
 
 
-def test_beside_another_consumer_it_is_suspected_and_kept(
+def test_beside_another_consumer_a_skip_is_suspected(
     now: datetime, replaying: Topic
 ) -> None:
     alive(now, "one")
@@ -96,11 +98,11 @@ def test_beside_another_consumer_it_is_suspected_and_kept(
         ({"state": "stopping"}, timedelta()),
         ({"consumer_group": "shipping"}, timedelta()),
         ({"topic": "payments"}, timedelta()),
-        ({}, suspicions.LIVES + SECOND),
+        ({}, suspicions.ALIVE_FOR + SECOND),
     ],
     ids=["stopping", "another group", "another topic", "silent"],
 )
-def test_who_is_not_there_is_not_asked(
+def test_only_a_living_consumer_of_the_group_makes_a_skip_suspected(
     now: datetime, replaying: Topic, word: dict[str, object], later: timedelta
 ) -> None:
     alive(now, "two", **word)
@@ -113,7 +115,7 @@ def test_who_is_not_there_is_not_asked(
 @pytest.mark.parametrize(
     "changes", [{"cause": "crash"}, {"cause": "hang"}, {"suspect": False}]
 )
-def test_deaths_and_hangs_and_who_does_not_suspect_itself_share_at_once(
+def test_crashes_hangs_and_consumers_without_suspicion_make_firm_skips(
     now: datetime, replaying: Topic, changes: dict[str, Any]
 ) -> None:
     alive(now, "two")
@@ -141,7 +143,7 @@ def test_a_second_consumer_that_fails_makes_it_firm_at_once(
     assert not Poison.objects.get().suspected
 
 
-def test_what_another_consumer_handled_is_passed_over_by_nobody(
+def test_a_skip_ends_when_another_consumer_handled_its_message(
     now: datetime, replaying: Topic
 ) -> None:
     alive(now, "one")
@@ -170,7 +172,7 @@ def test_a_firm_skip_ends_too_when_another_consumer_had_handled_its_message(
     assert Poison.objects.get().suspected
 
 
-def test_what_two_consumers_failed_on_stays_whoever_handled_it(
+def test_a_skip_of_two_failing_consumers_stays_when_a_third_handled_it(
     now: datetime, replaying: Topic
 ) -> None:
     fail(now, "one")
@@ -181,7 +183,7 @@ def test_what_two_consumers_failed_on_stays_whoever_handled_it(
     assert values() == ["1-0"]
 
 
-def test_a_skip_of_a_person_stays_whoever_handled_its_message(
+def test_a_skip_of_a_person_stays_when_a_consumer_handled_its_message(
     now: datetime, replaying: Topic
 ) -> None:
     added(now, "1-0", consumer_group="billing")
@@ -202,16 +204,16 @@ def test_a_person_who_skips_what_is_suspected_makes_it_firm(
     assert (values(), suspected()) == (["1-0"], [])
 
 
-def test_what_nobody_contradicts_is_firm_after_a_while(
+def test_a_suspected_skip_is_firm_when_no_consumer_contradicts_it(
     now: datetime, replaying: Topic
 ) -> None:
     alive(now, "two")
     fail(now, "one")
-    early = suspicions.make_firm(now=now + PATIENCE - SECOND)
+    early = suspicions.make_firm(now=now + FIRM_AFTER - SECOND)
     reader = Mirror()
 
-    late = suspicions.make_firm(now=now + PATIENCE)
-    again = suspicions.make_firm(now=now + PATIENCE)
+    late = suspicions.make_firm(now=now + FIRM_AFTER)
+    again = suspicions.make_firm(now=now + FIRM_AFTER)
     reader.catch_up()
 
     assert (early, late, again) == (0, 1, 0)
@@ -219,12 +221,12 @@ def test_what_nobody_contradicts_is_firm_after_a_while(
     assert not Poison.objects.get().suspected
 
 
-def test_what_a_consumer_doubts_itself_is_not_firm_by_time(
+def test_a_skip_that_its_consumer_doubts_never_becomes_firm_by_time(
     now: datetime, replaying: Topic
 ) -> None:
     fail(now, "one", suspected=True)
 
-    assert suspicions.make_firm(now=now + 10 * PATIENCE) == 0
+    assert suspicions.make_firm(now=now + 10 * FIRM_AFTER) == 0
     assert suspected() == ["1-0"]
 
 
@@ -235,15 +237,15 @@ def test_while_its_consumer_is_paused_nothing_becomes_firm(
     fail(now, "one")
     alive(now, "one", state="paused")
 
-    paused = suspicions.make_firm(now=now + PATIENCE)
+    paused = suspicions.make_firm(now=now + FIRM_AFTER)
     alive(now + SECOND, "one", state="running")
-    between = suspicions.make_firm(now=now + PATIENCE + SECOND)
-    after = suspicions.make_firm(now=now + 2 * PATIENCE)
+    between = suspicions.make_firm(now=now + FIRM_AFTER + SECOND)
+    after = suspicions.make_firm(now=now + 2 * FIRM_AFTER)
 
     assert (paused, between, after) == (0, 0, 1)
 
 
-def test_a_consumer_that_pauses_takes_back_what_counted_against_it(
+def test_a_consumer_that_pauses_ends_the_skips_that_made_it_pause(
     now: datetime, replaying: Topic
 ) -> None:
     fail(now - 10 * SECOND, "one", "before")

@@ -1,4 +1,4 @@
-"""A topic goes with what lanes saw of it, unless anything of it is on record."""
+"""A topic is removed with what lanes observed of it, unless a record refers to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from apps.capture import topic_removal
 from apps.capture.intake import guards
 from apps.capture.lanes import lane_settings, monitor, observer
 from apps.capture.models import Counter, HeldDeadLetter, Lane, Mode, Sample
-from apps.capture.topic_removal import OnRecord, Otherwise
+from apps.capture.topic_removal import ChangedSincePreview, RecordsExist
 from apps.core.errors import Absent, Forbidden
 from apps.poison.models import Poison
 from apps.reports.models import Day, Rate, Run
@@ -60,19 +60,21 @@ def mail(broker: Queues, now: datetime) -> Topic:
 
 
 def seen_by_a_lane(broker: Queues, topic: Topic, now: datetime) -> None:
-    """Leave all that a lane ever writes of a topic without taking a letter."""
+    """Write all that a lane writes of a topic without capturing a letter."""
     broker.put(f"{topic.name}-dead", b"1")
     lane = Lane.objects.possible().get(pk=topic.pk)
     broker.consumers = [told_by_broker()]
-    observer.Observer(lane=lane, clock=lambda: now, timer=lambda: 0.0).once()
+    observer.Observer(lane=lane, clock=lambda: now, timer=lambda: 0.0).step()
     for number, total in enumerate((10, 30)):
-        told = Delivered(total=total, at=now, since="a")
-        monitor.count_deliveries(lane=lane, told=told, now=now + number * MINUTE)
+        delivered = Delivered(total=total, at=now, since="a")
+        monitor.count_deliveries(
+            lane=lane, delivered=delivered, now=now + number * MINUTE
+        )
     with draining(topic, now) as work:
         work._hold(work.reader.read(limit=1, wait=0.0)[0], "too large")
-        seen = Sample(topic=topic, place=0, bookmark="1", start=b"1", size=1)
-        seen.headers, seen.seen_at = [], now
-        seen.save()
+        sample = Sample(topic=topic, place=0, bookmark="1", start=b"1", size=1)
+        sample.headers, sample.seen_at = [], now
+        sample.save()
 
 
 def remove(principal: Principal, now: datetime, **changes: object) -> None:
@@ -80,20 +82,20 @@ def remove(principal: Principal, now: datetime, **changes: object) -> None:
     topic_removal.remove_broker(broker=broker, principal=principal, now=now, **changes)  # type: ignore[arg-type] # of several kinds
 
 
-def test_a_broker_goes_with_its_topics_and_what_lanes_saw_of_them(
+def test_a_broker_is_removed_with_its_topics_and_their_observations(
     broker: Queues, orders: Topic, mail: Topic, operator: Principal, now: datetime
 ) -> None:
-    known = Broker.objects.get()
+    row = Broker.objects.get()
     for topic in (orders, mail):
         seen_by_a_lane(broker, topic, now)
-    left = (Lane, Sample, HeldDeadLetter, Counter, BookmarkPosition, Mark)
-    assert [each.objects.count() for each in left] == [2] * 6
+    observations = (Lane, Sample, HeldDeadLetter, Counter, BookmarkPosition, Mark)
+    assert [each.objects.count() for each in observations] == [2] * 6
 
     remove(operator, now, reason="the wrong one")
 
-    gone = (Broker, Topic, *left)
+    removed = (Broker, Topic, *observations)
     entry = Entry.objects.order_by("-seq")[0]
-    assert [each.objects.exists() for each in gone] == [False] * len(gone)
+    assert [each.objects.exists() for each in removed] == [False] * len(removed)
     assert (entry.action, entry.subject) == ("broker.removed", "broker:queues")
     assert (entry.detail["topics"], entry.reason) == (
         ["mail", "orders"],
@@ -102,7 +104,7 @@ def test_a_broker_goes_with_its_topics_and_what_lanes_saw_of_them(
     assert verification.verify().ok
     assert len(broker.contents("orders-dead")) == 1
     with pytest.raises(Absent):
-        registration.one(broker_id=known.pk)
+        registration.one(broker_id=row.pk)
 
 
 def target_of_an_operation(now: datetime) -> None:
@@ -132,7 +134,7 @@ def reported(now: datetime) -> None:
 
 
 def guarded(now: datetime) -> None:
-    guards.note(members=[guard_word(now)], principal=GUARD, now=now)
+    guards.record_heartbeats(members=[guard_word(now)], principal=GUARD, now=now)
 
 
 def moved(now: datetime) -> None:
@@ -158,7 +160,7 @@ def moved(now: datetime) -> None:
         (guarded, "guards"),
     ],
 )
-def test_any_record_keeps_its_topic_and_the_broker_and_all_it_carries(
+def test_any_record_blocks_the_removal_of_its_topic_and_its_broker(
     broker: Queues,
     orders: Topic,
     mail: Topic,
@@ -171,9 +173,9 @@ def test_any_record_keeps_its_topic_and_the_broker_and_all_it_carries(
     leave(now)
     before = verification.verify().head
 
-    with pytest.raises(OnRecord) as refusal:
+    with pytest.raises(RecordsExist) as refusal:
         remove(operator, now)
-    with pytest.raises(OnRecord):
+    with pytest.raises(RecordsExist):
         topic_removal.remove_topics(topics=[orders.pk], principal=operator, now=now)
 
     assert f"orders ({word}) has something on record" in str(refusal.value)
@@ -184,20 +186,22 @@ def test_any_record_keeps_its_topic_and_the_broker_and_all_it_carries(
     assert verification.verify().head == before
 
 
-def test_only_so_many_topics_are_named(
+def test_a_refusal_names_at_most_ten_topics(
     broker: Queues, operator: Principal, now: datetime
 ) -> None:
     for number in range(topic_removal.MOST_NAMED + 2):
         topic_on_queues(now, name=f"t{number:02}")
         poisons(now, 1, topic=f"t{number:02}")
 
-    with pytest.raises(OnRecord, match=r"t09 \(messages\); and 2 more have") as refusal:
+    with pytest.raises(
+        RecordsExist, match=r"t09 \(messages\); and 2 more have"
+    ) as refusal:
         remove(operator, now)
 
     assert "t10" not in str(refusal.value)
 
 
-def test_a_topic_goes_alone_and_the_others_stay(
+def test_one_topic_is_removed_and_the_others_stay(
     broker: Queues, orders: Topic, mail: Topic, operator: Principal, now: datetime
 ) -> None:
     seen_by_a_lane(broker, mail, now)
@@ -211,25 +215,25 @@ def test_a_topic_goes_alone_and_the_others_stay(
     assert not Counter.objects.exists()
 
 
-def test_nobody_loses_a_topic_that_they_have_not_seen_go(
+def test_a_removal_is_refused_when_the_topics_changed_after_the_preview(
     broker: Queues, orders: Topic, operator: Principal, now: datetime
 ) -> None:
     topic_on_queues(now, name="new")
 
-    for agreed in ([], [orders.pk]):
-        with pytest.raises(Otherwise):
-            remove(operator, now, agreed=agreed)
-    with pytest.raises(Otherwise):
+    for previewed_ids in ([], [orders.pk]):
+        with pytest.raises(ChangedSincePreview):
+            remove(operator, now, previewed_ids=previewed_ids)
+    with pytest.raises(ChangedSincePreview):
         topic_removal.remove_topics(
             topics=[orders.pk, 10**9], principal=operator, now=now
         )
-    with pytest.raises(Otherwise):
+    with pytest.raises(ChangedSincePreview):
         topic_removal.remove_topics(topics=[], principal=operator, now=now)
 
     assert Topic.objects.count() == 2
 
 
-def test_who_may_not_removes_nothing(
+def test_a_principal_without_the_right_removes_nothing(
     broker: Queues, orders: Topic, operator: Principal, now: datetime
 ) -> None:
     reader = replace(operator, scopes=frozenset(Scope) - {Scope.BROKERS_WRITE})
@@ -240,13 +244,13 @@ def test_who_may_not_removes_nothing(
             remove(principal, now)
     with pytest.raises(Forbidden):
         topic_removal.remove_topics(topics=[orders.pk], principal=reader, now=now)
-    with pytest.raises(Otherwise):
+    with pytest.raises(ChangedSincePreview):
         topic_removal.remove_topics(topics=[orders.pk], principal=elsewhere, now=now)
 
     assert (Broker.objects.count(), Topic.objects.count()) == (1, 1)
 
 
-def test_what_comes_for_a_topic_that_went_makes_it_anew(
+def test_data_for_a_removed_topic_creates_it_again(
     broker: Queues, orders: Topic, operator: Principal, now: datetime
 ) -> None:
     remove(operator, now)
@@ -265,29 +269,29 @@ def test_what_comes_for_a_topic_that_went_makes_it_anew(
     assert poison.topic_id != orders.pk
 
 
-def test_a_broker_that_went_gets_no_topic(
+def test_a_removed_broker_gets_no_topic(
     broker: Queues, orders: Topic, operator: Principal, now: datetime
 ) -> None:
-    known = Broker.objects.get()
+    row = Broker.objects.get()
     remove(operator, now)
 
     with pytest.raises(Absent):
         brokers.register_topic(
             name="late",
-            broker=known,
+            broker=row,
             dead_letter_queue="",
             policy={},
             actor=operator.actor,
             now=now,
         )
     with pytest.raises(Absent):
-        registration.alter(broker=known, name="b", principal=operator, now=now)
+        registration.alter(broker=row, name="b", principal=operator, now=now)
     with pytest.raises(Absent):
-        topic_removal.remove_broker(broker=known, principal=operator, now=now)
+        topic_removal.remove_broker(broker=row, principal=operator, now=now)
 
 
-def test_whatever_refers_to_a_topic_is_found_by_an_index() -> None:
-    """Postgres looks there for each topic that goes, however many rows there are."""
+def test_every_relation_to_a_topic_has_an_index() -> None:
+    """Check each: Postgres looks a removed topic up in every referring table."""
     with connection.cursor() as cursor:
         cursor.execute(UNINDEXED)
         unindexed = cursor.fetchall()
@@ -295,18 +299,18 @@ def test_whatever_refers_to_a_topic_is_found_by_an_index() -> None:
     assert unindexed == []
 
 
-def test_no_table_is_read_whole_to_find_nothing_in_it(
+def test_a_preview_of_removals_reads_no_table_whole(
     broker: Queues, orders: Topic, mail: Topic, now: datetime
 ) -> None:
     words = [guard_word(now, client_name=f"c{number}") for number in range(2_000)]
-    guards.note(members=words, principal=GUARD, now=now)
+    guards.record_heartbeats(members=words, principal=GUARD, now=now)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE capture_guard")
     before = tables_read_whole()
 
-    found = topic_removal.look(Topic.objects.all())
+    result = topic_removal.preview(Topic.objects.all())
 
-    assert [topic.name for topic in found.going] == ["mail"]
+    assert [topic.name for topic in result.removable] == ["mail"]
     assert tables_read_whole() == before
 
 
@@ -319,7 +323,7 @@ def tables_read_whole() -> list[tuple[object, ...]]:
         return list(cursor.fetchall())
 
 
-# An index of all rows, or of all that have a topic, that begins with the column.
+# An index that begins with the column, of all rows or of those with a topic.
 UNINDEXED = """
 SELECT refers.conrelid::regclass::text, refers.conkey FROM pg_constraint refers
 WHERE refers.contype = 'f' AND refers.confrelid = 'brokers_topic'::regclass

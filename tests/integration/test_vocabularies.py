@@ -64,7 +64,7 @@ def test_the_same_exception_with_other_values_is_the_same_problem(
     assert Poison.objects.count() == 2
 
 
-def test_a_problem_has_what_the_framework_tells(now: datetime) -> None:
+def test_a_problem_has_the_exception_that_the_framework_reports(now: datetime) -> None:
     capture(now, NSERVICEBUS)
 
     poison = Poison.objects.get()
@@ -76,7 +76,7 @@ def test_a_problem_has_what_the_framework_tells(now: datetime) -> None:
     )
 
 
-def test_without_a_word_tasks_are_told_apart_by_what_ran(now: datetime) -> None:
+def test_tasks_without_an_exception_differ_by_their_name(now: datetime) -> None:
     def task(name: bytes) -> tuple[Header, ...]:
         ran = ((b"lang", b"py"), (b"task", name), (b"id", b"1"))
         return ((b"content-type", b"application/json"), *ran)

@@ -22,7 +22,9 @@ def publish(
     run = Run.objects.get(pk=run_id)
     begun.send(True)
     with snapshot.held() as seen:
-        Run.objects.filter(pk=run.pk).update(snapshot=seen.seen, as_of=clock.now())
+        Run.objects.filter(pk=run.pk).update(
+            snapshot=seen.pg_snapshot, as_of=clock.now()
+        )
         staged = publishing.staged(run)
         rows = quality.check(run=run, snapshot=seen, told=told)
     publishing.publish(run=run, rows=rows, staged=staged, now=clock.now())

@@ -1,4 +1,4 @@
-"""A page's patience with Celery's broker, in the words of each transport."""
+"""Timeouts for Celery's broker, in the options of each transport."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def test_redis_understands_its_limits(url: str) -> None:
     limits: dict[str, Any] = {**timeouts(url)}
 
     client = Redis(host="127.0.0.1", **limits)
-    kept = client.connection_pool.connection_kwargs
+    options = client.connection_pool.connection_kwargs
     assert limits
-    assert kept.items() >= limits.items()
+    assert options.items() >= limits.items()
 
 
 def test_rabbitmq_understands_its_limits() -> None:

@@ -57,7 +57,7 @@ class Use:
         return f"{self.where}.{self.method}"
 
     def seconds(self, text: str) -> float:
-        """Give the processor time of looking through the text to its end."""
+        """Return the processor time of a search through the whole text."""
         subject: Any = text
         if isinstance(self.pattern.pattern, bytes):
             subject = text.encode("latin-1", "replace")
@@ -90,7 +90,7 @@ def uses_in(module: str, source: str) -> Iterator[Use]:
     # Others are not loaded: the web's own module changes the settings of its process.
     if not re.search("^import re$", source, re.MULTILINE):
         return
-    kept = {
+    patterns = {
         name: value
         for name, value in vars(import_module(module)).items()
         if isinstance(value, re.Pattern)
@@ -99,9 +99,9 @@ def uses_in(module: str, source: str) -> Iterator[Use]:
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
             continue
         method = {"subn": "sub"}.get(node.attr, node.attr)
-        if node.value.id in kept and method in METHODS:
+        if node.value.id in patterns and method in METHODS:
             name = node.value.id
-            yield Use(where=f"{module}.{name}", pattern=kept[name], method=method)
+            yield Use(where=f"{module}.{name}", pattern=patterns[name], method=method)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and (use := inline(module, node)):
             yield use
@@ -119,7 +119,7 @@ def inline(module: str, call: ast.Call) -> Use | None:
 
 
 def literals(pattern: re.Pattern[Any]) -> list[str]:
-    """Give the runs of characters that a pattern names."""
+    """Return the runs of characters that a pattern names."""
     runs = [""]
     for node in nodes(parser.parse(pattern.pattern, pattern.flags)):
         is_literal = isinstance(node, tuple) and node[0] is codes.LITERAL
@@ -180,7 +180,7 @@ def least(use: Use, text: str) -> float:
     return min(use.seconds(text) for _ in range(3))
 
 
-def test_a_pattern_that_starts_anew_at_each_quote_would_be_noticed() -> None:
+def test_a_pattern_that_starts_again_at_each_quote_is_noticed() -> None:
     quadratic = re.compile(r'"(?:[^"\\]|\\.)*"')
     use = Use(where="here", pattern=quadratic, method="findall")
 
@@ -192,10 +192,10 @@ def test_every_pattern_that_a_module_makes_has_a_use_that_is_found() -> None:
     """One that is handed to a function, or imported, is not: call it at its place."""
     used = {use.where for use in USES.values()}
 
-    assert sorted(set(kept()) - used) == []
+    assert sorted(set(module_patterns()) - used) == []
 
 
-def kept() -> Iterator[str]:
+def module_patterns() -> Iterator[str]:
     """Name the patterns that the modules of the product make for themselves."""
     for module, source in sources():
         for node in ast.parse(source).body:

@@ -1,4 +1,4 @@
-"""A line of the log has a bound, and so has what strangers can make it say."""
+"""Log lines have a maximum length, and clients can cause only so many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ import pytest
 from django.conf import settings
 from django.test import Client
 
-from apps.core.logs import LONGEST_MESSAGE, LONGEST_TRACEBACK, Line, Sparing, cut
+from apps.core.logs import (
+    LONGEST_MESSAGE,
+    LONGEST_TRACEBACK,
+    LineFormatter,
+    RateLimitFilter,
+    cut,
+)
 
 LOGGING: Any = settings.LOGGING
 FEW = LOGGING["filters"]["few"]["lines"]
@@ -23,7 +29,7 @@ def record(message: str, error: BaseException | None = None) -> logging.LogRecor
 
 @pytest.mark.parametrize("unit", ["a", "\x00", "\u202e", "\U0001f600", "\ud800"])
 def test_a_message_of_a_megabyte_is_a_short_line(unit: str) -> None:
-    line = Line().format(record(unit * 1_000_000))
+    line = LineFormatter().format(record(unit * 1_000_000))
 
     longest_escape = len("\\u202e")
     assert len(line) < LONGEST_MESSAGE * longest_escape + STAMP_AND_NAME
@@ -32,7 +38,9 @@ def test_a_message_of_a_megabyte_is_a_short_line(unit: str) -> None:
 
 
 def test_a_traceback_is_cut_in_its_middle() -> None:
-    line = Line().format(record("failed", ValueError("x" * 1_000_000 + "the end")))
+    line = LineFormatter().format(
+        record("failed", ValueError("x" * 1_000_000 + "the end"))
+    )
 
     assert len(line) < LONGEST_TRACEBACK + STAMP_AND_NAME + 100
     assert "failed ValueError" in line
@@ -41,7 +49,7 @@ def test_a_traceback_is_cut_in_its_middle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "first", "last", "shown"),
+    ("text", "first", "last", "result"),
     [
         ("", 1, 0, ""),
         ("abc", 3, 0, "abc"),
@@ -51,21 +59,21 @@ def test_a_traceback_is_cut_in_its_middle() -> None:
     ],
 )
 def test_a_text_is_cut_where_it_is_too_long(
-    text: str, first: int, last: int, shown: str
+    text: str, first: int, last: int, result: str
 ) -> None:
-    assert cut(text, first=first, last=last) == shown
+    assert cut(text, first=first, last=last) == result
 
 
 def test_a_host_that_is_not_ours_writes_few_lines_without_a_traceback(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logger = logging.getLogger("django.security.DisallowedHost")
-    # Other tests may have used up the lines of this minute; and where one sets Django
-    # up again, the logger has such a filter twice.
-    sparing = [each for each in logger.filters if isinstance(each, Sparing)]
+    # Other tests may have used up the lines of this minute; if one sets Django up
+    # again, the logger has the filter twice.
+    sparing = [each for each in logger.filters if isinstance(each, RateLimitFilter)]
     assert sparing
     for each in sparing:
-        monkeypatch.setattr(each, "_ends", float("-inf"))
+        monkeypatch.setattr(each, "_window_ends_at", float("-inf"))
     logger.addHandler(caplog.handler)
     try:
         for _ in range(30):

@@ -1,4 +1,4 @@
-"""Whose name says that it is a secret is masked, however the name is written."""
+"""Headers with a secret's name are masked, in any spelling of the name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is held of the skip lists for those who ask next."""
+"""The cache of skip lists in the web process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from apps.api.snapshots import ListCache
 PATIENCE = 60.0
 
 
-def test_many_who_ask_at_once_cost_one_of_them() -> None:
-    bodies, made = ListCache(), list[int]()
+def test_concurrent_requests_for_one_list_make_it_once() -> None:
+    bodies, calls = ListCache(), list[int]()
     begun, go_on = threading.Event(), threading.Event()
     answers = list[bytes]()
 
     def make() -> bytes:
-        made.append(1)
+        calls.append(1)
         begun.set()
         go_on.wait(PATIENCE)
         return b"the list"
@@ -36,27 +36,27 @@ def test_many_who_ask_at_once_cost_one_of_them() -> None:
         thread.join(PATIENCE)
 
     assert answers == [b"the list"] * 20
-    assert len(made) == 1
+    assert len(calls) == 1
 
 
-def test_another_revision_or_another_list_is_made_anew() -> None:
-    bodies, made = ListCache(), list[object]()
+def test_another_revision_or_another_list_is_made_again() -> None:
+    bodies, calls = ListCache(), list[object]()
 
     def making(name: object) -> Callable[[], bytes]:
         def make() -> bytes:
-            made.append(name)
+            calls.append(name)
             return str(name).encode()
 
         return make
 
     keys = [("a", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 2)]
-    told = [bodies.get(key, ("e", at), making((key, at))) for key, at in keys]
+    results = [bodies.get(key, ("e", at), making((key, at))) for key, at in keys]
 
-    assert made == [("a", 1), ("a", 2), ("b", 2)]
-    assert told == [str(each).encode() for each in keys]
+    assert calls == [("a", 1), ("a", 2), ("b", 2)]
+    assert results == [str(each).encode() for each in keys]
 
 
-def test_what_could_not_be_made_is_tried_by_the_next() -> None:
+def test_a_failed_list_is_made_by_the_next_request() -> None:
     bodies = ListCache()
 
     def fail() -> bytes:
@@ -69,13 +69,15 @@ def test_what_could_not_be_made_is_tried_by_the_next() -> None:
 
 
 @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_LISTS"])
-def test_what_is_held_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_the_cache_is_bounded(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(snapshots, limit, 3)
-    bodies, made = ListCache(), list[int]()
+    bodies, calls = ListCache(), list[int]()
 
     def making(number: int) -> Callable[[], bytes]:
         def make() -> bytes:
-            made.append(number)
+            calls.append(number)
             return b"x"
 
         return make
@@ -83,4 +85,4 @@ def test_what_is_held_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) ->
     for number in (1, 2, 3, 1, 4, 1, 2):
         bodies.get(number, ("e", 1), making(number))
 
-    assert made == [1, 2, 3, 4, 2]
+    assert calls == [1, 2, 3, 4, 2]

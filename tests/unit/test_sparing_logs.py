@@ -1,4 +1,4 @@
-"""A logger that strangers make write lets a few lines through, and counts the rest."""
+"""A rate-limited logger writes a few lines, and counts the rest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from apps.core.logs import Sparing
+from apps.core.logs import RateLimitFilter
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_lines_beyond_the_bound_are_left_out_and_counted_in_the_next_window(
     seconds: list[float],
 ) -> None:
-    sparing = Sparing(lines=3, seconds=60)
+    sparing = RateLimitFilter(lines=3, seconds=60)
 
     in_one_minute = [_passes(sparing) for _ in range(10)]
     seconds[0] += 60
@@ -32,7 +32,7 @@ def test_lines_beyond_the_bound_are_left_out_and_counted_in_the_next_window(
     assert second.getMessage() == "100 % of it"
 
 
-def _passes(sparing: Sparing) -> bool:
+def _passes(sparing: RateLimitFilter) -> bool:
     return bool(sparing.filter(_record()))
 
 

@@ -1,4 +1,4 @@
-"""A signal asks a process to stop, whatever its main thread does at that moment."""
+"""A signal stops a process at any step of its main thread."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from apps.api.parameters.base import (
 )
 from apps.core.errors import Invalid
 from apps.poison.matching import Matcher
-from apps.poison.skip_counts import Applied
+from apps.poison.skip_counts import AppliedSkip
 from poisonguard.contract import COUNT_LIMIT
 
 MOST_TOPICS = 100
@@ -118,9 +118,9 @@ class NewSkip:
 
 def parse_applied(
     members: Sequence[object],
-) -> tuple[dict[int, Applied], dict[int, Invalid]]:
+) -> tuple[dict[int, AppliedSkip], dict[int, Invalid]]:
     """Give the valid members, and the errors of the others, by their places."""
-    reports: dict[int, Applied] = {}
+    reports: dict[int, AppliedSkip] = {}
     errors: dict[int, Invalid] = {}
     for place, member in enumerate(members):
         try:
@@ -130,12 +130,12 @@ def parse_applied(
     return reports, errors
 
 
-def _applied(member: object) -> Applied:
+def _applied(member: object) -> AppliedSkip:
     """Read one member of `applied`; raises Invalid with the field and the remedy."""
     if not isinstance(member, Mapping):
         raise Invalid("", "send a JSON object")
     members: Mapping[str, object] = member
-    return Applied(
+    return AppliedSkip(
         skip=_id("skip", members.get("skip")),
         consumer_group=_name("consumer_group", members.get("consumer_group")),
         client_name=_name("client_name", members.get("client_name")),

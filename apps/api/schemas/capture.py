@@ -5,10 +5,10 @@ from __future__ import annotations
 from rest_framework import serializers
 
 from apps.api.schemas.base import CauseName, Id, Moment, Number, Schema, Text, choice
-from apps.capture.intake.services import Status
+from apps.capture.intake.services import CaptureStatus
 from apps.capture.models import GuardState
 
-AnswerStatus = choice("AnswerStatus", Status)
+AnswerStatus = choice("AnswerStatus", CaptureStatus)
 GuardStateName = choice("GuardState", GuardState)
 
 

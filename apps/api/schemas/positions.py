@@ -10,7 +10,7 @@ from apps.bookmarks.services import settling
 from apps.bookmarks.states import Source as KeptBy
 from apps.bookmarks.wire import MOST_RUNS
 
-SettledStatus = choice("SettledStatus", settling.Status)
+SettledStatus = choice("SettledStatus", settling.SettleStatus)
 PositionSource = choice("PositionSource", KeptBy)
 
 

@@ -12,7 +12,7 @@ from apps.core.timeouts import search_timeout
 from apps.poison import reading
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query
-from apps.poison.reading import FailureSeen
+from apps.poison.reading import FailureExcerpt
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 
@@ -32,7 +32,7 @@ class PoisonDetail:
 
     poison: Poison
     header_names: list[str]
-    failures: list[FailureSeen]
+    failures: list[FailureExcerpt]
     redrives: list[Redrive]
     operations: list[Operation]
     entries: list[Entry] | None

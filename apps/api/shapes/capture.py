@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from apps.api.shapes.base import Shape
-from apps.capture.intake.services import Answer
+from apps.capture.intake.services import CaptureAnswer
 
 
-def answer(row: Answer) -> Shape:
+def answer(row: CaptureAnswer) -> Shape:
     members: Shape = {
         "status": row.status.value,
         "poison": row.poison,

@@ -9,7 +9,7 @@ from apps.api.shapes.base import Shape, name_of
 from apps.api.shapes.operations import operation
 from apps.api.shapes.trail import entry
 from apps.poison.models import Poison, Redrive
-from apps.poison.reading import FailureSeen
+from apps.poison.reading import FailureExcerpt
 from apps.triage.models import Item
 
 
@@ -21,7 +21,7 @@ def poison(row: Poison, *, now: datetime) -> Shape:
         "problem": row.problem_id,
         "message_id": row.message_id,
         "state": row.state,
-        "shown": row.shown.value,
+        "shown": row.display_state.value,
         "silent": row.silent(now),
         "suspected": row.suspected,
         "moved_to": name_of(row.moved_to),
@@ -60,7 +60,7 @@ def poison_detail(detail: PoisonDetail, *, now: datetime) -> Shape:
     }
 
 
-def failure(detail: FailureSeen) -> Shape:
+def failure(detail: FailureExcerpt) -> Shape:
     row = detail.failure
     return {
         "report_id": row.report_id,

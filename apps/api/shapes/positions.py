@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from apps.api.selectors.positions import PositionDetail
 from apps.api.shapes.base import Shape
-from apps.bookmarks.services.opening import Opened
-from apps.bookmarks.services.settling import Answer as SettledAnswer
+from apps.bookmarks.services.opening import OpenedPositions
+from apps.bookmarks.services.settling import SettleAnswer
 
 
 def position(detail: PositionDetail) -> Shape:
@@ -38,7 +38,7 @@ def position(detail: PositionDetail) -> Shape:
     }
 
 
-def opened(result: Opened) -> Shape:
+def opened(result: OpenedPositions) -> Shape:
     return {
         "epoch": result.epoch,
         "positions": [
@@ -60,7 +60,7 @@ def opened(result: Opened) -> Shape:
     }
 
 
-def settled(answer: SettledAnswer) -> Shape:
+def settled(answer: SettleAnswer) -> Shape:
     members: Shape = {
         "status": answer.status.value,
         "detail": answer.detail,

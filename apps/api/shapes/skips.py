@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from apps.api.shapes.base import Shape
 from apps.core.errors import Invalid
-from apps.poison.skip_counts import Applied
-from apps.poison.skip_reading import Snapshot, Told
+from apps.poison.skip_counts import AppliedSkip
+from apps.poison.skip_reading import ListedSkip, SkipListSnapshot
 
 OK: Shape = {"status": "ok"}
 
 
-def skip(row: Told) -> Shape:
+def skip(row: ListedSkip) -> Shape:
     """Show a skip; the value of its matcher is exact, whatever characters it has."""
     return {
         "id": row.id,
@@ -29,15 +29,15 @@ def skip(row: Told) -> Shape:
     }
 
 
-def skip_event(row: Told) -> Shape:
+def skip_event(row: ListedSkip) -> Shape:
     return {**skip(row), "revision": row.revision}
 
 
-def suspect_event(row: Told) -> Shape:
+def suspect_event(row: ListedSkip) -> Shape:
     return {**suspect(row), "revision": row.revision}
 
 
-def suspect(row: Told) -> Shape:
+def suspect(row: ListedSkip) -> Shape:
     """Show a skip with the message id and the sequence number of its message.
 
     A consumer that has handled the message recognises it by any of these.
@@ -45,7 +45,7 @@ def suspect(row: Told) -> Shape:
     return {**skip(row), "message_id": row.message_id, "seq": row.seq}
 
 
-def unskip(row: Told) -> Shape:
+def unskip(row: ListedSkip) -> Shape:
     return {
         "id": row.id,
         "topic": row.topic,
@@ -54,7 +54,7 @@ def unskip(row: Told) -> Shape:
     }
 
 
-def skips(snapshot: Snapshot) -> Shape:
+def skips(snapshot: SkipListSnapshot) -> Shape:
     return {
         "epoch": snapshot.epoch,
         "revision": snapshot.revision,
@@ -64,7 +64,7 @@ def skips(snapshot: Snapshot) -> Shape:
 
 
 def applied(
-    reports: Mapping[int, Applied],
+    reports: Mapping[int, AppliedSkip],
     results: Sequence[bool],
     errors: Mapping[int, Invalid],
 ) -> list[Shape]:

@@ -26,7 +26,7 @@ from apps.api.stream.readers import ChangeBatch, StreamReader, encoded, ping
 from apps.core import clock, notices
 from apps.core.sessions import open_async_session
 from apps.poison import skip_reading
-from apps.poison.skip_reading import Head, Told
+from apps.poison.skip_reading import ListedSkip, SkipListHead
 from apps.team.credentials import Credential
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class Hub:
 
     async def _poll_lists(self, connected: Callable[[], None]) -> None:
         async with await open_async_session("skips") as session:
-            await session.execute(skip_reading.FOUND_EPOCH)
+            await session.execute(skip_reading.INSERT_EPOCH)
             connected()
             while True:
                 await self._poll(session)
@@ -206,14 +206,14 @@ class Hub:
                 reader.end()
         self._forget_ended()
 
-    async def _heads(self, session: Session) -> dict[str, Head]:
+    async def _heads(self, session: Session) -> dict[str, SkipListHead]:
         """Read the heads of all lists with readers; forget the other lists."""
         self._reader_counts = +self._reader_counts
         rows = await session.execute(
             skip_reading.HEADS, {"topics": sorted(self._reader_counts)}
         )
         heads = {
-            name: Head(epoch=epoch, revision=revision, floor=floor)
+            name: SkipListHead(epoch=epoch, revision=revision, floor=floor)
             for name, epoch, revision, floor in await rows.fetchall()
         }
         for topic, head in heads.items():
@@ -253,7 +253,7 @@ class Hub:
         self,
         session: Session,
         reader: StreamReader,
-        heads: Mapping[str, Head],
+        heads: Mapping[str, SkipListHead],
         batches: dict[tuple[str, int], ChangeBatch | None],
     ) -> None:
         if self._can_resume(reader, heads):
@@ -261,7 +261,9 @@ class Hub:
         else:
             reader.reset()
 
-    def _can_resume(self, reader: StreamReader, heads: Mapping[str, Head]) -> bool:
+    def _can_resume(
+        self, reader: StreamReader, heads: Mapping[str, SkipListHead]
+    ) -> bool:
         """Tell whether the changes after a reader's last event are still stored."""
         topics, after = reader.params.topics, reader.params.after
         if after is None:
@@ -302,7 +304,7 @@ class Hub:
         self, session: Session, topic: str, revision: int
     ) -> ChangeBatch | None:
         """Give the changes after a revision; None if they are too many."""
-        newest, changes = self._revisions[topic], list[Told]()
+        newest, changes = self._revisions[topic], list[ListedSkip]()
         if revision < newest:
             changes = await _changes(session, topic, revision, limit=MOST_BEHIND + 1)
         if len(changes) > MOST_BEHIND:
@@ -371,7 +373,7 @@ class _EndStreams:
 
 async def _changes(
     session: Session, topic: str, after: int, *, limit: int
-) -> list[Told]:
+) -> list[ListedSkip]:
     values = {"topic": topic, "after": after, "limit": limit}
     rows = await session.execute(skip_reading.CHANGES, values)
-    return [Told(*row) for row in await rows.fetchall()]
+    return [ListedSkip(*row) for row in await rows.fetchall()]

@@ -15,7 +15,7 @@ from rest_framework.utils.encoders import JSONEncoder
 
 from apps.api.parameters.skips import StreamParams
 from apps.api.shapes import skips as shapes
-from apps.poison.skip_reading import Told
+from apps.poison.skip_reading import ListedSkip
 from apps.team.credentials import Credential
 
 MOST_QUEUED_BYTES = 1024 * 1024
@@ -95,7 +95,7 @@ class ChangeBatch:
     """
 
     def __init__(
-        self, epoch: str, topic: str, changes: Sequence[Told], *, to: int
+        self, epoch: str, topic: str, changes: Sequence[ListedSkip], *, to: int
     ) -> None:
         self._epoch = epoch
         self._topic = topic
@@ -124,7 +124,7 @@ class ChangeBatch:
         return bytes(events), state.advanced(self._topic, last)
 
 
-def _change(change: Told) -> bytes:
+def _change(change: ListedSkip) -> bytes:
     if change.because:
         return encoded("unskip", shapes.unskip(change))
     suspect = encoded("suspect", shapes.suspect_event(change))

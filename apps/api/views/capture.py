@@ -16,7 +16,7 @@ from apps.api.shapes.base import Shape
 from apps.api.views.base import View
 from apps.capture.intake import guards
 from apps.capture.intake import services as capture
-from apps.capture.intake.services import Answer
+from apps.capture.intake.services import CaptureAnswer
 from apps.core import clock
 from apps.team.rights import Scope
 
@@ -85,14 +85,16 @@ class Counters(View):
         counted = capture.count(members=members, principal=principal, now=now)
         body = {"results": _shapes(counted)}
         if has_guards:
-            noted = guards.note(members=heartbeats, principal=principal, now=now)
+            noted = guards.record_heartbeats(
+                members=heartbeats, principal=principal, now=now
+            )
             body["guards"] = _shapes(noted)
         return Response(body)
 
 
-def _response(answers: list[Answer]) -> Response:
+def _response(answers: list[CaptureAnswer]) -> Response:
     return Response({"results": _shapes(answers)})
 
 
-def _shapes(answers: list[Answer]) -> list[Shape]:
+def _shapes(answers: list[CaptureAnswer]) -> list[Shape]:
     return [shapes.answer(answer) for answer in answers]

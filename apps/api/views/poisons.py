@@ -17,7 +17,7 @@ from apps.api.selectors import poisons
 from apps.api.shapes import poisons as shapes
 from apps.api.views.base import PostedBySessions, View, list_response
 from apps.core import clock
-from apps.core.streams import flowing
+from apps.core.streams import response_chunks
 from apps.poison import reading
 from apps.poison.query import Query
 from apps.team.rights import Scope
@@ -88,7 +88,7 @@ class Body(PostedBySessions):
             "X-Content-Type-Options": "nosniff",
         }
         return StreamingHttpResponse(
-            flowing(request, chunks),
+            response_chunks(request, chunks),
             content_type="application/octet-stream",
             headers=headers,
         )

@@ -37,7 +37,7 @@ from apps.capture.intake import applied_skips
 from apps.core import clock
 from apps.core.errors import Unavailable
 from apps.poison import skip_list
-from apps.poison.skip_reading import Told
+from apps.poison.skip_reading import ListedSkip
 from apps.team.rights import Scope
 from poisonguard.skipping.skip_lines import MEDIA_TYPE
 
@@ -103,7 +103,7 @@ class Skips(View):
         )
         where = reverse("api-skip", args=[skip.pk])
         return Response(
-            shapes.skip(Told.of(skip)),
+            shapes.skip(ListedSkip.of(skip)),
             status=HTTPStatus.CREATED,
             headers={"Location": where},
         )
@@ -149,7 +149,7 @@ class Skip(View):
             principal=self.principal,
             now=clock.now(),
         )
-        return Response(shapes.skip(Told.of(skip)))
+        return Response(shapes.skip(ListedSkip.of(skip)))
 
 
 class Applied(View):

@@ -1,4 +1,4 @@
-"""How far each consumer has read: what brokers say, and what consumers settle."""
+"""Services of positions: what brokers report, and what consumers settle."""
 
 from __future__ import annotations
 

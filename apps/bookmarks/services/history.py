@@ -1,4 +1,4 @@
-"""Where positions stood before: a sample a minute, kept for 30 days."""
+"""Past watermarks of positions: a sample each minute, stored for 30 days."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from django.db import connection
 
-KEPT = timedelta(days=30)
+RETENTION = timedelta(days=30)
 
 _TAKE = """
 INSERT INTO bookmarks_sample (mark_id, at, processed)
@@ -21,7 +21,7 @@ WHERE latest.at IS NULL
 ORDER BY mark.id
 ON CONFLICT (mark_id, at) DO NOTHING
 """
-# The last one of before tells where the mark stood when the kept time began.
+# Keep the last older sample: it is the watermark at the start of the retention.
 _PRUNE = """
 DELETE FROM bookmarks_sample old
 WHERE old.at < %(before)s AND EXISTS (
@@ -29,7 +29,7 @@ WHERE old.at < %(before)s AND EXISTS (
     WHERE newer.mark_id = old.mark_id AND newer.at > old.at AND newer.at <= %(before)s
 )
 """
-_STOOD = """
+_WATERMARKS_AT = """
 SELECT mark.publisher, latest.processed
 FROM bookmarks_mark mark CROSS JOIN LATERAL (
     SELECT processed FROM bookmarks_sample
@@ -40,7 +40,7 @@ WHERE mark.position_id = %(position)s
 
 
 def take(*, now: datetime) -> int:
-    """Note where each mark stands that has changed; give their number."""
+    """Sample the marks that have changed; return how many."""
     with connection.cursor() as cursor:
         cursor.execute(_TAKE, {"now": now})
         return int(cursor.rowcount)
@@ -48,15 +48,15 @@ def take(*, now: datetime) -> int:
 
 def prune(*, now: datetime) -> int:
     with connection.cursor() as cursor:
-        cursor.execute(_PRUNE, {"before": now - KEPT})
+        cursor.execute(_PRUNE, {"before": now - RETENTION})
         return int(cursor.rowcount)
 
 
-def stood(*, position_id: int, at: datetime) -> dict[str, int]:
-    """Give each publisher's watermark of this moment, as far as it was noted.
+def watermarks_at(*, position_id: int, at: datetime) -> dict[str, int]:
+    """Return each publisher's watermark at this moment, by its last sample before it.
 
-    It is the last one noted before it, so what was settled since then is not counted.
+    What was settled between that sample and the moment is not included.
     """
     with connection.cursor() as cursor:
-        cursor.execute(_STOOD, {"position": position_id, "at": at})
+        cursor.execute(_WATERMARKS_AT, {"position": position_id, "at": at})
         return dict(cursor.fetchall())

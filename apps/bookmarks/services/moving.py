@@ -1,4 +1,4 @@
-"""Move the marks of a position, and keep what they were."""
+"""Move the marks of a position, and store their previous state."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from apps.bookmarks.services.opening import fence
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """What a move makes of one publisher's mark.
+    """The effect of a move on one publisher's mark.
 
-    `replayed` was settled and comes again; `passed_over` was not, and never comes.
+    `replayed` runs were settled and are delivered again. `passed_over` runs were not
+    settled and will never be delivered.
     """
 
     publisher: str
@@ -40,19 +41,19 @@ class Change:
         return self.before == self.after
 
 
-# Back, or to where the watermark is: all behind the target comes again. Forward: what
-# is settled beyond the target stays so.
+# A move back, or to the watermark itself, replays all numbers after the target. A move
+# forward keeps what is settled beyond the target.
 _COMPARE = """
 WITH compared AS (
-    SELECT told.publisher, coalesce(mark.settled, '{}') AS before,
-           CASE WHEN lower(%(all)s::int8multirange - told.target)
+    SELECT wish.publisher, coalesce(mark.settled, '{}') AS before,
+           CASE WHEN lower(%(all)s::int8multirange - wish.target)
                      <= lower(%(all)s::int8multirange - coalesce(mark.settled, '{}'))
-           THEN told.target
-           ELSE told.target + coalesce(mark.settled, '{}') END AS after
+           THEN wish.target
+           ELSE wish.target + coalesce(mark.settled, '{}') END AS after
     FROM unnest(%(publishers)s::text[], %(targets)s::int8multirange[])
-         AS told(publisher, target)
+         AS wish(publisher, target)
     LEFT JOIN bookmarks_mark mark
-      ON mark.position_id = %(position)s AND mark.publisher = told.publisher
+      ON mark.position_id = %(position)s AND mark.publisher = wish.publisher
 )
 SELECT publisher, before, after, before - after, after - before
 FROM compared ORDER BY publisher
@@ -60,15 +61,15 @@ FROM compared ORDER BY publisher
 
 
 def compare(*, position_id: int, targets: Mapping[str, Runs]) -> list[Change]:
-    """Tell what moving each publisher's mark to its target would do."""
-    asked: dict[str, str | int | list[str]] = {
+    """Compute what moving each publisher's mark to its target would change."""
+    params: dict[str, str | int | list[str]] = {
         "all": "{[0,)}",
         "position": position_id,
         "publishers": list(targets),
         "targets": [as_text(runs) for runs in targets.values()],
     }
     with connection.cursor() as cursor:
-        cursor.execute(_COMPARE, asked)
+        cursor.execute(_COMPARE, params)
         return [
             Change(
                 publisher=publisher,
@@ -83,10 +84,10 @@ def compare(*, position_id: int, targets: Mapping[str, Runs]) -> list[Change]:
 
 def lock(*, position_id: int) -> BookmarkPosition:
     """Lock a position and its marks until the transaction ends, in that order."""
-    position = BookmarkPosition.objects.select_related("topic").locked()
-    found = position.get(pk=position_id)
-    list(Mark.objects.filter(position=found).locked().values_list("pk"))
-    return found
+    positions = BookmarkPosition.objects.select_related("topic").locked()
+    position = positions.get(pk=position_id)
+    list(Mark.objects.filter(position=position).locked().values_list("pk"))
+    return position
 
 
 @transaction.atomic
@@ -145,14 +146,14 @@ def _make_marks(position: BookmarkPosition, publishers: Sequence[str]) -> None:
 
 
 def holder_settled_at(*, position_id: int) -> datetime | None:
-    """Tell when the holder last settled anything; None while it never has."""
+    """Return when the holder last settled anything, or None if it never has."""
     marks = Mark.objects.filter(position=position_id)
     latest: datetime | None = marks.aggregate(at=Max("settled_at"))["at"]
     return latest
 
 
 def furthest(*, topic_id: int) -> dict[str, int]:
-    """Give the highest number that anybody is known to have seen, by publisher."""
+    """Return the highest known number of each publisher, of all positions."""
     with connection.cursor() as cursor:
         cursor.execute(_FURTHEST, [topic_id])
         return dict(cursor.fetchall())

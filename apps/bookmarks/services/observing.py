@@ -1,4 +1,4 @@
-"""Keep what brokers say of how far each consumer has read."""
+"""Store the positions of consumers that their brokers keep."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from apps.brokers.ports import ConsumerPosition
 def observe(
     *, topic: Topic, consumers: Sequence[ConsumerPosition], now: datetime
 ) -> None:
-    """Replace what is known of the readers of a topic by what its broker says now."""
+    """Replace the positions on a topic by those that its broker reports now."""
     groups = {consumer.consumer_group for consumer in consumers}
-    known = BookmarkPosition.objects.filter(topic=topic, source="broker")
-    known.exclude(consumer_group__in=groups).delete()
+    existing = BookmarkPosition.objects.filter(topic=topic, source="broker")
+    existing.exclude(consumer_group__in=groups).delete()
     for consumer in consumers:
-        _observe(topic, consumer, now=now)
+        _store_position(topic, consumer, now=now)
 
 
-def _observe(topic: Topic, consumer: ConsumerPosition, *, now: datetime) -> None:
+def _store_position(topic: Topic, consumer: ConsumerPosition, *, now: datetime) -> None:
     position, created = BookmarkPosition.objects.update_or_create(
         topic=topic,
         source="broker",

@@ -1,4 +1,4 @@
-"""Take positions over: who opened them before is fenced from here on."""
+"""Open positions: this fences the holder that opened them before."""
 
 from __future__ import annotations
 
@@ -22,39 +22,44 @@ from apps.team.rights import Principal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
-    """What a holder may settle under this epoch, each position with its marks."""
+class OpenedPositions:
+    """The positions that a holder may settle under this epoch, with their marks."""
 
     epoch: int
     positions: Sequence[BookmarkPosition]
 
 
 @transaction.atomic
-def open_positions(*, holder: Holder, principal: Principal, now: datetime) -> Opened:
-    """Give all that this holder names to it alone, under an epoch above all of theirs.
+def open_positions(
+    *, holder: Holder, principal: Principal, now: datetime
+) -> OpenedPositions:
+    """Open the positions that this holder names, under a new highest epoch.
 
-    A position that is named in full is made when there is none yet. What the principal
-    may not see is left alone.
+    If the holder names a position in full, create it if it does not exist. Positions
+    that the principal may not see are left out.
     """
     if holder.topic is not None:
-        _prepare(holder, holder.topic, principal, now=now)
-    opened = list(
-        _named(holder).on_topics(principal.topics).select_related("topic").locked()
+        _create_position(holder, holder.topic, principal, now=now)
+    positions = list(
+        _positions_of(holder)
+        .on_topics(principal.topics)
+        .select_related("topic")
+        .locked()
     )
-    epoch = max((position.epoch for position in opened), default=0) + 1
-    fence(positions=opened, epoch=epoch)
-    ids = [position.pk for position in opened]
+    epoch = max((position.epoch for position in positions), default=0) + 1
+    fence(positions=positions, epoch=epoch)
+    ids = [position.pk for position in positions]
     BookmarkPosition.objects.filter(pk__in=ids).update(observed_at=now)
-    return Opened(epoch=epoch, positions=_whole(ids))
+    return OpenedPositions(epoch=epoch, positions=_with_marks(ids))
 
 
 def fence(*, positions: Sequence[BookmarkPosition], epoch: int) -> None:
-    """Give locked positions a new epoch, which their holders are told.
+    """Set a new epoch on locked positions, and notify their holders.
 
-    Nothing that they settled under an older one is written after this commits.
+    After this commits, nothing is written that was settled under an older epoch.
     """
     ids = [position.pk for position in positions]
-    # In the order in which settling locks them, or each could wait for the other.
+    # Lock in the same order as settling does, or the two could deadlock.
     locked = Mark.objects.filter(position__in=ids).locked()
     marks = list(locked.values_list("pk", flat=True))
     BookmarkPosition.objects.filter(pk__in=ids).update(epoch=epoch)
@@ -68,7 +73,9 @@ def fence(*, positions: Sequence[BookmarkPosition], epoch: int) -> None:
         )
 
 
-def _prepare(holder: Holder, name: str, principal: Principal, *, now: datetime) -> None:
+def _create_position(
+    holder: Holder, name: str, principal: Principal, *, now: datetime
+) -> None:
     if not principal.sees(name):
         raise Forbidden(f"This key may not use the topic {name}; give it the topic.")
     topic = brokers.topics_named(names=[name])[name]
@@ -91,18 +98,18 @@ def _prepare(holder: Holder, name: str, principal: Principal, *, now: datetime) 
     )
 
 
-def _named(holder: Holder) -> PositionQuerySet:
-    found = BookmarkPosition.objects.settled_here().filter(
+def _positions_of(holder: Holder) -> PositionQuerySet:
+    positions = BookmarkPosition.objects.settled_here().filter(
         client_name=holder.client_name
     )
     if holder.sub_id is not None:
-        found = found.filter(sub_id=holder.sub_id)
+        positions = positions.filter(sub_id=holder.sub_id)
     if holder.topic is not None:
-        found = found.filter(topic_ids.named(holder.topic))
-    return found
+        positions = positions.filter(topic_ids.named(holder.topic))
+    return positions
 
 
-def _whole(ids: Sequence[int]) -> list[BookmarkPosition]:
+def _with_marks(ids: Sequence[int]) -> list[BookmarkPosition]:
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))
-    found = BookmarkPosition.objects.filter(pk__in=ids).select_related("topic")
-    return list(found.prefetch_related(marks).order_by("topic__name", "sub_id"))
+    positions = BookmarkPosition.objects.filter(pk__in=ids).select_related("topic")
+    return list(positions.prefetch_related(marks).order_by("topic__name", "sub_id"))

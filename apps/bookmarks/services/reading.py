@@ -1,4 +1,4 @@
-"""What brokers tell of where a topic ends, for readers whose position is kept here."""
+"""Read the heads of topics, as brokers report them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from django.db.models import Max
 from apps.bookmarks.models import Mark
 
 # A topic and a publisher.
-Line = tuple[int, str]
+TopicPublisher = tuple[int, str]
 
 
-def heads(*, topics: Collection[int]) -> dict[Line, int]:
-    """Give the newest number of each publisher, where a broker told it."""
-    told = Mark.objects.filter(position__topic__in=topics, head__isnull=False)
-    ends = told.order_by().values_list("position__topic", "publisher")
+def heads(*, topics: Collection[int]) -> dict[TopicPublisher, int]:
+    """Return the newest number of each publisher that a broker reported."""
+    marks = Mark.objects.filter(position__topic__in=topics, head__isnull=False)
+    ends = marks.order_by().values_list("position__topic", "publisher")
     return {
         (topic, publisher): head
         for topic, publisher, head in ends.annotate(newest=Max("head"))

@@ -1,4 +1,4 @@
-"""Keep what consumers settle: merged by Postgres, whatever comes when and how often."""
+"""Store what consumers settle; Postgres merges it in any order, any number of times."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from enum import StrEnum
 from django.db import connection, transaction
 
 from apps.bookmarks.runs import NOWHERE, as_text
-from apps.bookmarks.wire import MOST_RUNS, Update
+from apps.bookmarks.wire import MOST_RUNS, PositionUpdate
 from apps.core.errors import Invalid
 from apps.team.rights import Principal
 
-# From here on a consumer is told how near its position is to holding no more.
+# From this share on, answers say how full the position is.
 PRESSURE = 0.75
-# What Postgres takes at least for each run: its two ends, of 8 bytes.
+# The least that Postgres needs for each run: its two ends, of 8 bytes.
 RUN_BYTES = 16
 
-# Client name, sub id, topic and publisher: the name of a mark. And the epoch told.
+# Client name, sub id, topic and publisher name a mark; the last is the epoch.
 Key = tuple[str, str, str, str, int]
 
 
-class Status(StrEnum):
-    """Fenced: another has opened the position, or a person moved it; open it anew."""
+class SettleStatus(StrEnum):
+    """Fenced: another client opened the position, or a person moved it: reopen it."""
 
     OK = "ok"
     FENCED = "fenced"
@@ -34,38 +34,38 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """What became of one update.
+class SettleAnswer:
+    """The result of one update.
 
-    `pressure` is how full its position is, told from three quarters on; at 1 it takes
-    no further hole.
+    `pressure` is how full its position is, set from three quarters on. At 1 it takes no
+    further hole.
     """
 
-    status: Status
+    status: SettleStatus
     detail: str | None = None
     pointer: str | None = None
     pressure: float | None = None
 
 
-OK = Answer(status=Status.OK)
-FENCED = Answer(
-    status=Status.FENCED,
+OK = SettleAnswer(status=SettleStatus.OK)
+FENCED = SettleAnswer(
+    status=SettleStatus.FENCED,
     detail="this position was opened or moved since: open it again, and resume there",
 )
-UNKNOWN = Answer(
-    status=Status.REJECTED,
+UNKNOWN = SettleAnswer(
+    status=SettleStatus.REJECTED,
     detail="there is no such position: open it first, naming sub_id and topic",
     pointer="/topic",
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Odd:
-    """What there is to say of an update that was not simply written.
+class _Remark:
+    """The row of an update that `_MERGE` did not write, or that fills its mark.
 
-    `position` is None where there is none, and `is_first` is the first word of its
-    publisher. `runs` is how many its mark would keep above the watermark; None where
-    that is not for this holder to say.
+    `position` is None if the position does not exist. `is_first` says that it has no
+    mark for the publisher yet. `runs` is how many runs its mark would have above the
+    watermark; None if the holder is fenced.
     """
 
     position: int | None
@@ -75,32 +75,32 @@ class _Odd:
 
 def settle(
     *, members: Sequence[object], principal: Principal, now: datetime
-) -> list[Answer]:
-    """Write what is settled, received and persisted; answer each member in order.
+) -> list[SettleAnswer]:
+    """Store what is settled, received and persisted; answer each member in order.
 
-    Merging is a union and a maximum, so nothing goes back, twice is as good as once,
-    and no order matters. One bad member never sinks the rest.
+    Merging is a union and a maximum: idempotent, and independent of order. Invalid
+    members are rejected one by one.
     """
-    answers, updates = _parsed(members)
-    for place, refusal in _out_of_scope(updates, principal).items():
-        answers[place] = refusal
-        del updates[place]
+    answers, updates = _parse_members(members)
+    for index, refusal in _out_of_scope(updates, principal).items():
+        answers[index] = refusal
+        del updates[index]
     if updates:
         answers.update(_settle(updates, now=now))
-    return [answers[place] for place in range(len(members))]
+    return [answers[index] for index in range(len(members))]
 
 
-def _parsed(
+def _parse_members(
     members: Sequence[object],
-) -> tuple[dict[int, Answer], dict[int, Update]]:
-    answers: dict[int, Answer] = {}
-    updates: dict[int, Update] = {}
-    for place, member in enumerate(members):
+) -> tuple[dict[int, SettleAnswer], dict[int, PositionUpdate]]:
+    answers: dict[int, SettleAnswer] = {}
+    updates: dict[int, PositionUpdate] = {}
+    for index, member in enumerate(members):
         try:
-            updates[place] = Update.parse(member)
+            updates[index] = PositionUpdate.parse(member)
         except Invalid as wrong:
-            answers[place] = Answer(
-                status=Status.REJECTED,
+            answers[index] = SettleAnswer(
+                status=SettleStatus.REJECTED,
                 detail=str(wrong),
                 pointer=f"/{wrong.field}" if wrong.field else "",
             )
@@ -108,49 +108,51 @@ def _parsed(
 
 
 def _out_of_scope(
-    updates: Mapping[int, Update], principal: Principal
-) -> dict[int, Answer]:
+    updates: Mapping[int, PositionUpdate], principal: Principal
+) -> dict[int, SettleAnswer]:
     topics = {update.topic for update in updates.values()}
     hidden = {topic for topic in topics if not principal.sees(topic)}
     return {
-        place: Answer(
-            status=Status.REJECTED,
+        index: SettleAnswer(
+            status=SettleStatus.REJECTED,
             detail=f"this key may not use the topic {update.topic}; give it the topic",
             pointer="/topic",
         )
-        for place, update in updates.items()
+        for index, update in updates.items()
         if update.topic in hidden
     }
 
 
 @transaction.atomic
-def _settle(updates: Mapping[int, Update], *, now: datetime) -> dict[int, Answer]:
-    """Settle by one statement for all updates, which locks the marks in id order.
+def _settle(
+    updates: Mapping[int, PositionUpdate], *, now: datetime
+) -> dict[int, SettleAnswer]:
+    """Settle all updates by one statement, which locks the marks in id order.
 
-    It also finds each publisher's first word. Then it is undone, for a position is
-    always locked before any mark; their marks are made, and all is settled.
+    If the statement finds positions without a mark for the publisher, roll it back,
+    since positions are always locked before marks; insert the marks and settle again.
     """
-    keys = {place: _key(update) for place, update in updates.items()}
-    told: dict[Key, Update] = {}
-    for place, key in keys.items():
-        update = updates[place]
-        told[key] = _united(told[key], update) if key in told else update
-    none_locked = transaction.savepoint()
-    odd = _merge(told, now=now)
-    first = {key: each for key, each in odd.items() if each.is_first}
+    keys = {index: _key(update) for index, update in updates.items()}
+    merged: dict[Key, PositionUpdate] = {}
+    for index, key in keys.items():
+        update = updates[index]
+        merged[key] = _merge_updates(merged[key], update) if key in merged else update
+    before_locks = transaction.savepoint()
+    remarks = _merge(merged, now=now)
+    first = {key: remark for key, remark in remarks.items() if remark.is_first}
     if first:
-        transaction.savepoint_rollback(none_locked)
+        transaction.savepoint_rollback(before_locks)
         _make_marks(first)
-        odd = _merge(told, now=now)
-    return {place: _answer(odd.get(key)) for place, key in keys.items()}
+        remarks = _merge(merged, now=now)
+    return {index: _answer(remarks.get(key)) for index, key in keys.items()}
 
 
-def _key(update: Update) -> Key:
+def _key(update: PositionUpdate) -> Key:
     return update[:5]
 
 
-def _united(first: Update, second: Update) -> Update:
-    """Make one of two updates of a mark: a row is updated once by a statement."""
+def _merge_updates(first: PositionUpdate, second: PositionUpdate) -> PositionUpdate:
+    """Merge two updates of one mark: a statement updates a row only once."""
     ahead = max(first, second, key=_highest)
     return first._replace(
         settled=first.settled + second.settled,
@@ -160,7 +162,7 @@ def _united(first: Update, second: Update) -> Update:
     )
 
 
-def _highest(update: Update) -> int:
+def _highest(update: PositionUpdate) -> int:
     return max((high for _, high in update.settled), default=NOWHERE)
 
 
@@ -168,46 +170,46 @@ def _greater(first: int | None, second: int | None) -> int | None:
     return max((n for n in (first, second) if n is not None), default=None)
 
 
-def _answer(odd: _Odd | None) -> Answer:
-    if odd is None:
+def _answer(remark: _Remark | None) -> SettleAnswer:
+    if remark is None:
         return OK
-    if odd.position is None:
+    if remark.position is None:
         return UNKNOWN
-    if odd.runs is None:
+    if remark.runs is None:
         return FENCED
-    if odd.runs <= MOST_RUNS:
-        return replace(OK, pressure=round(odd.runs / MOST_RUNS, 2))
-    return Answer(
-        status=Status.REJECTED,
-        detail=f"it would keep {odd.runs} runs, and at most {MOST_RUNS} are kept: "
+    if remark.runs <= MOST_RUNS:
+        return replace(OK, pressure=round(remark.runs / MOST_RUNS, 2))
+    return SettleAnswer(
+        status=SettleStatus.REJECTED,
+        detail=f"it would keep {remark.runs} runs, and at most {MOST_RUNS} are kept: "
         "settle what lies between them, or receive no more until you have",
         pointer="/settled",
         pressure=1.0,
     )
 
 
-# Positions are found before marks are looked at: Postgres, which thinks little of a
-# table that it never analysed, would look through all marks for each update.
-# The complement of what is settled begins behind the watermark. Runs are counted above
-# the watermark, and only where they may be many. What was locked is the newest there
-# is, so all is reckoned from it.
+# MATERIALIZED: find the positions before the marks. Postgres underestimates a table
+# that it never analysed, and would scan all marks for each update.
+# The complement of what is settled begins after the watermark. Runs are counted above
+# the watermark, and only if there may be many. All is computed from the locked rows,
+# which are current.
 _MERGE = """
 WITH found AS MATERIALIZED (
-    SELECT told.ord, told.publisher, told.epoch, told.settled, told.received,
-           told.persisted, told.bookmark, position.id AS position_id
+    SELECT new.ord, new.publisher, new.epoch, new.settled, new.received,
+           new.persisted, new.bookmark, position.id AS position_id
     FROM unnest(%(client_name)s::text[], %(sub_id)s::text[], %(topic)s::text[],
                 %(publisher)s::text[], %(epoch)s::int8[],
                 %(settled)s::int8multirange[], %(received)s::int8[],
                 %(persisted)s::int8[], %(bookmark)s::text[])
-         WITH ORDINALITY AS told(client_name, sub_id, topic, publisher, epoch, settled,
-                                 received, persisted, bookmark, ord)
-    LEFT JOIN brokers_topic topic ON topic.name = told.topic
+         WITH ORDINALITY AS new(client_name, sub_id, topic, publisher, epoch, settled,
+                                received, persisted, bookmark, ord)
+    LEFT JOIN brokers_topic topic ON topic.name = new.topic
     LEFT JOIN bookmarks_position position
       ON position.topic_id = topic.id AND position.source = 'sdk'
-     AND position.consumer_group = '' AND position.client_name = told.client_name
-     AND position.sub_id = told.sub_id
+     AND position.consumer_group = '' AND position.client_name = new.client_name
+     AND position.sub_id = new.sub_id
 ), judged AS MATERIALIZED (
-    SELECT held.*, lower('{[0,)}'::int8multirange - whole) - 1 AS processed,
+    SELECT locked.*, lower('{[0,)}'::int8multirange - whole) - 1 AS processed,
            CASE WHEN pg_column_size(whole) < %(long)s THEN 0
            ELSE (SELECT count(*) FROM unnest(whole) AS run WHERE lower(run) > 0)
            END AS runs
@@ -219,7 +221,7 @@ WITH found AS MATERIALIZED (
           ON mark.position_id = found.position_id AND mark.publisher = found.publisher
          AND mark.epoch = found.epoch
         ORDER BY mark.id FOR NO KEY UPDATE OF mark
-    ) held
+    ) locked
 ), written AS (
     UPDATE bookmarks_mark mark
     SET settled = judged.whole, processed = judged.processed,
@@ -241,18 +243,20 @@ WHERE judged.runs IS NULL OR judged.runs >= %(pressing)s
 """
 
 
-def _merge(told: Mapping[Key, Update], *, now: datetime) -> dict[Key, _Odd]:
-    """Merge what is told of marks under their epochs; tell what else there is to say.
+def _merge(
+    updates: Mapping[Key, PositionUpdate], *, now: datetime
+) -> dict[Key, _Remark]:
+    """Merge updates into their marks, if the epoch holds; return the remarks.
 
-    A mark that would have too many runs is left as it is.
+    A mark that would get too many runs is not changed.
     """
-    keys = list(told)
+    keys = list(updates)
     pressing = math.ceil(PRESSURE * MOST_RUNS)
     with connection.cursor() as cursor:
         cursor.execute(
             _MERGE,
             {
-                **_columns(told.values()),
+                **_columns(updates.values()),
                 "now": now,
                 "most": MOST_RUNS,
                 "pressing": pressing,
@@ -260,13 +264,13 @@ def _merge(told: Mapping[Key, Update], *, now: datetime) -> dict[Key, _Odd]:
             },
         )
         return {
-            keys[place - 1]: _Odd(position=position, is_first=is_first, runs=runs)
-            for place, position, is_first, runs in cursor.fetchall()
+            keys[ordinal - 1]: _Remark(position=position, is_first=is_first, runs=runs)
+            for ordinal, position, is_first, runs in cursor.fetchall()
         }
 
 
-def _columns(updates: Collection[Update]) -> dict[str, str]:
-    columns = dict(zip(Update._fields, zip(*updates, strict=True), strict=True))
+def _columns(updates: Collection[PositionUpdate]) -> dict[str, str]:
+    columns = dict(zip(PositionUpdate._fields, zip(*updates, strict=True), strict=True))
     columns["settled"] = tuple(map(as_text, columns["settled"]))
     return {name: _array(values) for name, values in columns.items()}
 
@@ -274,31 +278,31 @@ def _columns(updates: Collection[Update]) -> dict[str, str]:
 def _array(values: tuple[str | int | None, ...]) -> str:
     """Write an array as Postgres reads it: a JSON list, but for the brackets.
 
-    No text that was parsed holds a control character, which JSON alone would escape.
+    Parsed texts have no control characters, which JSON escapes differently.
     """
-    # Half of the time of a large batch went by while psycopg wrote its lists.
+    # With psycopg's own lists, a large batch took twice as long.
     return "{" + json.dumps(values, ensure_ascii=False)[1:-1] + "}"
 
 
-# Only for who holds the position: a fenced reader leaves no mark behind.
+# Only for the holder of the position: a fenced reader inserts no mark.
 _MAKE = """
 WITH locked AS MATERIALIZED (
     SELECT id, epoch FROM bookmarks_position WHERE id = ANY(%(positions)s)
     ORDER BY id FOR SHARE
 )
 INSERT INTO bookmarks_mark (position_id, publisher, epoch, processed, bookmark, settled)
-SELECT DISTINCT locked.id, told.publisher, locked.epoch, -1, '', '{}'::int8multirange
+SELECT DISTINCT locked.id, new.publisher, locked.epoch, -1, '', '{}'::int8multirange
 FROM unnest(%(positions)s::int8[], %(publishers)s::text[], %(epochs)s::int8[])
-     AS told(position, publisher, epoch)
-JOIN locked ON locked.id = told.position AND locked.epoch = told.epoch
+     AS new(position, publisher, epoch)
+JOIN locked ON locked.id = new.position AND locked.epoch = new.epoch
 ORDER BY 1, 2
 ON CONFLICT (position_id, publisher) DO NOTHING
 """
 
 
-def _make_marks(first: Mapping[Key, _Odd]) -> None:
+def _make_marks(first: Mapping[Key, _Remark]) -> None:
     values: dict[str, list[int | str | None]] = {
-        "positions": [each.position for each in first.values()],
+        "positions": [remark.position for remark in first.values()],
         "publishers": [publisher for _, _, _, publisher, _ in first],
         "epochs": [epoch for _, _, _, _, epoch in first],
     }

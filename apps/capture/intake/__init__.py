@@ -1,3 +1,3 @@
-"""Writing down what consumers, guards and lanes report."""
+"""Store what consumers, guards and lanes report."""
 
 from __future__ import annotations

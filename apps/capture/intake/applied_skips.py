@@ -7,19 +7,19 @@ from datetime import datetime
 
 from apps.capture.intake import suspicions
 from apps.poison import skip_counts
-from apps.poison.skip_counts import Applied
+from apps.poison.skip_counts import AppliedSkip
 from apps.team.rights import Principal
 
 
 def count(
-    *, applied: Sequence[Applied], principal: Principal, now: datetime
+    *, applied: Sequence[AppliedSkip], principal: Principal, now: datetime
 ) -> list[bool]:
     """Count these reports in order; False for a skip that the principal does not see.
 
     Two transactions on purpose: counting locks rows of skips, and ending a skip locks
     the list before its rows. Together they could deadlock.
     """
-    results = skip_counts.applied(told=applied, principal=principal, now=now)
+    results = skip_counts.count_applied(reports=applied, principal=principal, now=now)
     handled = [each.skip for each in applied if each.handled]
     if handled:
         suspicions.end_handled(skips=handled, principal=principal, now=now)

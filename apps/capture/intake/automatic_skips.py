@@ -1,10 +1,10 @@
-"""Automatic skips: what one consumer could not process, no other need try.
+"""Automatic skips: when one consumer fails on a message, the others skip it.
 
-They are made where the broker hands old messages out again, for the consumer group and
-the handler version that failed (for all versions where none is named). They live as
-long as the topic keeps its messages, or until every known position of the topic is
-beyond them. Where it may be the consumer that is sick, the skip is suspected at first:
-`suspicions` says what becomes of it.
+Capture makes them where the broker delivers old messages again, for the consumer group
+and the handler version that failed (for all versions if the report names none). A skip
+lasts as long as the topic keeps its messages, or until every known position of the
+topic is beyond it. Where the consumer itself may be at fault, the skip is suspected
+at first: see `suspicions`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from apps.poison.states import Because
 
 log = logging.getLogger(__name__)
 
-# What a topic without a policy of its own is taken to keep its messages.
-LIVES_DAYS = 30
-# So long a consumer that starts anew, and is no known reader yet, is spared them too.
-KEPT_FOR = timedelta(days=1)
-# Each consumer holds the whole list, and a list that grows faster is no list of
-# exceptions: then it is the consumer that is sick.
+# The retention that we assume for a topic without one of its own.
+DEFAULT_RETENTION_DAYS = 30
+# Keep passed skips this long for a consumer that starts over and has no position yet.
+GRACE_PERIOD = timedelta(days=1)
+# Each consumer holds the whole list. A list that grows faster than this shows that the
+# consumer is at fault, not its messages.
 MOST_ACTIVE = 100_000
 MOST_A_MINUTE = 1_000
-# Skips over the limit wait for room, so many of them; those beyond are not made.
+# At most this many skips over the limit wait for room; the rest are not made.
 MOST_WAITING = 100_000
-AT_ONCE = 1_000
+BATCH_SIZE = 1_000
 
 _TOPICS = """
 SELECT DISTINCT topic.id FROM incoming JOIN brokers_topic topic
@@ -61,16 +61,16 @@ SELECT topic_id, consumer_group, handler_version, bookmark, publisher, seq, redr
 FROM poison_waiting_skip WHERE id = ANY(%(waiting)s)
 """
 
-# A message that fails again in the first half of its skip's life changes nothing: a
-# hundred consumers that fail together would take a hundred revisions.
-_SHARE = """
+# Do not renew a skip in the first half of its life: a hundred consumers that fail
+# together would take a hundred revisions.
+_MAKE_SKIPS = """
 WITH lives AS (
     SELECT id AS topic_id,
            make_interval(days => coalesce(retention_days, %(lives_days)s)) AS lives
     FROM brokers_topic WHERE id = ANY(%(topics)s)
 ), failed AS (
     SELECT DISTINCT ON (topic_id, consumer_group, handler_version, value_digest) *
-    FROM (SELECT *, sha256(bookmark) AS value_digest FROM ({failed}) told) hashed
+    FROM (SELECT *, sha256(bookmark) AS value_digest FROM ({failed}) rows) hashed
     ORDER BY topic_id, consumer_group, handler_version, value_digest, is_suspected,
              ord DESC
 ), known AS (
@@ -79,15 +79,15 @@ WITH lives AS (
            AND (active.is_suspected OR active.expires_at < %(now)s + lives / 2
                 OR active.redrive IS DISTINCT FROM failed.redrive) AS is_due
     FROM failed JOIN lives USING (topic_id) LEFT JOIN LATERAL (
-        -- OFFSET 0: looked up by nothing but the digest. Of a list that has grown
-        -- fast, Postgres would believe that it is short, and read it whole each time.
+        -- OFFSET 0 makes Postgres look up by the digest alone. Its statistics lag
+        -- behind a list that grows fast, and it would read the whole list each time.
         SELECT * FROM (SELECT * FROM poison_skip WHERE digest = failed.value_digest
                        AND removed_revision IS NULL OFFSET 0) same
         WHERE same.topic_id = failed.topic_id AND same.kind = 'bookmark'
           AND same.consumer_group = failed.consumer_group
           AND (same.handler_version IS NULL
                OR same.handler_version = failed.handler_version)
-        -- One of all versions will do where there is none of its own.
+        -- Prefer the skip of this version to one for all versions.
         ORDER BY same.handler_version NULLS LAST LIMIT 1) active ON true
 ), waits AS (
     SELECT topic_id, count(*) AS number, count(*) FILTER (WHERE is_killer) AS killers
@@ -96,7 +96,7 @@ WITH lives AS (
     SELECT known.*, list.revision, coalesce(waits.number, 0) AS waiting,
            least(%(most_active)s - list.automatic, %(most_a_minute)s
                  - CASE WHEN list.minute = %(minute)s THEN list.made ELSE 0 END)
-           -- Those that wait already and kill go before what only fails.
+           -- Waiting killers take precedence over new failures.
            - CASE WHEN is_killer OR NOT %(is_fresh)s THEN 0
                   ELSE coalesce(waits.killers, 0) END AS room,
            row_number() OVER (PARTITION BY known.topic_id, skip_id IS NULL
@@ -137,7 +137,7 @@ WITH lives AS (
            redrive = allowed.redrive, revision = allowed.next,
            is_suspected = false, firm_at = NULL
     FROM due JOIN allowed ON allowed.skip_id = due.id WHERE poison_skip.id = due.id
-), told AS (
+), totals AS (
     SELECT topic_id, count(*) FILTER (WHERE is_new OR is_due) AS changes,
            count(*) FILTER (WHERE is_new) AS made,
            count(*) FILTER (WHERE is_left AND may_wait) AS waiting,
@@ -145,15 +145,15 @@ WITH lives AS (
     FROM placed GROUP BY topic_id
 )
 UPDATE poison_skip_list list SET
-    revision = list.revision + told.changes,
-    automatic = list.automatic + told.made,
-    made = told.made + CASE WHEN list.minute = %(minute)s THEN list.made ELSE 0 END,
+    revision = list.revision + totals.changes,
+    automatic = list.automatic + totals.made,
+    made = totals.made + CASE WHEN list.minute = %(minute)s THEN list.made ELSE 0 END,
     minute = %(minute)s,
-    withheld = list.withheld + told.withheld,
-    withheld_at = CASE WHEN told.withheld > 0 THEN %(now)s ELSE list.withheld_at END
-FROM told WHERE list.topic_id = told.topic_id
-  AND told.changes + told.waiting + told.withheld > 0
-RETURNING list.topic_id, told.changes, told.waiting, told.withheld
+    withheld = list.withheld + totals.withheld,
+    withheld_at = CASE WHEN totals.withheld > 0 THEN %(now)s ELSE list.withheld_at END
+FROM totals WHERE list.topic_id = totals.topic_id
+  AND totals.changes + totals.waiting + totals.withheld > 0
+RETURNING list.topic_id, totals.changes, totals.waiting, totals.withheld
 """
 
 _SETTLE_WAITING = """
@@ -173,8 +173,8 @@ WHERE waiting.id = ANY(%(waiting)s)
                   OR same.handler_version = waiting.handler_version)))
 """
 
-# A reader that is at a publisher's number has settled all up to it; one that knows
-# nothing of the publisher may yet be handed all of them.
+# A reader has settled everything up to its mark for a publisher. A reader without a
+# mark for the publisher may still receive all of its messages.
 _PASSED = """
 WITH readers AS (
     SELECT topic_id, count(*) AS number FROM bookmarks_position
@@ -196,32 +196,32 @@ ORDER BY skip.topic_id, skip.id LIMIT %(limit)s
 """
 
 
-def share(cursor: CursorWrapper, *, now: datetime) -> None:
-    """Make skips of what a merge has just found to fail, or renew those there are.
+def make_skips(cursor: CursorWrapper, *, now: datetime) -> None:
+    """Make or renew the skips for the failures of a merge.
 
-    The last step of `merge`, inside its transaction.
+    This is the last step of `merge`, inside its transaction.
     """
     cursor.execute(_TOPICS)
     topics = [topic_id for (topic_id,) in cursor.fetchall()]
     if not topics:
         return
     skip_list.hold(topics)
-    _share(cursor, _FAILED, topics, now=now)
-    suspicions.show(cursor)
+    _make_skips(cursor, _FAILED, topics, now=now)
+    suspicions.update_poisons(cursor)
 
 
-def share_waiting(*, now: datetime) -> int:
-    """Make the skips that found no room before, of killers first; give their number."""
+def make_waiting_skips(*, now: datetime) -> int:
+    """Make the skips that waited for room, killers first; return their number."""
     waiting = WaitingSkip.objects.order_by("topic_id").values_list(
         "topic_id", flat=True
     )
     return sum(
-        _share_waiting(topic_id, now=now) for topic_id in list(waiting.distinct())
+        _make_waiting_skips(topic_id, now=now) for topic_id in list(waiting.distinct())
     )
 
 
 @transaction.atomic
-def _share_waiting(topic_id: int, *, now: datetime) -> int:
+def _make_waiting_skips(topic_id: int, *, now: datetime) -> int:
     skip_list.hold([topic_id])
     room = _room(SkipList.objects.get(topic=topic_id), now=now)
     waiting = WaitingSkip.objects.filter(topic=topic_id).killers_first()
@@ -232,25 +232,25 @@ def _share_waiting(topic_id: int, *, now: datetime) -> int:
         values: dict[str, Any] = {
             "waiting": batch,
             "now": now,
-            "lives_days": LIVES_DAYS,
+            "lives_days": DEFAULT_RETENTION_DAYS,
         }
-        # What was shared by now, is doubted or is over has no need of another.
+        # Delete those that no longer need a skip: it exists, is in doubt or expired.
         cursor.execute(_SETTLE_WAITING, values)
-        made = _share(cursor, _WAITING, [topic_id], now=now, waiting=batch)
+        number = _make_skips(cursor, _WAITING, [topic_id], now=now, waiting=batch)
         cursor.execute(_SETTLE_WAITING, values)
-    return made
+    return number
 
 
-def _room(of: SkipList, *, now: datetime) -> int:
-    made = of.made if of.minute == _minute(now) else 0
-    return min(MOST_ACTIVE - of.automatic, MOST_A_MINUTE - made)
+def _room(row: SkipList, *, now: datetime) -> int:
+    this_minute = row.made if row.minute == _minute(now) else 0
+    return min(MOST_ACTIVE - row.automatic, MOST_A_MINUTE - this_minute)
 
 
 def _minute(now: datetime) -> datetime:
     return now.replace(second=0, microsecond=0)
 
 
-def _share(
+def _make_skips(
     cursor: CursorWrapper,
     failed: str,
     topics: list[int],
@@ -258,12 +258,12 @@ def _share(
     now: datetime,
     waiting: list[int] | None = None,
 ) -> int:
-    """Make skips of these failures as far as there is room; give the changes made."""
+    """Make skips for these failures while there is room; return the changes."""
     values: dict[str, Any] = {
         "topics": topics,
         "now": now,
         "minute": _minute(now),
-        "lives_days": LIVES_DAYS,
+        "lives_days": DEFAULT_RETENTION_DAYS,
         "most_active": MOST_ACTIVE,
         "most_a_minute": MOST_A_MINUTE,
         "most_waiting": MOST_WAITING,
@@ -272,20 +272,20 @@ def _share(
         "by": str(Actor.system("capture")),
         **suspicions.values(now=now),
     }
-    cursor.execute(_SHARE.format(failed=failed), values)
+    cursor.execute(_MAKE_SKIPS.format(failed=failed), values)
     number = 0
-    for topic_id, changes, left, withheld in cursor.fetchall():
+    for topic_id, changes, waiting_count, withheld in cursor.fetchall():
         number += changes
         if changes:
             notices.notify_skips(topic_id=topic_id)
             log.info("topic %d: %d skips made or renewed", topic_id, changes)
-        if left or withheld:
+        if waiting_count or withheld:
             log.warning(
-                "topic %d: %d failures wait to be shared as skips, and %d are kept"
-                " without, for it has %d, or got %d this minute: see what its"
+                "topic %d: %d failures wait for room on the skip list, and %d get no"
+                " skip, for it has %d, or got %d this minute: see what its"
                 " consumers have in common",
                 topic_id,
-                left,
+                waiting_count,
                 withheld,
                 MOST_ACTIVE,
                 MOST_A_MINUTE,
@@ -294,12 +294,12 @@ def _share(
 
 
 def end_passed(*, now: datetime) -> int:
-    """End the automatic skips that every known position has passed; give their number.
+    """End the automatic skips that every known position has passed; return how many.
 
-    A position back there on purpose finds what fails again, as anybody would.
+    A position that is moved back afterwards tries these messages again.
     """
     number = 0
-    while passed := _passed(before=now - KEPT_FOR):
+    while passed := _passed_skips(before=now - GRACE_PERIOD):
         for topic_id, rows in groupby(passed, key=lambda row: row[0]):
             with transaction.atomic():
                 number += skip_list.end(
@@ -312,7 +312,7 @@ def end_passed(*, now: datetime) -> int:
     return number
 
 
-def _passed(*, before: datetime) -> list[tuple[int, int]]:
+def _passed_skips(*, before: datetime) -> list[tuple[int, int]]:
     with connection.cursor() as cursor:
-        cursor.execute(_PASSED, {"before": before, "limit": AT_ONCE})
+        cursor.execute(_PASSED, {"before": before, "limit": BATCH_SIZE})
         return [(topic_id, skip_id) for topic_id, skip_id in cursor.fetchall()]

@@ -1,4 +1,4 @@
-"""IN: what guards say of themselves; the newest word of each one is kept."""
+"""IN: heartbeats of guards; the newest of each guard is stored."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from django.db import connection
 from apps.brokers.services import topics as brokers
 from apps.capture.intake import suspicions
 from apps.capture.intake.occurrence import believed
-from apps.capture.intake.services import Answer, Status
+from apps.capture.intake.services import CaptureAnswer, CaptureStatus
 from apps.capture.models import Guard, GuardState
 from apps.core.text import storable
 from apps.team.rights import Principal
 from poisonguard.contract import COUNT_LIMIT, NAME_LIMIT, TEXT_LIMIT, Invalid
 
-# A guard tells of itself about once a minute; this long without a word is too long.
+# A guard sends a heartbeat about once a minute; after this long it counts as silent.
 GUARD_LIVES = timedelta(minutes=3)
-# A process that is not heard of for so long is gone: what replaced it tells of itself.
-FORGOTTEN_AFTER = timedelta(hours=1)
+# A process this long silent is gone; its replacement sends heartbeats of its own.
+PRUNED_AFTER = timedelta(hours=1)
 SHOWN_CHARACTERS = 500
 _UNCLEAN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class _Wrong(Exception):
-    """A member cannot be used; says what to send instead."""
+    """A member is invalid; the text says what to send instead."""
 
 
 T = TypeVar("T")
@@ -41,11 +41,11 @@ _Key = tuple[uuid.UUID, str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuardHeartbeat:
-    """What one guard says of itself.
+    """State of one guard, as it reports it.
 
-    `skips_age` are the seconds since its skip list was known to be current, None while
-    it has none. `spooled` reports wait on its disk, `suspected` messages are withheld.
-    Paused, it says since when messages failed that count against it.
+    `skips_age` is the seconds since its skip list was last current, None while it has
+    none. `spooled` counts reports on its disk, `suspected` counts withheld messages.
+    `failing_since` is when the failures began that made a paused guard pause.
     """
 
     reporter: uuid.UUID
@@ -69,49 +69,52 @@ class GuardHeartbeat:
         return self.reporter, self.topic, self.consumer_group, self.client_name
 
 
-def note(
+def record_heartbeats(
     *, members: Sequence[object], principal: Principal, now: datetime
-) -> list[Answer]:
-    """Keep the newest word of each guard; one bad member never sinks the rest."""
-    answers: dict[int, Answer] = {}
-    told: dict[int, GuardHeartbeat] = {}
-    for place, member in enumerate(members):
+) -> list[CaptureAnswer]:
+    """Store the newest heartbeat of each guard; reject invalid members one by one."""
+    answers: dict[int, CaptureAnswer] = {}
+    heartbeats: dict[int, GuardHeartbeat] = {}
+    for index, member in enumerate(members):
         try:
-            told[place] = _in_scope(parse(member), principal)
-        except Invalid as wrong:
-            answers[place] = Answer(
-                status=Status.REJECTED, detail=wrong.detail, pointer=wrong.pointer
+            heartbeats[index] = _in_scope(parse_heartbeat(member), principal)
+        except Invalid as error:
+            answers[index] = CaptureAnswer(
+                status=CaptureStatus.REJECTED,
+                detail=error.detail,
+                pointer=error.pointer,
             )
     newest: dict[_Key, GuardHeartbeat] = {}
-    for word in told.values():
-        if word.key not in newest or newest[word.key].at < word.at:
-            newest[word.key] = word
-    kept = _keep(list(newest.values()), now=now)
-    _doubt([newest[key] for key in kept], now=now)
-    for place, word in told.items():
-        status = Status.DUPLICATE
-        if newest[word.key] is word:
-            status = kept.get(word.key, Status.DUPLICATE)
-        answers[place] = Answer(status=status)
-    return [answers[place] for place in range(len(members))]
+    for heartbeat in heartbeats.values():
+        key = heartbeat.key
+        if key not in newest or newest[key].at < heartbeat.at:
+            newest[key] = heartbeat
+    statuses = _store(list(newest.values()), now=now)
+    _end_doubted_skips([newest[key] for key in statuses], now=now)
+    for index, heartbeat in heartbeats.items():
+        status = CaptureStatus.DUPLICATE
+        if newest[heartbeat.key] is heartbeat:
+            status = statuses.get(heartbeat.key, CaptureStatus.DUPLICATE)
+        answers[index] = CaptureAnswer(status=status)
+    return [answers[index] for index in range(len(members))]
 
 
-def forget(*, now: datetime) -> int:
-    """Forget the guards that have said nothing for long; tell how many."""
-    forgotten, _ = Guard.objects.filter(heard_at__lt=now - FORGOTTEN_AFTER).delete()
-    return forgotten
+def prune(*, now: datetime) -> int:
+    """Delete guards that have been silent for an hour; return how many."""
+    number, _ = Guard.objects.filter(heard_at__lt=now - PRUNED_AFTER).delete()
+    return number
 
 
-def parse(value: object) -> GuardHeartbeat:
-    """Read one member of `guards`; raise the contract's `Invalid` for what is wrong."""
+def parse_heartbeat(value: object) -> GuardHeartbeat:
+    """Parse one member of `guards`; raise the contract's `Invalid` if it is invalid."""
     if not isinstance(value, Mapping):
         raise Invalid("", "the item must be a JSON object.")
 
     def required(name: str, parser: _Parser[T]) -> T:
-        found = optional(name, parser)
-        if found is None:
+        parsed = optional(name, parser)
+        if parsed is None:
             raise Invalid(f"/{name}", f"{name} is missing: send it.")
-        return found
+        return parsed
 
     def optional(name: str, parser: _Parser[T]) -> T | None:
         member = value.get(name)
@@ -139,14 +142,14 @@ def parse(value: object) -> GuardHeartbeat:
     )
 
 
-def _in_scope(word: GuardHeartbeat, principal: Principal) -> GuardHeartbeat:
-    if not principal.sees(word.topic):
+def _in_scope(heartbeat: GuardHeartbeat, principal: Principal) -> GuardHeartbeat:
+    if not principal.sees(heartbeat.topic):
         raise Invalid(
             "/topic",
-            f"this key may not write to the topic {word.topic}; "
+            f"this key may not write to the topic {heartbeat.topic}; "
             "give it the topic first",
         )
-    return word
+    return heartbeat
 
 
 def _text(value: object) -> str:
@@ -219,81 +222,88 @@ def _moment(value: object) -> datetime:
     raise _Wrong(remedy)
 
 
-# A word that is older than the one that is kept came late. But a clock that was set
-# back must not silence its guard: what is kept counts only while it is heard.
-_KEEP = """
-INSERT INTO capture_guard AS kept (reporter, topic_id, consumer_group, client_name,
+# Ignore a heartbeat older than the stored one: it came late. But a clock that was set
+# back must not silence its guard, so a stored one stops counting once it goes stale.
+_STORE = """
+INSERT INTO capture_guard AS stored (reporter, topic_id, consumer_group, client_name,
     host, version, handler_version, state, detail, skips_age, spooled, suspected,
     journal, at, since, heard_at)
-SELECT told.reporter, told.topic_id, told.consumer_group, told.client_name, told.host,
-       told.version, told.handler_version, told.state, told.detail, told.skips_age,
-       told.spooled, told.suspected, told.journal, told.at, told.at, %(now)s
-FROM jsonb_to_recordset(%(rows)s::jsonb) AS told(
+SELECT beat.reporter, beat.topic_id, beat.consumer_group, beat.client_name, beat.host,
+       beat.version, beat.handler_version, beat.state, beat.detail, beat.skips_age,
+       beat.spooled, beat.suspected, beat.journal, beat.at, beat.at, %(now)s
+FROM jsonb_to_recordset(%(rows)s::jsonb) AS beat(
     reporter uuid, topic_id int8, consumer_group text, client_name text, host text,
     version text, handler_version text, state text, detail text, skips_age float8,
     spooled int8, suspected int8, journal bool, at timestamptz)
-ORDER BY told.topic_id, told.consumer_group, told.client_name, told.reporter
+ORDER BY beat.topic_id, beat.consumer_group, beat.client_name, beat.reporter
 ON CONFLICT (topic_id, consumer_group, client_name, reporter) DO UPDATE
 SET host = excluded.host, version = excluded.version,
     handler_version = excluded.handler_version, state = excluded.state,
     detail = excluded.detail, skips_age = excluded.skips_age,
     spooled = excluded.spooled, suspected = excluded.suspected,
     journal = excluded.journal, at = excluded.at, heard_at = excluded.heard_at,
-    since = CASE kept.state WHEN excluded.state THEN kept.since ELSE excluded.since END
-WHERE excluded.at > kept.at OR kept.heard_at < %(unheard)s
+    since = CASE stored.state WHEN excluded.state THEN stored.since
+            ELSE excluded.since END
+WHERE excluded.at > stored.at OR stored.heard_at < %(silent_before)s
 RETURNING reporter, topic_id, consumer_group, client_name, xmax = 0
 """
 
 
-def _keep(words: Sequence[GuardHeartbeat], *, now: datetime) -> dict[_Key, Status]:
-    """Write the words down; tell of those that are kept whether the guard is new."""
-    if not words:
+def _store(
+    heartbeats: Sequence[GuardHeartbeat], *, now: datetime
+) -> dict[_Key, CaptureStatus]:
+    """Write the heartbeats; return the status of each that was stored."""
+    if not heartbeats:
         return {}
-    topics = brokers.topics_named(names={word.topic for word in words})
-    rows = json.dumps([_row(word, topics[word.topic].pk, now=now) for word in words])
-    unheard = now - GUARD_LIVES
+    topics = brokers.topics_named(names={beat.topic for beat in heartbeats})
+    rows = json.dumps(
+        [_row(beat, topics[beat.topic].pk, now=now) for beat in heartbeats]
+    )
+    silent_before = now - GUARD_LIVES
     with connection.cursor() as cursor:
-        cursor.execute(_KEEP, {"rows": rows, "now": now, "unheard": unheard})
-        found = cursor.fetchall()
+        cursor.execute(
+            _STORE, {"rows": rows, "now": now, "silent_before": silent_before}
+        )
+        stored_rows = cursor.fetchall()
     names = {topic.pk: name for name, topic in topics.items()}
     return {
-        (reporter, names[topic], group, client): Status.CREATED
+        (reporter, names[topic], group, client): CaptureStatus.CREATED
         if is_new
-        else Status.UPDATED
-        for reporter, topic, group, client, is_new in found
+        else CaptureStatus.UPDATED
+        for reporter, topic, group, client, is_new in stored_rows
     }
 
 
-def _doubt(words: Sequence[GuardHeartbeat], *, now: datetime) -> None:
-    """End the skips that those made who say that they are paused."""
-    topics = brokers.topics_named(names={word.topic for word in words})
-    for word in words:
-        if word.state is GuardState.PAUSED and word.failing_since is not None:
+def _end_doubted_skips(heartbeats: Sequence[GuardHeartbeat], *, now: datetime) -> None:
+    """End the skips that guards made which now say that they are paused."""
+    topics = brokers.topics_named(names={beat.topic for beat in heartbeats})
+    for beat in heartbeats:
+        if beat.state is GuardState.PAUSED and beat.failing_since is not None:
             suspicions.end_doubted(
-                topic_id=topics[word.topic].pk,
-                consumer_group=word.consumer_group,
-                client_name=word.client_name,
-                host=word.host,
-                since=word.failing_since,
+                topic_id=topics[beat.topic].pk,
+                consumer_group=beat.consumer_group,
+                client_name=beat.client_name,
+                host=beat.host,
+                since=beat.failing_since,
                 now=now,
             )
 
 
-def _row(word: GuardHeartbeat, topic_id: int, *, now: datetime) -> dict[str, Any]:
-    at, _ = believed(word.at, now=now)
+def _row(heartbeat: GuardHeartbeat, topic_id: int, *, now: datetime) -> dict[str, Any]:
+    at, _ = believed(heartbeat.at, now=now)
     return {
-        "reporter": str(word.reporter),
+        "reporter": str(heartbeat.reporter),
         "topic_id": topic_id,
-        "consumer_group": word.consumer_group,
-        "client_name": word.client_name,
-        "host": word.host,
-        "version": word.version,
-        "handler_version": word.handler_version,
-        "state": word.state.value,
-        "detail": storable(word.detail, limit=SHOWN_CHARACTERS),
-        "skips_age": word.skips_age,
-        "spooled": word.spooled,
-        "suspected": word.suspected,
-        "journal": word.journal,
+        "consumer_group": heartbeat.consumer_group,
+        "client_name": heartbeat.client_name,
+        "host": heartbeat.host,
+        "version": heartbeat.version,
+        "handler_version": heartbeat.handler_version,
+        "state": heartbeat.state.value,
+        "detail": storable(heartbeat.detail, limit=SHOWN_CHARACTERS),
+        "skips_age": heartbeat.skips_age,
+        "spooled": heartbeat.spooled,
+        "suspected": heartbeat.suspected,
+        "journal": heartbeat.journal,
         "at": at.isoformat(),
     }

@@ -1,13 +1,16 @@
-"""Many occurrences into the record, in one set-based merge.
+"""Merge many occurrences into the record at once.
 
 The rows are staged (`staging`) and merged by a dozen statements, however many they are.
 Each statement sees what others committed before it, so the order matters:
 
-1. problems are inserted, 2. rows find their poison or insert it, by the redrive whose
-copy they are (a letter that bears no mark is matched to it), else by their identity,
-3. the poisons are locked, 4. only then is a report known to be new or a duplicate,
-5. all that follows from the new ones is written, and 6. what others would be handed
-again becomes skips; their lists are locked after everything else.
+1. Insert the problems.
+2. Find or insert the poison of each row: by its redrive (a letter without a mark is
+   matched to one), else by its identity.
+3. Lock the poisons.
+4. Now that they are locked, tell new reports from duplicates.
+5. Write what follows from the new reports.
+6. Make skips where the broker would deliver the message again. Their lists are locked
+   after everything else.
 
 New rows are inserted in key order and existing ones locked in id order, after all
 inserts: two merges can wait for one another, but never in a circle.
@@ -25,9 +28,9 @@ from apps.capture.intake import automatic_skips, staging
 from apps.capture.intake.occurrence import Occurrence
 from apps.poison.states import REOPENED_BY_FAILURE, Outcome, State, outcomes_before
 
-# How long a send without a mark is looked for when a dead letter has the same body.
+# Match a dead letter with the same body to sends without a mark of this last time.
 OUTSTANDING = timedelta(days=7)
-# Each round resolves all but rows whose place another merge took meanwhile.
+# A round leaves only rows whose identity another merge inserted at the same time.
 _MOST_ROUNDS = 20
 
 _PROBLEMS = """
@@ -47,14 +50,14 @@ WHERE known.topic_id = incoming.topic_id
   AND known.fingerprint = incoming.fingerprint AND known.version = incoming.version
 """
 
-# Most brokers bear marks: then there is nothing to match, and that is known at once.
+# Most brokers carry marks. Then there is nothing to match, and this finds out fast.
 _ANY_UNMARKED = """
 SELECT FROM incoming JOIN poison_redrive sent
     ON sent.topic_id = incoming.topic_id AND sent.digest = incoming.digest
 WHERE incoming.queue <> '' AND incoming.redrive IS NULL LIMIT 1
 """
 
-# What was given back lies where its broker said, or has the name that it always had.
+# A message given back is where its broker said, or still has its identity.
 _MATCH_BY_PLACE = """
 UPDATE incoming SET redrive = sent.id
 FROM poison_redrive sent JOIN poison_poison known ON known.id = sent.poison_id
@@ -65,16 +68,16 @@ WHERE incoming.queue <> '' AND incoming.redrive IS NULL
        OR known.identity = incoming.identity)
 """
 
-# Where no mark can be borne, one letter answers one send with the same body: of each
-# poison the last send first, and of these the oldest. A letter told before has matched.
+# Without marks, each letter answers one send with the same body: the last send of each
+# poison first, and of these the oldest. A letter reported before has matched already.
 _MATCH_BY_DIGEST = """
-WITH told AS (
+WITH letters AS (
     SELECT ord, topic_id, queue, digest,
            row_number() OVER (PARTITION BY topic_id, digest ORDER BY ord) AS turn
     FROM incoming
     WHERE queue <> '' AND redrive IS NULL
-      AND NOT EXISTS (SELECT FROM poison_failure seen
-                      WHERE seen.report_id = incoming.report_id)
+      AND NOT EXISTS (SELECT FROM poison_failure failure
+                      WHERE failure.report_id = incoming.report_id)
 ), outstanding AS (
     SELECT sent.id, sent.topic_id, sent.digest,
            row_number() OVER (
@@ -82,17 +85,17 @@ WITH told AS (
                ORDER BY sent.n < known.redrives, sent.claimed_at, sent.id) AS turn,
            min(sent.poison_id) OVER same < max(sent.poison_id) OVER same AS ambiguous
     FROM poison_redrive sent JOIN poison_poison known ON known.id = sent.poison_id
-    JOIN (SELECT DISTINCT topic_id, queue, digest FROM told) wanted
-      ON wanted.topic_id = sent.topic_id AND wanted.digest = sent.digest
-     AND (sent.queue = '' OR sent.queue = wanted.queue AND sent.bookmark = '')
+    JOIN (SELECT DISTINCT topic_id, queue, digest FROM letters) bodies
+      ON bodies.topic_id = sent.topic_id AND bodies.digest = sent.digest
+     AND (sent.queue = '' OR sent.queue = bodies.queue AND sent.bookmark = '')
     WHERE sent.outcome = ANY(%(may_recur)s)
       AND (sent.queue <> '' OR sent.claimed_at >= %(sent_since)s)
-      AND NOT EXISTS (SELECT FROM incoming taken WHERE taken.redrive = sent.id)
+      AND NOT EXISTS (SELECT FROM incoming other WHERE other.redrive = sent.id)
     WINDOW same AS (PARTITION BY sent.topic_id, sent.digest)
 )
 UPDATE incoming SET redrive = outstanding.id, ambiguous = outstanding.ambiguous
-FROM told JOIN outstanding USING (topic_id, digest, turn)
-WHERE incoming.ord = told.ord
+FROM letters JOIN outstanding USING (topic_id, digest, turn)
+WHERE incoming.ord = letters.ord
 """
 
 _FIND_BY_REDRIVE = """
@@ -114,24 +117,24 @@ WHERE incoming.poison_id IS NULL
 """
 
 # The same identity with another body is another poison, under the next reuse number.
-# NOT EXISTS: another merge may have written this very one since we looked for it.
+# NOT EXISTS: another merge may have inserted it since we looked.
 _INSERT_POISONS = """
 INSERT INTO poison_poison (identity, reuse, topic_id, consumer_group, bookmark,
     message_id, problem_id, state, cause, error_type, error_message, size, digest,
     failures, attempts, crashes, redrives, recurrences, suspected,
     first_failed_at, last_failed_at, captured_at)
-SELECT fresh.identity,
+SELECT missing.identity,
        (SELECT coalesce(max(older.reuse) + 1, 0) FROM poison_poison older
-        WHERE older.identity = fresh.identity)
-       + row_number() OVER (PARTITION BY fresh.identity ORDER BY fresh.ord) - 1,
+        WHERE older.identity = missing.identity)
+       + row_number() OVER (PARTITION BY missing.identity ORDER BY missing.ord) - 1,
        topic_id, consumer_group, bookmark, message_id, problem_id, 'open', cause,
        error_type, error_line, size, digest, 0, 0, 0, 0, 0, suspected,
        failed_at, failed_at, %(now)s
 FROM (SELECT DISTINCT ON (identity, digest) * FROM incoming
-      WHERE poison_id IS NULL ORDER BY identity, digest, ord) fresh
+      WHERE poison_id IS NULL ORDER BY identity, digest, ord) missing
 WHERE NOT EXISTS (SELECT FROM poison_poison known
-                  WHERE known.identity = fresh.identity
-                    AND known.digest = fresh.digest)
+                  WHERE known.identity = missing.identity
+                    AND known.digest = missing.digest)
 ORDER BY 1, 2
 ON CONFLICT (identity, reuse) DO NOTHING
 RETURNING id
@@ -144,8 +147,8 @@ ORDER BY id FOR NO KEY UPDATE
 
 _FIND_DUPLICATES = """
 UPDATE incoming SET status = 'duplicate' FROM (
-    SELECT told.ord FROM incoming told JOIN poison_failure seen
-    ON seen.report_id = told.report_id AND seen.poison_id = told.poison_id
+    SELECT again.ord FROM incoming again JOIN poison_failure failure
+    ON failure.report_id = again.report_id AND failure.poison_id = again.poison_id
     UNION
     SELECT ord FROM (
         SELECT ord, row_number() OVER (PARTITION BY poison_id, report_id ORDER BY ord)
@@ -155,14 +158,14 @@ UPDATE incoming SET status = 'duplicate' FROM (
 WHERE known.ord = incoming.ord
 """
 
-# The last word of one report stands, also within one request.
+# Of copies of one report, one without a suspicion clears the others.
 _TRUST = """
 UPDATE incoming SET suspected = false FROM incoming later
 WHERE incoming.suspected AND NOT later.suspected
   AND later.report_id = incoming.report_id AND later.poison_id = incoming.poison_id
 """
 
-# Told before as suspected, and now no longer: the same failure, believed.
+# The same failure was reported as suspected before, and no longer is.
 _FIND_CLEARED = """
 WITH believed AS (
     UPDATE poison_failure SET suspected = false FROM incoming
@@ -182,7 +185,7 @@ UPDATE poison_poison SET suspected = false
 WHERE id IN (SELECT poison_id FROM incoming WHERE status = 'cleared')
 """
 
-# All poisons are new, and there is one for each row: nobody else can know of them.
+# Each row has a new poison of its own, which no other transaction sees yet.
 _MARK_ALL_CREATED = "UPDATE incoming SET status = 'created'"
 
 _MARK = """
@@ -211,7 +214,8 @@ SELECT %(day)s, poison_id, problem_id, report_id, status = 'created', redrive,
 FROM incoming WHERE status IN ('created', 'updated') ORDER BY ord
 """
 
-# A consumer's failure is proof that the broker had it, noted by us or not.
+# A consumer's failure proves that the broker had the message, even if we did not
+# record the send yet.
 _RECUR = """
 UPDATE poison_redrive SET outcome = 'recurred', answered_at = %(now)s,
        sent_at = coalesce(sent_at, %(now)s)
@@ -221,7 +225,7 @@ RETURNING id
 """
 
 _APPLY = """
-WITH told AS (
+WITH totals AS (
     SELECT poison_id, count(*) AS number, sum(attempts) AS attempts,
            sum(crashes) AS crashes, min(first_failed_at) AS first_failed_at,
            max(failed_at) AS failed_at, bool_and(suspected) AS suspected
@@ -231,24 +235,24 @@ WITH told AS (
     FROM incoming WHERE status IN ('created', 'updated')
     ORDER BY poison_id, failed_at DESC, ord DESC
 ), back AS (
-    -- What was given back did not fail again: it only lay there.
+    -- A message that was given back did not fail again: no consumer had it.
     SELECT poison_id, count(*) FILTER (WHERE queue = '') AS number, max(n) AS n
     FROM poison_redrive
     WHERE id = ANY(%(recurred)s) GROUP BY poison_id
 ), judged AS (
-    SELECT known.id, told.number, told.attempts, told.crashes, told.first_failed_at,
-           told.failed_at, told.suspected, newest.problem_id, newest.cause,
-           newest.error_type, newest.error_line,
+    SELECT known.id, totals.number, totals.attempts, totals.crashes,
+           totals.first_failed_at, totals.failed_at, totals.suspected,
+           newest.problem_id, newest.cause, newest.error_type, newest.error_line,
            coalesce(back.number, 0) AS recurrences,
-           told.failed_at >= known.last_failed_at OR known.failures = 0 AS is_newest,
+           totals.failed_at >= known.last_failed_at OR known.failures = 0 AS is_newest,
            known.state = ANY(%(reopened)s)
            AND (back.n = known.redrives
-                OR known.state = 'confirmed' AND told.failed_at > (
+                OR known.state = 'confirmed' AND totals.failed_at > (
                     SELECT answered_at FROM poison_redrive latest
                     WHERE latest.poison_id = known.id AND latest.n = known.redrives)
                ) IS TRUE AS reopens
-    FROM told JOIN newest USING (poison_id) LEFT JOIN back USING (poison_id)
-    JOIN poison_poison known ON known.id = told.poison_id
+    FROM totals JOIN newest USING (poison_id) LEFT JOIN back USING (poison_id)
+    JOIN poison_poison known ON known.id = totals.poison_id
 )
 UPDATE poison_poison SET
     failures = poison_poison.failures + judged.number,
@@ -280,17 +284,17 @@ ORDER BY incoming.identity
 ON CONFLICT (identity) DO NOTHING
 """
 
-_SEE_PROBLEMS = """
+_UPDATE_PROBLEMS = """
 WITH locked AS (
     SELECT id FROM poison_problem WHERE id IN (SELECT problem_id FROM incoming)
     ORDER BY id FOR NO KEY UPDATE
-), told AS (
+), spans AS (
     SELECT problem_id AS id, min(failed_at) AS first, max(failed_at) AS last
     FROM incoming WHERE status IN ('created', 'updated') GROUP BY problem_id
 )
-UPDATE poison_problem SET first_seen = least(first_seen, told.first),
-       last_seen = greatest(last_seen, told.last)
-FROM locked JOIN told USING (id) WHERE poison_problem.id = locked.id
+UPDATE poison_problem SET first_seen = least(first_seen, spans.first),
+       last_seen = greatest(last_seen, spans.last)
+FROM locked JOIN spans USING (id) WHERE poison_problem.id = locked.id
 """
 
 _INSERT_DELIVERIES = """
@@ -307,7 +311,7 @@ FROM incoming ORDER BY ord
 def merge(
     cursor: CursorWrapper, occurrences: Sequence[Occurrence], *, now: datetime
 ) -> list[tuple[str, int]]:
-    """Write the occurrences down; give (status, poison id) of each, in order.
+    """Store the occurrences; return (status, poison id) of each, in order.
 
     The status is created, updated or duplicate. Runs inside the caller's transaction.
     """
@@ -315,18 +319,18 @@ def merge(
 
 
 class _Merge:
-    """The steps of one merge; a statement that cannot find anything is not asked."""
+    """One merge, step by step; skips statements that cannot match a row."""
 
     def __init__(
         self, cursor: CursorWrapper, occurrences: Sequence[Occurrence], *, now: datetime
     ) -> None:
         self.cursor = cursor
         self.number = len(occurrences)
-        self.any_redriven = any(occurrence.redrive for occurrence in occurrences)
-        self.any_replayed = any(occurrence.replays for occurrence in occurrences)
-        self.any_suspected = any(occurrence.suspected for occurrence in occurrences)
-        self.any_letter = any(occurrence.queue for occurrence in occurrences)
-        self.any_nameless = any(occurrence.delivery for occurrence in occurrences)
+        self.has_redriven = any(occurrence.redrive for occurrence in occurrences)
+        self.has_replayed = any(occurrence.replays for occurrence in occurrences)
+        self.has_suspected = any(occurrence.suspected for occurrence in occurrences)
+        self.has_letter = any(occurrence.queue for occurrence in occurrences)
+        self.has_nameless = any(occurrence.delivery for occurrence in occurrences)
         self.values: dict[str, Any] = {
             "now": now,
             "day": now.date(),
@@ -343,13 +347,13 @@ class _Merge:
     def run(self) -> list[tuple[str, int]]:
         self._find_problems()
         self._find_poisons()
-        self._judge()
+        self._mark_rows()
         self._write()
         self._do(_ANSWERS)
         return list(self.cursor.fetchall())
 
     def _do(self, statement: str) -> int:
-        """Carry a statement out; give the number of rows that it touched."""
+        """Execute a statement; return the number of rows that it touched."""
         self.cursor.execute(statement, self.values)
         return int(self.cursor.rowcount)
 
@@ -359,12 +363,12 @@ class _Merge:
             self._do(_FIND_PROBLEMS)
 
     def _find_poisons(self) -> None:
-        """Give every row its poison, a new one where there is none."""
+        """Set the poison of every row; insert those that are missing."""
         missing = self.number
-        if self.any_letter and self._do(_ANY_UNMARKED):
+        if self.has_letter and self._do(_ANY_UNMARKED):
             matched = self._do(_MATCH_BY_PLACE) + self._do(_MATCH_BY_DIGEST)
-            self.any_redriven = self.any_redriven or matched > 0
-        if self.any_redriven:
+            self.has_redriven = self.has_redriven or matched > 0
+        if self.has_redriven:
             missing -= self._do(_FIND_BY_REDRIVE)
         for _ in range(_MOST_ROUNDS):
             missing -= self._do(_FIND_BY_IDENTITY)
@@ -375,13 +379,13 @@ class _Merge:
             self.values["created"] += [pk for (pk,) in self.cursor.fetchall()]
         raise RuntimeError("other merges kept taking the same identities")
 
-    def _judge(self) -> None:
-        """Tell what is created, what is an update, and what was told before."""
+    def _mark_rows(self) -> None:
+        """Mark each row as created, updated, duplicate or cleared."""
         if len(self.values["created"]) == self.number:
             self._do(_MARK_ALL_CREATED)
             return
         self._do(_LOCK)
-        if self.any_suspected:
+        if self.has_suspected:
             self._do(_TRUST)
         if self._do(_FIND_DUPLICATES) and self._do(_FIND_CLEARED):
             self._do(_CLEAR)
@@ -391,14 +395,14 @@ class _Merge:
         if self.values["created"]:
             self._do(_INSERT_BODIES)
         self._do(_INSERT_FAILURES)
-        if self.any_redriven:
+        if self.has_redriven:
             self._do(_RECUR)
             self.values["recurred"] = [pk for (pk,) in self.cursor.fetchall()]
         self._do(_APPLY)
-        if self.any_redriven:
+        if self.has_redriven:
             self._do(_INSERT_ALIASES)
-        self._do(_SEE_PROBLEMS)
-        if self.any_nameless:
+        self._do(_UPDATE_PROBLEMS)
+        if self.has_nameless:
             self._do(_INSERT_DELIVERIES)
-        if self.any_replayed:
-            automatic_skips.share(self.cursor, now=self.values["now"])
+        if self.has_replayed:
+            automatic_skips.make_skips(self.cursor, now=self.values["now"])

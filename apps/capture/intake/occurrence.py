@@ -1,4 +1,4 @@
-"""One occurrence of failing, from either door, parsed once into a frozen value."""
+"""One failure, reported by a guard or drained by a lane, as a frozen value."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ MESSAGE_ID_LIMIT = 4096
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Occurrence:
-    """What capture writes down of one failure; its texts are fit for Postgres.
+    """What capture stores of one failure; Postgres accepts all of its texts.
 
-    `bookmark`, `body` and `headers` are exact bytes. `redrive` is set only when its
-    signature held. `failed_at_claimed` is what an unbelievable clock said. `replays`
-    tells that others will be handed this message too, `suspected` that they may well
-    handle it, `is_shared_at_once` that its consumer wants no other one asked.
-    `publisher` and `seq` are its place, where its broker has one.
+    `bookmark`, `body` and `headers` are exact bytes. `redrive` is set only if its
+    signature is valid. `failed_at_claimed` is the reported time, if it is too far off
+    to be believed. `replays` says that other consumers will receive this message too,
+    `suspected` that they may be able to handle it, `is_shared_at_once` that its skip
+    need not wait for them. `publisher` and `seq` are its position, if its broker gives
+    one.
 
-    A dead letter has its `queue`, and its `place` there where that has a name; where it
-    has none, `delivery` is what it is known by until it is acknowledged.
+    A dead letter has a `queue`, and a `place` in it if the broker names one. If not,
+    `delivery` identifies the letter until it is acknowledged.
     """
 
     report_id: uuid.UUID
@@ -76,7 +77,7 @@ class Occurrence:
 
 
 def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurrence:
-    """Translate what a guard told us over HTTP."""
+    """Translate a guard's report."""
     raised = report.exception or Raised(type="", message="", traceback="")
     bookmark = ids.raw(report.bookmark)
     digest = hashlib.sha256(report.body).digest()
@@ -125,7 +126,7 @@ def from_report(report: FailureReport, *, topic: Topic, now: datetime) -> Occurr
 def from_dead_letter(
     letter: DeadLetter, *, topic: Topic, capabilities: Capabilities, now: datetime
 ) -> Occurrence:
-    """Translate a message drained from a dead-letter queue, whoever put it there."""
+    """Translate a message drained from a dead-letter queue."""
     nameless = not letter.bookmark
     delivery = digest_of_delivery(letter) if nameless else None
     place = f"made/{uuid.uuid4()}" if nameless else letter.bookmark
@@ -139,11 +140,11 @@ def from_dead_letter(
     )
     cause = story.cause.value
     if by_policy and story.cause is Cause.REJECTED and not story.told_by:
-        # Nobody told it, and there is only one way into such a queue.
+        # No header names the cause, and there is only one way into such a queue.
         cause = Cause.MAX_DEQUEUE_COUNT.value
     origin = story.original_bookmark or f"{letter.queue}/{place}"
     bookmark = ids.raw(origin)
-    # Whole in the headers; a report over HTTP has no longer ones either.
+    # The headers keep it whole; a report over HTTP has the same limit.
     group = storable(story.consumer_group, limit=NAME_LIMIT)
     digest = hashlib.sha256(letter.body).digest()
     failed_at, claimed = believed(story.failed_at or now, now=now)
@@ -189,7 +190,7 @@ def from_dead_letter(
         seq=None,
         replays=topic.replays,
         suspected=False,
-        # The broker gave it up: no consumer that fails alone can be the reason.
+        # The broker gave it up, so this is not one consumer that fails alone.
         is_shared_at_once=True,
         queue=letter.queue,
         place="" if nameless else place,
@@ -198,7 +199,7 @@ def from_dead_letter(
 
 
 def digest_of_delivery(letter: DeadLetter) -> bytes:
-    """Hash all there is to know a letter by that has no name."""
+    """Hash all that identifies a letter without a name."""
     parts = (part for header in letter.headers for part in header)
     return ids.digest_of(ids.raw(letter.queue), letter.body, *parts)
 
@@ -210,17 +211,17 @@ def _counted_by(count: int | None, capabilities: Capabilities) -> str:
 
 
 def believed(claimed: datetime, *, now: datetime) -> tuple[datetime, datetime | None]:
-    """Take a time as it is told, or ours where the teller's clock is far off.
+    """Return the claimed time, or ours if the sender's clock is far off.
 
-    The second is what was told, where it is not believed.
+    The second value is the claimed time if it was not believed, else None.
     """
     if now - BELIEVED_BEFORE <= claimed <= now + BELIEVED_AFTER:
         return claimed, None
     return now, claimed
 
 
-def stored_message_id(told: str | None) -> str | None:
-    return None if told is None else storable(told, limit=MESSAGE_ID_LIMIT)
+def stored_message_id(message_id: str | None) -> str | None:
+    return None if message_id is None else storable(message_id, limit=MESSAGE_ID_LIMIT)
 
 
 def _optional(text: str | None) -> str | None:

@@ -1,8 +1,8 @@
 """Messages whose body is larger than the limit: they stay with their broker.
 
 A consumer releases such a message and reports it without its body. The row says which
-message it is and where it lies, so that a person can look for it. The row is deleted
-when the whole message is captured after all, or no report has come for 30 days.
+message it is and where it is, so that a person can look for it. The row is deleted
+when the whole message is captured after all, or after 30 days without a report.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from apps.core.text import storable
 from poisonguard.contract import FailureReport
 
 LIVES = timedelta(days=30)
-# Of one topic; more of them say nothing that these do not say.
+# Rows of one topic; more of them would tell a person nothing new.
 MOST = 1_000
 DETAIL_LIMIT = 500
 
 
 @transaction.atomic
-def note(
+def record(
     reports: Collection[FailureReport], topics: Mapping[str, Topic], *, now: datetime
 ) -> None:
     """Record these messages, or count one more report of each."""
     if not reports:
         return
-    # No topic goes in between.
+    # So that no topic is removed meanwhile.
     hold(topics={topics[report.topic].pk for report in reports})
     for report in sorted(reports, key=_identity):
         topic = topics[report.topic]
         identity = _identity(report)
-        again = OversizeMessage.objects.filter(identity=identity).update(
+        is_known = OversizeMessage.objects.filter(identity=identity).update(
             seen_at=now, times=F("times") + 1, client_name=report.client_name
         )
-        if not again and OversizeMessage.objects.filter(topic=topic).count() < MOST:
+        if not is_known and OversizeMessage.objects.filter(topic=topic).count() < MOST:
             OversizeMessage.objects.get_or_create(
                 identity=identity, defaults=_facts(report, topic, now=now)
             )
 
 
-def taken(identities: Collection[bytes]) -> None:
+def delete_captured(identities: Collection[bytes]) -> None:
     """Delete the rows of messages that have now been captured whole."""
     OversizeMessage.objects.filter(identity__in=identities).delete()
 
 
-def forget(*, now: datetime) -> None:
-    """Delete the rows that no consumer has reported for 30 days."""
+def prune(*, now: datetime) -> None:
+    """Delete rows that no consumer has reported for 30 days."""
     OversizeMessage.objects.filter(seen_at__lt=now - LIVES).delete()
 
 

@@ -1,4 +1,4 @@
-"""IN: failures, confirmations and counters become rows, each counted exactly once."""
+"""IN: store failures, confirmations and counters, each counted exactly once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TRIES = 5
 Parsed = TypeVar("Parsed")
 
 
-class Status(StrEnum):
+class CaptureStatus(StrEnum):
     CREATED = "created"
     UPDATED = "updated"
     DUPLICATE = "duplicate"
@@ -48,17 +48,17 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """What became of one member of a request; `pointer` is set when it is rejected."""
+class CaptureAnswer:
+    """The result for one member of a request; `pointer` is set if it is rejected."""
 
-    status: Status
+    status: CaptureStatus
     poison: int | None = None
     detail: str | None = None
     pointer: str | None = None
 
 
-def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[Answer]:
-    """Merge the occurrences into the record, all of them or none; answer in order."""
+def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[CaptureAnswer]:
+    """Merge all occurrences into the record, or none; answer in their order."""
     if not occurrences:
         return []
     for attempt in range(1, _TRIES + 1):
@@ -67,11 +67,11 @@ def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[Answer]:
                 hold(topics={occurrence.topic_id for occurrence in occurrences})
                 merged = merge(cursor, occurrences, now=now)
             return [
-                Answer(status=Status(status), poison=poison_id)
+                CaptureAnswer(status=CaptureStatus(status), poison=poison_id)
                 for status, poison_id in merged
             ]
         except OperationalError as error:
-            # Operations lock poisons too; Postgres ends one of two that wait in a ring.
+            # Operations lock poisons too; Postgres cancels one of two in a deadlock.
             if attempt == _TRIES or not isinstance(error.__cause__, DeadlockDetected):
                 raise
             log.warning("capture met a deadlock and tries again (%d)", attempt)
@@ -80,22 +80,22 @@ def write(*, occurrences: Sequence[Occurrence], now: datetime) -> list[Answer]:
 
 def capture(
     *, members: Sequence[object], principal: Principal, now: datetime
-) -> list[Answer]:
-    """Take what guards report; one bad member never sinks the rest."""
-    answers, reports = _parsed(members, parse_failure)
+) -> list[CaptureAnswer]:
+    """Store the failures that guards report; reject invalid members one by one."""
+    answers, reports = _parse_members(members, parse_failure)
     too_large = list[FailureReport]()
-    for place, report in list(reports.items()):
+    for index, report in list(reports.items()):
         if not principal.sees(report.topic):
-            answers[place] = _out_of_scope(report.topic)
-        elif remedy := _too_large(report):
-            answers[place] = _oversize(remedy)
+            answers[index] = _out_of_scope_answer(report.topic)
+        elif reason := _too_large(report):
+            answers[index] = _oversize_answer(reason)
             too_large.append(report)
         else:
             continue
-        del reports[place]
-    told = [*reports.values(), *too_large]
-    topics = brokers.topics_named(names={report.topic for report in told})
-    oversize.note(too_large, topics, now=now)
+        del reports[index]
+    all_reports = [*reports.values(), *too_large]
+    topics = brokers.topics_named(names={report.topic for report in all_reports})
+    oversize.record(too_large, topics, now=now)
     replaying = {topics[r.topic] for r in reports.values() if r.replays}
     brokers.note_replays(topics=replaying)
     occurrences = [
@@ -103,70 +103,76 @@ def capture(
         for report in reports.values()
     ]
     written = write(occurrences=occurrences, now=now)
-    oversize.taken({occurrence.identity for occurrence in occurrences})
+    oversize.delete_captured({occurrence.identity for occurrence in occurrences})
     answers.update(zip(reports, written, strict=True))
-    return [answers[place] for place in range(len(members))]
+    return [answers[index] for index in range(len(members))]
 
 
 def confirm(
     *, members: Sequence[object], principal: Principal, now: datetime
-) -> list[Answer]:
-    """Note that redriven messages were handled; idempotent."""
-    answers, told = _parsed(members, parse_confirmation)
-    for place, confirmation in list(told.items()):
+) -> list[CaptureAnswer]:
+    """Mark redriven messages as handled; idempotent."""
+    answers, confirmations = _parse_members(members, parse_confirmation)
+    for index, confirmation in list(confirmations.items()):
         if not principal.sees(confirmation.topic):
-            answers[place] = _out_of_scope(confirmation.topic)
-            del told[place]
-    verdicts = poison.confirm(
-        tokens=[(c.redrive, c.topic) for c in told.values()], now=now
+            answers[index] = _out_of_scope_answer(confirmation.topic)
+            del confirmations[index]
+    results = poison.confirm(
+        tokens=[(c.redrive, c.topic) for c in confirmations.values()], now=now
     )
-    for place, verdict in zip(told, verdicts, strict=True):
-        answers[place] = Answer(
-            status=Status(verdict.status), poison=verdict.poison, detail=verdict.detail
+    for index, result in zip(confirmations, results, strict=True):
+        answers[index] = CaptureAnswer(
+            status=CaptureStatus(result.status),
+            poison=result.poison,
+            detail=result.detail,
         )
-        if verdict.status == Status.REJECTED:
-            answers[place] = Answer(
-                status=Status.REJECTED, detail=verdict.detail, pointer="/redrive"
+        if result.status == CaptureStatus.REJECTED:
+            answers[index] = CaptureAnswer(
+                status=CaptureStatus.REJECTED, detail=result.detail, pointer="/redrive"
             )
-    return [answers[place] for place in range(len(members))]
+    return [answers[index] for index in range(len(members))]
 
 
 def count(
     *, members: Sequence[object], principal: Principal, now: datetime
-) -> list[Answer]:
-    """Add up what consumers did; (reporter, sequence) counts once."""
-    answers, counters = _parsed(members, parse_counter)
-    for place, counter in list(counters.items()):
+) -> list[CaptureAnswer]:
+    """Store the counters of consumers; each (reporter, sequence) counts once."""
+    answers, counters = _parse_members(members, parse_counter)
+    for index, counter in list(counters.items()):
         if not principal.sees(counter.topic):
-            answers[place] = _out_of_scope(counter.topic)
-            del counters[place]
+            answers[index] = _out_of_scope_answer(counter.topic)
+            del counters[index]
     topics = brokers.topics_named(names={c.topic for c in counters.values()})
-    fresh = _insert_counters(list(counters.values()), topics, now=now)
-    for place, counter in counters.items():
-        new = (counter.reporter, counter.sequence) in fresh
+    inserted = _insert_counters(list(counters.values()), topics, now=now)
+    for index, counter in counters.items():
+        is_new = (counter.reporter, counter.sequence) in inserted
         # A second copy within one request is a duplicate of the first.
-        fresh.discard((counter.reporter, counter.sequence))
-        answers[place] = Answer(status=Status.COUNTED if new else Status.DUPLICATE)
-    return [answers[place] for place in range(len(members))]
+        inserted.discard((counter.reporter, counter.sequence))
+        answers[index] = CaptureAnswer(
+            status=CaptureStatus.COUNTED if is_new else CaptureStatus.DUPLICATE
+        )
+    return [answers[index] for index in range(len(members))]
 
 
-def _parsed(
+def _parse_members(
     members: Sequence[object], parse: Callable[[object], Parsed]
-) -> tuple[dict[int, Answer], dict[int, Parsed]]:
-    answers: dict[int, Answer] = {}
+) -> tuple[dict[int, CaptureAnswer], dict[int, Parsed]]:
+    answers: dict[int, CaptureAnswer] = {}
     parsed: dict[int, Parsed] = {}
-    for place, member in enumerate(members):
+    for index, member in enumerate(members):
         try:
-            parsed[place] = parse(member)
+            parsed[index] = parse(member)
         except Invalid as reason:
-            answers[place] = Answer(
-                status=Status.REJECTED, detail=reason.detail, pointer=reason.pointer
+            answers[index] = CaptureAnswer(
+                status=CaptureStatus.REJECTED,
+                detail=reason.detail,
+                pointer=reason.pointer,
             )
     return answers, parsed
 
 
 def _too_large(report: FailureReport) -> str:
-    """Say why a body cannot be taken; "" where it can be."""
+    """Return why a body cannot be stored, or "" if it can."""
     if report.oversize_body is not None:
         size = report.oversize_body.size
         return f"the body of {size} bytes was left out"
@@ -176,18 +182,18 @@ def _too_large(report: FailureReport) -> str:
     return ""
 
 
-def _oversize(why: str) -> Answer:
-    return Answer(
-        status=Status.REJECTED,
-        detail=f"oversize: {why}; it is noted on the page of its topic: "
+def _oversize_answer(reason: str) -> CaptureAnswer:
+    return CaptureAnswer(
+        status=CaptureStatus.REJECTED,
+        detail=f"oversize: {reason}; it is noted on the page of its topic: "
         "do not settle the message, or raise POISONWEB_BODY_LIMIT",
         pointer="/body",
     )
 
 
-def _out_of_scope(topic: str) -> Answer:
-    return Answer(
-        status=Status.REJECTED,
+def _out_of_scope_answer(topic: str) -> CaptureAnswer:
+    return CaptureAnswer(
+        status=CaptureStatus.REJECTED,
         detail=f"this key may not write to the topic {topic}; give it the topic first",
         pointer="/topic",
     )
@@ -197,17 +203,17 @@ _INSERT_COUNTERS = """
 INSERT INTO capture_counter (day, reporter, sequence, topic_id, consumer_group,
     client_name, minute, minute_claimed, source, handled, failed, skipped, retried,
     duration_ms_hist, captured_at)
-SELECT DISTINCT ON (told.reporter, told.sequence)
-       %(day)s, told.reporter, told.sequence, told.topic_id, told.consumer_group,
-       told.client_name, told.minute, told.minute_claimed, 'sdk', told.handled,
-       told.failed, told.skipped, told.retried, told.duration_ms_hist, %(now)s
-FROM jsonb_to_recordset(%(rows)s::jsonb) AS told(
+SELECT DISTINCT ON (new.reporter, new.sequence)
+       %(day)s, new.reporter, new.sequence, new.topic_id, new.consumer_group,
+       new.client_name, new.minute, new.minute_claimed, 'sdk', new.handled,
+       new.failed, new.skipped, new.retried, new.duration_ms_hist, %(now)s
+FROM jsonb_to_recordset(%(rows)s::jsonb) AS new(
     reporter uuid, sequence int8, topic_id int8, consumer_group text,
     client_name text, minute timestamptz, minute_claimed timestamptz, handled int8,
     failed int8, skipped int8, retried int8, duration_ms_hist jsonb)
-WHERE NOT EXISTS (SELECT FROM capture_counter seen
-                  WHERE seen.reporter = told.reporter
-                    AND seen.sequence = told.sequence)
+WHERE NOT EXISTS (SELECT FROM capture_counter existing
+                  WHERE existing.reporter = new.reporter
+                    AND existing.sequence = new.sequence)
 RETURNING reporter, sequence
 """
 
@@ -219,10 +225,10 @@ def _insert_counters(
     if not counters:
         return set()
     rows = json.dumps([_counter_row(c, topics[c.topic].pk, now=now) for c in counters])
-    # No foreign key guards this table: what is counted must not outlive its topic.
+    # This table has no foreign key: the lock keeps the topic from being removed.
     hold(topics={topics[counter.topic].pk for counter in counters})
     with connection.cursor() as cursor:
-        # No index spans the partitions: one writer for each reporter at a time.
+        # No unique index spans the partitions: lock, one writer for each reporter.
         for reporter in sorted({str(counter.reporter) for counter in counters}):
             cursor.execute(
                 "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [reporter]

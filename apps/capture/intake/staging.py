@@ -1,7 +1,7 @@
-"""Occurrences as rows of a temporary table, from which `merge` writes them down.
+"""Copy occurrences into a temporary table, from which `merge` stores them.
 
-It lives as long as its session and is empty after each transaction. What it has beyond
-the columns here is what the merge finds out about each row.
+The table lasts as long as its session and is empty after each transaction. The merge
+fills its further columns.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CREATE TEMP TABLE IF NOT EXISTS incoming (
 
 
 def stage(cursor: CursorWrapper, occurrences: Sequence[Occurrence]) -> None:
-    """Copy these, and only these, into the table `incoming`, in their order."""
+    """Replace the rows of the table `incoming` by these, in their order."""
     cursor.execute(_STAGE)
     cursor.execute("DELETE FROM incoming")  # of an earlier merge in this transaction
     _copy(cursor, occurrences)

@@ -1,13 +1,13 @@
-"""Who is sick, the message or its consumer? Only other consumers can tell.
+"""Suspected skips: is the message at fault, or its consumer? Other consumers show it.
 
-Where one consumer of a group fails on a message by an exception while another one
-lives, its skip is suspected: the others go on handling the message, and say so. Then
-the skip ends, and the consumer that failed is shown as suspect (`end_handled`). A
-failure of a second consumer makes the skip firm at once, and so does `PATIENCE` without
-a word, unless the first consumer is paused by then. When it pauses, the skips end that
-it made of the messages which count against it (`end_doubted`).
+When one consumer of a group fails on a message with an exception while another one is
+alive, its skip is suspected: the other consumers still handle the message and report
+it. Then the skip ends, and the first consumer is shown as suspect (`end_handled`). A
+failure of a second consumer makes the skip firm at once, and so does `FIRM_AFTER`
+without a report, unless the first consumer is paused by then. When a consumer pauses,
+the skips end that it made of the messages which made it pause (`end_doubted`).
 
-A consumer is a client name on a host: its processes share what is wrong with it.
+A consumer is a client name on a host: its processes share their faults.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from poisonguard.contract import Cause
 
 log = logging.getLogger(__name__)
 
-# For who is handed the message a little later, or has to look up what it handled.
-PATIENCE = timedelta(seconds=60)
-# So long after its last word a consumer may still say what it handled.
-LIVES = timedelta(minutes=3)
-# No breaker looks further back: five hundred messages, however slowly they came.
+# Time for other consumers that receive the message later, or look up what they handled.
+FIRM_AFTER = timedelta(seconds=60)
+# After its last heartbeat a consumer counts as alive this long.
+ALIVE_FOR = timedelta(minutes=3)
+# No breaker looks further back than this; its window is five hundred messages.
 LONGEST_WINDOW = timedelta(days=1)
-AT_ONCE = 1_000
+BATCH_SIZE = 1_000
 ACTOR = Actor.system("skips")
 
 _ANOTHER_LIVES = """
@@ -59,14 +59,14 @@ EXISTS (SELECT FROM poison_failure failure
           AND (failure.client_name, coalesce(failure.host, ''))
               <> (incoming.client_name, coalesce(incoming.host, '')))
 """
-# Of a row of `incoming`, whose failures are written down by then.
+# A condition on a row of `incoming` whose failures are stored already.
 MAY_BE_ITS_CONSUMER = f"""
 cause = ANY(%(by_exception)s) AND NOT is_shared_at_once
 AND {_ANOTHER_LIVES} AND NOT {_ANOTHER_FAILED}
 """
 
-# A message is shown as suspected while its skip is.
-_SHOW = """
+# A message is suspected while its skip is.
+_UPDATE_POISONS = """
 UPDATE poison_poison SET suspected = skip.is_suspected
 FROM poison_skip skip
 WHERE skip.poison_id = poison_poison.id AND skip.removed_revision IS NULL
@@ -74,7 +74,7 @@ WHERE skip.poison_id = poison_poison.id AND skip.removed_revision IS NULL
   AND poison_poison.id IN (SELECT poison_id FROM incoming WHERE status <> 'duplicate')
 """
 
-# What is due, by topic, and whether its consumer is paused: that proves nothing.
+# Skips that are due, by topic. A paused consumer proves nothing about its messages.
 _DUE = """
 SELECT skip.topic_id, skip.id,
        EXISTS (SELECT FROM poison_failure failure JOIN capture_guard guard
@@ -115,7 +115,7 @@ WHERE topic_id = %(topic)s AND counted.number > 0
 RETURNING counted.number
 """
 
-# Where two consumers failed, a third one that handled it proves nothing.
+# Only if one consumer alone failed does another that handled the message prove it.
 _BY_ONE_CONSUMER = """
 SELECT skip.topic_id, skip.id, skip.poison_id, failing.client_name, failing.host
 FROM poison_skip skip JOIN LATERAL (
@@ -152,8 +152,8 @@ WHERE capture_guard.topic_id = counted.topic_id
 
 
 @dataclass(frozen=True, slots=True)
-class _Doubtful:
-    """A skip whose message one consumer alone failed on."""
+class _DoubtfulSkip:
+    """A skip whose message only one consumer failed on."""
 
     topic: int
     skip: int
@@ -163,27 +163,27 @@ class _Doubtful:
 
 
 def values(*, now: datetime) -> dict[str, Any]:
-    """Give what `MAY_BE_ITS_CONSUMER` and the skips made by it are filled in with."""
+    """Return the query parameters of `MAY_BE_ITS_CONSUMER` and of its skips."""
     return {
         "by_exception": [Cause.FATAL.value, Cause.EXHAUSTED.value],
-        "lives_since": now - LIVES,
+        "lives_since": now - ALIVE_FOR,
         "stopping": GuardState.STOPPING.value,
-        "firm_at": now + PATIENCE,
+        "firm_at": now + FIRM_AFTER,
     }
 
 
-def show(cursor: CursorWrapper) -> None:
-    """Show the messages of a merge as suspected while their skips are."""
-    cursor.execute(_SHOW)
+def update_poisons(cursor: CursorWrapper) -> None:
+    """Mark the messages of a merge as suspected while their skips are."""
+    cursor.execute(_UPDATE_POISONS)
 
 
 def make_firm(*, now: datetime) -> int:
-    """Share what nobody contradicted in time; give the number of those skips."""
+    """Make due skips firm that no consumer contradicted; return how many."""
     number = 0
-    while due := _due(now=now):
+    while due := _due_skips(now=now):
         paused = [skip for _, skip, is_paused in due if is_paused]
         with connection.cursor() as cursor:
-            cursor.execute(_POSTPONE, {"skips": paused, "firm_at": now + PATIENCE})
+            cursor.execute(_POSTPONE, {"skips": paused, "firm_at": now + FIRM_AFTER})
         ready = ((topic, skip) for topic, skip, is_paused in due if not is_paused)
         for topic, of_topic in groupby(ready, key=itemgetter(0)):
             number += _make_firm(topic, [skip for _, skip in of_topic])
@@ -200,28 +200,29 @@ def _make_firm(topic_id: int, skips: Sequence[int]) -> int:
     return row[0] if row else 0
 
 
-def _due(*, now: datetime) -> list[tuple[int, int, bool]]:
-    filled: dict[str, Any] = {
+def _due_skips(*, now: datetime) -> list[tuple[int, int, bool]]:
+    params: dict[str, Any] = {
         "now": now,
-        "limit": AT_ONCE,
+        "limit": BATCH_SIZE,
         "paused": GuardState.PAUSED.value,
-        "lives_since": now - LIVES,
+        "lives_since": now - ALIVE_FOR,
     }
     with connection.cursor() as cursor:
-        cursor.execute(_DUE, filled)
+        cursor.execute(_DUE, params)
         return list(cursor.fetchall())
 
 
 @transaction.atomic
 def end_handled(*, skips: Sequence[int], principal: Principal, now: datetime) -> int:
-    """End automatic skips of messages that another consumer says it handled.
+    """End automatic skips whose message another consumer handled; return how many.
 
-    Those that people made stay, and so do those that two consumers failed on. Give the
-    number of those that ended.
+    Skips made by people stay, and so do skips whose message two consumers failed on.
     """
     visible = Skip.objects.on_topics(principal.topics).filter(pk__in=skips)
     ids = list(visible.values_list("pk", flat=True))
-    ended = _end(_doubtful(_HANDLED, {"skips": ids}), because=Because.HANDLED, now=now)
+    ended = _end_skips(
+        _doubtful_skips(_HANDLED, {"skips": ids}), because=Because.HANDLED, now=now
+    )
     _contradict(ended, now=now)
     return len(ended)
 
@@ -236,11 +237,11 @@ def end_doubted(
     since: datetime,
     now: datetime,
 ) -> int:
-    """End the skips of a consumer that paused, of what failed there since then.
+    """End the skips that a consumer made since `since`, when its failures began.
 
-    `since` is by its clock. What kills or hangs it is no sign of sickness.
+    `since` is by the consumer's clock. Skips for crashes and hangs stay.
     """
-    filled = {
+    params = {
         "topic": topic_id,
         "group": consumer_group,
         "client": client_name,
@@ -249,7 +250,9 @@ def end_doubted(
         "at_least": now - LONGEST_WINDOW,
         **values(now=now),
     }
-    ended = _end(_doubtful(_DOUBTED, filled), because=Because.DOUBTED, now=now)
+    ended = _end_skips(
+        _doubtful_skips(_DOUBTED, params), because=Because.DOUBTED, now=now
+    )
     if ended:
         log.warning(
             "%s on %s paused: %d skips of topic %d that only it had made were ended",
@@ -258,31 +261,31 @@ def end_doubted(
     return len(ended)
 
 
-def _doubtful(statement: str, filled: dict[str, Any]) -> list[_Doubtful]:
+def _doubtful_skips(statement: str, params: dict[str, Any]) -> list[_DoubtfulSkip]:
     with connection.cursor() as cursor:
-        cursor.execute(statement, filled)
-        return [_Doubtful(*row) for row in cursor.fetchall()]
+        cursor.execute(statement, params)
+        return [_DoubtfulSkip(*row) for row in cursor.fetchall()]
 
 
-def _end(
-    skips: Sequence[_Doubtful], *, because: Because, now: datetime
-) -> Sequence[_Doubtful]:
-    for topic, of_topic in groupby(skips, key=lambda each: each.topic):
+def _end_skips(
+    skips: Sequence[_DoubtfulSkip], *, because: Because, now: datetime
+) -> Sequence[_DoubtfulSkip]:
+    for topic, of_topic in groupby(skips, key=lambda row: row.topic):
         skip_list.end(
             topic_id=topic,
-            skips=[each.skip for each in of_topic],
+            skips=[row.skip for row in of_topic],
             because=because,
             actor=ACTOR,
             now=now,
         )
     with connection.cursor() as cursor:
-        cursor.execute(_SUSPECT, {"poisons": [each.poison for each in skips]})
+        cursor.execute(_SUSPECT, {"poisons": [row.poison for row in skips]})
     return skips
 
 
-def _contradict(skips: Sequence[_Doubtful], *, now: datetime) -> None:
-    """Count against a consumer what others handled, and show it as suspect."""
-    counts = Counter((each.topic, each.client_name, each.host) for each in skips)
+def _contradict(skips: Sequence[_DoubtfulSkip], *, now: datetime) -> None:
+    """Count against each consumer the messages that others handled."""
+    counts = Counter((row.topic, row.client_name, row.host) for row in skips)
     with connection.cursor() as cursor:
         cursor.execute(
             _CONTRADICT,
@@ -291,7 +294,7 @@ def _contradict(skips: Sequence[_Doubtful], *, now: datetime) -> None:
                 "clients": [client for _, client, _ in counts],
                 "hosts": [host for _, _, host in counts],
                 "numbers": list(counts.values()),
-                "lives_since": now - LIVES,
+                "lives_since": now - ALIVE_FOR,
             },
         )
     for (topic, client, host), number in counts.items():

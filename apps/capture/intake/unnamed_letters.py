@@ -1,18 +1,18 @@
-"""Dead letters without a name: known again by their digest while that is in doubt.
+"""Recognize dead letters without a name by their digest, so none is captured twice.
 
 1. Capture commits such a letter together with a `Delivery` that holds its digest.
 2. The broker is told to remove the letter.
 3. The `Delivery` is deleted.
 
-A lane that dies between 1 and 2 gets the letter again, marked as handed out before: it
-finds the row, and does not write it a second time. One that dies between 2 and 3 leaves
-a row whose letter is gone; only a letter that is equal in every byte, and had been
-handed to the lane that died, could be taken for it. Such rows are forgotten when an
-hour has passed and the queue is found empty: no broker keeps a letter of a dead
-connection for so long.
+A lane that dies between 1 and 2 gets the letter again, marked as redelivered: it
+finds the row, and does not capture it a second time. A lane that dies between 2 and 3
+leaves a row whose letter is gone. Only a letter that is equal in every byte, and that
+the broker had delivered to the dead lane, could be mistaken for it. Such rows are
+deleted when an hour has passed and the queue is empty: no broker keeps a letter of a
+dead connection for so long.
 
-A lane that dies at its commit leaves a server process behind that still carries it out:
-before its successor asks for a row, it waits for that.
+A lane that dies at its commit leaves a server process behind that still commits. Its
+successor waits for that before it asks for a row.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ IN_DOUBT = timedelta(hours=1)
 
 @borrow()
 def await_commits(*, topic: Topic) -> None:
-    """Wait until what others have begun to write of a topic is there, or will not be.
+    """Wait until other transactions that write rows of a topic have ended.
 
-    Every row of a topic refers to it, and that keeps others from locking it outright.
+    Each row refers to its topic, which locks the topic against this FOR UPDATE.
     """
     with transaction.atomic():
         Topic.objects.select_for_update().filter(pk=topic.pk).first()
 
 
 @borrow()
-def written(
+def reports_of_captured(
     letters: Sequence[DeadLetter], *, topic: Topic, in_hand: Collection[uuid.UUID]
 ) -> dict[str, uuid.UUID]:
-    """Find letters that are in the record already: the report of each, by its handle.
+    """Find the letters that were captured before: the report of each, by its handle.
 
-    One row answers one letter; none of those whose letters are `in_hand` answers any.
+    Each row matches one letter. Rows whose letters are `in_hand` match none.
     """
     doubtful = {
         letter.handle: digest_of_delivery(letter)
@@ -57,26 +57,26 @@ def written(
     }
     if not doubtful:
         return {}
-    rows = Delivery.objects.like(topic=topic.pk, digests=doubtful.values())
-    known: dict[bytes, list[uuid.UUID]] = {}
+    rows = Delivery.objects.with_digests(topic=topic.pk, digests=doubtful.values())
+    reports: dict[bytes, list[uuid.UUID]] = {}
     for row in rows.exclude(pk__in=in_hand).oldest_first():
-        known.setdefault(bytes(row.digest), []).append(row.report_id)
+        reports.setdefault(bytes(row.digest), []).append(row.report_id)
     return {
-        handle: known[digest].pop(0)
+        handle: reports[digest].pop(0)
         for handle, digest in doubtful.items()
-        if known.get(digest)
+        if reports.get(digest)
     }
 
 
 @borrow()
-def acknowledged(reports: Collection[uuid.UUID]) -> None:
-    """Forget letters that their broker was told to remove."""
+def delete_acknowledged(reports: Collection[uuid.UUID]) -> None:
+    """Delete the rows of letters that the broker was told to remove."""
     if reports:
         Delivery.objects.filter(pk__in=reports).delete()
 
 
 @borrow()
-def forget(*, topic: Topic, in_hand: Collection[uuid.UUID], now: datetime) -> None:
-    """Forget those whose letters cannot come back any more, the queue being empty."""
-    old = Delivery.objects.filter(topic=topic).before(now - IN_DOUBT)
+def prune(*, topic: Topic, in_hand: Collection[uuid.UUID], now: datetime) -> None:
+    """Delete rows whose letters cannot come back; call it when the queue is empty."""
+    old = Delivery.objects.filter(topic=topic).captured_before(now - IN_DOUBT)
     old.exclude(pk__in=in_hand).delete()

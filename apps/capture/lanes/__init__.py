@@ -1,3 +1,3 @@
-"""Draining and observing dead-letter queues, a lane for each topic."""
+"""Lanes: drain or observe the dead-letter queue of each topic."""
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Draining: dead letters into the record, and only then out of their queue.
+"""Drain a dead-letter queue: capture each letter, and only then remove it.
 
-1. A batch is read; it stays in its queue, hidden from others while it is ours.
-2. It is committed. A letter that the record refuses is found by halving, and held.
-3. In mode tee, copies go to the other queue, and their broker confirms them.
-4. Only what is through both is acknowledged.
+1. Read a batch. It stays in its queue, hidden from other readers.
+2. Commit it. If Postgres refuses a letter, halve the batch to find it, and hold it.
+3. In mode tee, send copies to the other queue; its broker confirms them.
+4. Acknowledge the letters that passed both steps.
 
-Whatever dies between two of these leaves the letter in its queue. It comes back, is
-known by its name (or as `deliveries` tells), and goes on from 3: it is written once,
-and its copy may go out twice, but never not at all.
+A process that dies between two steps leaves the letter in its queue. The letter comes
+back, is recognized by its name (or by `unnamed_letters`) and continues with step 3: it
+is captured once, and its copy is sent at least once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import wait as waited
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -36,7 +35,7 @@ from apps.capture.intake.occurrence import (
     digest_of_delivery,
     from_dead_letter,
 )
-from apps.capture.lanes.monitor import Clock, LaneMonitor, note_captured
+from apps.capture.lanes.monitor import Clock, LaneMonitor, count_captured
 from apps.capture.lanes.throttling import BatchSize, Timer
 from apps.capture.models import HeldDeadLetter, Lane, Mode, Sample
 from apps.core.errors import Unavailable
@@ -47,17 +46,17 @@ from poisonguard.contract import HEADERS_LIMIT
 
 log = logging.getLogger(__name__)
 
-WAIT = 1.0
-TIDY_EVERY = 60.0
-# A held letter that is hidden for a time comes back; one that does not is gone.
-HELD_LIVES = 300.0
+READ_SECONDS = 1.0
+TIDY_INTERVAL = 60.0
+# A held letter comes back when it is visible again; after this long, it has left.
+HELD_FOR = 300.0
 MOST_PEEKED = 1_000
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Taken:
+class CapturedLetter:
     """A letter that is in the record, under this report."""
 
     letter: DeadLetter
@@ -79,16 +78,16 @@ class Drain:
         self.capabilities = self.monitor.capabilities
         self.reader: DeadLetterReader = brokers.reader_of(self.topic)
         self.copies = RoutingPublisher()
-        # The reader belongs to this thread: what it must not wait for is done aside.
+        # The reader belongs to this thread; slow work runs on another one.
         self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="aside")
         self._batch: list[str] = []
-        self._held: set[str] = set()
-        # Of those that are held, the captured ones whose copy was refused, and why.
+        self._held_names: set[str] = set()
+        # Held letters that are captured but whose copy was refused, and why.
         self._uncopied: dict[str, str] = {}
         self._in_hand: set[uuid.UUID] = set()
         self._tidied_at: float | None = None
         unnamed_letters.await_commits(topic=self.topic)
-        # They are ours to take now; what observing showed of them is past.
+        # The lane now removes letters, so the samples of observe mode are outdated.
         with borrow():
             Sample.objects.filter(topic=self.topic).delete()
 
@@ -106,66 +105,68 @@ class Drain:
         self.reader.close()
         self.monitor.close()
 
-    def once(self) -> float:
-        """Take a batch if it is time to; give the seconds until it is again."""
+    def step(self) -> float:
+        """Drain a batch if it is due; return the seconds until the next is."""
         polling = self.monitor.polling
         if polling.is_due():
-            polling.note(found=self.take(wait=WAIT) > 0)
+            polling.adjust(is_active=self.drain_batch(wait=READ_SECONDS) > 0)
             self.monitor_lane()
         else:
             self.monitor.heartbeat()
-        return min(WAIT, polling.left())
+        return min(READ_SECONDS, polling.seconds_left())
 
-    def take(self, *, wait: float) -> int:
-        """Take one batch; give the number of letters that were read."""
+    def drain_batch(self, *, wait: float) -> int:
+        """Drain one batch; return the number of letters that were read."""
         letters = self.reader.read(limit=self.size.value, wait=wait)
         if letters:
-            began = self.timer()
+            started_at = self.timer()
             self._batch = [letter.handle for letter in letters]
-            self._take(letters)
-            self.size.note(self.timer() - began)
+            self._drain(letters)
+            self.size.adjust(self.timer() - started_at)
         else:
             self._tidy()
         return len(letters)
 
     def monitor_lane(self) -> None:
-        """Dead-letter what consumers give up on, and look at the topic."""
+        """Dead-letter exhausted messages, and poll the topic."""
         if not self.monitor.is_due():
             return
         moved = self.reader.dead_letter_exhausted()
         if moved:
             log.info("dead-lettered %d messages of %s", moved, self.topic.name)
-        self.monitor.held_back = self._why_uncopied()
+        self.monitor.held_reason = self._why_uncopied()
         depth = self.monitor.poll()
-        if self._held:
-            self._look_for_held(depth)
+        if self._held_names:
+            self._release_removed(depth)
 
-    def _keeping(self, work: Callable[[], Result]) -> Result:
-        """Do what may be slow; meanwhile nobody else is handed the batch."""
+    def _with_extension(self, work: Callable[[], Result]) -> Result:
+        """Do slow work; meanwhile extend the visibility timeout of the batch."""
         if not self.capabilities.extends:
             return work()
-        done = self._aside.submit(work)
-        while not waited([done], timeout=self.topic.visibility_timeout / 3).done:
+        future = self._aside.submit(work)
+        while not wait([future], timeout=self.topic.visibility_timeout / 3).done:
             self.reader.extend(self._batch)
-        return done.result()
+        return future.result()
 
-    def _take(self, letters: Sequence[DeadLetter]) -> None:
+    def _drain(self, letters: Sequence[DeadLetter]) -> None:
         small = [letter for letter in letters if not _excess(letter)]
         for letter in letters:
             if excess := _excess(letter):
                 self._hold(letter, excess)
-        known = unnamed_letters.written(small, topic=self.topic, in_hand=self._in_hand)
-        fresh = [letter for letter in small if letter.handle not in known]
-        taken = [
+        reports = unnamed_letters.reports_of_captured(
+            small, topic=self.topic, in_hand=self._in_hand
+        )
+        new = [letter for letter in small if letter.handle not in reports]
+        captured = [
             *(
-                Taken(letter=letter, report=known[letter.handle])
+                CapturedLetter(letter=letter, report=reports[letter.handle])
                 for letter in small
-                if letter.handle in known
+                if letter.handle in reports
             ),
-            *self._write(fresh),
+            *self._capture(new),
         ]
-        sent, trouble = self._copy(taken) if self._tees else (taken, "")
-        self._acknowledge(sent)
+        finished, trouble = self._copy(captured) if self._tees else (captured, "")
+        self._acknowledge(finished)
         if trouble:
             raise Unavailable(f"copies to {self.lane.tee_queue}: {trouble}")
 
@@ -173,8 +174,8 @@ class Drain:
     def _tees(self) -> bool:
         return self.lane.mode == Mode.TEE
 
-    def _write(self, letters: Sequence[DeadLetter]) -> list[Taken]:
-        """Write a batch; one that the record refuses is split until it stands alone."""
+    def _capture(self, letters: Sequence[DeadLetter]) -> list[CapturedLetter]:
+        """Capture a batch; if Postgres refuses a letter, halve the batch to find it."""
         if not letters:
             return []
         now = self.clock()
@@ -185,23 +186,25 @@ class Drain:
                 )
                 for letter in letters
             ]
-            self._keeping(partial(_write, occurrences, now=now))
+            self._with_extension(partial(_write, occurrences, now=now))
         except (DatabaseError, InterfaceError, ValueError) as refusal:
             if not refuses_value(refusal):
-                raise  # Postgres is away, or not as we need it; no letter is to blame
+                raise  # Postgres is unavailable or misconfigured; no letter causes this
             if len(letters) == 1:
                 log.exception("a dead letter of %s is refused", self.topic.name)
                 self._hold(letters[0], f"cannot be stored: {refusal}")
                 return []
             half = len(letters) // 2
-            return [*self._write(letters[:half]), *self._write(letters[half:])]
+            return [*self._capture(letters[:half]), *self._capture(letters[half:])]
         return [
-            Taken(letter=letter, report=occurrence.report_id)
+            CapturedLetter(letter=letter, report=occurrence.report_id)
             for letter, occurrence in zip(letters, occurrences, strict=True)
         ]
 
-    def _copy(self, taken: Sequence[Taken]) -> tuple[list[Taken], str]:
-        """Send copies; give those that arrived, and why nobody knows of others."""
+    def _copy(
+        self, captured: Sequence[CapturedLetter]
+    ) -> tuple[list[CapturedLetter], str]:
+        """Send copies; return the confirmed ones, and why others are unknown, or ""."""
         messages = [
             Addressed(
                 topic=self.topic,
@@ -210,23 +213,23 @@ class Drain:
                 headers=one.letter.headers,
                 dedupe=f"poisonweb-tee-{one.report}",
             )
-            for one in taken
+            for one in captured
         ]
-        outcomes = self._keeping(partial(self.copies.publish, messages))
-        sent, trouble = [], ""
-        for one, outcome in zip(taken, outcomes, strict=True):
+        outcomes = self._with_extension(partial(self.copies.publish, messages))
+        confirmed, trouble = [], ""
+        for one, outcome in zip(captured, outcomes, strict=True):
             if outcome.kind in {OutcomeKind.SENT, OutcomeKind.DUPLICATE}:
-                sent.append(one)
+                confirmed.append(one)
             elif outcome.kind is OutcomeKind.REFUSED:
                 self._in_hand.add(one.report)
                 self._uncopied[_name(one.letter)] = outcome.detail
                 self._hold(one.letter, f"captured, but not copied: {outcome.detail}")
             else:
                 trouble = outcome.detail or "the broker did not answer"
-        return sent, trouble
+        return confirmed, trouble
 
     def _why_uncopied(self) -> str:
-        """Say how many letters wait for their copy, and why; "" where none does."""
+        """Return how many letters wait for their copy, and why; "" if none does."""
         if not self._uncopied:
             return ""
         *_, why = self._uncopied.values()
@@ -235,57 +238,57 @@ class Drain:
             f"{len(self._uncopied)}. {why}"
         )
 
-    def _acknowledge(self, taken: Sequence[Taken]) -> None:
-        if not taken:
+    def _acknowledge(self, captured: Sequence[CapturedLetter]) -> None:
+        if not captured:
             return
-        self.reader.acknowledge([one.letter.handle for one in taken])
-        unnamed_letters.acknowledged(
-            [one.report for one in taken if not one.letter.bookmark]
+        self.reader.acknowledge([one.letter.handle for one in captured])
+        unnamed_letters.delete_acknowledged(
+            [one.report for one in captured if not one.letter.bookmark]
         )
-        self._let_go({_name(one.letter) for one in taken})
-        note_captured(lane=self.lane, number=len(taken))
-        self.monitor.rate.add(len(taken))
+        self._release({_name(one.letter) for one in captured})
+        count_captured(lane=self.lane, number=len(captured))
+        self.monitor.rate.add(len(captured))
 
     @borrow()
     def _hold(self, letter: DeadLetter, reason: str) -> None:
-        self._held.add(_name(letter))
-        why = storable(reason, limit=500)
-        told = {"reason": why, "size": letter.size, "seen_at": self.clock()}
+        self._held_names.add(_name(letter))
+        reason = storable(reason, limit=500)
+        facts = {"reason": reason, "size": letter.size, "seen_at": self.clock()}
         with transaction.atomic():
             hold(topics=[self.topic.pk])
             HeldDeadLetter.objects.update_or_create(
-                topic=self.topic, bookmark=_name(letter), defaults=told
+                topic=self.topic, bookmark=_name(letter), defaults=facts
             )
 
     @borrow()
-    def _let_go(self, names: set[str]) -> None:
-        self._held -= names
+    def _release(self, names: set[str]) -> None:
+        self._held_names -= names
         for name in names & self._uncopied.keys():
             del self._uncopied[name]
         HeldDeadLetter.objects.filter(topic=self.topic, bookmark__in=names).delete()
 
     @borrow()
     def _tidy(self) -> None:
-        """Strike off what has left the queue: all of it has been read by now."""
+        """Delete rows of letters that left the queue; call it when a read is empty."""
         at = self._tidied_at
-        if at is not None and self.timer() - at < TIDY_EVERY:
+        if at is not None and self.timer() - at < TIDY_INTERVAL:
             return
         self._tidied_at, now = self.timer(), self.clock()
         listed = HeldDeadLetter.objects.filter(topic=self.topic)
         if self.capabilities.extends:
-            lives = max(HELD_LIVES, 3 * self.topic.visibility_timeout)
-            gone = listed.filter(seen_at__lt=now - timedelta(seconds=lives))
-            self._let_go(set(gone.values_list("bookmark", flat=True)))
+            lives = max(HELD_FOR, 3 * self.topic.visibility_timeout)
+            expired = listed.filter(seen_at__lt=now - timedelta(seconds=lives))
+            self._release(set(expired.values_list("bookmark", flat=True)))
         else:
-            listed.exclude(bookmark__in=self._held).delete()
-        unnamed_letters.forget(topic=self.topic, in_hand=self._in_hand, now=now)
+            listed.exclude(bookmark__in=self._held_names).delete()
+        unnamed_letters.prune(topic=self.topic, in_hand=self._in_hand, now=now)
 
-    def _look_for_held(self, depth: int | None) -> None:
-        """Strike off the list what somebody else took out of the queue."""
+    def _release_removed(self, depth: int | None) -> None:
+        """Release held letters that another program removed from the queue."""
         if self.capabilities.peeks and not self.capabilities.extends:
-            there = {_name(letter) for letter in self.reader.peek(limit=MOST_PEEKED)}
-            if depth is not None and len(there) >= depth:
-                self._let_go(self._held - there)
+            present = {_name(letter) for letter in self.reader.peek(limit=MOST_PEEKED)}
+            if depth is not None and len(present) >= depth:
+                self._release(self._held_names - present)
 
 
 @borrow()
@@ -294,7 +297,7 @@ def _write(occurrences: Sequence[Occurrence], *, now: datetime) -> None:
 
 
 def _excess(letter: DeadLetter) -> str:
-    """Say what of a letter is more than is stored; "" where all of it is."""
+    """Return which limit a letter exceeds, or ""."""
     if len(letter.body) > settings.POISONWEB_BODY_LIMIT:
         return f"too large: the limit is {settings.POISONWEB_BODY_LIMIT} bytes"
     if len(letter.headers) > HEADERS_LIMIT:
@@ -303,5 +306,5 @@ def _excess(letter: DeadLetter) -> str:
 
 
 def _name(letter: DeadLetter) -> str:
-    """Name a letter on the list of those that are held, also one without a name."""
+    """Return the key of a held letter: its name, or its digest if it has none."""
     return letter.bookmark or f"digest/{digest_of_delivery(letter).hex()}"

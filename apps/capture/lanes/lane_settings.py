@@ -1,6 +1,6 @@
-"""People say what lanes do: observe, capture or tee, and when they stand still.
+"""Settings of lanes that people change: mode, tee queue and pause.
 
-A lane reads its row every second, so what is said here holds within two.
+A lane reads its row every second, so a change takes effect within two.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def set_mode(
     principal: Principal,
     now: datetime,
 ) -> Lane:
-    """Say what is to be done with a topic's dead letters; idempotent.
+    """Set what a lane does with its topic's dead letters; idempotent.
 
-    `tee_queue` is the queue, by the broker's own name, that copies go to. A topic
-    without a dead-letter queue gets that of its kind's convention.
+    `tee_queue` is the queue for copies, by the broker's own name. A topic without a
+    dead-letter queue gets the name that its kind of broker uses by convention.
     """
-    _may(principal, topic)
+    _require_rights(principal, topic)
     with transaction.atomic():
         hold(topics=[topic.pk])
         if not _has_queue(topic):
@@ -45,12 +45,12 @@ def set_mode(
             )
         _require_queue(topic)
         _check_tee(topic, mode, tee_queue)
-        lane, made = Lane.objects.select_for_update().get_or_create(topic=topic)
-        if not made and (lane.mode, lane.tee_queue) == (mode.value, tee_queue):
+        lane, is_new = Lane.objects.select_for_update().get_or_create(topic=topic)
+        if not is_new and (lane.mode, lane.tee_queue) == (mode.value, tee_queue):
             return lane
         if lane.tee_queue != tee_queue:
             require_queue(principal, topic, tee_queue)
-        before = {} if made else {"mode": lane.mode, "tee_queue": lane.tee_queue}
+        before = {} if is_new else {"mode": lane.mode, "tee_queue": lane.tee_queue}
         after = {"mode": mode.value, "tee_queue": tee_queue}
         lane.mode, lane.tee_queue = mode.value, tee_queue
         lane.save(update_fields=["mode", "tee_queue"])
@@ -64,43 +64,44 @@ def set_mode(
 def pause(
     *, topic: Topic, reason: str = "", principal: Principal, now: datetime
 ) -> Lane:
-    """Let a topic's lane stand still: it reads nothing until it is resumed."""
+    """Pause a topic's lane: it reads nothing until it is resumed."""
     return _set_paused(topic, paused=True, reason=reason, principal=principal, now=now)
 
 
 def resume(
     *, topic: Topic, reason: str = "", principal: Principal, now: datetime
 ) -> Lane:
-    """Let a topic's lane go on as its mode says."""
+    """Resume a topic's lane in its mode."""
     return _set_paused(topic, paused=False, reason=reason, principal=principal, now=now)
 
 
 def observe_all(*, topics: Iterable[Topic], principal: Principal, now: datetime) -> int:
-    """Observe those of these topics that have no lane yet; give their number.
+    """Add a lane in observe mode to each topic without one; return how many.
 
-    One that cannot have a lane is left out: it has no dead-letter queue.
+    Topics without a dead-letter queue are left out.
     """
     principal.require(Scope.BROKERS_WRITE)
-    able = [t for t in topics if _has_queue(t) and principal.sees(t.name)]
+    eligible = [t for t in topics if _has_queue(t) and principal.sees(t.name)]
     with transaction.atomic():
-        hold(topics=[topic.pk for topic in able])
-        known = Lane.objects.filter(topic__in=able).values_list("topic_id", flat=True)
-        fresh = [topic for topic in able if topic.pk not in set(known)]
+        hold(topics=[topic.pk for topic in eligible])
+        laned = Lane.objects.filter(topic__in=eligible)
+        existing = set(laned.values_list("topic_id", flat=True))
+        new = [topic for topic in eligible if topic.pk not in existing]
         Lane.objects.bulk_create(
-            [Lane(topic=topic) for topic in fresh], ignore_conflicts=True
+            [Lane(topic=topic) for topic in new], ignore_conflicts=True
         )
-        if fresh:
-            names = sorted(topic.name for topic in fresh)
+        if new:
+            names = sorted(topic.name for topic in new)
             detail = {"mode": Mode.OBSERVE.value, "topics": names}
             _record(Action.LANE_SET, "lanes", detail, principal, now=now)
-    return len(fresh)
+    return len(new)
 
 
 @transaction.atomic
 def _set_paused(
     topic: Topic, *, paused: bool, reason: str, principal: Principal, now: datetime
 ) -> Lane:
-    _may(principal, topic)
+    _require_rights(principal, topic)
     _require_queue(topic)
     lane = Lane.objects.select_for_update().filter(topic=topic).first()
     if lane is None:
@@ -114,7 +115,7 @@ def _set_paused(
     return lane
 
 
-def _may(principal: Principal, topic: Topic) -> None:
+def _require_rights(principal: Principal, topic: Topic) -> None:
     principal.require(Scope.BROKERS_WRITE)
     if not principal.sees(topic.name):
         raise Absent(f"There is no topic {topic.name} here.")

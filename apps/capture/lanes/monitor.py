@@ -1,4 +1,4 @@
-"""Depth, positions and heartbeat of a lane, polled and written on the lane's row.
+"""Poll depth and positions of a topic, and write them and a heartbeat on its lane.
 
 Polling changes nothing at the broker.
 """
@@ -24,20 +24,21 @@ from apps.core.ids import digest_of
 from apps.core.sessions import borrow
 from apps.core.text import storable
 
-LOOK_EVERY = 2.0
-# Whoever counted so lately counts for itself: the broker's word would count it twice.
-COUNTS_ITSELF = timedelta(days=1)
+POLL_INTERVAL = 2.0
+# Consumers that reported counters this recently are counted; the broker's count would
+# count their messages twice.
+SDK_COUNTERS_WITHIN = timedelta(days=1)
 
 Clock = Callable[[], datetime]
 
 
 class LaneMonitor:
-    """Polls one lane's topic every two seconds, however often it is asked to.
+    """Polls the topic of a lane, at most every two seconds.
 
-    `polling` is when it is time to look for dead letters; where each look has its
-    price, nothing else is asked in between either. `held_back` is why letters stay in
-    their queue although they are captured; "" where none does. `expected` says that the
-    queue is made with its first dead letter; "" once it is there.
+    `polling` says when to read dead letters. Where each read costs money, it also
+    limits how often the monitor polls. `held_reason` says why letters stay in their
+    queue although they are captured, or is "". `missing_reason` says that the broker
+    makes the queue with its first dead letter; it is "" once the queue exists.
     """
 
     def __init__(self, *, lane: Lane, clock: Clock, timer: Timer) -> None:
@@ -50,27 +51,27 @@ class LaneMonitor:
         self.capabilities = brokers.capabilities_of(lane.topic)
         longest = brokers.polling_interval_of(lane.topic)
         self.polling = Polling(longest=longest, timer=timer)
-        self.held_back = ""
-        self.expected = ""
-        self._looked_at: float | None = None
-        self._told_at: float | None = None
+        self.held_reason = ""
+        self.missing_reason = ""
+        self._polled_at: float | None = None
+        self._heartbeat_at: float | None = None
         self._counted_minute: datetime | None = None
 
     def close(self) -> None:
         self.admin.close()
 
     def is_due(self) -> bool:
-        return self._is_past(self._looked_at)
+        return self._is_due_since(self._polled_at)
 
     def heartbeat(self) -> None:
-        """Write that the lane is alive, without asking its broker."""
-        if self._is_past(self._told_at):
+        """Write that the lane is alive, without a call to its broker."""
+        if self._is_due_since(self._heartbeat_at):
             rate = self.rate.per_minute()
             self._note(rate=rate, now=self.clock())
 
     def poll(self) -> int | None:
-        """Note positions, depth, age and deliveries; give the depth."""
-        self._looked_at = self.timer()
+        """Store positions, depth, age and deliveries; return the depth."""
+        self._polled_at = self.timer()
         now = self.clock()
         consumers = self.admin.consumers()
         with borrow(), transaction.atomic():
@@ -89,65 +90,67 @@ class LaneMonitor:
         return depth
 
     def _depth(self) -> int | None:
-        """Count the queue; a queue that is still to be made is no trouble."""
-        self.expected = ""
+        """Return the depth of the queue; None if the broker has not made it yet."""
+        self.missing_reason = ""
         try:
             return self.admin.depth()
         except QueueExpected as expected:
-            self.expected = str(expected)
+            self.missing_reason = str(expected)
             return None
 
     def _note(self, *, now: datetime, **values: Any) -> None:
-        self._told_at = self.timer()
+        self._heartbeat_at = self.timer()
         state = LaneState.RUNNING
-        if self.held_back:
-            state, values["detail"] = LaneState.HOLDING, self.held_back
-        elif self.expected:
-            state, values["detail"] = LaneState.EXPECTED, self.expected
-        note(lane=self.lane, state=state, now=now, **values)
+        if self.held_reason:
+            state, values["detail"] = LaneState.HOLDING, self.held_reason
+        elif self.missing_reason:
+            state, values["detail"] = LaneState.EXPECTED, self.missing_reason
+        record_state(lane=self.lane, state=state, now=now, **values)
 
-    def _is_past(self, at: float | None) -> bool:
-        return at is None or self.timer() - at >= LOOK_EVERY
+    def _is_due_since(self, at: float | None) -> bool:
+        return at is None or self.timer() - at >= POLL_INTERVAL
 
     def _count_deliveries(self, now: datetime) -> None:
         if _minute(now) != self._counted_minute:
-            told = self.admin.delivered()
+            delivered = self.admin.delivered()
             self._counted_minute = _minute(now)
-            if told is not None:
-                count_deliveries(lane=self.lane, told=told, now=now)
+            if delivered is not None:
+                count_deliveries(lane=self.lane, delivered=delivered, now=now)
 
 
 @borrow()
-def note(*, lane: Lane, state: LaneState, now: datetime, **values: Any) -> None:
-    """Say how a lane is."""
+def record_state(*, lane: Lane, state: LaneState, now: datetime, **values: Any) -> None:
+    """Write the state of a lane on its row."""
     if "detail" in values:
         values["detail"] = storable(values["detail"], limit=500)
     Lane.objects.filter(pk=lane.pk).update(state=state.value, seen_at=now, **values)
 
 
 @borrow()
-def note_captured(*, lane: Lane, number: int) -> None:
+def count_captured(*, lane: Lane, number: int) -> None:
     Lane.objects.filter(pk=lane.pk).update(captured=F("captured") + number)
 
 
 @borrow()
 @transaction.atomic
-def count_deliveries(*, lane: Lane, told: Delivered, now: datetime) -> None:
-    """Count what a broker delivered since it was last asked, in the minute of that.
+def count_deliveries(*, lane: Lane, delivered: Delivered, now: datetime) -> None:
+    """Count deliveries since the last poll, in the minute of that poll.
 
-    A total that fell, or that begins anew elsewhere, says nothing of the time between.
+    A total that fell, or that counts from another start, says nothing about them.
     """
     hold(topics=[lane.pk])
-    known = Lane.objects.select_for_update().get(pk=lane.pk)
-    before, at = known.delivered_total, known.delivered_at
-    goes_on = told.since == known.delivered_since
-    if before is not None and at is not None and goes_on:
+    row = Lane.objects.select_for_update().get(pk=lane.pk)
+    before, at = row.delivered_total, row.delivered_at
+    is_same_count = delivered.since == row.delivered_since
+    if before is not None and at is not None and is_same_count:
         if _minute(at) == _minute(now):
-            return  # each minute is written once; this one is not over
-        if told.total > before and not _counts_itself(known, now):
-            _count(known, at, told.total - before, now=now)
+            return  # each minute is written once, when it is over
+        if delivered.total > before and not _has_sdk_counters(row, now):
+            _count(row, at, delivered.total - before, now=now)
     Lane.objects.filter(pk=lane.pk).update(
-        delivered_total=told.total, delivered_since=told.since, delivered_at=now
+        delivered_total=delivered.total,
+        delivered_since=delivered.since,
+        delivered_at=now,
     )
 
 
@@ -155,9 +158,9 @@ def _minute(moment: datetime) -> datetime:
     return moment.replace(second=0, microsecond=0)
 
 
-def _counts_itself(lane: Lane, now: datetime) -> bool:
+def _has_sdk_counters(lane: Lane, now: datetime) -> bool:
     recent = Counter.objects.filter(topic=lane.topic_id, source="sdk")
-    return recent.filter(minute__gt=now - COUNTS_ITSELF).exists()
+    return recent.filter(minute__gt=now - SDK_COUNTERS_WITHIN).exists()
 
 
 _COUNT = """
@@ -171,7 +174,7 @@ ON CONFLICT DO NOTHING
 
 
 def _count(lane: Lane, at: datetime, number: int, *, now: datetime) -> None:
-    """Write one counter, which is named by its topic and its minute."""
+    """Insert one counter, identified by its topic and its minute."""
     name = digest_of(b"delivered", str(lane.topic_id).encode())[:16]
     values: dict[str, Any] = {
         "day": now.date(),

@@ -1,4 +1,4 @@
-"""Observe mode: depth, age and samples of a queue from which nothing is taken."""
+"""Observe mode: poll depth, age and samples of a queue; remove nothing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from django.db import transaction
 from apps.brokers.ports import DeadLetter
 from apps.brokers.row_locks import hold
 from apps.brokers.services import topics as brokers
-from apps.capture.lanes.monitor import LOOK_EVERY, Clock, LaneMonitor
+from apps.capture.lanes.monitor import POLL_INTERVAL, Clock, LaneMonitor
 from apps.capture.lanes.throttling import Timer
 from apps.capture.models import Lane, Sample
 from apps.core.sessions import borrow
 
-SAMPLE_EVERY = 10.0
+SAMPLE_INTERVAL = 10.0
 SAMPLES = 10
 SAMPLE_BYTES = 4096
 SAMPLE_HEADERS = 100
@@ -36,23 +36,23 @@ class Observer:
     def close(self) -> None:
         self.monitor.close()
 
-    def once(self) -> float:
-        """Poll if it is time to, and give the seconds until it is again."""
+    def step(self) -> float:
+        """Poll if it is due; return the seconds until the next step."""
         polling = self.monitor.polling
         if self.monitor.is_due() and polling.is_due():
             depth = self.monitor.poll()
-            polling.note(found=depth != self._depth)
+            polling.adjust(is_active=depth != self._depth)
             if depth is not None and self._depth is not None:
                 self.monitor.rate.add(depth - self._depth)
             self._depth = depth
             self._sample()
         else:
             self.monitor.heartbeat()
-        return LOOK_EVERY / 2
+        return POLL_INTERVAL / 2
 
     def _sample(self) -> None:
         at = self._sampled_at
-        if at is not None and self.timer() - at < SAMPLE_EVERY:
+        if at is not None and self.timer() - at < SAMPLE_INTERVAL:
             return
         self._sampled_at = self.timer()
         if not self.monitor.capabilities.peeks:
@@ -62,12 +62,12 @@ class Observer:
             letters = reader.peek(limit=SAMPLES)
         finally:
             reader.close()
-        _keep_samples(self.monitor.lane, letters[:SAMPLES], now=self.clock())
+        _store_samples(self.monitor.lane, letters[:SAMPLES], now=self.clock())
 
 
 @borrow()
 @transaction.atomic
-def _keep_samples(lane: Lane, letters: Sequence[DeadLetter], *, now: datetime) -> None:
+def _store_samples(lane: Lane, letters: Sequence[DeadLetter], *, now: datetime) -> None:
     hold(topics=[lane.pk])
     Sample.objects.filter(topic=lane.topic).delete()
     Sample.objects.bulk_create(

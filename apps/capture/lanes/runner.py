@@ -1,13 +1,12 @@
-"""Lanes: one for each row whose topic has a dead-letter queue, under a lock of its own.
+"""Run a lane for each topic that has a dead-letter queue, each under its own lock.
 
-All locks of a process are on one session of Postgres. A lane asks before each step
-whether it lives: when it ended, all lanes stop, and begin with taking their locks anew.
+All locks of a process are on one session of Postgres. A lane checks before each step
+that the session is alive. If it has ended, all lanes stop and take their locks again.
 
-Every second the rows of all lanes are read again, with their topics and brokers:
-another mode, a pause or other settings hold within two seconds, and nothing has to be
-started anew.
-Whatever goes wrong leaves dead letters in their queue, and the lane comes back for
-them with a longer breath.
+The runner reads the rows of all lanes every second, with their topics and brokers: a
+new mode, a pause or other settings take effect within two seconds, without a restart.
+After an error the dead letters are still in their queue, and the lane tries again
+after a growing delay.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from django.forms import model_to_dict
 from apps.brokers.errors import QueueMissing, Removed
 from apps.capture import partitions as by_day
 from apps.capture.lanes.drain import Drain
-from apps.capture.lanes.monitor import LOOK_EVERY, Clock, note
+from apps.capture.lanes.monitor import POLL_INTERVAL, Clock, record_state
 from apps.capture.lanes.observer import Observer
 from apps.capture.models import Lane, LaneState, Mode
 from apps.core.errors import Invalid, Refused, Unavailable
@@ -36,15 +35,15 @@ from apps.core.text import storable
 
 log = logging.getLogger(__name__)
 
-READ_ROWS_EVERY = 1.0
-LOOK_AT_ROW_EVERY = 1.0
-LOCK_EVERY = 1.0
-# For so long the lanes believe that their locks are held, after Postgres said so.
+READ_ROWS_INTERVAL = 1.0
+CHECK_ROW_INTERVAL = 1.0
+LOCK_INTERVAL = 1.0
+# After Postgres confirmed the locks, lanes rely on them this many seconds.
 TRUST_LOCKS = 0.5
-END_WITHIN = 10.0
+STOP_TIMEOUT = 10.0
 BACK_OFF_BASE = 0.5
 BACK_OFF_CAP = 15.0
-# Who waits for Postgres has waited for a session already.
+# A lane that waits for Postgres has waited for a session already.
 BACK_OFF_CAP_OF_POSTGRES = 5.0
 
 POSTGRES_AWAY = (OperationalError, InterfaceError, psycopg.OperationalError)
@@ -53,24 +52,24 @@ AWAY = (Unavailable, Refused, Invalid)
 RowOf = Callable[[int], Lane | None]
 
 
-class Work(Protocol):
-    """What a lane does while its row stays as it is."""
+class LaneWork(Protocol):
+    """The work of a lane in one mode, until its settings change."""
 
-    def once(self) -> float:
-        """Do one step, of about a second at most; give the seconds until the next."""
+    def step(self) -> float:
+        """Do one step of about a second at most; return the seconds until the next."""
 
     def close(self) -> None: ...
 
 
 class PausedLane:
-    """A lane that is paused: it reads nothing, and asks its broker nothing."""
+    """A paused lane: it reads nothing and makes no call to its broker."""
 
     def __init__(self, *, lane: Lane, clock: Clock) -> None:
         self.lane = lane
         self.clock = clock
 
-    def once(self) -> float:
-        note(
+    def step(self) -> float:
+        record_state(
             lane=self.lane,
             state=LaneState.PAUSED,
             detail="paused",
@@ -79,14 +78,14 @@ class PausedLane:
             rate=0.0,
             now=self.clock(),
         )
-        return LOOK_EVERY
+        return POLL_INTERVAL
 
     def close(self) -> None:
-        """Hold nothing, so give nothing back."""
+        """Do nothing: there is nothing to close."""
 
 
 class LaneRunner:
-    """One lane, until told to stop or until its row is gone."""
+    """Runs one lane until `stop` is set or its row is deleted."""
 
     def __init__(
         self,
@@ -106,77 +105,81 @@ class LaneRunner:
 
     def run(self) -> None:
         while not self.stop.is_set():
-            breath = 0.0
+            delay = 0.0
             try:
                 lane = self.row_of(self.topic_id)
                 if lane is None:
                     return
-                breath = self._hold_and_work(lane)
+                delay = self._work_under_lock(lane)
             except Removed:
                 log.info("the lane of topic %d ends with its topic", self.topic_id)
                 return
             except QueueMissing as missing:
-                self._say(LaneState.MISSING, missing, depth=None, oldest_at=None)
-                breath = self._back_off()
+                self._record_trouble(
+                    LaneState.MISSING, missing, depth=None, oldest_at=None
+                )
+                delay = self._back_off()
             except POSTGRES_AWAY as trouble:
-                self._say(LaneState.AWAY, trouble)
-                breath = self._back_off(cap=BACK_OFF_CAP_OF_POSTGRES)
+                self._record_trouble(LaneState.AWAY, trouble)
+                delay = self._back_off(cap=BACK_OFF_CAP_OF_POSTGRES)
             except AWAY as trouble:
-                self._say(LaneState.AWAY, trouble)
-                breath = self._back_off()
+                self._record_trouble(LaneState.AWAY, trouble)
+                delay = self._back_off()
             finally:
                 connection.close()
-            self.stop.wait(breath)
+            self.stop.wait(delay)
 
-    def _hold_and_work(self, lane: Lane) -> float:
+    def _work_under_lock(self, lane: Lane) -> float:
         with self.locks.attempt(f"lane:{lane.pk}") as lock:
             if lock is None:
-                return LOCK_EVERY
-            work = _work(lane, self.clock)
+                return LOCK_INTERVAL
+            work = _work_for(lane, self.clock)
             try:
                 self._work(work, lane, lock)
             finally:
                 work.close()
         return 0.0
 
-    def _work(self, work: Work, lane: Lane, lock: Lock) -> None:
-        """Go on as long as the row tells the same, and the lock is ours."""
-        terms, due_at = _told(lane), time.monotonic()
+    def _work(self, work: LaneWork, lane: Lane, lock: Lock) -> None:
+        """Repeat steps until the settings change, or the lock is lost."""
+        settings, due_at = _settings_of(lane), time.monotonic()
         while not (self.stop.is_set() or lock.lost()):
             if time.monotonic() >= due_at:
-                due_at = work.once() + time.monotonic()
+                due_at = work.step() + time.monotonic()
                 self._troubles = 0
-            left = max(0.0, due_at - time.monotonic())
-            self.stop.wait(min(left, LOOK_AT_ROW_EVERY))
-            now = self.row_of(self.topic_id)
-            if now is None or (now is not lane and _told(now) != terms):
+            seconds = max(0.0, due_at - time.monotonic())
+            self.stop.wait(min(seconds, CHECK_ROW_INTERVAL))
+            row = self.row_of(self.topic_id)
+            if row is None or (row is not lane and _settings_of(row) != settings):
                 return
-            lane = now
+            lane = row
 
     def _back_off(self, *, cap: float = BACK_OFF_CAP) -> float:
         highest = min(cap, BACK_OFF_BASE * 2 ** min(self._troubles, 10))
         return BACK_OFF_BASE + random.uniform(0, highest)  # noqa: S311
 
-    def _say(self, state: LaneState, trouble: Exception, **values: Any) -> None:
+    def _record_trouble(
+        self, state: LaneState, trouble: Exception, **values: Any
+    ) -> None:
         self._troubles += 1
         log.warning("the lane of topic %d waits: %s", self.topic_id, trouble)
-        now, words = self.clock(), storable(str(trouble), limit=500)
+        now, detail = self.clock(), storable(str(trouble), limit=500)
         try:
-            note(
+            record_state(
                 lane=Lane(pk=self.topic_id),
                 state=state,
-                detail=words,
-                error=words,
+                detail=detail,
+                error=detail,
                 error_at=now,
                 now=now,
                 **values,
             )
-        except DatabaseError as silenced:
-            # Postgres itself is away: the page that would show this cannot be had.
-            log.warning("and cannot say so: %s", silenced)
+        except DatabaseError as error:
+            # Postgres itself is away, so no page could show this either.
+            log.warning("and cannot say so: %s", error)
 
 
-def _work(lane: Lane, clock: Clock) -> Work:
+def _work_for(lane: Lane, clock: Clock) -> LaneWork:
     if lane.paused:
         return PausedLane(lane=lane, clock=clock)
     if lane.mode == Mode.OBSERVE:
@@ -184,15 +187,15 @@ def _work(lane: Lane, clock: Clock) -> Work:
     return Drain(lane=lane, clock=clock)
 
 
-def _told(lane: Lane) -> tuple[object, ...]:
-    """Give what people have said of a lane, its topic and its broker."""
-    ours = (lane.mode, lane.tee_queue, lane.paused)
+def _settings_of(lane: Lane) -> tuple[object, ...]:
+    """Return what people can set on a lane, its topic and its broker."""
+    lane_fields = (lane.mode, lane.tee_queue, lane.paused)
     topic, broker = lane.topic, lane.topic.broker
-    return (*ours, model_to_dict(topic), broker and model_to_dict(broker))
+    return (*lane_fields, model_to_dict(topic), broker and model_to_dict(broker))
 
 
-class Rows:
-    """The rows of all lanes as they last were, read for all of them at once."""
+class LaneRows:
+    """The rows of all lanes, as of the last read."""
 
     def __init__(self) -> None:
         self._rows: dict[int, Lane] = {}
@@ -202,16 +205,16 @@ class Rows:
 
     @borrow()
     def read(self) -> Collection[int]:
-        """Read them again; give the topics that have one."""
+        """Read all rows again; return the ids of their topics."""
         self._rows = {lane.pk: lane for lane in Lane.objects.possible()}
         return self._rows.keys()
 
 
 def serve(*, stop: threading.Event, clock: Clock) -> None:
-    """Keep a thread for each lane, new ones too, until told to stop."""
+    """Run a thread for each lane, also for new lanes, until `stop` is set."""
     _make_partitions(stop, clock)
     lanes: dict[int, threading.Thread] = {}
-    rows, locks = Rows(), Locks("lane locks", trust=TRUST_LOCKS)
+    rows, locks = LaneRows(), Locks("lane locks", trust=TRUST_LOCKS)
     while not stop.is_set():
         try:
             for topic_id in rows.read():
@@ -227,15 +230,15 @@ def serve(*, stop: threading.Event, clock: Clock) -> None:
         except (OperationalError, InterfaceError) as trouble:
             log.warning("the lanes cannot be read: %s", trouble)
             connection.close()
-        stop.wait(READ_ROWS_EVERY)
+        stop.wait(READ_ROWS_INTERVAL)
     connection.close()
-    # A lane that does not end keeps its lock: it goes with the process.
+    # A lane that does not end keeps its lock until the process ends.
     if _have_ended(lanes.values()):
         locks.close()
 
 
 def _make_partitions(stop: threading.Event, clock: Clock) -> None:
-    """Make those of the next days; wait for Postgres, which may start after us."""
+    """Make the partitions of the next days; wait for Postgres if it is not up yet."""
     while not stop.is_set():
         try:
             with borrow():
@@ -245,7 +248,7 @@ def _make_partitions(stop: threading.Event, clock: Clock) -> None:
             connection.close()
         else:
             return
-        stop.wait(READ_ROWS_EVERY)
+        stop.wait(READ_ROWS_INTERVAL)
 
 
 def _start(runner: LaneRunner) -> threading.Thread:
@@ -257,8 +260,8 @@ def _start(runner: LaneRunner) -> threading.Thread:
 
 
 def _have_ended(lanes: Collection[threading.Thread]) -> bool:
-    """Wait for the lanes to end, for so long in all: a broker may not answer."""
-    until = time.monotonic() + END_WITHIN
+    """Wait until the lanes end, or time is up: a broker may not answer."""
+    deadline = time.monotonic() + STOP_TIMEOUT
     for lane in lanes:
-        lane.join(timeout=max(0.0, until - time.monotonic()))
+        lane.join(timeout=max(0.0, deadline - time.monotonic()))
     return not any(lane.is_alive() for lane in lanes)

@@ -1,4 +1,4 @@
-"""What a lane that observes saw: shown to who may read bodies, and put on record."""
+"""Samples that an observing lane stored; each reveal of them is audited."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from apps.team.rights import Principal, Scope
 
 
 def of(topic: Topic) -> list[Sample]:
-    """Give the samples of a topic without what they hold, oldest first."""
+    """Return the samples of a topic without their bodies, oldest first."""
     return list(Sample.objects.filter(topic=topic).defer("start").order_by("place"))
 
 
@@ -28,7 +28,7 @@ def headers_of(sample: Sample) -> Iterator[Header]:
 
 @transaction.atomic
 def reveal(*, topic: Topic, principal: Principal, now: datetime) -> Sequence[Sample]:
-    """Show what the samples of a topic hold; puts on record that it was shown."""
+    """Return the samples of a topic with their bodies; record that in the audit."""
     if not principal.sees(topic.name):
         raise Absent(f"There is no topic {topic.name} here.")
     principal.require(Scope.BODIES_READ)

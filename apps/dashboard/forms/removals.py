@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from django.core import signing
 
 from apps.brokers.models import Topic
-from apps.capture.topic_removal import Otherwise
+from apps.capture.topic_removal import ChangedSincePreview
 from apps.team.rights import Principal
 
 SALT = "poisonweb.removal"
@@ -21,11 +21,11 @@ def seal(of: str, going: Iterable[Topic], principal: Principal) -> str:
 
 
 def agreed(token: str, of: str, principal: Principal) -> list[int]:
-    """Open a token; raises Otherwise for one that is old, or of something else."""
+    """Open a token; raise ChangedSincePreview if it is old, or for something else."""
     try:
         shown, actor, going = signing.loads(token, salt=SALT, max_age=GOOD_FOR_SECONDS)
     except signing.BadSignature:
-        raise Otherwise from None
+        raise ChangedSincePreview from None
     if (shown, actor) != (of, str(principal.actor)):
-        raise Otherwise
+        raise ChangedSincePreview
     return list(going)

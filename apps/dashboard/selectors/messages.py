@@ -23,7 +23,7 @@ from apps.poison import origins, reading
 from apps.poison.headers import is_public
 from apps.poison.models import Failure, Poison, Redrive
 from apps.poison.query import Query, Term
-from apps.poison.reading import FailureSeen, FirstHeaders, Revealed
+from apps.poison.reading import FailureExcerpt, FirstHeaders, RevealedMessage
 from apps.poison.states import Shown
 from apps.team.rights import Principal, Scope
 from apps.triage.services.trail import operations_on
@@ -70,7 +70,7 @@ class HeaderRows:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageDetail:
     message: Poison
-    failures: list[FailureSeen]
+    failures: list[FailureExcerpt]
     redrives: list[Redrive]
     entries: list[Entry]
     headers: HeaderRows
@@ -116,7 +116,9 @@ def one(message_id: int, principal: Principal, *, now: datetime) -> MessageDetai
     return _detail(message, principal, headers, now=now)
 
 
-def opened(revealed: Revealed, principal: Principal, *, now: datetime) -> MessageDetail:
+def opened(
+    revealed: RevealedMessage, principal: Principal, *, now: datetime
+) -> MessageDetail:
     """Show a message with the contents that were revealed."""
     headers = HeaderRows.of(revealed.headers, revealed_value)
     return _detail(

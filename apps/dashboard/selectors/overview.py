@@ -175,7 +175,9 @@ def _failed_last(principal: Principal) -> list[Problem]:
 
 
 def _rows(found: Sequence[Problem], *, now: datetime) -> list[NeedyRow]:
-    ask = partial(backlogs.came_back, [p.pk for p in found], most=MOST_SEARCHED)
+    ask = partial(
+        backlogs.recurred_by_problem, [p.pk for p in found], most=MOST_SEARCHED
+    )
     numbers = unless_slow(ask)
     return [
         NeedyRow(

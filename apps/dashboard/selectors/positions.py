@@ -14,7 +14,7 @@ from django.db.models import Max, Prefetch, QuerySet
 from apps.audit.models import Entry
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Sample
 from apps.bookmarks.services import reading
-from apps.bookmarks.services.reading import Line as TopicLine
+from apps.bookmarks.services.reading import TopicPublisher
 from apps.bookmarks.states import Source
 from apps.bookmarks.wire import MOST_RUNS
 from apps.brokers.services import topics as brokers
@@ -279,7 +279,7 @@ def _rows(
 
 
 def _head(
-    position: BookmarkPosition, mark: Mark | None, heads: Mapping[TopicLine, int]
+    position: BookmarkPosition, mark: Mark | None, heads: Mapping[TopicPublisher, int]
 ) -> int | None:
     if mark is None:
         return None

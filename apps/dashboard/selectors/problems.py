@@ -20,7 +20,7 @@ from apps.dashboard.selectors.neighbours import Neighbours, neighbours
 from apps.poison import backlogs, problems, reading
 from apps.poison.models import Failure, Poison, Problem
 from apps.poison.querysets import ProblemQuerySet
-from apps.poison.reading import FailureSeen
+from apps.poison.reading import FailureExcerpt
 from apps.poison.states import Shown
 from apps.team.rights import Principal
 
@@ -113,7 +113,7 @@ class StateLink:
 class ProblemDetail:
     row: ProblemRow
     given_back: Count | TooSlow
-    sample: FailureSeen | None
+    sample: FailureExcerpt | None
     first: FirstFailure | None
     tops: list[Top] | TooSlow
     neighbours: Neighbours

@@ -171,7 +171,9 @@ def of_message(message: Poison, *, now: datetime) -> list[SkipRow]:
         ).select_related("topic")
     ]
     this_one = Poison.objects.filter(pk=message.pk)
-    by_rule = matching.swallowed(poisons=this_one, target=None, now=now).skips.values()
+    by_rule = matching.rule_matches(
+        poisons=this_one, target=None, now=now
+    ).skips.values()
     return [SkipRow.of(skip, now=now) for skip in [*exact, *by_rule]]
 
 
@@ -179,7 +181,7 @@ def swallowed(
     poisons: PoisonQuerySet, target: Topic | None, *, now: datetime
 ) -> Swallowed:
     """Find what consumers would pass over, if these poisons were requeued now."""
-    found = matching.swallowed(poisons=poisons, target=target, now=now)
+    found = matching.rule_matches(poisons=poisons, target=target, now=now)
     shown = list(found.skips.items())[:MOST_SWALLOWED]
     return Swallowed(
         looked_at=found.looked_at,

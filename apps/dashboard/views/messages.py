@@ -11,7 +11,7 @@ from django.views.decorators.http import (
 )
 
 from apps.core import clock
-from apps.core.streams import flowing
+from apps.core.streams import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.list_params import Asked
 from apps.dashboard.presentation import curl
@@ -61,7 +61,7 @@ def download(request: SignedIn, message_id: int) -> StreamingHttpResponse:
     )
     name = f"message-{poison.pk}.bin"
     response = StreamingHttpResponse(
-        flowing(request, chunks), content_type="application/octet-stream"
+        response_chunks(request, chunks), content_type="application/octet-stream"
     )
     response["Content-Disposition"] = f'attachment; filename="{name}"'
     response["Content-Length"] = poison.size

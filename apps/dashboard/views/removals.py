@@ -79,7 +79,11 @@ def _remove_broker(request: SignedIn, broker: Broker) -> int:
         )
     else:
         topic_removal.remove_broker(
-            broker=broker, agreed=agreed, reason=reason, principal=principal, now=now
+            broker=broker,
+            previewed_ids=agreed,
+            reason=reason,
+            principal=principal,
+            now=now,
         )
     return len(agreed)
 
@@ -87,7 +91,7 @@ def _remove_broker(request: SignedIn, broker: Broker) -> int:
 def _broker(
     request: SignedIn, broker: Broker, *, wrong: Refused | Invalid | None = None
 ) -> HttpResponse:
-    found = topic_removal.look(
+    found = topic_removal.preview(
         Topic.objects.filter(broker=broker).select_related("lane")
     )
     context = {
@@ -100,7 +104,7 @@ def _broker(
 def _topic(
     request: SignedIn, topic: Topic, *, wrong: Refused | Invalid | None = None
 ) -> HttpResponse:
-    found = topic_removal.look(Topic.objects.filter(pk=topic.pk))
+    found = topic_removal.preview(Topic.objects.filter(pk=topic.pk))
     context = {
         "topic": topic,
         "curl": curl.delete(request, "/api/v1/topics", {"name": topic.name}),
@@ -111,7 +115,7 @@ def _topic(
 def _asked(
     request: SignedIn,
     template: str,
-    found: topic_removal.Look,
+    found: topic_removal.RemovalPreview,
     of: Broker | Topic,
     context: dict[str, object],
     wrong: Refused | Invalid | None,
@@ -119,7 +123,7 @@ def _asked(
     asked = {
         **context,
         "found": found,
-        "token": removals.seal(_name(of), found.going, request.user.principal),
+        "token": removals.seal(_name(of), found.removable, request.user.principal),
         "reason": reason_in(request.POST),
         "wrong": wrong,
         "wrong_at": field_of(wrong),

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.core import clock
 from apps.core.errors import Invalid, Refused
-from apps.core.streams import flowing
+from apps.core.streams import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.paging import Cursor
 from apps.dashboard.period import CHOICES, Asked, day
@@ -54,7 +54,7 @@ def download(request: SignedIn) -> StreamingHttpResponse:
     rows = reports.spread(asked, request.user.principal)
     name = f"failure-rates-{asked.period.first}-to-{asked.period.last}.csv"
     return StreamingHttpResponse(
-        flowing(request, spreadsheet.lines(reports.COLUMNS, rows)),
+        response_chunks(request, spreadsheet.lines(reports.COLUMNS, rows)),
         content_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )

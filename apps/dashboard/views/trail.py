@@ -14,7 +14,7 @@ from apps.audit.filters import PARAMETERS, TEXT_LIMIT
 from apps.audit.models import Entry
 from apps.core import clock
 from apps.core.errors import Invalid
-from apps.core.streams import flowing
+from apps.core.streams import response_chunks
 from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.paging import NumberCursor
 from apps.dashboard.presentation import curl, spreadsheet
@@ -86,7 +86,7 @@ def _file(
 ) -> StreamingHttpResponse:
     name = f"audit-{clock.now():%Y-%m-%d}.{suffix}"
     return StreamingHttpResponse(
-        flowing(request, chunks),
+        response_chunks(request, chunks),
         content_type=kind,
         headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )

@@ -88,7 +88,7 @@ def _make(run: Run, held: Lock, clock: Clock) -> None:
         )
     with snapshot.held() as seen:
         same = Run.objects.filter(pk=run.pk, epoch=run.epoch)
-        same.update(snapshot=seen.seen, as_of=clock())
+        same.update(snapshot=seen.pg_snapshot, as_of=clock())
         order = job.Order(
             run=run.pk,
             epoch=run.epoch,

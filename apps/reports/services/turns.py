@@ -42,7 +42,7 @@ def make(
 
     Raises what `requests.request` raises; RunInTheWay only if `turn` may not wait.
     """
-    if not turn.wait and lock.held([LOCK]):
+    if not turn.wait and lock.names_locked([LOCK]):
         _refuse(_being_made())
     while True:
         try:
@@ -79,7 +79,7 @@ def _finished(run: Run, turn: Turn) -> Run:
     """Make a run, unless another process does or is at work on another one."""
     notified: int | None = None
     while (current := Run.objects.get(pk=run.pk)).state not in FINISHED:
-        if not lock.held([LOCK]):
+        if not lock.names_locked([LOCK]):
             running.run(run_id=run.pk, clock=turn.clock)
             continue
         obstacle = _being_made() or current

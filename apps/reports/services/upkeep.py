@@ -9,7 +9,7 @@ from apps.reports.services.running import LOCK
 
 def next_to_run() -> int | None:
     """Give the oldest run that waits, or whose worker died; None while one is made."""
-    if lock.held([LOCK]):
+    if lock.names_locked([LOCK]):
         return None
     waiting = Run.objects.unfinished().order_by("id")
     return waiting.values_list("pk", flat=True).first()

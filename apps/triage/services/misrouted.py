@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apps.poison import origins
-from apps.poison.origins import Elsewhere
+from apps.poison.origins import MisroutedCount
 from apps.triage.models import Item, Operation
 from apps.triage.states import Verb
 
@@ -11,7 +11,7 @@ from apps.triage.states import Verb
 MOST_READ = 200
 
 
-def elsewhere(operation: Operation) -> tuple[Elsewhere, ...]:
+def elsewhere(operation: Operation) -> tuple[MisroutedCount, ...]:
     """Count who says that it failed elsewhere, among the first that would be sent.
 
     None of them where somebody chose the topic: they know where it goes.

@@ -17,7 +17,7 @@ from django.db.models import BinaryField, F, Func, Value
 from apps.audit import services as audit
 from apps.audit.services import Action
 from apps.bookmarks.models import BookmarkPosition, Mark, Move, Moved
-from apps.bookmarks.places import LONGEST, Place, place_of
+from apps.bookmarks.places import LONGEST, BookmarkPlace, place_of
 from apps.bookmarks.runs import LAST, NOWHERE, Runs, holds, up_to, watermark
 from apps.bookmarks.services import history, moving
 from apps.bookmarks.services.moving import Change
@@ -69,7 +69,7 @@ class PlacedPoison:
     id: int
     consumer_group: str
     error: str
-    place: Place
+    place: BookmarkPlace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,7 +281,7 @@ def _time(
 ) -> Targets:
     if wish.at is None or wish.at > now:
         raise Invalid("at", "give a time that is past")
-    stood = history.stood(position_id=position.pk, at=wish.at)
+    stood = history.watermarks_at(position_id=position.pk, at=wish.at)
     if not stood:
         raise Invalid("at", "nobody noted where this position stood so long ago")
     # A publisher that was not heard of by then had nothing settled.

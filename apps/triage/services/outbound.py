@@ -17,7 +17,7 @@ from apps.brokers.services.topics import Addressed
 from apps.core.arrays import array
 from apps.core.text import storable
 from apps.poison import tokens
-from apps.poison.services import Answered
+from apps.poison.services import RedriveAnswer
 from apps.poison.states import Outcome
 from poisonguard.contract import REDRIVE_HEADER
 
@@ -123,7 +123,7 @@ def is_unsent(parcel: Parcel, outcome: ports.Outcome) -> bool:
     return outcome.kind is ports.OutcomeKind.UNSENT and not parcel.again
 
 
-def answered(parcel: Parcel, outcome: ports.Outcome) -> Answered:
+def answered(parcel: Parcel, outcome: ports.Outcome) -> RedriveAnswer:
     arrived = Outcome.MOVED if parcel.moves else Outcome.SENT
     became = {
         ports.OutcomeKind.SENT: arrived,
@@ -137,7 +137,7 @@ def answered(parcel: Parcel, outcome: ports.Outcome) -> Answered:
     detail = outcome.detail
     if outcome.kind is ports.OutcomeKind.DUPLICATE and not parcel.again:
         detail = f"{NOT_THIS_ONE}. {detail}".strip()
-    return Answered(
+    return RedriveAnswer(
         redrive=parcel.redrive,
         outcome=became,
         # A broker may answer with the very bytes that it could not bear.

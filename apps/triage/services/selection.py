@@ -23,7 +23,7 @@ from apps.core.sql import statement_of
 from apps.core.text import storable
 from apps.core.timeouts import TooSlow, unless_slow
 from apps.poison.models import Poison
-from apps.poison.origins import Elsewhere
+from apps.poison.origins import MisroutedCount
 from apps.poison.query import Query
 from apps.poison.querysets import PoisonQuerySet
 from apps.poison.states import SILENT_AFTER_SECONDS
@@ -99,7 +99,7 @@ class Seen:
     sample: tuple[Poison, ...]
     newer: int
     left_out: tuple[tuple[str, int], ...] | TooSlow
-    elsewhere: tuple[Elsewhere, ...]
+    elsewhere: tuple[MisroutedCount, ...]
 
 
 def preview(

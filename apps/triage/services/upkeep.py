@@ -44,7 +44,7 @@ def worker_missing_for(*, now: datetime) -> timedelta | None:
 def orphans(*, now: datetime) -> Orphans:
     """List what should be worked on and whose lock is free."""
     waiting = {op.pk: op.lock_name for op in Operation.objects.unfinished().due(now)}
-    busy = lock.held(waiting.values())
+    busy = lock.names_locked(waiting.values())
     untaken = Operation.objects.previews().filter(taken=False, expires_at__gt=now)
     return Orphans(
         to_run=tuple(pk for pk, name in waiting.items() if name not in busy),

@@ -18,7 +18,7 @@ from apps.brokers.services import topics as brokers
 from apps.brokers.services.topics import Addressed, RoutingPublisher
 from apps.capture.intake import services as capture
 from apps.capture.intake.occurrence import Occurrence, from_report
-from apps.capture.intake.services import Status
+from apps.capture.intake.services import CaptureStatus
 from apps.core.actor import Actor
 from apps.poison import services as poison
 from apps.poison import tokens
@@ -193,13 +193,13 @@ class _Writer:
     def _confirm(self, step: Step) -> None:
         sent = [(self.tokens[p], p.stream.topic) for p in step.poisons]
         verdicts = poison.confirm(tokens=sent, now=step.at)
-        if any(verdict.status != Status.CONFIRMED for verdict in verdicts):
+        if any(verdict.status != CaptureStatus.CONFIRMED for verdict in verdicts):
             raise Astray("a redrive could not be confirmed")
 
     def _recur(self, step: Step) -> None:
         again = [self._occurrence(p, at=step.at, now=step.at) for p in step.poisons]
         answers = capture.write(occurrences=again, now=step.at)
-        if any(answer.status != Status.UPDATED for answer in answers):
+        if any(answer.status != CaptureStatus.UPDATED for answer in answers):
             raise Astray("a redriven message came back as another one")
 
 

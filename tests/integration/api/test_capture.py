@@ -302,9 +302,9 @@ def test_oversize_messages_of_a_topic_are_limited_and_expire(
     number = OversizeMessage.objects.count()
 
     noted_at = OversizeMessage.objects.latest("seen_at").seen_at
-    oversize.forget(now=noted_at + oversize.LIVES)
+    oversize.prune(now=noted_at + oversize.LIVES)
     still_there = OversizeMessage.objects.count()
-    oversize.forget(now=noted_at + oversize.LIVES + timedelta(seconds=1))
+    oversize.prune(now=noted_at + oversize.LIVES + timedelta(seconds=1))
 
     assert (number, still_there, OversizeMessage.objects.count()) == (2, 2, 0)
 

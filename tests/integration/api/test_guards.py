@@ -223,10 +223,10 @@ def test_guards_that_are_no_list_are_refused_before_anything_is_counted(
 
 
 def test_a_silent_guard_is_deleted_after_a_while(now: datetime) -> None:
-    guards.note(members=[word(now)], principal=GUARD, now=now)
+    guards.record_heartbeats(members=[word(now)], principal=GUARD, now=now)
 
-    later = [now + guards.FORGOTTEN_AFTER + timedelta(seconds=s) for s in (-1, 1)]
-    forgotten = [guards.forget(now=moment) for moment in later]
+    later = [now + guards.PRUNED_AFTER + timedelta(seconds=s) for s in (-1, 1)]
+    forgotten = [guards.prune(now=moment) for moment in later]
 
     assert forgotten == [0, 1]
     assert not Guard.objects.exists()

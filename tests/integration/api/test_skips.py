@@ -317,7 +317,7 @@ def test_the_list_in_lines_equals_the_list_in_json(
     added(now, "of audit", consumer_group="audit")
     replaying = topic_named(replays=True)
     word = guard_word(now, client_name="billing-2", host="web-4")
-    guards.note(members=[word], principal=GUARD, now=now)
+    guards.record_heartbeats(members=[word], principal=GUARD, now=now)
     capture(now, failure(now, bookmark="9-0", message_id="m-9", seq=9))
     assert suspected(replaying.name) == ["9-0"]
 

@@ -21,7 +21,7 @@ HOSTILE = "</td><script>alert(1)</script>\u202e\x00\ud800" + "A" * 400
 def tell(now: datetime, **changes: object) -> Topic:
     """Let a guard say how it is; each call is another process."""
     word = guard_word(now, **changes)
-    (answer,) = guards.note(members=[word], principal=GUARD, now=now)
+    (answer,) = guards.record_heartbeats(members=[word], principal=GUARD, now=now)
     assert answer.status == "created", answer
     return Topic.objects.get(name=word["topic"])
 

@@ -13,7 +13,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from apps.brokers.models import Topic
-from apps.capture.intake.services import Status
+from apps.capture.intake.services import CaptureStatus
 from apps.dashboard import first_message
 from apps.poison.models import Poison
 from apps.poison.query import Query
@@ -38,7 +38,7 @@ def test_it_has_the_drawing_the_states_and_the_way_to_the_first_message(
 def test_the_failure_of_its_example_is_captured(now: datetime) -> None:
     (answer,) = capture(now, first_message.failure(now=now))
 
-    assert answer.status is Status.CREATED
+    assert answer.status is CaptureStatus.CREATED
 
 
 @pytest.mark.django_db(transaction=True)

@@ -24,7 +24,7 @@ from apps.dashboard.selectors import skips
 from apps.poison import skip_counts, skip_list
 from apps.poison.matching import Matcher
 from apps.poison.models import Poison, Skip
-from apps.poison.skip_counts import Applied
+from apps.poison.skip_counts import AppliedSkip
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Operation
 from tests.integration.dashboard.conftest import SignIn
@@ -287,7 +287,7 @@ def test_the_list_tells_all_about_a_skip(anna: Client, now: datetime) -> None:
         handler_version="2026.11.20",
         expires_at=now + timedelta(days=2, hours=1),
     )
-    told = Applied(
+    told = AppliedSkip(
         skip=made.pk,
         consumer_group="billing",
         client_name="billing-1",
@@ -295,7 +295,7 @@ def test_the_list_tells_all_about_a_skip(anna: Client, now: datetime) -> None:
         last_at=now - timedelta(minutes=5),
         report=uuid.uuid4(),
     )
-    skip_counts.applied(told=[told], principal=ANNA, now=now)
+    skip_counts.count_applied(reports=[told], principal=ANNA, now=now)
 
     page = words(get(anna, "/skips"))
     alone = words(get(anna, f"/skips/{made.pk}"))

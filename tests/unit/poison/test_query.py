@@ -1,4 +1,4 @@
-"""The query language: what it understands, and what it says of what it does not."""
+"""The query language: what it parses, and how it refuses the rest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from apps.poison.query import Query, Term
         ("  is:open   topic:orders ", "is:open topic:orders"),
         ("!cause:crash", "!cause:crash"),
         ('error:"connection reset"', 'error:"connection reset"'),
-        ("timeout", "error:timeout"),  # a bare word is looked for in the error
+        ("timeout", "error:timeout"),  # a bare word is searched in the error
         ('"two words"', 'error:"two words"'),
         (r'error:"a \"b\" c"', r'error:"a \"b\" c"'),
         ("topic:/sample/bookmarkStore", "topic:/sample/bookmarkStore"),
@@ -48,7 +48,7 @@ def test_reads_and_writes_one_canonical_spelling(text: str, canonical: str) -> N
         ("x" * 2001, "2000 characters"),
     ],
 )
-def test_names_the_word_that_makes_no_sense(text: str, named: str) -> None:
+def test_an_invalid_query_names_the_wrong_word(text: str, named: str) -> None:
     with pytest.raises(Invalid, match=named) as refusal:
         Query.parse(text)
 

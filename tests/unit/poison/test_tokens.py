@@ -1,4 +1,4 @@
-"""Tokens: those that are in queues already stay good."""
+"""Tokens: those in queues stay valid across releases."""
 
 from __future__ import annotations
 

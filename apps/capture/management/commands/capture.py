@@ -35,13 +35,13 @@ class Command(BaseCommand):
             raise CommandError(str(trouble)) from trouble
 
     def _drain(self, lane: Lane) -> None:
-        with lock.attempt(f"lane:{lane.pk}") as held:
-            if held is None:
+        with lock.attempt(f"lane:{lane.pk}") as lane_lock:
+            if lane_lock is None:
                 raise CommandError("a lane is draining this topic already")
             before = Lane.objects.get(pk=lane.pk).captured
             with Drain(lane=lane, clock=clock.now) as drain:
                 drain.reader.dead_letter_exhausted()
-                while drain.take(wait=0.0):
+                while drain.drain_batch(wait=0.0):
                     pass
                 drain.monitor_lane()
             captured = Lane.objects.get(pk=lane.pk).captured - before

@@ -1,4 +1,4 @@
-"""`manage.py lanes`: drain the dead-letter queues until told to stop."""
+"""`manage.py lanes`: drain the dead-letter queues until a signal stops it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from apps.capture.lanes import runner
 from apps.core import clock, sessions
 from apps.core.stop_event import StopEvent
 
-# For all lanes together, beside the one of their locks: none holds one while it waits
-# for its broker, and writing takes most of its time here, not there.
+# For all lanes together, without the session of their locks. A lane holds no session
+# while it waits for its broker, and most of the time of a write is spent in Python.
 MOST_SESSIONS = 8
 
 
