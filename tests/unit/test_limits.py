@@ -10,7 +10,7 @@ import pytest
 
 from poisonweb.limits import MOST_OF_A_FORM as FORM
 from poisonweb.limits import MOST_OF_A_STRANGER as STRANGER
-from poisonweb.limits import Message, Receive, Scope, Send, limited
+from poisonweb.limits import Message, Receive, Scope, Send, limit_size
 
 API = 4 * FORM
 PIECE = 16 * 1024
@@ -64,7 +64,7 @@ class Sender:
             "path": path,
             "headers": list(headers),
         }
-        application = limited(reading, most_of_api=API, recognise=self.recognise)
+        application = limit_size(reading, most_of_api=API, recognise=self.recognise)
         asyncio.run(application(scope, self.receive, self.send))
         status: int = self.answer[0]["status"]
         return status
@@ -182,7 +182,7 @@ def test_what_is_no_request_passes() -> None:
         seen.append(scope["type"])
 
     sender = Sender(0)
-    bounded = limited(application, most_of_api=API, recognise=sender.recognise)
+    bounded = limit_size(application, most_of_api=API, recognise=sender.recognise)
     asyncio.run(bounded({"type": "lifespan"}, sender.receive, sender.send))
 
     assert seen == ["lifespan"]

@@ -13,12 +13,12 @@ from poisonweb.limits import (
     Receive,
     Scope,
     Send,
-    in_turn,
     is_form,
     is_of_skips,
     is_question_to_broker,
     is_sign_in,
     is_sign_in_elsewhere,
+    limit_concurrency,
 )
 
 KINDS = (
@@ -41,7 +41,7 @@ class Work:
         self.begun: list[str] = []
         self.allowed = asyncio.Event()
         self.breaks = breaks
-        self.gate = in_turn(
+        self.gate = limit_concurrency(
             self.answer, of=lambda scope: scope["path"].startswith("/skips"), most=2
         )
         self.requests: list[asyncio.Task[None]] = []
