@@ -28,7 +28,7 @@ Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
 class BoundedH11(H11Protocol):
-    """A connection that is closed when a request takes longer than SECONDS to arrive."""
+    """A connection that closes if a request takes longer than SECONDS to arrive."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -119,7 +119,7 @@ def _ask_to_stop(process: subprocess.Popen[bytes]) -> None:
 def descendants() -> list[int]:
     """Give the pids of all living processes below this one."""
     parents: dict[int, int] = {}
-    for pid in processes.everybody():
+    for pid in processes.all_pids():
         fields = processes.stat(pid)
         if fields and fields[0] != "Z":
             parents[pid] = int(fields[1])

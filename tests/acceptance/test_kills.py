@@ -92,7 +92,7 @@ class Celery:
 
 
 def members_of_group(group: int) -> list[int]:
-    found = ((pid, processes.stat(pid)) for pid in processes.everybody())
+    found = ((pid, processes.stat(pid)) for pid in processes.all_pids())
     return [pid for pid, fields in found if fields and fields[2] == str(group)]
 
 

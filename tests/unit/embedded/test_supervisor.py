@@ -16,7 +16,7 @@ from poisonweb.embedded.supervisor import (
     LOG_BYTES,
     LONGEST_DELAY,
     MARK,
-    Note,
+    ProcessRecord,
     delay,
     recover,
 )
@@ -52,7 +52,7 @@ def end(keeper: subprocess.Popen[str]) -> None:
 
 
 def leader(var: Path, name: str = "a") -> int:
-    return Note.read(var / "run" / f"{name}.pid").identity.pid
+    return ProcessRecord.read(var / "run" / f"{name}.pid").identity.pid
 
 
 def number_in(file: Path) -> int:
@@ -95,7 +95,7 @@ def note_down(var: Path, *, pid: int, started: str | None) -> None:
     )
     (var / "run").mkdir()
     (var / "run" / "a.pid").write_text(
-        Note(identity=noted, signal=signal.SIGTERM).to_json()
+        ProcessRecord(identity=noted, signal=signal.SIGTERM).to_json()
     )
 
 

@@ -10,7 +10,7 @@ from redis import Redis
 
 from poisonweb.sample.consumer import Consumer
 from poisonweb.sample.guards import Guards
-from poisonweb.sample.ledger import Ledger, Tally, Unwritten, What, read, tally
+from poisonweb.sample.ledger import Ledger, LedgerNotWritten, Tally, What, read, tally
 from poisonweb.sample.subscriptions import BILLING as OF
 from tests.sdk.server import Server
 from tests.unit.sample.conftest import Consume
@@ -249,7 +249,7 @@ def test_a_ledger_that_is_lost_is_no_failure_of_the_message(
         redis, OF, Fails(), guards=guards, ledger=lost, stop=threading.Event()
     )
 
-    with pytest.raises(Unwritten):
+    with pytest.raises(LedgerNotWritten):
         consumer.run()
 
     groups: Any = redis.xinfo_groups(OF.topic)

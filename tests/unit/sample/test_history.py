@@ -1,4 +1,4 @@
-"""What the four weeks hold, on whatever weekday they begin."""
+"""StepKind the four weeks hold, on whatever weekday they begin."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from redis import Redis
 from poisonguard.fingerprint import Fingerprint, fingerprint
 from poisonweb.sample.consumer import Handler
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
-from poisonweb.sample.history import streams
-from poisonweb.sample.history import told as wire
+from poisonweb.sample.history import consumer_reports, streams
 from poisonweb.sample.history.ledger import Ledger
-from poisonweb.sample.history.plan import Day, Poisoned, Step, What, plan
+from poisonweb.sample.history.plan import Day, Poisoned, Step, StepKind, plan
 from poisonweb.sample.history.streams import Fate, Fault, Stream
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
 from poisonweb.sample.subscriptions import BILLING, CONTENT, Subscription
@@ -92,7 +91,7 @@ def test_there_is_enough_to_report_and_not_too_much(first: date) -> None:
 def test_every_delivery_is_counted_once(stream: Stream) -> None:
     counts = [c for d in days().values() for c in d.counts if c.stream is stream]
     failures = [p for p in poisons() if p.stream is stream]
-    again = [p for s in steps() if s.what is What.RECURRED for p in s.poisons]
+    again = [p for s in steps() if s.kind is StepKind.RECURRED for p in s.poisons]
 
     failed = len(failures) + sum(p.stream is stream for p in again)
     assert sum(count.failed for count in counts) == failed
@@ -137,7 +136,7 @@ def test_what_the_release_broke_is_handled_on_the_same_day() -> None:
     (sent,) = [
         step
         for step in steps()
-        if step.what is What.REDRIVEN and broken & set(step.poisons)
+        if step.kind is StepKind.REDRIVEN and broken & set(step.poisons)
     ]
 
     assert (sent.at.date(), sent.at.hour) == (weeks.bad_day, 17)
@@ -225,13 +224,13 @@ def test_decisions_come_in_the_order_of_time(first: date) -> None:
 
 @pytest.mark.parametrize("first", FIRST_DAYS)
 def test_each_poison_meets_its_fate(first: date) -> None:
-    became: dict[Poisoned, list[What]] = {}
+    became: dict[Poisoned, list[StepKind]] = {}
     for step in steps(first):
         for poisoned in step.poisons:
-            became.setdefault(poisoned, []).append(step.what)
+            became.setdefault(poisoned, []).append(step.kind)
 
-    redriven, confirmed = What.REDRIVEN, What.CONFIRMED
-    recurred, dropped = What.RECURRED, What.DROPPED
+    redriven, confirmed = StepKind.REDRIVEN, StepKind.CONFIRMED
+    recurred, dropped = StepKind.RECURRED, StepKind.DROPPED
     stories = {
         Fate.HANDLED: [redriven, confirmed],
         Fate.HANDLED_AT_LAST: [redriven, recurred, redriven, confirmed],
@@ -259,8 +258,8 @@ def test_the_ledger_adds_up() -> None:
 
     assert told["poisoned"] == problems["poisoned"] == len(poisons())
     assert told["failed"] == told["poisoned"] + told["recurred"] == problems["failed"]
-    for what in What:
-        number = sum(len(step.poisons) for step in steps() if step.what is what)
+    for what in StepKind:
+        number = sum(len(step.poisons) for step in steps() if step.kind is what)
         assert told[what.value] == problems[what.value] == number
     by_sdk = [hour for hour in hours() if hour["source"] == "sdk"]
     for hour in by_sdk:
@@ -281,13 +280,13 @@ def test_a_ledger_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
 
 def test_all_of_it_is_plainly_marked() -> None:
     for poisoned in poisons()[:50]:
-        report = wire.failure(poisoned, at=poisoned.failed_at, redrive=None)
+        report = consumer_reports.failure(poisoned, at=poisoned.failed_at, redrive=None)
 
         assert report.host == "sample-history"
         assert (b"x-sample", b"history") in report.headers
         assert report.client_name.endswith("(sample history)")
     for step in steps():
-        decided = step.what in {What.REDRIVEN, What.DROPPED}
+        decided = step.kind in {StepKind.REDRIVEN, StepKind.DROPPED}
         assert step.reason.startswith("sample history: ") == decided
 
 
@@ -332,7 +331,7 @@ def test_what_fails_today_failed_for_the_same_reason_then(
 
     (today,) = server.failures.values()
     assert today["attempts"] == fault.attempts
-    raised, raises = wire.raised(then), today["exception"]
+    raised, raises = consumer_reports.raised(then), today["exception"]
     assert classified(raised.type, raised.message, raised.traceback) == classified(
         raises["type"], raises["message"], raises["traceback"]
     )

@@ -113,4 +113,4 @@ def now_of(redis: Redis) -> int:
 def trim(redis: Redis, ledger: Ledger) -> None:
     made = Producer(redis, ledger, rate=1.0, stop=threading.Event())
     made._trim()
-    assert producer.KEPT.total_seconds() * 1000 == HOUR
+    assert producer.RETENTION.total_seconds() * 1000 == HOUR

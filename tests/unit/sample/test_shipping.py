@@ -61,7 +61,7 @@ def send(redis: Redis, *sent: messages.Message, redrive: str = "") -> None:
 
 def consumer_of(supervisor: subprocess.Popen[bytes]) -> int | None:
     ours = str(supervisor.pid)
-    found = ((pid, processes.stat(pid)) for pid in processes.everybody())
+    found = ((pid, processes.stat(pid)) for pid in processes.all_pids())
     return next((pid for pid, fields in found if fields and fields[1] == ours), None)
 
 
