@@ -123,10 +123,10 @@ def descendants() -> list[int]:
         fields = processes.stat(pid)
         if fields and fields[0] != "Z":
             parents[pid] = int(fields[1])
-    found = [os.getpid()]
-    for parent in found:
-        found += [pid for pid, its_parent in parents.items() if its_parent == parent]
-    return found[1:]
+    pids = [os.getpid()]
+    for parent in pids:
+        pids += [pid for pid, its_parent in parents.items() if its_parent == parent]
+    return pids[1:]
 
 
 def _running_still() -> list[str]:

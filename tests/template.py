@@ -20,12 +20,12 @@ NAME = "migrated"
 
 def migrated(folder: Path) -> str:
     """Name that database; whoever asks first in this run makes it."""
-    made = folder / "template.made"
+    marker = folder / "template.made"
     with (folder / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
+        if not marker.exists():
             _make()
-            made.touch()
+            marker.touch()
     return NAME
 
 

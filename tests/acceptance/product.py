@@ -79,12 +79,12 @@ def _copy(name: str, target: Path) -> None:
 def environment(**changes: str) -> dict[str, str]:
     """Return our environment without what would lead to other servers."""
     ours = ("DATABASE_URL", "CELERY_BROKER_URL", "PORT", "MAKEFLAGS", "MAKELEVEL")
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if name not in ours and not name.startswith(("POISONWEB_", "DJANGO_"))
     }
-    return {**kept, **changes}
+    return {**inherited, **changes}
 
 
 @dataclass(kw_only=True)

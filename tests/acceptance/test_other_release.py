@@ -219,11 +219,13 @@ def rounds(trees: Sequence[Path], server: Server) -> int:
             consume(tree, server, f"billing-{place}", last)
             for place, tree in enumerate(trees)
         )
-        fresh = range(first, last + 1)
+        numbers = range(first, last + 1)
         # What was settled before does not come again, and nothing is missed.
-        assert finder == {n: "handled" if n % UNLUCKY else "poisoned" for n in fresh}
+        assert finder == {n: "handled" if n % UNLUCKY else "poisoned" for n in numbers}
         for other in others:
-            assert other == {n: "handled" if n % UNLUCKY else "skipped" for n in fresh}
+            assert other == {
+                n: "handled" if n % UNLUCKY else "skipped" for n in numbers
+            }
         time.sleep(min(ROUND_SECONDS, max(0.0, until - time.monotonic())))
     return last
 

@@ -49,10 +49,10 @@ class Browser:
 
     def sign_in(self) -> None:
         _, page = self.ask("/sign-in")
-        found = re.search(r'csrfmiddlewaretoken" value="([^"]+)', page)
-        assert found
+        match = re.search(r'csrfmiddlewaretoken" value="([^"]+)', page)
+        assert match
         form = {"username": "admin", "password": PASSWORD}
-        self.ask("/sign-in", csrfmiddlewaretoken=found[1], **form)
+        self.ask("/sign-in", csrfmiddlewaretoken=match[1], **form)
 
 
 @pytest.fixture

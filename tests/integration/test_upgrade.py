@@ -383,12 +383,12 @@ def statuses(key: str, now: datetime) -> tuple[int, int, int]:
     """Report a failure, ask for the topics and for the skips; give the answers."""
     client = Client(headers={"Authorization": f"Bearer {secret_of(key)}"})
     body = {"failures": [failure(now)]}
-    asked = [
+    responses = [
         client.post("/api/v1/failures", body, content_type="application/json"),
         client.get("/api/v1/topics"),
         client.get("/api/v1/skips?topic=orders"),
     ]
-    first, second, third = (answer.status_code for answer in asked)
+    first, second, third = (answer.status_code for answer in responses)
     return first, second, third
 
 

@@ -16,9 +16,9 @@ def test_redis_understands_its_limits(url: str) -> None:
     limits: dict[str, Any] = {**timeouts(url)}
 
     client = Redis(host="127.0.0.1", **limits)
-    kept = client.connection_pool.connection_kwargs
+    options = client.connection_pool.connection_kwargs
     assert limits
-    assert kept.items() >= limits.items()
+    assert options.items() >= limits.items()
 
 
 def test_rabbitmq_understands_its_limits() -> None:

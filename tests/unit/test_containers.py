@@ -66,16 +66,16 @@ def settings_of_the_readme() -> set[str]:
 
 
 def test_every_setting_of_the_readme_is_handed_on_or_there_is_a_reason() -> None:
-    asked = settings_of_the_readme()
+    settings = settings_of_the_readme()
 
-    given = {name: handed_on(name) for name in OURS}
+    by_service = {name: handed_on(name) for name in OURS}
 
-    assert asked > KNOWN
-    assert set(NOT_HANDED_ON) <= asked
-    assert set().union(*given.values()) & asked == asked - set(NOT_HANDED_ON)
-    for_all = asked - set(NOT_HANDED_ON) - OF_PREPARE - OF_REPORTS
+    assert settings > KNOWN
+    assert set(NOT_HANDED_ON) <= settings
+    assert set().union(*by_service.values()) & settings == settings - set(NOT_HANDED_ON)
+    for_all = settings - set(NOT_HANDED_ON) - OF_PREPARE - OF_REPORTS
     assert {
-        name: for_all - each for name, each in given.items() if for_all - each
+        name: for_all - each for name, each in by_service.items() if for_all - each
     } == {}
 
 
@@ -113,8 +113,8 @@ def test_the_owner_of_the_tables_is_known_to_prepare_alone() -> None:
     assert users.pop("prepare") == owner
     assert set(users.values()) == {role}
     assert role != owner
-    told = {name for name in OURS if "POSTGRES_PASSWORD" in str(environment(name))}
-    assert told == {"prepare"}
+    services = {name for name in OURS if "POSTGRES_PASSWORD" in str(environment(name))}
+    assert services == {"prepare"}
 
 
 def test_redis_asks_for_a_password_that_the_others_have() -> None:
@@ -210,17 +210,17 @@ def test_ports_are_published_on_the_loopback_interface_only() -> None:
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_secrets_come_from_outside(name: str) -> None:
-    told = {
+    values = {
         variable: value
         for variable, value in SERVICES[name].get("environment", {}).items()
         if re.search("PASSWORD|SECRET|DATABASE|CELERY|AUTH$", variable)
     }
 
-    assert told
+    assert values
     # Who has no provider for single sign-on has no secret of one.
-    optional = told.pop("POISONWEB_OIDC_CLIENT_SECRET", NO_SECRET)
+    optional = values.pop("POISONWEB_OIDC_CLIENT_SECRET", NO_SECRET)
     assert optional == NO_SECRET
-    assert all(re.search(r"\$\{\w+:\?", value) for value in told.values())
+    assert all(re.search(r"\$\{\w+:\?", value) for value in values.values())
 
 
 def test_the_images_run_as_nobody_special_and_without_what_built_them() -> None:

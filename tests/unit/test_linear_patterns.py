@@ -90,7 +90,7 @@ def uses_in(module: str, source: str) -> Iterator[Use]:
     # Others are not loaded: the web's own module changes the settings of its process.
     if not re.search("^import re$", source, re.MULTILINE):
         return
-    kept = {
+    patterns = {
         name: value
         for name, value in vars(import_module(module)).items()
         if isinstance(value, re.Pattern)
@@ -99,9 +99,9 @@ def uses_in(module: str, source: str) -> Iterator[Use]:
         if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
             continue
         method = {"subn": "sub"}.get(node.attr, node.attr)
-        if node.value.id in kept and method in METHODS:
+        if node.value.id in patterns and method in METHODS:
             name = node.value.id
-            yield Use(where=f"{module}.{name}", pattern=kept[name], method=method)
+            yield Use(where=f"{module}.{name}", pattern=patterns[name], method=method)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and (use := inline(module, node)):
             yield use
@@ -192,10 +192,10 @@ def test_every_pattern_that_a_module_makes_has_a_use_that_is_found() -> None:
     """One that is handed to a function, or imported, is not: call it at its place."""
     used = {use.where for use in USES.values()}
 
-    assert sorted(set(kept()) - used) == []
+    assert sorted(set(product_patterns()) - used) == []
 
 
-def kept() -> Iterator[str]:
+def product_patterns() -> Iterator[str]:
     """Name the patterns that the modules of the product make for themselves."""
     for module, source in sources():
         for node in ast.parse(source).body:

@@ -41,7 +41,7 @@ def test_a_traceback_is_cut_in_its_middle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "first", "last", "shown"),
+    ("text", "first", "last", "expected"),
     [
         ("", 1, 0, ""),
         ("abc", 3, 0, "abc"),
@@ -51,9 +51,9 @@ def test_a_traceback_is_cut_in_its_middle() -> None:
     ],
 )
 def test_a_text_is_cut_where_it_is_too_long(
-    text: str, first: int, last: int, shown: str
+    text: str, first: int, last: int, expected: str
 ) -> None:
-    assert cut(text, first=first, last=last) == shown
+    assert cut(text, first=first, last=last) == expected
 
 
 def test_a_host_that_is_not_ours_writes_few_lines_without_a_traceback(

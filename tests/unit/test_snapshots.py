@@ -14,12 +14,12 @@ PATIENCE = 60.0
 
 
 def test_many_who_ask_at_once_cost_one_of_them() -> None:
-    bodies, made = Bodies(), list[int]()
+    bodies, calls = Bodies(), list[int]()
     begun, go_on = threading.Event(), threading.Event()
     answers = list[bytes]()
 
     def make() -> bytes:
-        made.append(1)
+        calls.append(1)
         begun.set()
         go_on.wait(PATIENCE)
         return b"the list"
@@ -36,24 +36,24 @@ def test_many_who_ask_at_once_cost_one_of_them() -> None:
         thread.join(PATIENCE)
 
     assert answers == [b"the list"] * 20
-    assert len(made) == 1
+    assert len(calls) == 1
 
 
 def test_another_revision_or_another_list_is_made_anew() -> None:
-    bodies, made = Bodies(), list[object]()
+    bodies, calls = Bodies(), list[object]()
 
     def making(name: object) -> Callable[[], bytes]:
         def make() -> bytes:
-            made.append(name)
+            calls.append(name)
             return str(name).encode()
 
         return make
 
     keys = [("a", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 2)]
-    told = [bodies.get(key, ("e", at), making((key, at))) for key, at in keys]
+    answers = [bodies.get(key, ("e", at), making((key, at))) for key, at in keys]
 
-    assert made == [("a", 1), ("a", 2), ("b", 2)]
-    assert told == [str(each).encode() for each in keys]
+    assert calls == [("a", 1), ("a", 2), ("b", 2)]
+    assert answers == [str(each).encode() for each in keys]
 
 
 def test_what_could_not_be_made_is_tried_by_the_next() -> None:
@@ -71,11 +71,11 @@ def test_what_could_not_be_made_is_tried_by_the_next() -> None:
 @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_LISTS"])
 def test_what_is_held_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, limit, 3)
-    bodies, made = Bodies(), list[int]()
+    bodies, calls = Bodies(), list[int]()
 
     def making(number: int) -> Callable[[], bytes]:
         def make() -> bytes:
-            made.append(number)
+            calls.append(number)
             return b"x"
 
         return make
@@ -83,4 +83,4 @@ def test_what_is_held_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) ->
     for number in (1, 2, 3, 1, 4, 1, 2):
         bodies.get(number, ("e", 1), making(number))
 
-    assert made == [1, 2, 3, 4, 2]
+    assert calls == [1, 2, 3, 4, 2]

@@ -60,8 +60,8 @@ class Work:
         """Send these requests, and let all come as far as they may."""
         for name in names:
             scope = {"type": "http", "path": path, "name": name}
-            asked = self.gate(scope, _sending(of), _ignored)
-            self.requests.append(asyncio.create_task(asked))
+            request = self.gate(scope, _sending(of), _ignored)
+            self.requests.append(asyncio.create_task(request))
         await _settled()
 
 
@@ -172,6 +172,6 @@ def test_a_request_waits_with_its_own_kind_only(
 ) -> None:
     scope = {"type": "http", "method": method, "path": path}
 
-    found = [kind for kind in KINDS if kind(scope)]
+    matches = [kind for kind in KINDS if kind(scope)]
 
-    assert found == kinds
+    assert matches == kinds

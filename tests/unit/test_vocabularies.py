@@ -434,12 +434,12 @@ def test_no_value_does_any_harm(value: bytes) -> None:
         max_size=20,
     )
 )
-def test_reading_never_fails_and_leaving_alters_nothing(found: list[Header]) -> None:
-    story = vocabularies.read(found)
-    leaving = vocabularies.leaving(found)
+def test_reading_never_fails_and_leaving_alters_nothing(headers: list[Header]) -> None:
+    story = vocabularies.read(headers)
+    leaving = vocabularies.leaving(headers)
 
     assert isinstance(story.cause, Cause)
-    assert [header for header in found if header in leaving] == list(leaving)
+    assert [header for header in headers if header in leaving] == list(leaving)
     assert vocabularies.read(leaving).exception_type == ""
 
 

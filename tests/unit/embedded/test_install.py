@@ -68,10 +68,12 @@ def test_a_client_that_is_none_is_told_in_one_line(
 ) -> None:
     code = install.main(["rabbitmq", "kafka"])
 
-    told = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert (code, installed) == (1, [])
-    assert told.startswith("poisonweb: BROKERS: kafka is no broker with a client of ")
-    assert told.count("\n") == 1
+    assert message.startswith(
+        "poisonweb: BROKERS: kafka is no broker with a client of "
+    )
+    assert message.count("\n") == 1
 
 
 def test_each_client_is_of_a_kind_of_broker() -> None:

@@ -159,8 +159,8 @@ def test_data_of_another_postgres_are_told_in_one_line(tmp_path: Path) -> None:
 
     with pytest.raises(
         CannotStart, match=r"is of Postgres 9, .* is Postgres 18: "
-    ) as told:
+    ) as error:
         postgres.prepare(tmp_path)
 
-    assert "POISONWEB_VAR=" in str(told.value)
-    assert "\n" not in str(told.value)
+    assert "POISONWEB_VAR=" in str(error.value)
+    assert "\n" not in str(error.value)

@@ -79,8 +79,8 @@ def test_a_failure_is_reported_whole(
 
     consume(Fails(KeyError("customer_id")))
 
-    (told,) = reports(server)
-    wanted = {
+    (report,) = reports(server)
+    expected = {
         "topic": "orders",
         "consumer_group": "billing",
         "client_name": "billing-1",
@@ -89,11 +89,11 @@ def test_a_failure_is_reported_whole(
         "attempts": 1,
         "handler_version": "7",
     }
-    assert {name: told[name] for name in wanted} == wanted
-    assert b64decode(told["body"]) == b"\xff\x00"
-    headers = [(name, b64decode(value)) for name, value in told["headers"]]
+    assert {name: report[name] for name in expected} == expected
+    assert b64decode(report["body"]) == b"\xff\x00"
+    headers = [(name, b64decode(value)) for name, value in report["headers"]]
     assert headers == [("a", b"1"), ("b", b"")]
-    raised = told["exception"]
+    raised = report["exception"]
     assert (raised["type"], raised["message"]) == ("KeyError", "'customer_id'")
     assert "poisonguard" not in raised["traceback"]
     (line,) = read(ledger.path)
@@ -143,8 +143,8 @@ def test_the_third_time_out_exhausts(
 
     consume(Fails(TimeoutError(), TimeoutError(), TimeoutError()))
 
-    (told,) = reports(server)
-    assert (told["cause"], told["attempts"]) == ("exhausted", 3)
+    (report,) = reports(server)
+    assert (report["cause"], report["attempts"]) == ("exhausted", 3)
 
 
 def test_a_redriven_message_that_fails_is_known_to_be_the_same(
@@ -154,9 +154,9 @@ def test_a_redriven_message_that_fails_is_known_to_be_the_same(
 
     consume(Fails(ValueError()))
 
-    (told,) = reports(server)
+    (report,) = reports(server)
     (line,) = read(ledger.path)
-    assert told["redrive"] == REDRIVE
+    assert report["redrive"] == REDRIVE
     assert (line.what, line.redrive) == (What.FAILED_AGAIN, REDRIVE)
 
 
@@ -235,7 +235,7 @@ def test_each_release_of_the_handler_has_its_own_guard(
     consume(handler)
 
     assert handler.bodies == [b"bad", b"good", b"worse"]
-    assert [told["handler_version"] for told in reports(server)] == ["0", "1", "2"]
+    assert [report["handler_version"] for report in reports(server)] == ["0", "1", "2"]
 
 
 def test_a_ledger_that_is_lost_is_no_failure_of_the_message(

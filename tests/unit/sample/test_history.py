@@ -48,10 +48,10 @@ def steps(first: date = MONDAY) -> list[Step]:
     return [step for day in days(first).values() for step in day.steps]
 
 
-def delivered(stream: Stream, made: Iterable[Day]) -> int:
+def delivered(stream: Stream, some_days: Iterable[Day]) -> int:
     return sum(
         count.handled + count.failed
-        for day in made
+        for day in some_days
         for count in day.counts
         if count.stream is stream
     )
@@ -101,10 +101,12 @@ def test_every_delivery_is_counted_once(stream: Stream) -> None:
 
 def test_a_consumer_that_nobody_counts_has_failures_only() -> None:
     assert not any(c.stream is ARCHIVE for d in days().values() for c in d.counts)
-    told = [hour for hour in hours() if hour["consumer_group"] == "archive"]
+    archived_hours = [hour for hour in hours() if hour["consumer_group"] == "archive"]
 
-    assert {(hour["source"], hour["delivered"]) for hour in told} == {("none", None)}
-    assert sum(hour["failed"] for hour in told) > 50
+    assert {(hour["source"], hour["delivered"]) for hour in archived_hours} == {
+        ("none", None)
+    }
+    assert sum(hour["failed"] for hour in archived_hours) > 50
 
 
 def test_about_every_thirteenth_content_fails() -> None:
@@ -133,14 +135,14 @@ def test_what_the_release_broke_is_handled_on_the_same_day() -> None:
     weeks = Weeks(first=MONDAY)
     broken = {p for p in poisons() if p.fault is streams.RELEASE}
 
-    (sent,) = [
+    (redrive,) = [
         step
         for step in steps()
         if step.kind is StepKind.REDRIVEN and broken & set(step.poisons)
     ]
 
-    assert (sent.at.date(), sent.at.hour) == (weeks.bad_day, 17)
-    assert set(sent.poisons) == broken
+    assert (redrive.at.date(), redrive.at.hour) == (weeks.bad_day, 17)
+    assert set(redrive.poisons) == broken
     assert {p.fate for p in broken} == {Fate.HANDLED}
 
 
@@ -153,7 +155,10 @@ def test_messages_are_skipped_until_they_are_decided() -> None:
 @pytest.mark.parametrize("first", FIRST_DAYS)
 def test_weekends_are_calm_and_one_is_quiet(first: date) -> None:
     weeks = Weeks(first=first)
-    whole = {day: delivered(ORDERS, [made]) for day, made in days(first).items()}
+    whole = {
+        day: delivered(ORDERS, [plan_of_day])
+        for day, plan_of_day in days(first).items()
+    }
     working = mean(n for day, n in whole.items() if day.weekday() < 5)
     calm = [
         n
@@ -170,9 +175,11 @@ def test_weekends_are_calm_and_one_is_quiet(first: date) -> None:
 @pytest.mark.parametrize("first", FIRST_DAYS)
 def test_no_order_is_delivered_while_the_shop_is_maintained(first: date) -> None:
     day = Weeks(first=first).maintenance.isoformat()
-    told = [h for h in hours(first) if (h["day"], h["topic"]) == (day, "orders")]
+    hours_of_day = [
+        h for h in hours(first) if (h["day"], h["topic"]) == (day, "orders")
+    ]
 
-    assert {hour["hour"] for hour in told} == set(range(24)) - {3, 4}
+    assert {hour["hour"] for hour in hours_of_day} == set(range(24)) - {3, 4}
 
 
 def test_days_have_a_rhythm() -> None:
@@ -186,8 +193,8 @@ def test_days_have_a_rhythm() -> None:
 @pytest.mark.parametrize("first", FIRST_DAYS)
 def test_one_problem_creeps_up(first: date) -> None:
     rates = {
-        day: rate(streams.PAYMENTS_AWAY, ORDERS, made)
-        for day, made in days(first).items()
+        day: rate(streams.PAYMENTS_AWAY, ORDERS, plan_of_day)
+        for day, plan_of_day in days(first).items()
     }
     *before, last = [
         value
@@ -200,10 +207,10 @@ def test_one_problem_creeps_up(first: date) -> None:
 
 @pytest.mark.parametrize("first", FIRST_DAYS)
 def test_nearly_nothing_is_left_to_be_decided(first: date) -> None:
-    left = [p for p in poisons(first) if p.fate is Fate.OPEN]
+    open_poisons = [p for p in poisons(first) if p.fate is Fate.OPEN]
 
-    assert len(left) <= 15
-    assert {p.stream.topic for p in left} <= {"shipments"}
+    assert len(open_poisons) <= 15
+    assert {p.stream.topic for p in open_poisons} <= {"shipments"}
 
 
 @pytest.mark.parametrize("first", FIRST_DAYS)
@@ -250,17 +257,21 @@ def test_every_number_and_bookmark_is_of_one_message() -> None:
 
 
 def test_the_ledger_adds_up() -> None:
-    told: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     problems: Counter[str] = Counter()
     for line in lines():
-        into = told if "hour" in line else problems
+        into = totals if "hour" in line else problems
         into.update({k: n for k, n in line.items() if isinstance(n, int)})
 
-    assert told["poisoned"] == problems["poisoned"] == len(poisons())
-    assert told["failed"] == told["poisoned"] + told["recurred"] == problems["failed"]
+    assert totals["poisoned"] == problems["poisoned"] == len(poisons())
+    assert (
+        totals["failed"]
+        == totals["poisoned"] + totals["recurred"]
+        == problems["failed"]
+    )
     for what in StepKind:
         number = sum(len(step.poisons) for step in steps() if step.kind is what)
-        assert told[what.value] == problems[what.value] == number
+        assert totals[what.value] == problems[what.value] == number
     by_sdk = [hour for hour in hours() if hour["source"] == "sdk"]
     for hour in by_sdk:
         assert hour["delivered"] == hour["handled"] + hour["failed"]
@@ -273,8 +284,8 @@ def test_a_ledger_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
 
     Ledger(days().values()).write(path)
 
-    kept = [json.loads(line) for line in path.read_text().splitlines()]
-    assert kept == json.loads(json.dumps(lines()))
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    assert written == json.loads(json.dumps(lines()))
     assert list(tmp_path.iterdir()) == [path]
 
 

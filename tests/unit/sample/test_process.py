@@ -63,8 +63,8 @@ def has_sent_more_than(number: int, redis: Redis) -> bool:
 
 
 def poisoned(server: Server, topic: str) -> list[str]:
-    told = list(server.failures.values())
-    return [report["bookmark"] for report in told if report["topic"] == topic]
+    failures = list(server.failures.values())
+    return [report["bookmark"] for report in failures if report["topic"] == topic]
 
 
 def test_kills_lose_nothing_and_the_ledger_stays_true(
