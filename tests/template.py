@@ -19,7 +19,7 @@ NAME = "migrated"
 
 
 def migrated(folder: Path) -> str:
-    """Name that database; whoever asks first in this run makes it."""
+    """Return the name of that database; the first caller in this run creates it."""
     marker = folder / "template.made"
     with (folder / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -282,7 +282,7 @@ def measured(town: Town, kind: str) -> Measured:
     end = time.monotonic() + QUIET_SECONDS
     quiet.report_while(lambda: time.monotonic() < end)
     idle = memory_of(web, "VmRSS")
-    # From here on VmHWM counts anew.
+    # This resets VmHWM.
     for pid in processes:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
     with flood(town, kind) as clients:

@@ -208,7 +208,9 @@ def await_run(operation: Operation, *, after: int) -> float:
     """Wait for the next run, and return how long it took to begin."""
     since = time.monotonic()
     while runs(operation) == after and not is_done(operation):
-        assert time.monotonic() - since < RECOVERY_SECONDS, "nobody goes on"
+        assert time.monotonic() - since < RECOVERY_SECONDS, (
+            "no worker continues the operation"
+        )
         time.sleep(0.01)
     return time.monotonic() - since
 

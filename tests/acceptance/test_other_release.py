@@ -248,7 +248,7 @@ def counted(server: Server) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("which", OLDER)
-def test_an_older_release_gets_on_with_this_one(
+def test_two_releases_work_side_by_side(
     older: Path, redis_url: str, tmp_path: Path, which: str
 ) -> None:
     ours, theirs = (older, ROOT) if which == "consumers" else (ROOT, older)

@@ -1,4 +1,4 @@
-"""Postgres goes and comes back: pages say so, and nobody has to sign in again."""
+"""Postgres stops and comes back: pages say so, and people stay signed in."""
 
 from __future__ import annotations
 

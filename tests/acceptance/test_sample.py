@@ -1,7 +1,7 @@
 """What a newcomer sees in the first minutes, and that the record of it is true.
 
 The story is told once; each test looks at one thing that it left behind. What is made
-up of the weeks before bears a mark, and is none of the live sample's doing.
+up of the weeks before bears a mark, and does not come from the live sample.
 """
 
 from __future__ import annotations
@@ -266,7 +266,9 @@ def test_every_superstition_comes_back_as_the_message_it_was(story: Story) -> No
     assert {poison["counts"]["failures"] for poison in poisons.values()} == {2}
 
 
-def test_what_the_release_can_handle_is_handled_after_a_requeue(story: Story) -> None:
+def test_orders_that_the_new_release_can_handle_are_handled_after_a_requeue(
+    story: Story,
+) -> None:
     poisons = story.orders_after
     handled = {n for n, poison in poisons.items() if poison["state"] == "confirmed"}
 
@@ -288,7 +290,7 @@ def test_the_release_mends_half_of_the_bug(story: Story) -> None:
     assert became == {"confirmed", "open"}
 
 
-def test_what_kills_its_consumer_is_poison_and_the_crash_is_named(
+def test_a_message_that_kills_its_consumer_is_poison_with_cause_crash(
     story: Story,
 ) -> None:
     before, after = story.shipments_before, story.shipments_after

@@ -326,7 +326,7 @@ def test_new_partitions_can_be_read_and_not_written_by_their_own_names(
             assert cursor.fetchone() == (False,)
 
 
-def test_every_table_has_rights_that_were_thought_of(role: str) -> None:
+def test_every_table_has_exactly_the_expected_rights(role: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -347,7 +347,7 @@ def test_every_table_has_rights_that_were_thought_of(role: str) -> None:
     assert {*map(frozenset, rights.values())} == {frozenset(application_role.USUAL)}
 
 
-def test_what_the_role_had_before_is_taken_from_it(role: str) -> None:
+def test_other_rights_of_the_role_are_revoked(role: str) -> None:
     with connection.cursor() as cursor:
         quoted = connection.ops.quote_name(role)
         cursor.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {quoted}")
@@ -389,7 +389,7 @@ def test_the_owner_cannot_be_the_applications_role() -> None:
 
 
 @pytest.mark.parametrize("name", ["nobody here", "", "x" * 64])
-def test_a_role_that_is_not_there_is_named(name: str) -> None:
+def test_a_missing_role_is_named_in_the_error(name: str) -> None:
     with pytest.raises(CommandError, match="role"):
         call_command("grant_application_role", name)
 

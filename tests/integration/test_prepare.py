@@ -93,7 +93,7 @@ def test_the_sample_has_a_broker_its_topics_and_a_key(var: Path) -> None:
     assert list(topics) == [(name, f"{name}-poison") for name in TOPICS]
 
 
-def test_the_allow_lists_of_brokers_of_before_are_written() -> None:
+def test_allow_lists_are_written_for_existing_brokers() -> None:
     Broker.objects.create(
         name="old",
         kind="redis_streams",
@@ -135,7 +135,7 @@ def test_a_revoked_key_is_made_again(var: Path) -> None:
     [{"scopes": ["capture:write"]}, {"topics": ["ContentTopic", "orders"]}],
     ids=["fewer scopes", "fewer topics"],
 )
-def test_a_key_of_the_release_before_gives_way_to_one_that_may_more(
+def test_a_key_of_the_release_before_is_replaced_by_one_with_more_scopes(
     var: Path, before: dict[str, list[str]]
 ) -> None:
     prepare()

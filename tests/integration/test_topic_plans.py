@@ -70,7 +70,7 @@ def two_topics(db: None, now: datetime) -> None:
         cursor.execute("ANALYZE poison_poison, poison_problem, brokers_topic")
 
 
-def somebody(*topics: str) -> Principal:
+def operator_of(*topics: str) -> Principal:
     return Principal(
         actor=Actor.key("scoped"), scopes=frozenset(Scope), topics=topics or ("*",)
     )
@@ -175,7 +175,7 @@ def test_a_star_and_a_percent_sign_in_a_name_are_not_mixed_up(now: datetime) -> 
 def test_an_overview_for_no_topic_at_all_is_empty(now: datetime) -> None:
     poisons(now, 1)
 
-    page = overview.find(None, somebody("nowhere"), now=now)
+    page = overview.find(None, operator_of("nowhere"), now=now)
 
     assert (page.needs.rows, page.topics) == ([], [])
 
@@ -183,7 +183,7 @@ def test_an_overview_for_no_topic_at_all_is_empty(now: datetime) -> None:
 def test_a_preview_that_no_topic_matches_holds_nothing(now: datetime) -> None:
     poisons(now, 2)
 
-    operation = preview(somebody(), now, query=Query.parse(NONE))
+    operation = preview(operator_of(), now, query=Query.parse(NONE))
 
     assert (operation.taken, operation.total) == (True, 0)
 
@@ -208,7 +208,9 @@ def test_a_large_selection_is_frozen_before_its_topics_are_looked_up_again(
 ) -> None:
     monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
     expected = poisons(now, 2, topic="orders.eu")
-    operation = preview(somebody("orders.*"), now, query=Query.parse("topic:orders*"))
+    operation = preview(
+        operator_of("orders.*"), now, query=Query.parse("topic:orders*")
+    )
     poisons(now, 1, topic="orders.us")
 
     selection.take(operation_id=operation.pk, now=now)
@@ -229,7 +231,7 @@ def test_a_topic_that_appears_just_before_the_snapshot_is_in_the_selection(
         poisons(now, 1, topic="orders.us")
 
     with just_before_the_snapshot(fail):
-        operation = preview(somebody(), now, query=Query.parse("topic:orders*"))
+        operation = preview(operator_of(), now, query=Query.parse("topic:orders*"))
 
     assert (operation.total, selection.see(operation=operation).newer) == (2, 0)
 

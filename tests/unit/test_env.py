@@ -14,7 +14,7 @@ OIDC = {
 }
 
 
-def test_nothing_given_is_the_embedded_mode_on_defaults() -> None:
+def test_an_empty_environment_gives_the_embedded_mode_with_defaults() -> None:
     env = load({})
 
     assert env.database_url is None
@@ -41,7 +41,7 @@ def test_nothing_given_is_the_embedded_mode_on_defaults() -> None:
         ("POISONWEB_AUDIT_CHECKPOINT_URL", "https://[/", "is not an address"),
     ],
 )
-def test_what_cannot_be_used_stops_the_start(name: str, value: str, said: str) -> None:
+def test_an_invalid_setting_stops_the_start(name: str, value: str, said: str) -> None:
     with pytest.raises(BadEnvironment, match=said) as refusal:
         load({name: value})
 

@@ -50,7 +50,7 @@ def partial_request(received: bytes = b"") -> tuple[socket.socket, PartialReques
     )
 
 
-def test_a_connection_goes_with_what_was_read_and_the_time_that_is_left(
+def test_a_connection_is_handed_over_with_its_data_and_the_remaining_time(
     receiver: Receiver,
 ) -> None:
     ours, theirs = handover.socket_pair()
@@ -74,7 +74,9 @@ async def hand_on(sender: Sender, *connections: PartialRequest) -> None:
             sender.hand_on(each)
 
 
-def test_more_than_the_line_takes_waits_and_comes_in_order(receiver: Receiver) -> None:
+def test_connections_beyond_the_buffer_wait_and_arrive_in_order(
+    receiver: Receiver,
+) -> None:
     ours, theirs = handover.socket_pair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     texts = [b"%d" % number for number in range(MANY)]
@@ -95,7 +97,7 @@ def test_more_than_the_line_takes_waits_and_comes_in_order(receiver: Receiver) -
     assert receiver.received == texts
 
 
-def test_what_a_process_that_ended_did_not_take_goes_to_the_next_one(
+def test_connections_that_an_ended_process_did_not_receive_go_to_the_next_one(
     receiver: Receiver,
 ) -> None:
     ours, theirs = handover.socket_pair()
@@ -116,7 +118,7 @@ def test_what_a_process_that_ended_did_not_take_goes_to_the_next_one(
     assert receiver.received == texts
 
 
-def test_the_end_of_the_line_is_told_after_all_that_came(receiver: Receiver) -> None:
+def test_the_end_is_reported_after_the_last_connection(receiver: Receiver) -> None:
     ours, theirs = handover.socket_pair()
 
     with theirs:
@@ -127,7 +129,7 @@ def test_the_end_of_the_line_is_told_after_all_that_came(receiver: Receiver) -> 
     assert receiver.received == [b"last"]
 
 
-def test_a_sender_that_is_closed_closes_what_waits() -> None:
+def test_closing_the_sender_closes_waiting_connections() -> None:
     ours, theirs = handover.socket_pair()
     theirs.close()
     client, handed = partial_request()

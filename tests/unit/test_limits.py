@@ -129,7 +129,7 @@ def test_a_request_that_says_how_long_it_is_is_refused_unread() -> None:
     assert sender.sent_bytes == 0
 
 
-def test_who_sends_is_asked_once_and_only_of_a_large_request() -> None:
+def test_the_sender_is_identified_once_and_only_for_a_large_request() -> None:
     small, large = Sender(STRANGER), Sender(API)
 
     small.status("/api/v1/failures")
@@ -182,7 +182,7 @@ def test_a_method_in_small_letters_is_refused(method: str) -> None:
     assert sender.sent_bytes == 0
 
 
-def test_what_is_no_request_passes() -> None:
+def test_other_events_than_requests_are_passed_on() -> None:
     types = []
 
     async def application(scope: Scope, _: Receive, __: Send) -> None:

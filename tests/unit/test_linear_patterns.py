@@ -180,7 +180,7 @@ def least(use: Use, text: str) -> float:
     return min(use.seconds(text) for _ in range(3))
 
 
-def test_a_pattern_that_starts_anew_at_each_quote_would_be_noticed() -> None:
+def test_a_pattern_that_restarts_at_every_quote_is_noticed() -> None:
     quadratic = re.compile(r'"(?:[^"\\]|\\.)*"')
     use = Use(where="here", pattern=quadratic, method="findall")
 

@@ -13,7 +13,7 @@ from apps.api.snapshots import Bodies
 PATIENCE = 60.0
 
 
-def test_many_who_ask_at_once_cost_one_of_them() -> None:
+def test_simultaneous_callers_share_one_result() -> None:
     bodies, calls = Bodies(), list[int]()
     begun, go_on = threading.Event(), threading.Event()
     answers = list[bytes]()
@@ -39,7 +39,7 @@ def test_many_who_ask_at_once_cost_one_of_them() -> None:
     assert len(calls) == 1
 
 
-def test_another_revision_or_another_list_is_made_anew() -> None:
+def test_another_revision_or_list_is_made_again() -> None:
     bodies, calls = Bodies(), list[object]()
 
     def making(name: object) -> Callable[[], bytes]:
@@ -56,7 +56,7 @@ def test_another_revision_or_another_list_is_made_anew() -> None:
     assert answers == [str(each).encode() for each in keys]
 
 
-def test_what_could_not_be_made_is_tried_by_the_next() -> None:
+def test_the_next_caller_tries_again_after_a_failure() -> None:
     bodies = Bodies()
 
     def fail() -> bytes:
@@ -69,7 +69,7 @@ def test_what_could_not_be_made_is_tried_by_the_next() -> None:
 
 
 @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_LISTS"])
-def test_what_is_held_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, limit, 3)
     bodies, calls = Bodies(), list[int]()
 

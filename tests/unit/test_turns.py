@@ -103,7 +103,7 @@ def test_the_third_waits_until_an_answer_begins() -> None:
     run(story())
 
 
-def test_who_sends_slowly_has_no_turn_to_keep() -> None:
+def test_a_slow_sender_does_not_block_the_others() -> None:
     async def story() -> None:
         work = Work()
 

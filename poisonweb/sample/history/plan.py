@@ -38,7 +38,7 @@ FIRST_SESSION, LAST_SESSION = (8, 40), (23, 20)
 LONGEST_WAIT = 3  # days, from Friday to Monday
 
 REDRIVES_OF_RELEASE = "sample history: billing 1.9 is rolled back"
-REDRIVES = "sample history: whoever was away answers again"
+REDRIVES = "sample history: the services that were down answer again"
 DROPS = "sample history: the senders have sent them again, corrected"
 
 

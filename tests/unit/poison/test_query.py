@@ -1,4 +1,4 @@
-"""The query language: what it understands, and what it says of what it does not."""
+"""The query language: valid queries, and the errors of invalid ones."""
 
 from __future__ import annotations
 

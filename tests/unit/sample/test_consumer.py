@@ -172,7 +172,7 @@ def test_a_redriven_message_that_is_handled_is_noted_and_confirmed(
     assert list(server.confirmations) == [REDRIVE]
 
 
-def test_what_was_handed_out_and_not_settled_comes_first(
+def test_pending_messages_are_handled_before_new_ones(
     redis: Redis, ledger: Ledger, consume: Consume
 ) -> None:
     hand_out(redis, "old")
@@ -185,7 +185,7 @@ def test_what_was_handed_out_and_not_settled_comes_first(
     assert (handler.bodies, whats(ledger)) == ([b"old", b"new"], [What.HANDLED])
 
 
-def test_what_somebody_deleted_is_settled(redis: Redis, consume: Consume) -> None:
+def test_a_deleted_entry_is_settled(redis: Redis, consume: Consume) -> None:
     redis.xdel(OF.topic, hand_out(redis, "old"))
     redis.xadd(OF.topic, {"body": "new"})
     handler = Fails()
@@ -195,7 +195,7 @@ def test_what_somebody_deleted_is_settled(redis: Redis, consume: Consume) -> Non
     assert handler.bodies == [b"new"]
 
 
-def test_what_cannot_be_reported_stays_and_is_read_again(
+def test_a_message_that_cannot_be_reported_stays_pending_and_is_read_again(
     redis: Redis, server: Server, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POISONGUARD_HOLD_FOR", "0.1")
@@ -238,7 +238,7 @@ def test_each_release_of_the_handler_has_its_own_guard(
     assert [report["handler_version"] for report in reports(server)] == ["0", "1", "2"]
 
 
-def test_a_ledger_that_is_lost_is_no_failure_of_the_message(
+def test_a_message_does_not_fail_when_the_ledger_cannot_be_written(
     redis: Redis, server: Server, guards: Guards, tmp_path: Path
 ) -> None:
     redis.xadd(OF.topic, {"body": "good", "x-poisonweb-redrive": REDRIVE})

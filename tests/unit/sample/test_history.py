@@ -71,7 +71,7 @@ def rate(fault: Fault, stream: Stream, day: Day) -> float:
     return failed / delivered(stream, [day])
 
 
-def test_the_same_first_day_has_the_same_past() -> None:
+def test_the_same_first_day_makes_the_same_history() -> None:
     again = plan(Weeks(first=MONDAY), MONDAY + 7 * DAY)
 
     assert again == days()[MONDAY + 7 * DAY]
@@ -99,7 +99,7 @@ def test_every_delivery_is_counted_once(stream: Stream) -> None:
         assert sum(n for _, n in count.durations) == count.handled + count.failed
 
 
-def test_a_consumer_that_nobody_counts_has_failures_only() -> None:
+def test_a_consumer_without_counters_has_failures_only() -> None:
     assert not any(c.stream is ARCHIVE for d in days().values() for c in d.counts)
     archived_hours = [hour for hour in hours() if hour["consumer_group"] == "archive"]
 
@@ -131,7 +131,7 @@ def test_a_release_breaks_orders_for_some_hours_of_one_weekday(first: date) -> N
     assert {p.version for p in others} == {"1.8"}
 
 
-def test_what_the_release_broke_is_handled_on_the_same_day() -> None:
+def test_messages_that_the_release_broke_are_handled_on_the_same_day() -> None:
     weeks = Weeks(first=MONDAY)
     broken = {p for p in poisons() if p.fault is streams.RELEASE}
 
@@ -191,7 +191,7 @@ def test_days_have_a_rhythm() -> None:
 
 
 @pytest.mark.parametrize("first", FIRST_DAYS)
-def test_one_problem_creeps_up(first: date) -> None:
+def test_one_problem_grows_slowly(first: date) -> None:
     rates = {
         day: rate(streams.PAYMENTS_AWAY, ORDERS, plan_of_day)
         for day, plan_of_day in days(first).items()
@@ -206,7 +206,7 @@ def test_one_problem_creeps_up(first: date) -> None:
 
 
 @pytest.mark.parametrize("first", FIRST_DAYS)
-def test_nearly_nothing_is_left_to_be_decided(first: date) -> None:
+def test_few_poisons_stay_open(first: date) -> None:
     open_poisons = [p for p in poisons(first) if p.fate is Fate.OPEN]
 
     assert len(open_poisons) <= 15
@@ -230,7 +230,7 @@ def test_decisions_come_in_the_order_of_time(first: date) -> None:
 
 
 @pytest.mark.parametrize("first", FIRST_DAYS)
-def test_each_poison_meets_its_fate(first: date) -> None:
+def test_the_steps_of_every_poison_follow_its_fate(first: date) -> None:
     became: dict[Poisoned, list[StepKind]] = {}
     for step in steps(first):
         for poisoned in step.poisons:
@@ -289,7 +289,7 @@ def test_a_ledger_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_all_of_it_is_plainly_marked() -> None:
+def test_every_message_of_the_history_is_marked() -> None:
     for poisoned in poisons()[:50]:
         report = consumer_reports.failure(poisoned, at=poisoned.failed_at, redrive=None)
 
@@ -328,7 +328,7 @@ OF_TODAY = [
     OF_TODAY,
     ids=lambda value: getattr(value, "title", "") or value.topic,
 )
-def test_what_fails_today_failed_for_the_same_reason_then(
+def test_todays_failures_belong_to_the_same_problems_as_those_of_the_history(
     subscription: Subscription,
     fault: Fault,
     redis: Redis,

@@ -147,7 +147,7 @@ def test_goes_on_when_poisonweb_comes_back(
     assert process.poll() is None
 
 
-def test_one_part_that_dies_takes_all_down(
+def test_all_parts_stop_when_one_of_them_fails(
     start: Start, server: Server, tmp_path: Path
 ) -> None:
     process = start("--rate", "100")

@@ -72,7 +72,9 @@ def test_paused_it_sends_nothing_more(redis: Redis, ledger: Ledger) -> None:
     assert len(entries_of(redis, CONTENT_TOPIC)) == before
 
 
-def test_forgets_the_old_but_nothing_unsettled(redis: Redis, ledger: Ledger) -> None:
+def test_old_entries_are_trimmed_unless_they_are_unsettled(
+    redis: Redis, ledger: Ledger
+) -> None:
     now = now_of(redis)
     old = now - 2 * HOUR
     # Redis cuts whole nodes of 100 entries only.
@@ -96,7 +98,7 @@ def test_forgets_the_old_but_nothing_unsettled(redis: Redis, ledger: Ledger) -> 
     )
 
 
-def test_keeps_an_hour_of_what_is_settled(redis: Redis, ledger: Ledger) -> None:
+def test_settled_entries_are_kept_for_an_hour(redis: Redis, ledger: Ledger) -> None:
     now = now_of(redis)
     for topic in (ORDERS, CONTENT_TOPIC):
         redis.xgroup_create(topic, "quick", id="0", mkstream=True)
