@@ -3,7 +3,7 @@
 
 export UV_SYSTEM_CERTS = 1
 export UV_PYTHON_DOWNLOADS = never
-# Programs start here by the dozen: none of them shall be compiled each time.
+# Many programs start here: keep their compiled modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 FITS = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -15,15 +15,15 @@ PYTHON = $(or $(shell \
 INSTALL = $(PYTHON) -P poisonweb/embedded/install.py
 PYTEST = .venv/bin/python -m pytest
 
-# BROKERS changes nothing any more, for every client is installed; it goes next release.
+# BROKERS has no effect any more, because every client is installed; remove it next release.
 run:
 	@$(INSTALL) $(BROKERS)
 	@exec .venv/bin/python -m poisonweb.embedded
 
-# Tests start Java often and for seconds: what it or Spark would compile best is never
-# worth it, and the classes that Spark loads are mapped instead of read each time.
+# Tests start Java often and for seconds only: optimising compilers do not pay off, and
+# Spark's classes are mapped from an archive instead of read every time.
 CLASSES = .venv/spark.jsa
-# As Spark's launcher reads it: between quotes, where these two are escaped.
+# Spark's launcher reads it between quotes, with these two characters escaped.
 ARCHIVE = "$(subst ",\",$(subst \,\\,$(CURDIR)))/$(CLASSES)"
 MAPPED = -XX:SharedArchiveFile=$(ARCHIVE)
 UNCOMPILED = -Dspark.sql.codegen.wholeStage=false \
@@ -33,9 +33,9 @@ test soak: export JDK_JAVA_OPTIONS = \
 soak: export SPARK_SUBMIT_OPTS = $(MAPPED)
 test: export SPARK_SUBMIT_OPTS = $(MAPPED) $(UNCOMPILED)
 
-# Each part runs, whatever became of the others. `make test SEED=1` repeats the order and
-# the draws of that seed, `make test CLOCK='2026-12-31 23:57'` begins each part then. Where
-# the machine lacks something, it goes on, and tells so by its own exit code, 3.
+# Every part runs, even if another one fails. `make test SEED=1` repeats the order and the
+# random values of that seed, `make test CLOCK='2026-12-31 23:57'` starts every part at that
+# time. If the machine lacks something, the tests go on and exit with code 3.
 PARTS = .venv/bin/python -m tests.parts $(SEED:%=--seed %)
 test: ready
 	@$(PARTS) --clock '$(CLOCK)'
@@ -43,20 +43,20 @@ test: ready
 quick: dev
 	@$(PARTS) --clock '$(CLOCK)' quick
 
-# What tests need of this machine: root gets it, others are told.
+# What the tests need on this machine: root installs it, other users get a list.
 needs: dev
 	@.venv/bin/python -m tests.needs
 
-# Each takes one processor or waits: side by side they cost half the time.
+# Both use one processor or wait: side by side they take half the time.
 ready: dev
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target $(CLASSES) needs
 
-# Where Spark does not start, its tests say why; without the file they are only slower.
+# If Spark does not start, its tests say why; without this file they are only slower.
 $(CLASSES): export SPARK_SUBMIT_OPTS = -XX:ArchiveClassesAtExit=$(ARCHIVE) $(UNCOMPILED)
 $(CLASSES): tests/spark/class_data.py spark/requirements.txt | dev
 	@PYTHONPATH=. .venv/bin/python $< >$@.log 2>&1 || tail $@.log >&2
 
-# No check asks a server anything; the settings only want to know where they would be.
+# The checks use no server; the settings only need addresses.
 CHECKS = format lint types imports migrations dockerfile compose collected
 .PHONY: $(CHECKS)
 check: $(CHECKS)
@@ -78,7 +78,7 @@ dockerfile:
 	.venv/bin/hadolint Dockerfile
 compose:
 	.venv/bin/check-jsonschema --quiet --builtin-schema vendor.compose-spec compose.yaml
-# And what all workers of the tests would compile at once is compiled by now.
+# This also compiles the modules that all test workers would otherwise compile at once.
 collected:
 	@$(PYTEST) --collect-only -qqq >.venv/collected.log || \
 		{ tail .venv/collected.log >&2; exit 1; }
@@ -88,11 +88,11 @@ bench: dev
 		PYTHONPATH=. .venv/bin/python "$$file" || exit 1; \
 	done
 
-# The fault tests in their written sizes: hours.
+# The fault tests in full size, which takes hours.
 soak: needs $(CLASSES)
 	SOAK=1 $(PYTEST) --timeout 0 -o faulthandler_timeout=0
 
-# The README's picture, of the sample as everybody sees it.
+# The README's picture of the sample.
 screenshot: export SCREENSHOT = $(CURDIR)/docs/reports.png
 screenshot: needs
 	$(PYTEST) tests/browser/test_first_hour.py
@@ -104,7 +104,7 @@ clean:
 	rm -rf .venv .boot var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Compile the pins anew after a change of an .in file.
+# Compile the pinned requirements after a change of an .in file.
 COMPILE = .boot/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate
 lock: dev
 	$(COMPILE) --universal --python-version 3.11 requirements.in -o requirements.txt

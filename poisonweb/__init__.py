@@ -1,4 +1,4 @@
-"""The composition root: settings, doors, and the embedded mode."""
+"""The project package: settings, entry points, and the embedded mode."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import gc
 import sys
 from pathlib import Path
 
-# The SDK is a package of its own; where it is not installed, it is read from the tree.
+# The SDK is a package of its own; if it is not installed, import it from the tree.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "sdk"))
 
-# Whoever imports Django's settings comes by here, so every process enqueues to our
+# Importing Django's settings imports this package, so every process enqueues to our
 # Celery application and none to Celery's default one.
 from poisonweb.celery import app as celery_app
 
-# To search what a program holds for cycles took ten times as long as the rest of its
-# end; the kernel takes it all back anyway.
+# The last garbage collection took ten times as long as the rest of a program's exit;
+# the kernel frees the memory anyway.
 atexit.register(gc.freeze)
 
 __all__ = ["celery_app"]

@@ -1,8 +1,8 @@
-"""The rights of the database role that the processes work as, apart from the owner.
+"""Grants the rights of the application's database role, which owns no table.
 
-The owner migrates. The application's role owns nothing and creates nothing but its
-temporary table: whoever takes over a process cannot alter, empty or remove a table, nor
-change an entry of the audit trail, nor take away what guards it.
+The owner of the tables migrates. The application's role creates only temporary tables:
+an attacker who takes over a process cannot alter, empty or remove a table, nor change
+an entry of the audit trail or its triggers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from apps.reports.services.publishing import STAGED
 
 MIGRATIONS: Final = "django_migrations"
 USUAL: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
-# What is less than usual.
+# Tables with fewer rights.
 RIGHTS: Final = {
     Entry._meta.db_table: ("SELECT", "INSERT"),  # noqa: SLF001 - Django's own way
     Head._meta.db_table: ("SELECT", "UPDATE"),  # noqa: SLF001
@@ -65,14 +65,14 @@ FROM pg_class WHERE oid = to_regclass(%s)
 
 
 def tables() -> list[str]:
-    """Name every table that the application works on."""
+    """Return the names of all tables that the application uses."""
     models = apps.get_models(include_auto_created=True)
     ours = {model._meta.db_table for model in models}  # noqa: SLF001 - Django's own way
     return sorted({*ours, *STAGED, MIGRATIONS})
 
 
 def owns_tables() -> bool:
-    """Check whether the role of this process could do with the trail as it likes."""
+    """Check whether the role of this process owns the audit trail."""
     with connection.cursor() as cursor:
         cursor.execute(_OWNS, [Entry._meta.db_table])  # noqa: SLF001
         row = cursor.fetchone()
@@ -81,26 +81,26 @@ def owns_tables() -> bool:
 
 @transaction.atomic
 def grant(*, role: str, password: str | None = None) -> None:
-    """Give a role the rights of the application, and take all others from it.
+    """Grant a role the rights of the application, and revoke all others.
 
-    With a password a missing role is made, and one that is there gets it. Raises
-    Refused for a role that could do more. As often as you like, and after each
-    migration: new tables need new rights.
+    With a password, create the role if it is missing, or set its password. Raises
+    Refused for a role that could do more. Repeat it after every migration, because new
+    tables need new rights.
     """
     if not 0 < len(role.encode()) <= NAME_LIMIT:
         raise Invalid("role", f"give a name of 1 to {NAME_LIMIT} bytes")
     lock.wait_for("application role")
     with connection.cursor() as cursor:
         if password is not None:
-            _let_in(cursor, role, password)
+            _set_password(cursor, role, password)
         _grant(cursor, role)
-        _refuse_more(cursor, role)
+        _refuse_powerful(cursor, role)
 
 
-def _let_in(cursor: CursorWrapper, role: str, password: str) -> None:
+def _set_password(cursor: CursorWrapper, role: str, password: str) -> None:
     cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", [role])
     verb = sql.SQL("ALTER ROLE" if cursor.fetchone() is not None else "CREATE ROLE")
-    # Only its verifier leaves this process: Postgres may log the statement.
+    # Send only the verifier of the password: Postgres may log the statement.
     encrypt = cursor.connection.pgconn.encrypt_password
     verifier = encrypt(password.encode(), role.encode(), b"scram-sha-256").decode()
     cursor.execute(
@@ -131,8 +131,8 @@ def _grant(cursor: CursorWrapper, role: str) -> None:
         rights = ", ".join(RIGHTS.get(name, USUAL))
         table = sql.Identifier(name)
         _run(cursor, f"GRANT {rights} ON {{}}.{{}} TO {{}}", schema, table, grantee)
-    # The nightly report reads partitions by their own names; all that is written goes
-    # through the table that they are part of.
+    # The nightly report reads partitions by their own names; writes go through the
+    # parent table.
     cursor.execute(_PARTITIONS, [names])
     for (name,) in cursor.fetchall():
         table = sql.Identifier(name)
@@ -149,8 +149,8 @@ def _run(cursor: CursorWrapper, statement: str, *names: sql.Composable) -> None:
     cursor.execute(sql.SQL(statement).format(*names))
 
 
-def _refuse_more(cursor: CursorWrapper, role: str) -> None:
-    """Raise Refused where the role could get round what it was not given."""
+def _refuse_powerful(cursor: CursorWrapper, role: str) -> None:
+    """Raise Refused if the role could bypass its rights."""
     cursor.execute(_ROLE, [role])
     is_super, is_powerful, is_owner, creates, owns = cursor.fetchone()
     obstacles = {

@@ -1,4 +1,4 @@
-"""The product as a whole, to Django: its commands and its checks."""
+"""The Django app of the whole product, with its commands and checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The web server's door: `uvicorn poisonweb.asgi:application`."""
+"""The ASGI application of the web: `uvicorn poisonweb.asgi:application`."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from django.db import InterfaceError, OperationalError, close_old_connections
 
 from apps.core import celery_transport
 from poisonweb.celery import app
-from poisonweb.handler import OneHop
+from poisonweb.handler import ThreadedHandler
 from poisonweb.limits import (
     MIB,
     Application,
     Scope,
-    in_turn,
     is_form,
     is_of_skips,
     is_question_to_broker,
     is_sign_in,
     is_sign_in_elsewhere,
-    limited,
+    limit_concurrency,
+    limit_size,
 )
 
 # WhiteNoise streams our few small files from plain iterators; no reader waits for that.
 warnings.filterwarnings("ignore", "StreamingHttpResponse must consume synchronous")
 
-# Only the web answers many at once, in threads that come and go: it shares connections,
-# and no question of a reader's may keep one busy for long.
+# Only the web answers many requests at once, in many threads: they share a pool of
+# sessions, and a time-out keeps slow queries from blocking it.
 _database = settings.DATABASES["default"]
 _database["CONN_HEALTH_CHECKS"] = True
 _database["OPTIONS"] = {
@@ -41,8 +41,8 @@ _database["OPTIONS"] = {
     "options": "-c timezone=UTC -c statement_timeout=15000",
 }
 
-# What is decided stands in Postgres, and rescue hands it out: the word to the workers
-# is given up soon, so that a Celery broker that hangs keeps nobody's page.
+# Decisions are rows in Postgres, which `rescue` hands out. So publishing a task times
+# out soon: a Celery broker that hangs does not delay pages.
 app.conf.update(
     broker_connection_timeout=celery_transport.SECONDS,
     broker_transport_options=celery_transport.timeouts(
@@ -64,22 +64,22 @@ def _is_known(scope: Scope) -> bool:
         close_old_connections()
 
 
-# In turns, within the connections that there are: none of these crowds keeps consumers
-# from reporting, nor another one of them from its turns.
-_in_turns: Application = OneHop()
-_TURNS = (
+# Together these kinds use fewer sessions than the pool has: none of them keeps
+# consumers from reporting, or another kind from working.
+_application: Application = ThreadedHandler()
+_MOST_AT_ONCE = (
     (is_of_skips, 8),
     (is_sign_in, 3),
     (is_sign_in_elsewhere, 4),
     (is_question_to_broker, 8),
     (is_form, 4),
 )
-for _kind, _most in _TURNS:
-    _in_turns = in_turn(_in_turns, of=_kind, most=_most)
+for _kind, _most in _MOST_AT_ONCE:
+    _application = limit_concurrency(_application, of=_kind, most=_most)
 
-# A little more than the API takes, so that its own answer names the limit.
-application = limited(
-    _in_turns,
+# A little more than the API accepts, so that the API's own answer names the limit.
+application = limit_size(
+    _application,
     most_of_api=settings.POISONWEB_REQUEST_LIMIT + MIB,
     recognise=sync_to_async(_is_known, thread_sensitive=False),
 )

@@ -1,7 +1,7 @@
-"""Celery's application: it says that there is work; what it is stands in Postgres.
+"""Celery's application: a task says that there is work; the work is in Postgres.
 
-Its own redelivery is not what recovers a dead worker's operation, `rescue` is. So a
-task is acknowledged early, never retried, and a late duplicate finds nothing to do.
+`rescue`, and not Celery's redelivery, recovers the operation of a dead worker. So a
+task is acknowledged early and not retried, and a late duplicate finds no work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REPORTS_SECONDS = 15.0
 
 
 def _every(seconds: float, task: str) -> dict[str, object]:
-    # A beat that nobody consumed in time is worth nothing: the next one is near.
+    # A beat that no worker consumed in time is useless: the next one follows soon.
     return {"task": task, "schedule": seconds, "options": {"expires": seconds}}
 
 
@@ -35,7 +35,7 @@ app.conf.update(
     worker_cancel_long_running_tasks_on_connection_loss=False,
     task_default_queue="poisonweb",
     worker_consumer="poisonweb.task_checks:CheckingConsumer",
-    # Only the worker of this queue needs Spark and Java beside it.
+    # Only the worker of this queue needs Spark and Java.
     task_routes={"apps.reports.tasks.*": {"queue": "reports"}},
     beat_schedule={
         "rescue": _every(RESCUE_SECONDS, "apps.triage.tasks.rescue"),
@@ -43,13 +43,13 @@ app.conf.update(
         "audit-checkpoint": _every(60.0, "apps.audit.tasks.checkpoint"),
         "partitions": _every(3600.0, "apps.capture.tasks.partitions"),
         "guards": _every(600.0, "apps.capture.tasks.forget_guards"),
-        # Consumers look at the time themselves: this is for the list, and the page.
         "oversize": _every(3600.0, "apps.capture.tasks.forget_oversize"),
+        # Consumers end skips themselves: this updates the list and the page.
         "end-skips": _every(10.0, "apps.capture.tasks.end_skips"),
         "forget-skips": _every(3600.0, "apps.capture.tasks.forget_skips"),
         "positions": _every(60.0, "apps.bookmarks.tasks.sample"),
         "reports-rescue": _every(REPORTS_SECONDS, "apps.reports.tasks.rescue"),
-        # Postgres knows whether the night is made; this only asks.
+        # The task looks in Postgres whether the nightly report is still missing.
         "reports-nightly": _every(600.0, "apps.reports.tasks.nightly"),
     },
 )

@@ -1,4 +1,4 @@
-"""Celery's transport over Redis, which passes over what is no message at all."""
+"""Celery's transport over Redis, which ignores entries that are no messages."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from kombu.transport import redis
 
 log = logging.getLogger(__name__)
 
-# Of a text that is no JSON, of JSON that is no message, and of a body that no text is.
+# Raised for text that is no JSON, JSON that is no message, and a body that is no text.
 NO_MESSAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 class TolerantChannel(redis.Channel):
-    """A channel whose worker goes on behind an entry that is no message.
+    """A channel that ignores an entry that is no message.
 
-    It was taken from its queue with the read, so it comes back to no worker.
+    Reading has removed the entry from its queue, so no worker reads it again.
     """
 
     def _brpop_read(self, **options: Any) -> Any:
         try:
             return super()._brpop_read(**options)  # type: ignore[misc] # its types miss it
         except NO_MESSAGE as error:
-            log.error("an entry of Celery's queue is no message: %r", type(error))  # noqa: TRY400 - what it holds is no business of a log
+            log.error("an entry of Celery's queue is no message: %r", type(error))  # noqa: TRY400 - its contents stay out of the log
             return True
 
 

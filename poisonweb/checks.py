@@ -1,4 +1,4 @@
-"""What `manage.py check --deploy` says beyond Django's own checks."""
+"""Checks of `manage.py check --deploy`, beside Django's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_SECURE = "poisonweb.W002"
 
 @register(Tags.security, deploy=True)
 def application_owns_nothing(**_: Any) -> list[CheckMessage]:
-    """Warn where the processes could change the trail; a database away says nothing."""
+    """Warn if the processes could change the audit trail; skip it without Postgres."""
     try:
         owns = application_role.owns_tables()
     except (OperationalError, InterfaceError):
@@ -25,8 +25,8 @@ def application_owns_nothing(**_: Any) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            "The database role of DATABASE_URL owns the tables: whoever takes over a "
-            "process could rewrite the audit trail.",
+            "The database role of DATABASE_URL owns the tables: an attacker who takes "
+            "over a process could rewrite the audit trail.",
             hint="Give the processes a role of their own: see 'A role that owns no "
             "table' in docs/operators.md.",
             id=ID,
@@ -36,12 +36,12 @@ def application_owns_nothing(**_: Any) -> list[CheckMessage]:
 
 @register(Tags.security, deploy=True)
 def is_behind_tls(**_: Any) -> list[CheckMessage]:
-    """Say in one warning what makes cookies, redirects and HSTS those of HTTPS."""
+    """Warn once if cookies, redirects and HSTS are not set for HTTPS."""
     if settings.SESSION_COOKIE_SECURE:
         return []
     return [
         Warning(
-            "Passwords and sessions travel unencrypted: it is not set up for HTTPS.",
+            "Passwords and sessions are sent unencrypted: HTTPS is not set up.",
             hint="Put a proxy that speaks TLS in front, and set POISONWEB_SECURE=1.",
             id=NOT_SECURE,
         )

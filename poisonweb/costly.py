@@ -1,8 +1,8 @@
-"""The second process of the web: it answers what is costly to read.
+"""The second process of the web, which answers forms and large requests.
 
-A form, or a large body, is read by code that lets no other thread of its process work
-meanwhile: consumers that report a failure would wait for whoever sends such things. So
-the web hands these requests to a process of their own, which also gives way to it.
+The code that parses a form or a large body holds the GIL all the time: consumers that
+report a failure would have to wait. So the web hands these requests to a process of
+their own, which runs at a lower priority.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import uvicorn
 from django.conf import settings
 
 from poisonweb import handover
-from poisonweb.handover import Begun
-from poisonweb.http import HandedOn
+from poisonweb.handover import PartialRequest
+from poisonweb.http import ContinuedH11
 from poisonweb.limits import (
     API,
     MOST_OF_A_STRANGER,
@@ -37,10 +37,10 @@ from poisonweb.limits import (
 )
 
 NICENESS = 5
-# A request gives the interpreter away with each question to Postgres, and waits so long
-# for it whenever another thread is at work.
+# A request releases the GIL at each query, and waits this long to get it back while
+# another thread works.
 SWITCH_SECONDS = 0.001
-# Fewer than the web has: most of these requests wait for each other anyway.
+# Fewer than the web has: most of these requests wait for one another anyway.
 MOST_DATABASE_SESSIONS = 8
 STOP_SECONDS = 2
 CHECK_SECONDS = 0.1
@@ -49,7 +49,7 @@ UVICORN: dict[str, Any] = {
     "lifespan": "off",
     "access_log": False,
     "server_header": False,
-    # Django's settings say what is logged, and how.
+    # Django's settings configure logging.
     "log_config": None,
     # Without it an open stream keeps the server from ending.
     "timeout_graceful_shutdown": STOP_SECONDS,
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 def is_costly(request: h11.Request) -> bool:
-    """Pick forms, and requests to the API that are large or may become so."""
+    """Check for a form, or an API request that is large or may grow."""
     if not request.target.startswith(API.encode()):
         return bool(request.method == b"POST")
     headers = dict(request.headers)
@@ -72,26 +72,26 @@ def is_costly(request: h11.Request) -> bool:
 
 
 class CostlyProcess:
-    """Starts the process, and another one where it ends, until it is stopped."""
+    """Starts the second process, and a new one when it ends, until `stop`."""
 
     def __init__(self) -> None:
-        ours, theirs = handover.line()
+        ours, theirs = handover.socket_pair()
         self._sender = handover.Sender(ours)
-        self._process = _started(theirs)
+        self._process = _start_process(theirs)
         self._watch: asyncio.Task[None] | None = None
 
-    def hand_on(self, begun: Begun) -> None:
-        self._sender.hand_on(begun)
+    def hand_on(self, request: PartialRequest) -> None:
+        self._sender.hand_on(request)
 
     def watch(self) -> None:
-        """Look after the process from now on, in this event loop."""
+        """Restart the process when it ends, from now on, in this event loop."""
         self._watch = asyncio.create_task(self._start_again())
 
     async def stop(self) -> None:
-        """Let it end its requests, within seconds, and wait for it."""
+        """Let the process finish its requests, within seconds, and wait for its end."""
         if self._watch is not None:
             self._watch.cancel()
-        # It ends by itself where no connection can come any more.
+        # The process ends by itself when it can receive no more connections.
         self._sender.close()
         try:
             async with asyncio.timeout(2 * STOP_SECONDS):
@@ -105,9 +105,9 @@ class CostlyProcess:
             code = await self._end()
             log.error("The process for costly requests ended with code %s.", code)
             await asyncio.sleep(RESTART_SECONDS)
-            ours, theirs = handover.line()
-            self._process = _started(theirs)
-            self._sender.go_on_by(ours)
+            ours, theirs = handover.socket_pair()
+            self._process = _start_process(theirs)
+            self._sender.replace_socket(ours)
 
     async def _end(self) -> int:
         while (code := self._process.poll()) is None:
@@ -115,7 +115,7 @@ class CostlyProcess:
         return code
 
 
-def _started(end: socket) -> subprocess.Popen[bytes]:
+def _start_process(end: socket) -> subprocess.Popen[bytes]:
     command = (sys.executable, "-m", "poisonweb.costly", str(end.fileno()))
     with end:
         return subprocess.Popen(  # noqa: S603 - our own code
@@ -124,12 +124,12 @@ def _started(end: socket) -> subprocess.Popen[bytes]:
 
 
 class _Server(uvicorn.Server):
-    """Answers on the connections that it is handed, and listens nowhere."""
+    """Answers on the connections that the web hands over; it does not listen."""
 
     def __init__(self, config: uvicorn.Config, end: socket) -> None:
         super().__init__(config)
         self._end = end
-        self._beginning: set[asyncio.Task[None]] = set()
+        self._answers: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
@@ -137,30 +137,30 @@ class _Server(uvicorn.Server):
 
     def _take(self) -> None:
         try:
-            for begun in handover.received(self._end):
-                beginning = asyncio.create_task(self._answer(begun))
-                self._beginning.add(beginning)
-                beginning.add_done_callback(self._beginning.discard)
+            for request in handover.receive(self._end):
+                answer = asyncio.create_task(self._answer(request))
+                self._answers.add(answer)
+                answer.add_done_callback(self._answers.discard)
         except (EOFError, ConnectionError):
             asyncio.get_running_loop().remove_reader(self._end)
             self.should_exit = True
 
-    async def _answer(self, begun: Begun) -> None:
+    async def _answer(self, request: PartialRequest) -> None:
         protocol = partial(
-            HandedOn,
+            ContinuedH11,
             config=self.config,
             server_state=self.server_state,
             app_state={},
-            begun=begun,
+            request=request,
         )
         loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(protocol, begun.connection)
+        await loop.connect_accepted_socket(protocol, request.connection)
 
 
-def closing(application: Application) -> Application:
-    """Let a connection end with its answer: what comes next may not be costly."""
+def close_after_answer(application: Application) -> Application:
+    """Close a connection after its answer: the next request may belong to the web."""
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    async def closing(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_last(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = [*message.get("headers", ()), (b"connection", b"close")]
@@ -169,20 +169,20 @@ def closing(application: Application) -> Application:
 
         await application(scope, receive, send_last)
 
-    return answer
+    return closing
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(prog="poisonweb.costly", description=__doc__)
     parser.add_argument("socket", type=int, help="the number of an open file")
-    end = socket(fileno=parser.parse_args(words).socket)
+    end = socket(fileno=parser.parse_args(arguments).socket)
     os.nice(NICENESS)
     sys.setswitchinterval(SWITCH_SECONDS)
     from poisonweb import asgi  # noqa: PLC0415 - it sets up Django
 
     pool = settings.DATABASES["default"]["OPTIONS"]["pool"]
     pool["max_size"] = MOST_DATABASE_SESSIONS
-    config = uvicorn.Config(closing(asgi.application), **UVICORN)
+    config = uvicorn.Config(close_after_answer(asgi.application), **UVICORN)
     with suppress(KeyboardInterrupt):
         _Server(config, end).run(sockets=[])
 

@@ -133,12 +133,12 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
         if name.startswith("POISONWEB_") and name not in KNOWN:
             near = difflib.get_close_matches(name, KNOWN, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            known = ", ".join(sorted(KNOWN))
-            raise BadEnvironment(f"{name} is not a setting.{hint} There are: {known}.")
+            names = ", ".join(sorted(KNOWN))
+            raise BadEnvironment(f"{name} is not a setting.{hint} There are: {names}.")
 
 
 def _refuse_missing_file(environ: Mapping[str, str], name: str) -> None:
-    """Check a file that only the Spark job opens, while somebody still looks."""
+    """Check at the start for a file that only the Spark job will open."""
     path = environ.get(name)
     if path and not Path(path).is_file():
         raise BadEnvironment(f"{name} is {path!r}: there is no such file.")
@@ -153,7 +153,7 @@ def _hour(value: str) -> int:
 
 
 def _environment(value: str) -> str:
-    # It stands in API keys (pw_<environment>_...), so it holds no underscore.
+    # It is part of API keys (pw_<environment>_...), so it has no underscore.
     if not (value.isascii() and value.replace("-", "").isalnum() and len(value) <= 20):
         raise BadEnvironment(
             f"POISONWEB_ENVIRONMENT is {value!r}: use up to 20 letters, digits, dashes."
@@ -162,7 +162,7 @@ def _environment(value: str) -> str:
 
 
 def _web_address(environ: Mapping[str, str], name: str) -> str | None:
-    """Read an http or https address; it may hold a secret, so it is never quoted."""
+    """Read an http or https address; errors do not quote it, it may hold a secret."""
     value = environ.get(name)
     if not value:
         return None
@@ -174,7 +174,7 @@ def _web_address(environ: Mapping[str, str], name: str) -> str | None:
 
 
 def _address(value: str) -> SplitResult | None:
-    """Take an http or https address apart; None for what is not one."""
+    """Parse an http or https address; return None for any other text."""
     try:
         address = urlsplit(value)
         usable = address.scheme in {"http", "https"} and bool(address.hostname)
@@ -194,32 +194,32 @@ def _roles(value: str) -> tuple[str, ...]:
     return roles
 
 
-# What a sign-in by the provider cannot be without, and what has a default.
+# The required settings of single sign-on, and those with a default.
 _OF_OIDC = ("ISSUER", "CLIENT_ID", "CLIENT_SECRET", "GROUPS")
 _MORE_OF_OIDC = ("GROUPS_CLAIM", "NAME")
-# An account is kept with its issuer.
+# An account is stored with its issuer.
 LONGEST_ISSUER = 200
 
 
 def _oidc(environ: Mapping[str, str]) -> Oidc | None:
-    asked = (*_OF_OIDC, *_MORE_OF_OIDC)
-    given = {name: environ.get(f"POISONWEB_OIDC_{name}") or "" for name in asked}
-    if not any(given.values()):
+    names = (*_OF_OIDC, *_MORE_OF_OIDC)
+    values = {name: environ.get(f"POISONWEB_OIDC_{name}") or "" for name in names}
+    if not any(values.values()):
         return None
-    missing = [f"POISONWEB_OIDC_{name}" for name in _OF_OIDC if not given[name]]
+    missing = [f"POISONWEB_OIDC_{name}" for name in _OF_OIDC if not values[name]]
     if missing:
         raise BadEnvironment(
             f"{', '.join(missing)} is missing: give all of POISONWEB_OIDC_ISSUER,"
             " _CLIENT_ID, _CLIENT_SECRET and _GROUPS, or none of POISONWEB_OIDC_*."
         )
-    issuer = _issuer(given["ISSUER"])
+    issuer = _issuer(values["ISSUER"])
     return Oidc(
         issuer=issuer,
-        client_id=given["CLIENT_ID"],
-        client_secret=given["CLIENT_SECRET"],
-        roles=dict(_group(word) for word in _words(given["GROUPS"])),
-        groups_claim=given["GROUPS_CLAIM"] or "groups",
-        name=given["NAME"] or str(urlsplit(issuer).hostname),
+        client_id=values["CLIENT_ID"],
+        client_secret=values["CLIENT_SECRET"],
+        roles=dict(_group(word) for word in _words(values["GROUPS"])),
+        groups_claim=values["GROUPS_CLAIM"] or "groups",
+        name=values["NAME"] or str(urlsplit(issuer).hostname),
     )
 
 

@@ -1,10 +1,10 @@
-"""Django's part in a request, in one hop from the event loop to a thread and back.
+"""Answers a request in one thread, with one hop from the event loop and back.
 
-Django's own handler crosses over anew for each middleware, some twenty times a request,
-in a thread that it begins and ends for this request alone. Where thousands of consumers
-come back together, that took longer than all else. Here a request is answered as under
-WSGI, by a thread that is kept for the next one. What streams is still sent by the loop,
-so that an open stream keeps neither a thread nor a connection to Postgres.
+Django's own handler changes threads for every middleware, some twenty times a request,
+and starts a thread for each request. With thousands of consumers that reconnect at once
+this took longer than everything else. Here a thread of a pool answers the whole
+request, as under WSGI. The event loop still sends streams, so that an open stream keeps
+neither a thread nor a session of Postgres.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from django.db import close_old_connections
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from django.urls import set_script_prefix
 
-# More than ever work at once; who comes then waits. Idle ones are used again first.
+# More than ever work at once; further requests wait. Idle threads are reused first.
 MOST_THREADS = 1_000
 
 Scope = dict[str, Any]
@@ -32,8 +32,8 @@ Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 Response = HttpResponse | StreamingHttpResponse
 
 
-class OneHop(ASGIHandler):
-    """Answer a request in a thread, whole: its middleware, its view and its end."""
+class ThreadedHandler(ASGIHandler):
+    """Runs middleware, view and the end of a request in one thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,13 +60,13 @@ class OneHop(ASGIHandler):
                 await self.send_response(response, send)
 
     def _respond(self, scope: Scope, body: IO[bytes]) -> Response:
-        """Answer, and give back the connection, also where pieces are still to come."""
+        """Answer, and return the session of Postgres, even before a stream is sent."""
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=type(self), scope=scope)
         request, refusal = self.create_request(scope, body)
-        given: Any = refusal if request is None else self.get_response(request)
-        given._handler_class = type(self)  # noqa: SLF001 - who tells of its end
-        response: Response = given
+        answer: Any = refusal if request is None else self.get_response(request)
+        answer._handler_class = type(self)  # noqa: SLF001 - the sender of request_finished
+        response: Response = answer
         if isinstance(response, FileResponse):
             response.block_size = self.chunk_size
         if response.streaming:
@@ -76,16 +76,18 @@ class OneHop(ASGIHandler):
         return response
 
     async def _stream(self, response: Response, receive: Receive, send: Send) -> None:
-        """Send it piece by piece, until its end or until nobody listens any more."""
+        """Send a stream until its end, or until the client disconnects."""
         sending = asyncio.create_task(self.send_response(response, send))
-        leaving = asyncio.ensure_future(receive())
+        disconnect = asyncio.ensure_future(receive())
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (sending, disconnect), return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             sending.cancel()
-            leaving.cancel()
-            await asyncio.wait((sending, leaving))
-            # Where the pieces were made, which may have needed a connection.
+            disconnect.cancel()
+            await asyncio.wait((sending, disconnect))
+            # In a thread, as the stream was: it may have used a session.
             await sync_to_async(response.close)()
         if not sending.cancelled():
             sending.result()

@@ -1,7 +1,7 @@
-"""Connections that one process hands to another, with what was read of them so far.
+"""Hand connections to another process, with the bytes that were read from them.
 
-A connection goes as it is (`SCM_RIGHTS`, unix(7)): from then on its client talks to the
-other process, and this one has nothing more to do with it.
+The other process receives the connection itself (`SCM_RIGHTS`, unix(7)): from then on
+it talks to the client, and this process does not.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Self
 _SECONDS = struct.Struct("<d")
 _FILES = 2
 _NEXT = b"."
-# Where the other process is busy, or is being started again.
+# While the other process is busy, or is being restarted.
 _PAUSE_SECONDS = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begun:
-    """A connection whose request has begun, and the bytes of it that were read.
+class PartialRequest:
+    """A connection, and the bytes of its request that were read so far.
 
     The rest of the request may take `seconds_left`.
     """
 
     connection: socket.socket
-    received: bytes
+    data: bytes
     seconds_left: float
 
 
-def line() -> tuple[socket.socket, socket.socket]:
-    """Make both ends of what connections are handed over by."""
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Create the two sockets by which connections are handed over."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setblocking(False)  # noqa: FBT003 - it has no name
@@ -43,21 +43,21 @@ def line() -> tuple[socket.socket, socket.socket]:
 
 
 class Sender:
-    """Hands connections on in their order, as fast as the other process takes them."""
+    """Hands connections over in order, as fast as the other process receives them."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._waiting: deque[_Parcel] = deque()
+        self._waiting: deque[_Item] = deque()
         self._later: asyncio.TimerHandle | None = None
 
-    def hand_on(self, begun: Begun) -> None:
-        """Take over `begun.connection`; it is closed here once it is handed on."""
-        self._waiting.append(_Parcel.of(begun))
+    def hand_on(self, request: PartialRequest) -> None:
+        """Take over `request.connection`, and close it here once it is handed on."""
+        self._waiting.append(_Item.of(request))
         if self._later is None:
             self._send()
 
-    def go_on_by(self, end: socket.socket) -> None:
-        """Hand what waits, and what comes, to another process."""
+    def replace_socket(self, end: socket.socket) -> None:
+        """Send waiting and later connections by another socket."""
         self._end.close()
         self._end = end
 
@@ -75,23 +75,23 @@ class Sender:
                 self._waiting[0].send_by(self._end)
                 self._waiting.popleft().close()
         except OSError:
-            again = asyncio.get_running_loop().call_later
-            self._later = again(_PAUSE_SECONDS, self._send)
+            call_later = asyncio.get_running_loop().call_later
+            self._later = call_later(_PAUSE_SECONDS, self._send)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Parcel:
-    """A connection, and a file in memory with the rest, which may be large."""
+class _Item:
+    """A connection, and a file in memory with the data, which may be large."""
 
     connection: socket.socket
     memory: int
 
     @classmethod
-    def of(cls, begun: Begun) -> Self:
-        memory = os.memfd_create("begun")
+    def of(cls, request: PartialRequest) -> Self:
+        memory = os.memfd_create("request")
         with open(memory, "wb", closefd=False) as file:
-            file.write(_SECONDS.pack(begun.seconds_left) + begun.received)
-        return cls(connection=begun.connection, memory=memory)
+            file.write(_SECONDS.pack(request.seconds_left) + request.data)
+        return cls(connection=request.connection, memory=memory)
 
     def send_by(self, end: socket.socket) -> None:
         socket.send_fds(end, [_NEXT], [self.connection.fileno(), self.memory])
@@ -101,8 +101,8 @@ class _Parcel:
         os.close(self.memory)
 
 
-def received(end: socket.socket) -> Iterator[Begun]:
-    """Give the connections that have come; raises EOFError where no more can come."""
+def receive(end: socket.socket) -> Iterator[PartialRequest]:
+    """Yield the connections that have arrived; raise EOFError after the last one."""
     while True:
         try:
             message, files, _, _ = socket.recv_fds(end, len(_NEXT), _FILES)
@@ -110,16 +110,16 @@ def received(end: socket.socket) -> Iterator[Begun]:
             return
         if not message:
             raise EOFError
-        yield _begun(*files)
+        yield _partial_request(*files)
 
 
-def _begun(connection: int, memory: int) -> Begun:
+def _partial_request(connection: int, memory: int) -> PartialRequest:
     with open(memory, "rb") as file:
         file.seek(0)
         (seconds_left,) = _SECONDS.unpack(file.read(_SECONDS.size))
-        rest = file.read()
-    return Begun(
+        data = file.read()
+    return PartialRequest(
         connection=socket.socket(fileno=connection),
-        received=rest,
+        data=data,
         seconds_left=seconds_left,
     )

@@ -1,4 +1,4 @@
-"""Headers that every answer bears, beside those that Django and django-csp set."""
+"""Headers of every answer, beside those that Django and django-csp set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 
 Handler = Callable[[HttpRequest], HttpResponse]
 
-# What a page of ours has no use for, and a page that got into one should not have.
+# Features that our pages do not use, and that injected content must not use.
 POLICY = ", ".join(
     f"{feature}=()"
     for feature in (
@@ -25,7 +25,7 @@ POLICY = ", ".join(
 def SecurityHeadersMiddleware(respond: Handler) -> Handler:  # noqa: N802 - named as Django does
     """Deny features and other origins; keep answers out of caches, unless they say so.
 
-    Pages hold bodies of messages and names of people (OWASP ASVS 5.0, 14.3.2).
+    Pages contain bodies of messages and names of people (OWASP ASVS 5.0, 14.3.2).
     """
 
     def middleware(request: HttpRequest) -> HttpResponse:

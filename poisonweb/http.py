@@ -1,9 +1,8 @@
-"""HTTP as uvicorn speaks it, with an end to the patience for who sends slowly.
+"""Uvicorn's HTTP protocol with a time limit for requests, and with forwarding.
 
-Uvicorn waits for ever for the rest of a request: each half of one keeps a connection
-and what came of it. Here a request has to be there, whole, a minute after it could
-begin. Its answer may take longer. And a request may go on in another process, before
-anything but its head is looked at.
+Uvicorn waits for ever for the rest of a request: an incomplete one keeps its connection
+and its memory. Here a request has to arrive whole within a minute. Its answer may take
+longer. And another process may continue a request of which only the head was parsed.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import h11
 from h11._state import MIGHT_SWITCH_PROTOCOL
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from poisonweb.handover import Begun
+from poisonweb.handover import PartialRequest
 
 SECONDS = 60.0
-# The last one: whole as well, with an offer to go on in another protocol (h2c, say),
-# which uvicorn does not take up.
+# In the last state the request is complete, too: it offers another protocol (such as
+# h2c), which uvicorn does not support.
 WHOLE = frozenset({h11.DONE, h11.MUST_CLOSE, h11.CLOSED, MIGHT_SWITCH_PROTOCOL})
 TOO_LATE = (
     b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
@@ -29,7 +28,7 @@ Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
 class BoundedH11(H11Protocol):
-    """One connection: closes it where a request takes longer than SECONDS to come."""
+    """A connection that closes if a request takes longer than SECONDS to arrive."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -68,38 +67,38 @@ class BoundedH11(H11Protocol):
             return
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             self.transport.write(TOO_LATE)
-        # The application, which waits for the rest, is told of a disconnect.
+        # The application, which waits for the rest, receives a disconnect.
         self.transport.close()
 
 
-class HandingOn(BoundedH11):
-    """One connection, until a request comes that another process shall answer."""
+class ForwardingH11(BoundedH11):
+    """A connection that goes to another process with a request for that process."""
 
     def __init__(
         self,
         *args: Any,
         is_for_another: Callable[[h11.Request], bool],
-        hand_on: Callable[[Begun], None],
+        hand_on: Callable[[PartialRequest], None],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._is_for_another = is_for_another
         self._hand_on = hand_on
-        self.conn = _Watched(self._takes_leave)
+        self.conn = _FilteredConnection(self._hand_on_costly)
 
-    def _takes_leave(self, request: h11.Request) -> bool:
-        # Where an answer of before is still being sent, this one has to follow it here.
+    def _hand_on_costly(self, request: h11.Request) -> bool:
+        # While an earlier answer is being sent, this process has to answer, too.
         is_free = not self.transport.get_write_buffer_size()
         if not (is_free and self._is_for_another(request)):
             return False
         self._hand_on(
-            Begun(
+            PartialRequest(
                 connection=self.transport.get_extra_info("socket").dup(),
-                received=_head(request) + self.conn.trailing_data[0],
+                data=_head(request) + self.conn.trailing_data[0],
                 seconds_left=self._seconds_left(),
             )
         )
-        # It closes our end of the connection, of which there is another one now.
+        # This closes our copy of the connection; the other process has its own.
         self.transport.close()
         return True
 
@@ -107,31 +106,31 @@ class HandingOn(BoundedH11):
         return self._deadline.when() - self.loop.time() if self._deadline else SECONDS
 
 
-class HandedOn(BoundedH11):
-    """One connection that another process began to read."""
+class ContinuedH11(BoundedH11):
+    """A connection that another process has begun to read."""
 
-    def __init__(self, *args: Any, begun: Begun, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, request: PartialRequest, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._begun = begun
+        self._request = request
 
     def connection_made(  # type: ignore[override] # as the parent class does
         self, transport: asyncio.Transport
     ) -> None:
         super().connection_made(transport)
-        self._await_request(self._begun.seconds_left)
-        self.data_received(self._begun.received)
+        self._await_request(self._request.seconds_left)
+        self.data_received(self._request.data)
 
 
-class _Watched(h11.Connection):
-    """A connection that gives no request which is answered elsewhere."""
+class _FilteredConnection(h11.Connection):
+    """A connection that hides requests which another process answers."""
 
-    def __init__(self, is_taken: Callable[[h11.Request], bool]) -> None:
+    def __init__(self, is_handed_on: Callable[[h11.Request], bool]) -> None:
         super().__init__(h11.SERVER)
-        self._is_taken = is_taken
+        self._is_handed_on = is_handed_on
 
     def next_event(self) -> Event:
         event = super().next_event()
-        if isinstance(event, h11.Request) and self._is_taken(event):
+        if isinstance(event, h11.Request) and self._is_handed_on(event):
             return h11.NEED_DATA
         return event
 

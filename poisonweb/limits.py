@@ -1,8 +1,8 @@
-"""What a request may weigh, and when it has its turn.
+"""Limits of the size of a request, and of the number of requests at work.
 
-Django spools a request to disk, whole, before a view can refuse it: a stranger could
-fill the disk. So its bytes are counted on the way in, and most of them are taken only
-from who is known.
+Django writes a whole request to disk before a view can refuse it: a stranger could fill
+the disk. So these wrappers count its bytes on arrival, and accept large requests from
+known senders only.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
-# Checks whether the sender of a request is known; raises ConnectionError while the
-# database, which knows the senders, is away.
+# Checks whether the sender of a request is known; raises ConnectionError while Postgres
+# is away.
 Recognise = Callable[[Scope], Awaitable[bool]]
 
 KIB, MIB = 1024, 1024 * 1024
@@ -33,46 +33,46 @@ _ASKS_BROKER = re.compile(r"/brokers/\d+/(?:test|discover|observe)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal(Exception):
-    """Why a request is not taken, as its sender is told."""
+    """A refused request: the answer to its sender."""
 
     status: HTTPStatus
     detail: str
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-def limited(
+def limit_size(
     application: Application, *, most_of_api: int, recognise: Recognise
 ) -> Application:
-    """Refuse a request as soon as it has more bytes than it may, and read no more.
+    """Refuse a request as soon as it exceeds its limit, and read no more of it.
 
-    Anybody may send 64 KiB. Beyond, the sender has to be known, and may send a form of
-    1 MiB or `most_of_api` bytes to the API.
+    Any sender may send 64 KiB. A known sender may send a form of 1 MiB, or
+    `most_of_api` bytes to the API.
     """
 
-    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+    async def limited(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await application(scope, receive, send)
             return
-        weight = _Weight(scope, most_of_api=most_of_api, recognise=recognise)
+        size_so_far = _RequestSize(scope, most_of_api=most_of_api, recognise=recognise)
 
-        async def weigh() -> Message:
+        async def receive_counted() -> Message:
             message = await receive()
-            await weight.add(len(message.get("body", b"")))
+            await size_so_far.add(len(message.get("body", b"")))
             return message
 
         try:
             _check_method(scope)
             _check_length(scope)
-            await weight.expect(_declared(scope))
-            await application(scope, weigh, send)
+            await size_so_far.expect(_declared(scope))
+            await application(scope, receive_counted, send)
         except Refusal as refusal:
             await _refuse(send, refusal)
 
-    return counting
+    return limited
 
 
-class _Weight:
-    """The bytes of one request; asks once who sends it, and only if it must."""
+class _RequestSize:
+    """The size of one request; identifies its sender once, and only if necessary."""
 
     def __init__(self, scope: Scope, *, most_of_api: int, recognise: Recognise) -> None:
         self._scope = scope
@@ -87,26 +87,26 @@ class _Weight:
         await self.expect(self._bytes)
 
     async def expect(self, size: int) -> None:
-        """Raise Refusal for a request of so many bytes."""
+        """Raise Refusal for a request of `size` bytes."""
         if size > self._most:
             raise self._too_large()
         if size > MOST_OF_A_STRANGER and not self._is_known:
-            await self._ask()
+            await self._require_known_sender()
 
-    async def _ask(self) -> None:
+    async def _require_known_sender(self) -> None:
         try:
             self._is_known = await self._recognise(self._scope)
         except ConnectionError:
             raise Refusal(
                 status=HTTPStatus.SERVICE_UNAVAILABLE,
-                detail="Nobody can say at the moment who sends this: try again.",
+                detail="The sender cannot be identified at the moment: try again.",
                 headers=((b"retry-after", b"5"),),
             ) from None
         if not self._is_known:
             raise Refusal(
                 status=HTTPStatus.UNAUTHORIZED,
                 detail=f"A request of more than {MOST_OF_A_STRANGER} bytes needs a key"
-                " that may be used, or a person who is signed in.",
+                " that is valid, or a person who is signed in.",
                 headers=((b"www-authenticate", b"Bearer"),),
             )
 
@@ -123,53 +123,53 @@ class _Weight:
 
 
 def is_of_skips(scope: Scope) -> bool:
-    """Pick what thousands of consumers ask for when they come back together."""
+    """Check for the skip list, which thousands of consumers request at once."""
     path: str = scope["path"]
     return path.startswith(f"{API}skips")
 
 
 def is_sign_in(scope: Scope) -> bool:
-    """Pick guesses of passwords, which wait for each other until they are checked."""
+    """Check for a sign-in with a password, whose check takes processor time."""
     path: str = scope["path"]
     is_of_sign_in = path.startswith("/sign-in") and not is_sign_in_elsewhere(scope)
     return scope["method"] == "POST" and is_of_sign_in
 
 
 def is_sign_in_elsewhere(scope: Scope) -> bool:
-    """Pick the way to the OpenID provider, which waits for it where it is away.
+    """Check for a sign-in through the OpenID provider, which may wait for it.
 
-    Then people sign in by password: these must not wait behind it.
+    People then sign in with a password: those requests must not wait behind this one.
     """
     return bool(scope["method"] == "POST" and scope["path"] == "/sign-in/provider")
 
 
 def is_question_to_broker(scope: Scope) -> bool:
-    """Pick the forms that wait for a broker, half a minute where it is away."""
+    """Check for a form that waits for a broker, half a minute if that is away."""
     path: str = scope["path"]
     return scope["method"] == "POST" and bool(_ASKS_BROKER.fullmatch(path))
 
 
 def is_form(scope: Scope) -> bool:
-    """Pick all other forms: strangers may send them, too, and each has to be read."""
+    """Check for any other form: strangers may send them, too, and each is parsed."""
     path: str = scope["path"]
     is_of_page = scope["method"] == "POST" and not path.startswith(API)
     others = (is_sign_in, is_sign_in_elsewhere, is_question_to_broker)
     return is_of_page and not any(is_of_kind(scope) for is_of_kind in others)
 
 
-def in_turn(
+def limit_concurrency(
     application: Application, *, of: Callable[[Scope], bool], most: int
 ) -> Application:
-    """Work on no more than `most` requests of a kind at once; the others wait.
+    """Let at most `most` requests of a kind work at once; the others wait.
 
-    All at once they would wait for a connection to Postgres, in vain, and come again;
-    and the more threads have work, the longer each other request waits for its share.
-    A request has its turn from when it is read to when its answer begins: neither one
-    that is sent slowly nor a stream keeps others from theirs.
+    Without a limit they would wait in vain for a session of Postgres, and be repeated;
+    and the more threads work, the longer all other requests take. A request counts from
+    the time when it was read to the beginning of its answer: neither a slow sender nor
+    a stream blocks the others.
     """
     turns = asyncio.Semaphore(most)
 
-    async def taking_turns(scope: Scope, receive: Receive, send: Send) -> None:
+    async def limited(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not of(scope):
             await application(scope, receive, send)
             return
@@ -197,13 +197,13 @@ def in_turn(
             if has_turn:
                 turns.release()
 
-    return taking_turns
+    return limited
 
 
 def _check_method(scope: Scope) -> None:
-    """Refuse `post`: it is no method (RFC 9110, 9.1), but Django takes it for one.
+    """Refuse `post`: it is no method (RFC 9110, 9.1), but Django takes it for POST.
 
-    Whoever sorts requests by their method goes by how it is written.
+    The functions above compare the method as it is written.
     """
     method: str = scope["method"]
     if method != method.upper():
@@ -214,9 +214,9 @@ def _check_method(scope: Scope) -> None:
 
 
 def _check_length(scope: Scope) -> None:
-    """Refuse a request whose end is told in two ways (RFC 9112, section 6.1).
+    """Refuse a request that gives its length in two ways (RFC 9112, section 6.1).
 
-    A proxy that goes by the other one would take what follows for another request.
+    A proxy that uses the other one would take the rest for a second request.
     """
     names = {name for name, _ in scope["headers"]}
     if names >= {b"content-length", b"transfer-encoding"}:

@@ -16,10 +16,10 @@ from poisonweb.limits import MOST_OF_A_FORM
 try:
     ENV = environment.load(os.environ)
     if ENV.database_url is None or ENV.celery_broker_url is None:
-        # Given settings win; the embedded servers stand in for the ones left out.
-        found = discovery.environment(ENV.var)
-        # Also for what reads `env:NAME`: the address of the embedded broker.
-        os.environ.update({**found, **os.environ})
+        # The embedded servers replace the settings that are missing.
+        embedded = discovery.environment(ENV.var)
+        # In os.environ, because a broker's address may be `env:NAME`.
+        os.environ.update({**embedded, **os.environ})
         ENV = environment.load(os.environ)
 except (environment.BadEnvironment, discovery.NotRunning) as problem:
     raise SystemExit(f"poisonweb: {problem}") from None
@@ -51,8 +51,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.postgres",
     "django.contrib.staticfiles",
-    # What keeps second factors, and who is who at the OpenID provider; `account` only
-    # because they cannot be without.
+    # Second factors, and accounts of the OpenID provider; both need `account`.
     "allauth.account",
     "allauth.mfa",
     "allauth.socialaccount",
@@ -126,7 +125,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "team.User"
 AUTHENTICATION_BACKENDS = [
     "apps.team.backends.PasswordBackend",
-    # Without it, who came through a provider that is left out now is signed out.
+    # Without it, people who signed in through a removed provider are signed out.
     *(["apps.team.backends.ProviderBackend"] if ENV.oidc else []),
 ]
 AUTH_PASSWORD_VALIDATORS = [
@@ -145,8 +144,9 @@ MFA_TOTP_ISSUER = f"Poisonweb {ENV.environment}"
 ACCOUNT_EMAIL_VERIFICATION = "none"
 SOCIALACCOUNT_ADAPTER = "apps.team.openid.ProviderAdapter"
 LOGIN_URL = "sign-in"
-# What was done is said once, on the next page; in a signed cookie, for reading a page
-# writes nothing. The app is not installed: allauth would send messages of its own.
+# The next page shows a message about the last action once. It is in a signed cookie, so
+# that reading a page writes nothing. The app is not installed, because allauth would
+# add messages of its own.
 MESSAGE_STORAGE = "django.contrib.messages.storage.cookie.CookieStorage"
 LOGIN_REDIRECT_URL = "home"
 LOGOUT_REDIRECT_URL = "sign-in"
@@ -159,7 +159,7 @@ TIME_ZONE = "UTC"
 STATIC_URL = "static/"
 STATIC_ROOT = ENV.var / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-# What was not collected is served from where it lies.
+# Files that were not collected are served from their own folders.
 WHITENOISE_USE_FINDERS = True
 STATIC_ROOT.mkdir(parents=True, exist_ok=True)
 STORAGES = {
@@ -167,7 +167,7 @@ STORAGES = {
     "staticfiles": {"BACKEND": "poisonweb.static_files.Collected"},
 }
 
-# A browser takes a cookie of such a name over TLS alone, and for no other host.
+# A browser accepts a cookie with this prefix over TLS only, and for no other host.
 _PREFIX = "__Host-" if ENV.secure else ""
 SESSION_COOKIE_NAME = f"{_PREFIX}pw_session"
 SESSION_COOKIE_HTTPONLY = True
@@ -176,12 +176,12 @@ SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_NAME = f"{_PREFIX}pw_csrf"
 SECURE_HSTS_SECONDS = 365 * 24 * 3600 if ENV.secure else 0
 SECURE_SSL_REDIRECT = ENV.secure
-# Programs and probes may call web beside the proxy, and a program that follows a
-# redirect would only send its key in the clear twice: they get their answer.
+# Programs and probes may call the web without the proxy, and a program that follows a
+# redirect would only send its key unencrypted twice: so these get no redirect.
 SECURE_REDIRECT_EXEMPT = [r"^api/", r"^metrics$", r"^healthz$", r"^readyz$"]
-# Who runs us may have hosts below ours that speak no TLS: that is not ours to decide.
+# Subdomains of an installation may lack TLS: the operator decides that, not we.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
-if not ENV.secure:  # one warning of ours (poisonweb.checks) stands for all of these
+if not ENV.secure:  # one warning of ours (poisonweb.checks) replaces all of these
     SILENCED_SYSTEM_CHECKS += [f"security.W{n:03}" for n in (4, 8, 12, 16)]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if ENV.secure else None
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ENV.allowed_hosts if ENV.secure]
@@ -221,13 +221,13 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
 }
 
-# Of forms alone: the API's parser reads its stream itself, to its own limit.
+# For forms only: the API's parser reads its stream itself, up to its own limit.
 DATA_UPLOAD_MAX_MEMORY_SIZE = MOST_OF_A_FORM
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000
 
 CELERY_BROKER_URL = ENV.celery_broker_url
 if CELERY_BROKER_URL and CELERY_BROKER_URL.startswith(("redis://", "rediss://")):
-    # Celery's own ends the worker at an entry that is no message.
+    # With Celery's own transport, an entry that is no message ends the worker.
     CELERY_BROKER_TRANSPORT = "poisonweb.celery_redis:TolerantTransport"
 
 POISONWEB_ENVIRONMENT = ENV.environment
@@ -259,14 +259,14 @@ LOGGING = {
     "root": {"handlers": ["console"], "level": ENV.log_level},
     "loggers": {
         "uvicorn": {"handlers": [], "propagate": True},
-        # A line for each request, and three for each beat of two seconds, tell nothing.
+        # A line per request, and three every two seconds for beat, have no use.
         "uvicorn.access": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},
         "celery.beat": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},
         "django.server": {"handlers": [], "propagate": True},
         "django.request": {"level": "ERROR"},
-        # Strangers make these, as many as they like: names of hosts, forms by scripts.
+        # Strangers can cause any number of these: names of hosts, forms by scripts.
         "django.security": {"filters": ["bare", "few"]},
         "django.security.DisallowedHost": {"filters": ["bare", "few"]},
         "django.security.csrf": {"filters": ["bare", "few"]},

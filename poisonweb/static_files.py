@@ -1,4 +1,4 @@
-"""Static files under hashed names, that browsers keep for ever."""
+"""Static files with hashed names, which browsers cache for ever."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from whitenoise import storage  # type: ignore[import-untyped]
 
 
 class Collected(storage.CompressedManifestStaticFilesStorage):  # type: ignore[misc]
-    """Hashed names once `prepare` has collected the files, their own until then.
+    """Uses hashed names once `prepare` has collected the files, plain ones until then.
 
-    So `migrate` and `runserver` are enough to look at the product.
+    So `migrate` and `runserver` are enough to try the product.
     """
 
     def stored_name(self, name: str) -> str:

@@ -1,8 +1,8 @@
-"""What a worker makes of a message in Celery's queue that is no task of ours.
+"""Make a worker refuse messages in Celery's queue that are not Poisonweb's tasks.
 
-Celery hands an error in a message's headers to the worker's main loop, which ends; the
-message is restored, and ends the next worker, too. Here such a message is refused, with
-a line in the log, and the worker goes on.
+Celery passes an error in a message's headers to the worker's main loop, which ends; the
+message goes back to the queue and ends the next worker, too. Here the worker refuses
+such a message with a line in the log, and goes on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from celery.worker.request import Request
 log = logging.getLogger(__name__)
 
 LONGEST_ID = 255
-# All that our tasks are sent with. A worker believes whatever else stands in a header.
+# The headers of our tasks. A worker would also obey any other header.
 HEADERS = frozenset(
     {
         *("task", "id", "lang", "origin", "argsrepr", "kwargsrepr"),
@@ -28,27 +28,29 @@ HEADERS = frozenset(
 
 
 class CheckedRequest(Request):
-    """A request for a task with the headers that ours have, and with arguments.
+    """A task request with the headers of our tasks only, and with valid arguments.
 
-    Time limits, stamps and the like, with which none of our tasks is sent, are left
-    out.
+    Other headers, such as time limits and stamps, are dropped: our tasks do not use
+    them.
     """
 
-    def __init__(self, message: Any, **given: Any) -> None:
-        body = given.get("body") if given.get("decoded") else message.payload
+    def __init__(self, message: Any, **kwargs: Any) -> None:
+        body = kwargs.get("body") if kwargs.get("decoded") else message.payload
         _require_arguments(body)
-        headers = message.headers if given.get("headers") is None else given["headers"]
-        given["headers"] = _plain(headers)
-        super().__init__(message, **given)
+        headers = (
+            message.headers if kwargs.get("headers") is None else kwargs["headers"]
+        )
+        kwargs["headers"] = _plain(headers)
+        super().__init__(message, **kwargs)
 
 
 class CheckingConsumer(Consumer):
-    """A consumer that refuses a message whose handling fails, and goes on."""
+    """A consumer that refuses a message that it cannot handle, and goes on."""
 
     connection_errors: tuple[type[Exception], ...]
 
-    def create_task_handler(self, *given: Any, **named: Any) -> Callable[[Any], None]:
-        handle = super().create_task_handler(*given, **named)
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
+        handle = super().create_task_handler(*args, **kwargs)
 
         def handle_or_refuse(message: Any) -> None:
             try:
@@ -56,7 +58,7 @@ class CheckingConsumer(Consumer):
             except self.connection_errors:
                 raise
             except Exception as error:  # noqa: BLE001 - any of them would end the worker
-                log.error("a message in Celery's queue is refused: %r", type(error))  # noqa: TRY400 - what it holds is no business of a log
+                log.error("a message in Celery's queue is refused: %r", type(error))  # noqa: TRY400 - its contents stay out of the log
                 if not message.acknowledged:
                     message.reject_log_error(log, self.connection_errors)
 
@@ -74,7 +76,7 @@ def _require_arguments(body: object) -> None:
 
 
 def _plain(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the headers that ours have; raises InvalidTaskError without an id."""
+    """Return the known headers; raise InvalidTaskError if there is no valid id."""
     number = headers.get("id")
     if not isinstance(number, str) or not 0 < len(number) <= LONGEST_ID:
         raise InvalidTaskError("its id is no text, or too long")

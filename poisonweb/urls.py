@@ -1,4 +1,4 @@
-"""Every address of the product. All of them ask for a sign-in, but for three."""
+"""All addresses of the product; all but three require a sign-in."""
 
 from __future__ import annotations
 

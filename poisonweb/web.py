@@ -1,6 +1,6 @@
 """Serve pages and API: `python -m poisonweb.web --host ADDRESS --port PORT`.
 
-Uvicorn, with bounds that its own command line does not have, in two processes.
+It runs Uvicorn in two processes, with limits that Uvicorn's command line lacks.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from socket import socket
 import uvicorn
 
 from poisonweb.costly import SWITCH_SECONDS, UVICORN, CostlyProcess, is_costly
-from poisonweb.http import HandingOn
+from poisonweb.http import ForwardingH11
 
 
 class _Server(uvicorn.Server):
-    """Listens, and begins and ends together with the process for costly requests."""
+    """Listens, and starts and stops together with the process for costly requests."""
 
     def __init__(self, config: uvicorn.Config, costly: CostlyProcess) -> None:
         super().__init__(config)
@@ -34,19 +34,19 @@ class _Server(uvicorn.Server):
         await asyncio.gather(super().shutdown(sockets), self._costly.stop())
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = ArgumentParser(prog="poisonweb.web", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    chosen = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     sys.setswitchinterval(SWITCH_SECONDS)
-    # It begins to load the application while we do.
+    # Both processes load the application at the same time.
     costly = CostlyProcess()
-    protocol = partial(HandingOn, is_for_another=is_costly, hand_on=costly.hand_on)
+    protocol = partial(ForwardingH11, is_for_another=is_costly, hand_on=costly.hand_on)
     config = uvicorn.Config(
         "poisonweb.asgi:application",
-        host=chosen.host,
-        port=chosen.port,
+        host=options.host,
+        port=options.port,
         http=protocol,  # type: ignore[arg-type] # uvicorn only calls it
         **UVICORN,
     )

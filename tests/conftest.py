@@ -56,7 +56,7 @@ def wipe(*_: object) -> None:
     """Empty every table after a test whose commits were real, and count from 1 again.
 
     Django would truncate them all at once, but each would cost new files for itself and
-    for its indexes: only the large are truncated. And nobody may empty the trail: its
+    for its indexes: only the large are truncated. And no role may empty the trail: its
     owner has to take the guard away first.
     """
     with connection.cursor() as cursor:
@@ -123,7 +123,7 @@ TransactionTestCase._fixture_teardown = wipe  # type: ignore[attr-defined] # Dja
 def django_db_modify_db_settings(
     django_db_modify_db_settings_parallel_suffix: None,
 ) -> None:
-    """Let workers copy a database; on servers of somebody's own each migrates one."""
+    """Let workers copy a database; on a developer's own servers each migrates one."""
     if FOLDER in os.environ and "PYTEST_XDIST_WORKER" in os.environ:
         template = migrated(Path(os.environ[FOLDER]))
         connection.settings_dict["TEST"]["TEMPLATE"] = template

@@ -88,11 +88,17 @@ def _prctl(*arguments: object) -> None:
 def command(words: Sequence[str]) -> tuple[str, ...]:
     if os.geteuid() != 0:
         return (*words,)
-    kept = ",".join(f"+{name}" for name in CAPABILITIES)
-    return ("setpriv", f"--bounding-set=-all,{kept}", "--inh-caps=-all", "--", *words)
+    capabilities = ",".join(f"+{name}" for name in CAPABILITIES)
+    return (
+        "setpriv",
+        f"--bounding-set=-all,{capabilities}",
+        "--inh-caps=-all",
+        "--",
+        *words,
+    )
 
 
 if __name__ == "__main__":
     forbid_namespaces()
-    found = command(sys.argv[1:])
-    os.execvp(found[0], found)
+    words = command(sys.argv[1:])
+    os.execvp(words[0], words)

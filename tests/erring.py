@@ -112,39 +112,39 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass_on(self) -> None:
         self.close_connection = True
-        asked = Asked(
+        request = Asked(
             method=self.command,
             path=self.path,
             headers=_passed_on(self.headers.items()),
             body=self.rfile.read(int(self.headers.get("Content-Length") or 0)),
         )
-        self.server.mistake.asked(asked)
+        self.server.mistake.asked(request)
         there = http.client.HTTPConnection(self.server.there)
         try:
             there.connect()
             link = there.sock
-            there.request(asked.method, asked.path, asked.body, asked.headers)
+            there.request(request.method, request.path, request.body, request.headers)
             with self.server.streaming(link), there.getresponse() as response:
-                self._answer(asked, response)
+                self._answer(request, response)
         finally:
             there.close()
 
-    def _answer(self, asked: Asked, response: http.client.HTTPResponse) -> None:
+    def _answer(self, request: Asked, response: http.client.HTTPResponse) -> None:
         if response.headers.get_content_type() == "text/event-stream":
             self._stream(response)
             return
-        answered = Answered(
-            asked=asked,
+        answer = Answered(
+            asked=request,
             status=response.status,
             headers=_passed_on(response.getheaders()),
             body=response.read(),
         )
-        self.server.mistake.answered(answered)
+        self.server.mistake.answered(answer)
         self._begin(
-            answered.status,
-            {**answered.headers, "Content-Length": str(len(answered.body))},
+            answer.status,
+            {**answer.headers, "Content-Length": str(len(answer.body))},
         )
-        self.wfile.write(answered.body)
+        self.wfile.write(answer.body)
 
     def _stream(self, response: http.client.HTTPResponse) -> None:
         self._begin(response.status, _passed_on(response.getheaders()))

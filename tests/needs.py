@@ -112,8 +112,8 @@ NEEDS = {
 
 def of(item: pytest.Item) -> list[str]:
     """Name what a test needs."""
-    told = [str(mark.args[0]) for mark in item.iter_markers("needs")]
-    return [*told, *(["chromium"] if item.get_closest_marker("browser") else [])]
+    needs = [str(mark.args[0]) for mark in item.iter_markers("needs")]
+    return [*needs, *(["chromium"] if item.get_closest_marker("browser") else [])]
 
 
 @cache
@@ -151,13 +151,13 @@ def _unmet(config: pytest.Config) -> Counter[tuple[str, str]]:
 
     The workers of xdist report to the controller, which alone has this plugin.
     """
-    found = Counter[tuple[str, str]]()
+    skipped = Counter[tuple[str, str]]()
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     for report in reporter.stats.get("skipped", ()) if reporter else ():
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         if why.startswith(SAID):
-            found[report.nodeid.partition("::")[0], why[len("Skipped: ") :]] += 1
-    return found
+            skipped[report.nodeid.partition("::")[0], why[len("Skipped: ") :]] += 1
+    return skipped
 
 
 def main(names: Sequence[str]) -> int:

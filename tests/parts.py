@@ -141,15 +141,15 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--clock", default="", help="begin each part at this UTC time")
-    asked = parser.parse_args(words)
-    names = asked.parts or list(PARTS)
+    options = parser.parse_args(words)
+    names = options.parts or list(PARTS)
     try:
-        asked_for = commands(names, number=asked.seed, start=asked.clock)
-        results = run(asked_for, start=asked.clock)
+        asked_for = commands(names, number=options.seed, start=options.clock)
+        results = run(asked_for, start=options.clock)
     except Interrupted as stopped:
-        _say(f"tests: stopped by {stopped}, seed {asked.seed}")
+        _say(f"tests: stopped by {stopped}, seed {options.seed}")
         return 128 + stopped.signal
-    code = report(results, number=asked.seed)
+    code = report(results, number=options.seed)
     return 0 if names == ["quick"] and code == LACKING else code
 
 

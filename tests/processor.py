@@ -51,22 +51,22 @@ class Statements:
 @contextmanager
 def measured() -> Iterator[Statements]:
     """Measure what this thread's connection does, and each that is made meanwhile."""
-    found = Statements()
+    statements = Statements()
     with ExitStack() as stack:
 
         def watch(connection: BaseDatabaseWrapper, **_: object) -> None:
-            stack.enter_context(connection.execute_wrapper(_Watch(found)))
+            stack.enter_context(connection.execute_wrapper(_Watch(statements)))
 
         connection.ensure_connection()
         watch(connection)
         connection_created.connect(watch)
         stack.callback(connection_created.disconnect, watch)
-        yield found
+        yield statements
 
 
 class _Watch:
-    def __init__(self, found: Statements) -> None:
-        self.found = found
+    def __init__(self, statements: Statements) -> None:
+        self.statements = statements
         self.session: tuple[int, float] | None = None
 
     def __call__(
@@ -80,13 +80,13 @@ class _Watch:
         pid = context["connection"].connection.info.backend_pid
         before = used_by(pid)
         if self.session and self.session[0] == pid:
-            self.found.add(BETWEEN, before - self.session[1])
+            self.statements.add(BETWEEN, before - self.session[1])
         try:
             return execute(sql, params, many, context)
         finally:
             after = used_by(pid)
             self.session = (pid, after)
-            self.found.add(sql, after - before)
+            self.statements.add(sql, after - before)
 
 
 def used_by(pid: int) -> float:

@@ -39,7 +39,7 @@ def _start() -> None:
 if "DATABASE_URL" not in os.environ:
     _start()
 
-# Else each of our many processes would compile anew all that it imports.
+# Otherwise each of our many processes would compile all modules that it imports.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -119,14 +119,14 @@ def _ask_to_stop(process: subprocess.Popen[bytes]) -> None:
 def descendants() -> list[int]:
     """Give the pids of all living processes below this one."""
     parents: dict[int, int] = {}
-    for pid in processes.everybody():
+    for pid in processes.all_pids():
         fields = processes.stat(pid)
         if fields and fields[0] != "Z":
             parents[pid] = int(fields[1])
-    found = [os.getpid()]
-    for parent in found:
-        found += [pid for pid, its_parent in parents.items() if its_parent == parent]
-    return found[1:]
+    pids = [os.getpid()]
+    for parent in pids:
+        pids += [pid for pid, its_parent in parents.items() if its_parent == parent]
+    return pids[1:]
 
 
 def _running_still() -> list[str]:

@@ -19,13 +19,13 @@ NAME = "migrated"
 
 
 def migrated(folder: Path) -> str:
-    """Name that database; whoever asks first in this run makes it."""
-    made = folder / "template.made"
+    """Return the name of that database; the first caller in this run creates it."""
+    marker = folder / "template.made"
     with (folder / "template.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
+        if not marker.exists():
             _make()
-            made.touch()
+            marker.touch()
     return NAME
 
 

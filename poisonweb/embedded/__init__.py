@@ -1,7 +1,8 @@
 """The embedded mode: real servers and all our processes on one machine, by one command.
 
-`python -m poisonweb.embedded` starts it. `discovery` tells other processes where its
-servers are; `postgres.temporary` and `redis.temporary` give tests servers of their own.
+`python -m poisonweb.embedded` starts it. `discovery` gives other processes the
+addresses of its servers; `postgres.temporary` and `redis.temporary` start servers for
+tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Start the servers and all our processes, say when they are ready, keep them so."""
+"""Start the servers and all our processes, print when they are ready, restart them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from poisonweb.embedded.supervisor import Stopped, Supervisor
 from poisonweb.env import BadEnvironment, Env
 
 START_SECONDS = 60.0
-# A new database takes most of it, with its log and the past of the sample.
+# Most of it is for a new database, with its log and the sample's history.
 ROOM_MIB = 200
 LOG_BYTES = 1024 * 1024
 
 
 def main() -> int:
-    # Everything under var/ is for our own eyes: secrets, data and logs.
+    # Only our own user may read var/: secrets, data and logs.
     os.umask(0o077)
     try:
         env = settings.load(os.environ)
         port = _port(os.environ.get("PORT") or "8000")
-        with _alone(env.var):
+        with _exclusive_lock(env.var):
             _run(env, port)
     except Stopped:
         return 0
@@ -58,8 +58,8 @@ def _run(env: Env, port: int) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(mode=0o700)
     try:
-        planned = plan.make(env, port=port, environ=os.environ)
-        _start(keeper, planned, env.var)
+        installation = plan.make(env, port=port, environ=os.environ)
+        _start(keeper, installation, env.var)
         print(_ready_line(env, port), flush=True)
         keeper.supervise()
     finally:
@@ -68,13 +68,13 @@ def _run(env: Env, port: int) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _start(keeper: Supervisor, planned: Plan, var: Path) -> None:
-    keeper.start(planned.servers)
+def _start(keeper: Supervisor, installation: Plan, var: Path) -> None:
+    keeper.start(installation.servers)
     keeper.until_ready(seconds=START_SECONDS)
-    discovery.announce(var, planned.addresses, supervisor=Identity.own())
-    keeper.run(planned.prepare)
-    # The page first and alone: the others would only take the processor from it.
-    web, *others = planned.processes
+    discovery.announce(var, installation.addresses, supervisor=Identity.own())
+    keeper.run(installation.prepare)
+    # The web starts first and alone: the others would slow it down.
+    web, *others = installation.processes
     keeper.start([web])
     keeper.until_ready(seconds=START_SECONDS)
     keeper.start(others)
@@ -87,22 +87,22 @@ def _port(text: str) -> int:
 
 
 @contextmanager
-def _alone(var: Path) -> Iterator[None]:
-    """Hold the lock of `var`; the kernel lets go of it whatever ends us."""
+def _exclusive_lock(var: Path) -> Iterator[None]:
+    """Hold the lock of `var`; the kernel releases it when the process ends."""
     (var / "run").mkdir(parents=True, exist_ok=True)
     with (var / "run" / "lock").open("a+", encoding="ascii") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            raise CannotStart(_already(lock.read())) from None
+            raise CannotStart(_running_already(lock.read())) from None
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
         yield
 
 
-def _already(pid: str) -> str:
+def _running_already(pid: str) -> str:
     return (
         f"Poisonweb is running here already (process {pid}): stop it with Ctrl-C in "
         f"its terminal, or with `kill {pid}`."
@@ -120,22 +120,21 @@ def _check_room(var: Path) -> None:
 
 def _log_to(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    kept = RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=1)
-    kept.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    file_handler = RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=1)
+    file_handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logging.basicConfig(
         level=logging.INFO,
         format="poisonweb: %(message)s",
-        handlers=[logging.StreamHandler(), kept],
+        handlers=[logging.StreamHandler(), file_handler],
     )
 
 
 def _ready_line(env: Env, port: int) -> str:
-    # The file is there when the password was made for the newcomer, not chosen.
-    made = env.var / "admin-password"
-    known = env.admin_password is None and made.exists()
-    sign_in = (
-        f"admin / {made.read_text().strip()}" if known else "admin with your password"
-    )
+    # The file exists only if the password was generated, and not chosen.
+    file = env.var / "admin-password"
+    is_generated = env.admin_password is None and file.exists()
+    password = f"/ {file.read_text().strip()}" if is_generated else "with your password"
+    sign_in = f"admin {password}"
     return f"Poisonweb is ready: http://{LOOPBACK}:{port}/  sign in as {sign_in}"
 
 

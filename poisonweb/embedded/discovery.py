@@ -1,4 +1,4 @@
-"""Where the embedded servers of an installation are; needs nothing but Python."""
+"""Addresses of the embedded servers; imports only the standard library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REMEDY = (
 )
 
 
-# People try us with brokers that run beside our own servers.
+# People try the product with brokers on the same machine.
 LOOPBACK_BROKERS = {"POISONWEB_LOOPBACK_BROKERS": "1"}
 
 
@@ -30,7 +30,7 @@ class Servers:
     redis_url: str | None
 
     def environment(self) -> dict[str, str]:
-        """Return them as the settings that every process of ours understands."""
+        """Return the addresses as the settings of every process of ours."""
         settings = {
             "DATABASE_URL": self.database_url,
             "CELERY_BROKER_URL": self.celery_broker_url,
@@ -49,17 +49,17 @@ def withdraw(var: Path) -> None:
 
 
 def environment(var: Path) -> dict[str, str]:
-    """Return the settings that lead to the servers running under `var`.
+    """Return the settings with the addresses of the servers running under `var`.
 
-    Raises NotRunning when there are none, also when a killed supervisor left its file.
+    Raises NotRunning if no server runs, even if a killed supervisor left its file.
     """
     try:
-        found = json.loads(_file(var).read_text(encoding="utf-8"))
+        fields = json.loads(_file(var).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise NotRunning(REMEDY) from None
-    if not Identity(**found.pop("supervisor")).alive:
+    if not Identity(**fields.pop("supervisor")).alive:
         raise NotRunning(REMEDY)
-    return {**LOOPBACK_BROKERS, **Servers(**found).environment()}
+    return {**LOOPBACK_BROKERS, **Servers(**fields).environment()}
 
 
 def _file(var: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Which servers and processes make up an installation, and how each is called."""
+"""The servers and processes of an installation, with their commands."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from poisonweb.embedded.ports import LOOPBACK, free_port
 from poisonweb.embedded.processes import Program
 from poisonweb.env import Env
 
-# A task works for ten seconds at most, so a worker that is asked ends in this time.
+# A task works for at most ten seconds, so a worker stops within this time.
 WORKER_GRACE = 15.0
 CONSUMER_GRACE = 5.0
-# What nobody waits for at a page gives way to the pages.
-AFTERWARDS = ("nice", "-n", "5")
+# Pages do not wait for these processes, so they run at a lower priority.
+LOW_PRIORITY = ("nice", "-n", "5")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,12 +34,12 @@ class Plan:
 
 
 def temporary(var: Path) -> Path:
-    """Name the folder of temporary files, which is emptied at each start and stop."""
+    """Return the folder of temporary files, which every start and stop empties."""
     return var / "tmp"
 
 
 def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
-    """Plan our own servers for those that the environment leaves out, and the rest."""
+    """Plan embedded servers for those missing in the environment, and all processes."""
     servers: list[Program] = []
     database_url = env.database_url or _postgres(env.var / "postgres", servers)
     celery_broker_url, redis_url = env.celery_broker_url, env.redis_url
@@ -51,13 +51,13 @@ def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
         celery_broker_url=celery_broker_url,
         redis_url=redis_url,
     )
-    demo = _demo(env, addresses, wished=bool(environ.get("POISONWEB_DEMO")))
+    demo = _demo(env, addresses, is_requested=bool(environ.get("POISONWEB_DEMO")))
     environment = {
         **LOOPBACK_BROKERS,
         **environ,
         **addresses.environment(),
         "POISONWEB_VAR": str(env.var),
-        # A worker that is told to quit removes no temporary files: we do, with these.
+        # A worker that gets SIGQUIT leaves its temporary files: we remove this folder.
         "TMPDIR": str(temporary(env.var)),
         "POISONWEB_DEMO": "1" if demo else "0",
         "PYTHONUNBUFFERED": "1",
@@ -75,7 +75,7 @@ def make(env: Env, *, port: int, environ: Mapping[str, str]) -> Plan:
 
 
 def _postgres(folder: Path, servers: list[Program]) -> str:
-    # It takes seconds, in which a port that was free could be taken.
+    # This takes seconds, in which another program could take a free port.
     postgres.prepare(folder)
     port = free_port()
     servers.append(postgres.program(folder, port=port))
@@ -89,9 +89,9 @@ def _redis(folder: Path, servers: list[Program]) -> tuple[str, str]:
     return for_celery, redis.url(folder, port=port, database=redis.SAMPLE_DATABASE)
 
 
-def _demo(env: Env, addresses: Servers, *, wished: bool) -> bool:
-    """Tell whether the sample runs: by itself only beside servers of our own."""
-    if not wished:
+def _demo(env: Env, addresses: Servers, *, is_requested: bool) -> bool:
+    """Check whether the sample runs: without a request only with embedded servers."""
+    if not is_requested:
         return env.database_url is None and addresses.redis_url is not None
     if env.demo and addresses.redis_url is None:
         raise CannotStart(
@@ -119,9 +119,9 @@ def _processes(
         program(
             name="reports",
             command=worker("reports", size=1),
-            # It may work for minutes: what is cut off here is made again later.
+            # A report may take minutes: an interrupted one is made again later.
             stop_signal=signal.SIGQUIT,
-            wrapper=AFTERWARDS,
+            wrapper=LOW_PRIORITY,
         ),
     )
     return (*ours, *_sample(env, environment)) if demo else ours
@@ -139,14 +139,14 @@ def _sample(env: Env, environment: Mapping[str, str]) -> tuple[Program, ...]:
         program(
             name="history",
             command=_python("manage.py", "make_history"),
-            wrapper=AFTERWARDS,
+            wrapper=LOW_PRIORITY,
             once=True,
         ),
     )
 
 
 def _guarded(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Give a consumer that dies now and then a supervisor, and the end of that one."""
+    """Return the command of a consumer with a supervisor; both end together."""
     ends_with_it = ("setpriv", "--pdeathsig", "TERM", "--")
     run = _python("-m", "poisonguard", "run", "--grace", str(CONSUMER_GRACE), "--")
     return (*run, *ends_with_it, *command)
@@ -160,7 +160,7 @@ def _worker(level: str, queue: str, *, size: int) -> tuple[str, ...]:
     return _celery(
         *(level, "worker", "--queues", queue, "--hostname", f"{queue}@%h"),
         *("--concurrency", str(size)),
-        # Nobody else works on its queue: to ask around would cost a second.
+        # No other worker has this queue, and looking for others would take a second.
         *("--without-gossip", "--without-mingle"),
     )
 

@@ -8,8 +8,8 @@ from poisonweb.embedded.errors import CannotStart
 
 LOOPBACK = "127.0.0.1"
 
-# Below Linux's ephemeral ports: from those, any outgoing connection could take the port
-# of a server that is just being restarted.
+# Below Linux's ephemeral ports, of which an outgoing connection could take the port of
+# a server that is being restarted.
 CANDIDATES = range(20_000, 32_768)
 
 
@@ -20,13 +20,12 @@ _reserved: list[int] = []
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface, and keep it from other callers.
+    """Return a free port of the loopback interface, reserved against other callers.
 
-    A socket stays bound to it without listening: the server can bind it still, because
-    servers and this socket allow that to each other; another caller of this function
-    cannot.
+    A socket stays bound to the port without listening. The server can still bind it,
+    because both set SO_REUSEADDR; another caller of this function cannot.
     """
-    # Tests seed the usual chance: two of them would be given the same ports.
+    # Tests seed the global generator: two of them would get the same ports.
     for port in random.SystemRandom().sample(CANDIDATES, k=100):
         if (reservation := _reserve(port)) is not None:
             _reserved.append(reservation)
@@ -37,7 +36,7 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> int | None:
-    """Bind a socket to the port; None where another one is bound to it."""
+    """Bind a socket to the port; return None if another socket is bound to it."""
     reservation = socket.socket()
     try:
         reservation.bind((LOOPBACK, port))

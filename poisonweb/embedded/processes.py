@@ -1,4 +1,4 @@
-"""Programs, the processes they become, and how to be sure which process is which."""
+"""Programs, their processes, and identities by which a process is recognised."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
-    """A command that runs until `stop_signal`; `ready(pid)` tells when it serves.
+    """A command that runs until `stop_signal`; `ready(pid)` says whether it serves.
 
-    With `once`, it has done its work when it ends with exit code 0.
+    With `once`, it is finished when it ends with exit code 0.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """A process for good: a pid alone may be somebody else's tomorrow."""
+    """Identifies a process for ever: another process may get the same pid later."""
 
     pid: int
     started: str
@@ -45,7 +45,7 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """Return the identity of a living process, None when there is none."""
+        """Return the identity of a running process, or None if it has ended."""
         fields = stat(pid)
         if fields is None or fields[0] == "Z":
             return None
@@ -54,10 +54,10 @@ class Identity:
 
     @classmethod
     def own(cls) -> Self:
-        found = cls.of(os.getpid())
-        if found is None:
+        identity = cls.of(os.getpid())
+        if identity is None:
             raise CannotStart("There is no /proc to know processes by.")
-        return found
+        return identity
 
     @property
     def alive(self) -> bool:
@@ -65,23 +65,23 @@ class Identity:
 
 
 def stat(pid: int) -> list[str] | None:
-    """Return the fields of /proc/<pid>/stat from the state on, None when it is gone."""
+    """Return the fields of /proc/<pid>/stat from the state on, None after its end."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The second field is the name in parentheses, which may itself hold anything.
+    # The second field is the name in parentheses, which may contain any character.
     return text.rpartition(")")[2].split()
 
 
-def everybody() -> Iterator[int]:
+def all_pids() -> Iterator[int]:
     return (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
 
 
 def children() -> list[int]:
-    found = ((pid, stat(pid)) for pid in everybody())
+    stats = ((pid, stat(pid)) for pid in all_pids())
     ours = str(os.getpid())
-    return [pid for pid, fields in found if fields and fields[1] == ours]
+    return [pid for pid, fields in stats if fields and fields[1] == ours]
 
 
 def send(pid: int, number: signal.Signals) -> None:
@@ -95,12 +95,12 @@ def kill_group(group: int) -> None:
 
 
 def spawn(program: Program, *, folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start `program` as the leader of a group of its own; it ends when we end."""
+    """Start `program` as the leader of a process group; it ends when we end."""
     stop = program.stop_signal.name.removeprefix("SIG")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         return subprocess.Popen(
-            # Behind the wrapper: the kernel forgets the wish when the user changes.
+            # After the wrapper: a change of the user resets the parent-death signal.
             (*program.wrapper, "setpriv", "--pdeathsig", stop, "--", *program.command),
             env=program.environment,
             cwd=folder,

@@ -1,7 +1,7 @@
-"""A Redis of our own: Celery's broker, and the message broker of the sample.
+"""The embedded Redis: Celery's broker, and the message broker of the sample.
 
-It is a Valkey, which is what became of Redis 7.2, speaks as that does and reads its
-files; where none comes for this platform, it is the `redis-server` of the machine.
+It is Valkey, the successor of Redis 7.2, with the same protocol and files. If there is
+none for this platform, it is the `redis-server` of the machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ.get("PATH", os.def
 CELERY_DATABASE = 0
 SAMPLE_DATABASE = 1
 
-# Tasks and messages are never evicted: a full Redis refuses, and the sender knows.
+# Tasks and messages are not evicted: a full Redis returns an error to the sender.
 CONFIGURATION = Template(
     f"""bind {LOOPBACK}
 port $port
@@ -50,7 +50,7 @@ maxmemory-policy noeviction
 
 
 def program(folder: Path, *, port: int, durable: bool = True) -> Program:
-    """Return the server of `folder`; its password is in a private file only."""
+    """Return the server of `folder`, whose password is only in a private file."""
     folder.mkdir(parents=True, exist_ok=True)
     configuration = folder / "redis.conf"
     text = CONFIGURATION.substitute(
@@ -85,7 +85,7 @@ def _password(folder: Path) -> str:
 
 
 def _is_ready(address: str, _: int) -> bool:
-    # We ask again ourselves; the client's own patience would cost a second.
+    # The caller tries again; the client's own retries would take a second.
     with Redis.from_url(address, retry=Retry(NoBackoff(), retries=0)) as client:
         try:
             return bool(client.ping())
@@ -97,9 +97,9 @@ def _binary() -> str:
     bundled = next(BUNDLED.glob("*/valkey-server"), None)
     if bundled is not None:
         return str(bundled)
-    found = shutil.which("redis-server")
-    if found and _version(found) >= OLDEST:
-        return found
+    installed = shutil.which("redis-server")
+    if installed and _version(installed) >= OLDEST:
+        return installed
     oldest = ".".join(map(str, OLDEST))
     raise CannotStart(
         "`make run` installs a Valkey, but there is none for this platform: install a"
@@ -108,8 +108,8 @@ def _binary() -> str:
 
 
 def _version(binary: str) -> tuple[int, ...]:
-    said = subprocess.run(
+    output = subprocess.run(
         (binary, "--version"), capture_output=True, text=True, check=False
     ).stdout
-    found = re.search(r"\bv=(\d+)\.(\d+)", said)
-    return tuple(int(part) for part in found.groups()) if found else ()
+    match = re.search(r"\bv=(\d+)\.(\d+)", output)
+    return tuple(int(part) for part in match.groups()) if match else ()

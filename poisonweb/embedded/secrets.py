@@ -9,10 +9,10 @@ from secrets import token_hex, token_urlsafe
 
 
 def secret(path: Path, *, size: int = 32) -> str:
-    """Return the secret kept in `path`; make it, of `size` bytes, when asked first."""
+    """Return the secret in `path`; the first call generates it, of `size` bytes."""
     if not path.exists():
         draft = _draft(path, token_urlsafe(size))
-        # A link refuses to replace: of two who come together, the first one's holds.
+        # A link does not replace a file: of two simultaneous callers, the first wins.
         with suppress(FileExistsError):
             path.hardlink_to(draft)
         draft.unlink()
@@ -20,7 +20,7 @@ def secret(path: Path, *, size: int = 32) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Put `text` into `path` as a whole, never half, readable by its owner only."""
+    """Write `text` to `path` atomically, readable by its owner only."""
     _draft(path, text).replace(path)
 
 

@@ -1,8 +1,9 @@
-"""Keeps programs running, and leaves nothing behind, whatever they or we die of.
+"""Keeps programs running, and ends all of their processes, even after a kill.
 
-Each program leads a process group, so its orphans are known. We adopt every descendant
-whose parent died, so at the end there is nobody we could not find. Each start is noted
-with its time, so that the next supervisor can clear up after a killed one.
+Every program leads a process group, by which its orphans are found. The supervisor
+adopts every descendant whose parent died, so at the end it can find all of them. It
+writes a record of every start, so that the next supervisor can end the programs of a
+killed one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from poisonweb.embedded.secrets import write_private
 
 logger = logging.getLogger("poisonweb")
 
-# In the environment of every program, and so of all that it starts, to be known by.
+# Marks the environment of every program, which its descendants inherit.
 MARK = "SUPERVISED_IN"
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -40,10 +41,10 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 FIRST_DELAY = 0.2
 LONGEST_DELAY = 15.0
-# A program that lived this long had started well: its next death is a new story.
+# After this time a program had started well: its next death counts as the first.
 HEALTHY_SECONDS = 10.0
 
-# Ask the kernel without waiting, and leave the ended child to be reaped.
+# Ask the kernel without waiting, and do not reap the child.
 ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 LOG_BYTES = 10 * 1024 * 1024
@@ -51,12 +52,12 @@ UPKEEP_SECONDS = 0.25
 
 
 class Stopped(Exception):
-    """Somebody asked the supervisor to stop."""
+    """The supervisor was asked to stop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Note:
-    """What the next supervisor has to know of a program that it did not start."""
+class ProcessRecord:
+    """Identity and stop signal of a program, for the next supervisor."""
 
     identity: Identity
     signal: signal.Signals
@@ -85,12 +86,12 @@ class Child:
 
 
 def delay(deaths: int) -> float:
-    """Return how long to wait after so many deaths in a row."""
+    """Return the seconds to wait after this many deaths in a row."""
     return float(min(FIRST_DELAY * 2 ** (deaths - 1), LONGEST_DELAY))
 
 
 class Supervisor:
-    """Run programs from one thread; its signals and its orphans are the process's."""
+    """Runs programs from one thread; it handles signals and orphans of its process."""
 
     def __init__(self, *, root: Path, var: Path) -> None:
         self._root = root
@@ -99,36 +100,36 @@ class Supervisor:
         self._logs = var / "log"
         self._children: dict[str, Child] = {}
         self._stages: list[list[str]] = []
-        # A process whose end is awaited by `run`, so that nobody else may reap it.
-        self._errand = 0
-        self._asked = False
-        self._waker, self._wakeup = socket.socketpair()
+        # The process that `run` waits for; only `run` may reap it.
+        self._awaited_pid = 0
+        self._is_stop_requested = False
+        self._wakeup_reader, self._wakeup_writer = socket.socketpair()
         self._take_over_process()
 
     def _take_over_process(self) -> None:
-        for end in (self._waker, self._wakeup):
+        for end in (self._wakeup_reader, self._wakeup_writer):
             end.settimeout(0)
-        signal.set_wakeup_fd(self._wakeup.fileno())
+        signal.set_wakeup_fd(self._wakeup_writer.fileno())
         for number in STOPPING:
-            signal.signal(number, self._ask)
+            signal.signal(number, self._request_stop)
         if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise CannotStart("This system cannot hand orphans to the supervisor.")
 
-    def _ask(self, _number: int, _frame: FrameType | None) -> None:
-        self._asked = True
+    def _request_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_stop_requested = True
 
     def log(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 
     def start(self, programs: Sequence[Program]) -> None:
-        """Start programs that will also be stopped together, before earlier ones."""
+        """Start programs as one stage; later stages are stopped before earlier ones."""
         self._stages.append([])
         for program in programs:
             self._children[program.name] = self._launch(program)
             self._stages[-1].append(program.name)
 
     def until_ready(self, *, seconds: float) -> None:
-        """Wait for all to serve; raise CannotStart when one dies or is late."""
+        """Wait until all programs serve; raise CannotStart if one dies or is late."""
         waiting = dict(self._children)
         deadline = time.monotonic() + seconds
         while waiting:
@@ -140,53 +141,53 @@ class Supervisor:
                     del waiting[name]
 
     def run(self, program: Program) -> None:
-        """Run `program` to its end; raise CannotStart when it fails."""
+        """Run `program` to its end; raise CannotStart if it fails."""
         child = self._launch(program)
-        self._errand = child.process.pid
+        self._awaited_pid = child.process.pid
         while not _has_ended(child.process.pid):
             self.pause(UPKEEP_SECONDS)
-        if self._clear(child):
+        if self._remove(child):
             raise CannotStart(self._complaint(program.name, "failed"))
 
     def supervise(self) -> None:
-        """Restart what dies, until somebody asks to stop."""
+        """Restart programs that die, until a stop is requested."""
         with suppress(Stopped):
             while True:
                 self.pause(UPKEEP_SECONDS)
                 self._rotate()
 
     def pause(self, seconds: float) -> None:
-        """Wait a little, with an eye on the children; raise Stopped when asked to."""
-        ready, _, _ = select.select([self._waker], [], [], seconds)
+        """Wait, then reap and restart children; raise Stopped on a stop request."""
+        ready, _, _ = select.select([self._wakeup_reader], [], [], seconds)
         if ready:
-            self._waker.recv(4096)
-        if self._asked:
+            self._wakeup_reader.recv(4096)
+        if self._is_stop_requested:
             raise Stopped
         self._reap()
         self._restart()
 
     def stop(self) -> None:
-        """Stop what was started last first, then kill who hid from his group."""
+        """Stop the last stage first, then kill processes that left their group."""
         for stage in reversed(self._stages):
             self._stop(stage)
         self._stages.clear()
-        while left := processes.children():
-            for pid in left:
+        while pids := processes.children():
+            for pid in pids:
                 processes.send(pid, signal.SIGKILL)
-            for pid in left:
+            for pid in pids:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
 
     def _stop(self, names: Sequence[str]) -> None:
         children = [self._children.pop(name, None) for name in names]
-        going = [child for child in children if child and child.running]
-        for child in going:
+        running = [child for child in children if child and child.running]
+        for child in running:
             processes.send(child.process.pid, child.program.stop_signal)
-        asked = time.monotonic()
-        for child in going:
-            left = asked + child.program.grace - time.monotonic()
-            _until(partial(_has_ended, child.process.pid), seconds=left)
-            self._clear(child)
+        signalled_at = time.monotonic()
+        for child in running:
+            seconds = signalled_at + child.program.grace - time.monotonic()
+            _until(partial(_has_ended, child.process.pid), seconds=seconds)
+            self._remove(child)
 
     def _launch(self, program: Program) -> Child:
         process = self._spawn(program)
@@ -197,20 +198,20 @@ class Supervisor:
         marked = replace(program, environment={**program.environment, **self._mark})
         process = processes.spawn(marked, folder=self._root, log=log)
         try:
-            self._note(program, process.pid)
+            self._write_record(program, process.pid)
         except OSError:
             processes.kill_group(process.pid)
             process.wait()
             raise
         return process
 
-    def _note(self, program: Program, pid: int) -> None:
+    def _write_record(self, program: Program, pid: int) -> None:
         identity = Identity.of(pid)
         if identity is not None:
-            note = Note(identity=identity, signal=program.stop_signal)
-            write_private(self._note_file(program.name), note.to_json())
+            record = ProcessRecord(identity=identity, signal=program.stop_signal)
+            write_private(self._record_file(program.name), record.to_json())
 
-    def _note_file(self, name: str) -> Path:
+    def _record_file(self, name: str) -> Path:
         return self._run / f"{name}.pid"
 
     def _reap(self) -> None:
@@ -221,30 +222,30 @@ class Supervisor:
         }
         with suppress(ChildProcessError):
             while ended := os.waitid(os.P_ALL, 0, ENDED):
-                if ended.si_pid == self._errand:
+                if ended.si_pid == self._awaited_pid:
                     return
                 if ended.si_pid in leaders:
-                    self._bury(leaders.pop(ended.si_pid))
+                    self._handle_death(leaders.pop(ended.si_pid))
                 else:
                     os.waitpid(ended.si_pid, 0)
 
-    def _bury(self, child: Child) -> None:
-        code = self._clear(child)
+    def _handle_death(self, child: Child) -> None:
+        code = self._remove(child)
         if child.program.once and code == 0:
             del self._children[child.program.name]
             return
         lived = time.monotonic() - child.started
         child.deaths = 1 if lived > HEALTHY_SECONDS else child.deaths + 1
-        self._put_off(child, why=_describe(code))
+        self._schedule_restart(child, why=_describe(code))
 
-    def _clear(self, child: Child) -> int:
-        # The group first: its number is ours for as long as the leader is not reaped.
+    def _remove(self, child: Child) -> int:
+        # The group first: its number cannot be reused until the leader is reaped.
         processes.kill_group(child.process.pid)
         code = child.process.wait()
-        self._note_file(child.program.name).unlink(missing_ok=True)
+        self._record_file(child.program.name).unlink(missing_ok=True)
         return code
 
-    def _put_off(self, child: Child, *, why: str) -> None:
+    def _schedule_restart(self, child: Child, *, why: str) -> None:
         seconds = delay(child.deaths)
         child.restart_at = time.monotonic() + seconds
         logger.warning(
@@ -261,9 +262,9 @@ class Supervisor:
         try:
             child.process = self._spawn(child.program)
         except OSError as problem:
-            # A full disk or a full process table passes; we have to outlive it.
+            # A full disk or process table is temporary; the supervisor goes on.
             child.deaths += 1
-            self._put_off(child, why=str(problem))
+            self._schedule_restart(child, why=str(problem))
         else:
             child.started = time.monotonic()
             child.restart_at = None
@@ -271,10 +272,10 @@ class Supervisor:
     def _rotate(self) -> None:
         for log in self._logs.glob("*.log"):
             if log.stat().st_size > LOG_BYTES:
-                # On a full disk the lines to come are worth more than the old ones.
+                # On a full disk, the next lines are worth more than the old ones.
                 with suppress(OSError):
                     shutil.copyfile(log, log.with_suffix(".log.1"))
-                # The writer appends, so it goes on at the new end.
+                # The program appends, so it writes at the new end.
                 os.truncate(log, 0)
 
     def _complaint(self, name: str, what: str) -> str:
@@ -283,38 +284,38 @@ class Supervisor:
 
 
 def recover(var: Path, *, seconds: float = 5.0) -> None:
-    """End what a killed supervisor left of its programs."""
-    notes = {path: Note.read(path) for path in (var / "run").glob("*.pid")}
-    alive = [note for note in notes.values() if note.identity.alive]
-    for note in alive:
-        processes.send(note.identity.pid, note.signal)
-    _until(lambda: not any(note.identity.alive for note in alive), seconds=seconds)
-    for note in alive:
-        if note.identity.alive:
-            processes.kill_group(note.identity.pid)
+    """End the programs that a killed supervisor left behind."""
+    records = {path: ProcessRecord.read(path) for path in (var / "run").glob("*.pid")}
+    alive = [record for record in records.values() if record.identity.alive]
+    for record in alive:
+        processes.send(record.identity.pid, record.signal)
+    _until(lambda: not any(record.identity.alive for record in alive), seconds=seconds)
+    for record in alive:
+        if record.identity.alive:
+            processes.kill_group(record.identity.pid)
     _kill_marked(var)
-    for path in notes:
+    for path in records:
         path.unlink()
 
 
 def _kill_marked(var: Path) -> None:
-    """Kill what is left of programs of this `var`, whatever group it went to."""
+    """Kill the remaining processes of programs of this `var`, in any group."""
     mark = os.fsencode(f"{MARK}={var}")
-    for pid in processes.everybody():
+    for pid in processes.all_pids():
         with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
             environment = (processes.PROC / str(pid) / "environ").read_bytes()
             if mark in environment.split(b"\0"):
                 processes.send(pid, signal.SIGKILL)
 
 
-def _until(done: Callable[[], bool], *, seconds: float) -> None:
+def _until(condition: Callable[[], bool], *, seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while not done() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(processes.POLL_SECONDS)
 
 
 def _has_ended(pid: int) -> bool:
-    """Tell whether a child has ended, and leave it to be reaped."""
+    """Check whether a child has ended, without reaping it."""
     try:
         return os.waitid(os.P_PID, pid, ENDED) is not None
     except ChildProcessError:

@@ -1,5 +1,5 @@
-"""The demo: a producer, three consumers and the broker between, as a customer has them.
+"""The demo: a producer, a broker and three consumers, as a customer has them.
 
-Nothing here knows the server, but for `history`, which makes up a past for it.
-Consumers use a Redis client and `poisonguard`; so can anybody's.
+Only `history`, which invents a past, uses the server's code. The consumers use a Redis
+client and `poisonguard`, as those of a customer do.
 """

@@ -21,7 +21,7 @@ from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import Consumer
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
-from poisonweb.sample.place import Place
+from poisonweb.sample.place import SampleContext
 from poisonweb.sample.producer import Producer
 from poisonweb.sample.subscriptions import BILLING, CONTENT
 
@@ -36,12 +36,12 @@ class Part(Protocol):
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     try:
-        place = Place.of(os.environ)
+        context = SampleContext.of(os.environ)
     except BadEnvironment as problem:
         sys.stderr.write(f"poisonweb.sample: {problem}\n")
         return 1
     stop = StopEvent()
-    return _run(_parts(options, place=place, stop=stop), stop)
+    return _run(_parts(options, context=context, stop=stop), stop)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -62,10 +62,10 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _parts(
-    options: argparse.Namespace, *, place: Place, stop: threading.Event
+    options: argparse.Namespace, *, context: SampleContext, stop: threading.Event
 ) -> list[Part]:
-    # The age counts from the first start of all: a restart takes no release back.
-    began = place.ledger.began() or datetime.now(UTC)
+    # The age counts from the very first start, so that a restart keeps the release.
+    began = context.ledger.began() or datetime.now(UTC)
 
     def age() -> timedelta:
         return datetime.now(UTC) - began
@@ -75,27 +75,27 @@ def _parts(
         age=age,
         release_after=timedelta(seconds=options.release_after),
     )
-    producer = Producer(place.redis, place.ledger, rate=options.rate, stop=stop)
+    producer = Producer(context.redis, context.ledger, rate=options.rate, stop=stop)
     signal.signal(signal.SIGUSR1, lambda *_: producer.pause())
     consumer = partial(
-        Consumer, place.redis, guards=place.guards, ledger=place.ledger, stop=stop
+        Consumer, context.redis, guards=context.guards, ledger=context.ledger, stop=stop
     )
     return [producer, consumer(CONTENT, Superstitious()), consumer(BILLING, billing)]
 
 
 def _run(parts: Sequence[Part], stop: threading.Event) -> int:
-    """Run all of them until one ends or somebody asks to stop."""
-    is_asked = False
+    """Run all parts until one of them ends or a signal requests a stop."""
+    is_stop_requested = False
 
-    def ask(*_: object) -> None:
-        nonlocal is_asked
-        is_asked = True
+    def request_stop(*_: object) -> None:
+        nonlocal is_stop_requested
+        is_stop_requested = True
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask)
+        signal.signal(number, request_stop)
     threads = [
-        threading.Thread(target=_until_the_end, args=(part, stop), daemon=True)
+        threading.Thread(target=_run_part, args=(part, stop), daemon=True)
         for part in parts
     ]
     for thread in threads:
@@ -103,16 +103,16 @@ def _run(parts: Sequence[Part], stop: threading.Event) -> int:
     stop.wait()
     deadline = time.monotonic() + STOP_SECONDS
     for thread in threads:
-        # Who waits for a server that hangs is left behind: nothing is lost by it.
+        # Do not wait for a part whose server hangs: nothing is lost.
         thread.join(max(0.0, deadline - time.monotonic()))
-    return 0 if is_asked else 1
+    return 0 if is_stop_requested else 1
 
 
-def _until_the_end(part: Part, stop: threading.Event) -> None:
+def _run_part(part: Part, stop: threading.Event) -> None:
     try:
         part.run()
     finally:
-        # One that died of an error takes all down, to be started again together.
+        # If one part fails, all of them stop, to be restarted together.
         stop.set()
 
 

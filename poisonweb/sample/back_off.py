@@ -1,4 +1,4 @@
-"""How long to wait before asking again what did not answer."""
+"""The time to wait before the next try when a server does not answer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ LONGEST = 15.0
 
 
 class BackOff:
-    """Wait twice as long after each trouble in a row, but never past `stop`."""
+    """Waits twice as long after every error in a row; `stop` ends the wait."""
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
-        self._troubles = 0
+        self._errors = 0
 
     def reset(self) -> None:
-        self._troubles = 0
+        self._errors = 0
 
     def wait(self) -> None:
-        highest = min(LONGEST, FIRST * 2 ** min(self._troubles, 10))
-        self._troubles += 1
-        # Jitter: clients that lost one server together must not return together.
+        highest = min(LONGEST, FIRST * 2 ** min(self._errors, 10))
+        self._errors += 1
+        # Jitter: clients that lost a server together must not reconnect together.
         self._stop.wait(random.uniform(highest / 2, highest))

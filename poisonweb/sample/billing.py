@@ -1,7 +1,7 @@
-"""Orders into invoices. Release 1 has a bug, and release 2 mends half of it.
+"""Turns orders into invoices. Release 1 has a bug, and release 2 fixes half of it.
 
-The mean price of what is paid for fails when nothing is paid for: because the discount
-is 100 %, which release 2 thinks of, or because nothing was ordered, which it does not.
+The mean price of the paid items fails if there are none: because the discount is 100 %,
+which release 2 handles, or because the quantity is 0, which it does not handle.
 """
 
 from __future__ import annotations

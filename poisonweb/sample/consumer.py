@@ -1,11 +1,11 @@
-"""Reads one topic in a consumer group, and has a guard look after each message.
+"""Reads one topic in a consumer group, and handles every message with a guard.
 
-What the guard is done with is settled with XACK. What it releases stays pending and is
-read again a moment later, as is what was handed to us before we were killed.
+A message that the guard settles gets an XACK. One that it releases stays pending and is
+read again a moment later, as are messages that were in flight when we were killed.
 
-The ledger is written beside the guard and not by its word: a line for each attempt that
-failed, and one for a success that matters, before the guard knows of either. Only a
-message that took the whole process with it is noted when the guard gives it up.
+The consumer writes its ledger independently of the guard: a line for every failed
+attempt, and one for a success that matters, before the guard knows the result. Only for
+a message that killed the process it writes the line when the guard gives it up.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Handler(Protocol):
     def version(self) -> str: ...
 
     def handle(self, body: bytes) -> None:
-        """Raise whatever there is to raise."""
+        """Handle a message, or raise any exception."""
 
 
 class Consumer:
@@ -60,59 +60,70 @@ class Consumer:
         stop: threading.Event,
     ) -> None:
         self._redis = redis
-        self._of = subscription
+        self._subscription = subscription
         self._handler = handler
         self._guards = guards
         self._ledger = ledger
         self._stop = stop
         self._back_off = BackOff(stop)
-        self._failed = b""  # the bookmark of what failed last, in this process
+        self._last_failed = b""  # the bookmark of this process's last failed message
 
     def run(self) -> None:
-        """Work until told to stop; each release of the handler has its own guard."""
+        """Work until `stop` is set; every release of the handler has its own guard."""
         while not self._stop.is_set():
-            guard = self._guards.make(self._of, version=self._handler.version)
+            guard = self._guards.make(self._subscription, version=self._handler.version)
             try:
                 guard.start()
                 self._consume(guard)
             except GuardError as trouble:
-                log.warning("%s waits for Poisonweb: %s", self._of.client_name, trouble)
+                log.warning(
+                    "%s waits for Poisonweb: %s",
+                    self._subscription.client_name,
+                    trouble,
+                )
                 self._back_off.wait()
             finally:
                 guard.close(CLOSE_SECONDS)
 
     def _consume(self, guard: Guard) -> None:
-        log.info("%s runs release %s", self._of.client_name, guard.settings.version)
+        log.info(
+            "%s runs release %s", self._subscription.client_name, guard.settings.version
+        )
         while not self._is_over(guard):
             try:
-                self._go_through(guard)
+                self._read_and_handle(guard)
             except RedisError as trouble:
-                log.warning("%s waits for Redis: %s", self._of.client_name, trouble)
+                log.warning(
+                    "%s waits for Redis: %s", self._subscription.client_name, trouble
+                )
                 self._back_off.wait()
 
     def _is_over(self, guard: Guard) -> bool:
         is_replaced = guard.settings.version != self._handler.version
         return is_replaced or self._stop.is_set()
 
-    def _go_through(self, guard: Guard) -> None:
-        """Handle what was handed to us and never settled, then what is new.
+    def _read_and_handle(self, guard: Guard) -> None:
+        """Handle the pending messages, then new ones.
 
-        It ends when something that the guard released is to be read again.
+        Return when it is time to read released messages again.
         """
         self._make_group()
-        released = self._handle_all(guard, self._unsettled(), again=True)
+        released = self._handle_all(guard, self._unsettled(), is_redelivered=True)
         look_back_at = time.monotonic() + LOOK_BACK_SECONDS
         while not self._is_over(guard):
             if released and time.monotonic() >= look_back_at:
                 return
-            released |= self._handle_all(guard, self._read(NEW), again=False)
+            released |= self._handle_all(guard, self._read(NEW), is_redelivered=False)
 
     # The broker
 
     def _make_group(self) -> None:
         try:
             self._redis.xgroup_create(
-                self._of.topic, self._of.consumer_group, id="0", mkstream=True
+                self._subscription.topic,
+                self._subscription.consumer_group,
+                id="0",
+                mkstream=True,
             )
         except ResponseError as refusal:
             if not str(refusal).startswith("BUSYGROUP"):
@@ -126,9 +137,9 @@ class Consumer:
 
     def _read(self, cursor: str) -> list[Entry]:
         streams: Any = self._redis.xreadgroup(
-            self._of.consumer_group,
-            self._of.client_name,
-            {self._of.topic: cursor},
+            self._subscription.consumer_group,
+            self._subscription.client_name,
+            {self._subscription.topic: cursor},
             count=BATCH,
             block=BLOCK_MILLISECONDS,
         )
@@ -136,44 +147,50 @@ class Consumer:
         return [entry for _, entries in streams for entry in entries]
 
     def _settle(self, entry: Entry) -> None:
-        self._redis.xack(self._of.topic, self._of.consumer_group, entry[0])
+        self._redis.xack(
+            self._subscription.topic, self._subscription.consumer_group, entry[0]
+        )
 
     # The message
 
     def _handle_all(
-        self, guard: Guard, entries: Iterable[Entry], *, again: bool
+        self, guard: Guard, entries: Iterable[Entry], *, is_redelivered: bool
     ) -> bool:
-        """Tell whether the guard released any of them."""
+        """Handle entries; return whether the guard released any of them."""
         released = False
         for entry in entries:
             if self._is_over(guard):
                 break
-            if self._is_done_with(guard, entry, again=again):
+            if self._is_done_with(guard, entry, is_redelivered=is_redelivered):
                 self._settle(entry)
             else:
                 released = True
         return released
 
-    def _is_done_with(self, guard: Guard, entry: Entry, *, again: bool) -> bool:
+    def _is_done_with(
+        self, guard: Guard, entry: Entry, *, is_redelivered: bool
+    ) -> bool:
         bookmark, fields = entry
         if not fields:
             log.warning("%s was deleted before it was handled", bookmark.decode())
             return True
-        outcome = guard.handle(entry, partial(self._attempt, again=again))
-        if outcome is Outcome.POISONED and bookmark != self._failed:
+        outcome = guard.handle(
+            entry, partial(self._attempt, is_redelivered=is_redelivered)
+        )
+        if outcome is Outcome.POISONED and bookmark != self._last_failed:
             self._note_failure(entry)
         return outcome.settles
 
-    def _attempt(self, entry: Entry, *, again: bool) -> None:
+    def _attempt(self, entry: Entry, *, is_redelivered: bool) -> None:
         bookmark, fields = entry
         try:
             self._handler.handle(fields.get(b"body", b""))
         except Exception as error:
-            self._failed = bookmark
+            self._last_failed = bookmark
             self._note_failure(entry, error=type(error).__name__)
             raise
-        # Begun before, it may have been noted as failed before.
-        if again or bookmark == self._failed or REDRIVE in fields:
+        # A message that was started before may have a line as failed.
+        if is_redelivered or bookmark == self._last_failed or REDRIVE in fields:
             self._note(What.HANDLED, entry)
 
     # The ledger
@@ -186,7 +203,7 @@ class Consumer:
         bookmark, fields = entry
         self._ledger.write(
             what,
-            topic=self._of.topic,
+            topic=self._subscription.topic,
             bookmark=bookmark.decode(),
             redrive=fields.get(REDRIVE, b"").decode("utf-8", "replace"),
             error=error,

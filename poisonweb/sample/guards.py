@@ -1,4 +1,4 @@
-"""The guards of the sample's consumers: what each is told."""
+"""The guards of the sample's consumers, with their settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poisonguard import Guard, RetryPolicy
 from poisonguard.readers.redis_streams import RedisStreamsReader
 from poisonweb.sample.subscriptions import Subscription
 
-# A back end that timed out may answer the next time. The rest is in the message.
+# A back end that timed out may answer the next time. Other errors are in the message.
 POLICY = RetryPolicy(
     max_attempts=3,
     base=0.1,
@@ -18,7 +18,7 @@ POLICY = RetryPolicy(
 
 
 class Guards:
-    """Makes guards for the Poisonweb at `port`; they keep what they must in `var`."""
+    """Makes guards for the Poisonweb at `port`, with their files in `var`."""
 
     def __init__(self, *, port: int, var: Path) -> None:
         self._port = port
@@ -34,14 +34,14 @@ class Guards:
             api_key=self._api_key,
             reader=RedisStreamsReader(),
             policy=POLICY,
-            # A newcomer requeues what must fail again, all at once: nobody is sick.
+            # A newcomer requeues many messages that fail again: no consumer is broken.
             breaker=None,
             when_away="hold",
-            # No kill may cost a confirmation, and no stop a minute of counters.
+            # A kill must not lose a confirmation, or a stop a minute of counters.
             spool=self._var / "sample-spool",
             concurrency=1,
         )
 
     def _api_key(self) -> str:
-        """Read the key that is there now: a new one may take its place."""
+        """Read the current key: a new one may replace it at any time."""
         return (self._var / "sample-api-key").read_text(encoding="ascii")

@@ -1,4 +1,4 @@
-"""What the consumers do with a message: they know nothing of brokers or poison."""
+"""The consumers' handlers, which depend on no broker and on no Poisonweb."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ AWAY_FROM = timedelta(seconds=15)
 AWAY_UNTIL = timedelta(seconds=55)
 ANSWER_SECONDS = 0.2
 
-# How long the sample has been there, over all its restarts.
+# Returns the time since the first start of the sample.
 Age = Callable[[], timedelta]
 
 
 class Superstitious:
-    """Fail for every thirteenth message, today as in the article it comes from."""
+    """Fails for every thirteenth message, as in the article that it comes from."""
 
     version = "1"
 
@@ -30,7 +30,7 @@ class Superstitious:
 
 
 class Payments:
-    """A back end of somebody else, which is away now and then."""
+    """A remote back end that is down now and then."""
 
     def __init__(self, age: Age) -> None:
         self._age = age
@@ -44,7 +44,7 @@ class Payments:
 
 
 class Billing:
-    """Bill orders; a new release takes over when the sample has a certain age."""
+    """Bills orders; a new release takes over when the sample has a certain age."""
 
     def __init__(
         self, *, payments: Payments, age: Age, release_after: timedelta

@@ -1,8 +1,8 @@
-"""What happened, as the consumers themselves saw it: one JSON line each.
+"""What producer and consumers did, one JSON line per event.
 
-A line about a message is written before anybody is told of it. A process killed between
-the two handles that message again and writes another line about it, so the last line
-about a message is the one that holds. Several processes write into one ledger.
+A line about a message is written before the guard or the server learns of the result. A
+process that is killed in between handles the message again and writes another line, so
+the last line about a message is valid. Several processes write to one ledger.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import BinaryIO, Self
 LONGEST_LINE = 4_096
 
 
-class Unwritten(BaseException):
-    """The ledger has no room for a line: that is no failure of the message at work."""
+class LedgerNotWritten(BaseException):
+    """The ledger cannot be written: this is no failure of the current message."""
 
 
 class What(StrEnum):
-    """Handled: noted for redriven messages, and for those that were begun before."""
+    """Kinds of events; HANDLED only for redriven messages and repeated attempts."""
 
     PRODUCED = "produced"
     FAILED = "failed"
@@ -35,9 +35,9 @@ class What(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """One thing that happened; `redrive` is the header of a redriven message.
+    """One event; `redrive` is the header of a redriven message.
 
-    There is no error where a message failed without a word, or in another process.
+    `error` is empty if a message failed in another process.
     """
 
     at: datetime
@@ -49,19 +49,19 @@ class Line:
 
     @classmethod
     def parse(cls, text: bytes) -> Self:
-        told = json.loads(text)
-        at, what = datetime.fromisoformat(told.pop("at")), What(told.pop("what"))
-        return cls(at=at, what=what, **told)
+        members = json.loads(text)
+        at, what = datetime.fromisoformat(members.pop("at")), What(members.pop("what"))
+        return cls(at=at, what=what, **members)
 
     def to_json(self) -> bytes:
         members = {**asdict(self), "at": self.at.isoformat()}
-        told = {name: value for name, value in members.items() if value}
-        return json.dumps(told).encode() + b"\n"
+        present = {name: value for name, value in members.items() if value}
+        return json.dumps(present).encode() + b"\n"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tally:
-    """What the record must show for one topic, once all is at rest."""
+    """The numbers that the server must show for one topic when all is settled."""
 
     poisons: int
     recurrences: int
@@ -82,7 +82,7 @@ class Ledger:
         redrive: str = "",
         error: str = "",
     ) -> None:
-        """Add a line; it outlives this process when this returns. Raises Unwritten."""
+        """Add a line, which then survives this process. Raises LedgerNotWritten."""
         line = Line(
             at=datetime.now(UTC),
             what=what,
@@ -94,11 +94,11 @@ class Ledger:
         try:
             self._append(line.to_json())
         except OSError as trouble:
-            raise Unwritten(str(trouble)) from trouble
+            raise LedgerNotWritten(str(trouble)) from trouble
 
     def _append(self, text: bytes) -> None:
         with self.path.open("ab+") as file:
-            # Nobody else must take what is being written for half a line.
+            # Another process must not cut off the line that is being written.
             fcntl.flock(file, fcntl.LOCK_EX)
             _cut_half_a_line(file)
             file.write(text)
@@ -110,7 +110,7 @@ class Ledger:
 
 
 def _cut_half_a_line(file: BinaryIO) -> None:
-    """Cut off what a kill or a full disk left: nothing was done on its word."""
+    """Cut off the partial line of a kill or a full disk: nothing relied on it."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - LONGEST_LINE))
     end = file.read()
@@ -123,9 +123,9 @@ def read(path: Path) -> Iterator[Line]:
 
 
 def tally(lines: Iterable[Line]) -> dict[str, Tally]:
-    """Count by topic what the server must have on record.
+    """Count by topic what the server must show.
 
-    A redrive that was delivered twice is one; failed once, it is a recurrence.
+    A redrive that was delivered twice counts once; if it failed once, as a recurrence.
     """
     last = {
         (line.topic, line.bookmark): line

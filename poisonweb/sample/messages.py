@@ -1,4 +1,4 @@
-"""What the producer sends: mostly good, and bad in the ways that messages are bad."""
+"""The producer's messages: mostly good ones, and some with the usual faults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def content(n: int) -> Message:
 
 
 def order(n: int) -> Message:
-    """Make the n-th order; what is wrong with it depends on n only."""
+    """Make the n-th order; its fault depends on n only."""
     change, encoding = _FAULTS.get(n % _EVERY, (_as_it_is, "utf-8"))
     body = json.dumps(change(_order(n)), ensure_ascii=False)
     return Message(
@@ -54,7 +54,7 @@ def order(n: int) -> Message:
 
 
 def shipment(n: int) -> Message:
-    """Make the n-th shipment; some go to an address with a flower in it."""
+    """Make the n-th shipment; some addresses contain a flower."""
     to = "Blumenweg 7 🌻" if n % _FLOWER_EVERY == 7 else f"Musterweg {n % 90}"
     return Message(
         topic=SHIPMENTS,
@@ -103,7 +103,7 @@ def _of_nothing(order: dict[str, object]) -> dict[str, object]:
 
 _FLOWER_EVERY = 30
 _EVERY = 40
-# The last but one is what the new release of the consumer can handle.
+# The new release of the consumer can handle the last but one.
 _FAULTS: dict[int, tuple[Change, str]] = {
     3: (_without_customer, "utf-8"),
     11: (_with_a_foreign_date, "utf-8"),

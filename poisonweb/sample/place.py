@@ -1,4 +1,4 @@
-"""Where a program of the sample runs: what each of them starts with."""
+"""What every program of the sample starts with: Redis, ledger and guards."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from poisonweb.sample.ledger import Ledger
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class SampleContext:
     redis: Redis
     ledger: Ledger
     guards: Guards
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """Find it, and begin to log; raises BadEnvironment."""
+        """Read the environment and configure logging; raises BadEnvironment."""
         env = settings.load(environ)
         if env.redis_url is None:
             raise settings.BadEnvironment("POISONWEB_REDIS_URL is not set.")
@@ -39,7 +39,7 @@ class Place:
 
 
 def _redis(url: str) -> Redis:
-    # One try each: the client's own patience would send a message twice.
+    # No retries: a retry of the client would send a message twice.
     return Redis.from_url(
         url,
         protocol=2,

@@ -1,4 +1,4 @@
-"""Sends messages into three streams, and keeps the streams short."""
+"""Sends messages to three streams, and trims the streams."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 Make = Callable[[int], Message]
 
-# The first thing of all, so that there is something to see within seconds.
+# Sent at the first start, so that the pages show something within seconds.
 BURST = {messages.CONTENT_TOPIC: 130, messages.ORDERS: 80, messages.SHIPMENTS: 12}
 MAKERS: dict[str, Make] = {
     messages.CONTENT_TOPIC: messages.content,
@@ -30,7 +30,7 @@ MAKERS: dict[str, Make] = {
 USUALLY = (messages.CONTENT_TOPIC, messages.ORDERS, messages.CONTENT_TOPIC)
 TURNS = (*USUALLY * 4, messages.SHIPMENTS)
 TRIM_EVERY = timedelta(minutes=1)
-KEPT = timedelta(hours=1)
+RETENTION = timedelta(hours=1)
 
 
 class Producer:
@@ -45,7 +45,7 @@ class Producer:
         self._trim_at = datetime.now(UTC) + TRIM_EVERY
 
     def pause(self) -> None:
-        """Send nothing more; safe to call from a signal handler."""
+        """Stop sending; safe to call from a signal handler."""
         self._is_paused = True
 
     def run(self) -> None:
@@ -60,7 +60,7 @@ class Producer:
                 back_off.wait()
 
     def _turns(self) -> Iterator[tuple[str, float]]:
-        """Yield whose turn it is, and how long to rest after it."""
+        """Yield the next topic, and the seconds to wait after it."""
         if self._ledger.began() is None:
             for topic, number in BURST.items():
                 yield from itertools.repeat((topic, 0.0), number)
@@ -79,15 +79,15 @@ class Producer:
             self._trim()
 
     def _send(self, topic: str) -> None:
-        # Redis numbers the messages, so a restart goes on where this one ends.
+        # Redis numbers the messages, so a restart continues the numbers.
         number = self._redis.incr(f"{topic}:numbers")
         message = MAKERS[topic](int(number))
         bookmark = self._redis.xadd(topic, message.fields)
         self._ledger.write(What.PRODUCED, topic=topic, bookmark=_text(bookmark))
 
     def _trim(self) -> None:
-        """Forget what is old, but nothing that a consumer group has not settled."""
-        old = int((datetime.now(UTC) - KEPT).timestamp() * 1000)
+        """Remove old messages, except those that a consumer group has not settled."""
+        old = int((datetime.now(UTC) - RETENTION).timestamp() * 1000)
         for topic in filter(self._redis.exists, MAKERS):
             needed = [
                 self._oldest_needed(topic, group)
@@ -99,11 +99,11 @@ class Producer:
 
     def _oldest_needed(self, topic: str, group: dict[str, bytes]) -> tuple[int, int]:
         pending = self._redis.xpending(topic, group["name"])
-        return _place(pending["min"] or group["last-delivered-id"])
+        return _parse_id(pending["min"] or group["last-delivered-id"])
 
 
-def _place(bookmark: bytes) -> tuple[int, int]:
-    """Read a stream id; as text, 9-0 would come after 10-0."""
+def _parse_id(bookmark: bytes) -> tuple[int, int]:
+    """Parse a stream id: as text, 9-0 would sort after 10-0."""
     milliseconds, _, number = bookmark.partition(b"-")
     return int(milliseconds), int(number)
 

@@ -1,8 +1,8 @@
 """`python -m poisonweb.sample.shipping`: labels for shipments, until SIGTERM or Ctrl-C.
 
-The library that prints them ends the process at some addresses. So this is a program of
-its own, to be run by `python -m poisonguard run`: it dies without taking anybody along,
-is back within a moment, and its guard knows which message it died of.
+The library that prints the labels ends the process at some addresses. So this is a
+program of its own, run by `python -m poisonguard run`: it dies alone, restarts within a
+moment, and its guard knows which message killed it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from apps.core.stop_event import StopEvent
 from poisonweb.env import BadEnvironment
 from poisonweb.sample.consumer import Consumer
-from poisonweb.sample.place import Place
+from poisonweb.sample.place import SampleContext
 from poisonweb.sample.subscriptions import DISPATCH
 
 ABORTED = 134
@@ -24,7 +24,7 @@ LAST_OF_PLANE_0 = "\uffff"
 
 
 class Labels:
-    """Print a label for each shipment, with the library of the printer's maker."""
+    """Prints a label for every shipment, with the library of the printer's vendor."""
 
     version = "1"
 
@@ -33,30 +33,30 @@ class Labels:
 
 
 def _print(address: str) -> None:
-    """Do what that library does: it counts two bytes for each character, and aborts."""
+    """Imitate that library, which aborts at characters that do not fit two bytes."""
     if any(character > LAST_OF_PLANE_0 for character in address):
         os._exit(ABORTED)
 
 
 def main() -> int:
     try:
-        place = Place.of(os.environ)
+        context = SampleContext.of(os.environ)
     except BadEnvironment as problem:
         sys.stderr.write(f"poisonweb.sample.shipping: {problem}\n")
         return 1
     stop = StopEvent()
 
-    def ask(*_: Any) -> None:
+    def request_stop(*_: Any) -> None:
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask)
+        signal.signal(number, request_stop)
     Consumer(
-        place.redis,
+        context.redis,
         DISPATCH,
         Labels(),
-        guards=place.guards,
-        ledger=place.ledger,
+        guards=context.guards,
+        ledger=context.ledger,
         stop=stop,
     ).run()
     return 0

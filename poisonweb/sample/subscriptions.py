@@ -1,4 +1,4 @@
-"""Who reads what."""
+"""The sample's consumers, and the topics that they read."""
 
 from __future__ import annotations
 

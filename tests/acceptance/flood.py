@@ -2,7 +2,7 @@
 
 Each of its clients asks again as soon as it is answered or refused, until the time is
 over. It prints a line when it begins, and in the end how often it got which answer. It
-gives way to whoever else wants a processor, and ends by itself in any case. What it
+runs at a lower priority than other processes, and ends by itself in any case. What it
 needs of the product it reads from FLOOD_PORT, FLOOD_KEY and FLOOD_REDIS.
 """
 

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 
 from poisonweb.embedded import processes
 from poisonweb.embedded.ports import free_port
-from poisonweb.embedded.supervisor import Note
+from poisonweb.embedded.supervisor import ProcessRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ".venv/bin/python"
@@ -79,12 +79,12 @@ def _copy(name: str, target: Path) -> None:
 def environment(**changes: str) -> dict[str, str]:
     """Return our environment without what would lead to other servers."""
     ours = ("DATABASE_URL", "CELERY_BROKER_URL", "PORT", "MAKEFLAGS", "MAKELEVEL")
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if name not in ours and not name.startswith(("POISONWEB_", "DJANGO_"))
     }
-    return {**kept, **changes}
+    return {**inherited, **changes}
 
 
 @dataclass(kw_only=True)
@@ -108,7 +108,7 @@ class Product:
         return self.ready_line.rsplit(maxsplit=1)[-1]
 
     def pid(self, name: str) -> int:
-        return Note.read(self.var / "run" / f"{name}.pid").identity.pid
+        return ProcessRecord.read(self.var / "run" / f"{name}.pid").identity.pid
 
     def is_ready(self) -> bool:
         with suppress(OSError), urlopen(f"{self.url}/readyz", timeout=5) as answer:
@@ -186,7 +186,7 @@ def end(product: Product) -> None:
 
 def processes_of(var: Path) -> set[int]:
     """Return every process that names `var`, or works in it."""
-    return {pid for pid in processes.everybody() if _names(pid, str(var))}
+    return {pid for pid in processes.all_pids() if _names(pid, str(var))}
 
 
 def _names(pid: int, var: str) -> bool:

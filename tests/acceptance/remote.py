@@ -26,12 +26,12 @@ class Remote:
 
     def handle(self, *messages: Message) -> list[str]:
         """Hand messages over; give the outcome of each. A body of `bad` fails."""
-        told: list[str] = self._ask("handle", messages)
-        return told
+        outcomes: list[str] = self._ask("handle", messages)
+        return outcomes
 
     def health(self) -> dict[str, Any]:
-        told: dict[str, Any] = self._ask("health", None)
-        return told
+        health: dict[str, Any] = self._ask("health", None)
+        return health
 
     def begin(self, messages: Iterable[Message]) -> None:
         """Hand messages over as `handle` does, and do not wait; see `end`."""
@@ -40,8 +40,8 @@ class Remote:
     def end(self) -> list[str]:
         return self._ours.recv()  # type: ignore[no-any-return]
 
-    def _ask(self, word: str, told: object) -> Any:
-        self._ours.send((word, told))
+    def _ask(self, word: str, argument: object) -> Any:
+        self._ours.send((word, argument))
         return self._ours.recv()
 
 
@@ -74,10 +74,10 @@ def _obey(theirs: Connection, folder: Path, sick: bool, options: Any) -> None:
     )
     with guard:
         while True:
-            word, told = theirs.recv()
+            word, argument = theirs.recv()
             match word:
                 case "handle":
-                    outcomes = [guard.handle(message, handle) for message in told]
+                    outcomes = [guard.handle(message, handle) for message in argument]
                     theirs.send([str(outcome) for outcome in outcomes])
                 case "health":
                     theirs.send(guard.health())

@@ -66,7 +66,7 @@ def second_process_of(web: Web) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether it works, or could; one that nobody waited for yet does not."""
+    """Check whether the process runs; an ended one that is not reaped does not."""
     with suppress(FileNotFoundError, ProcessLookupError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state != "Z"
@@ -180,7 +180,9 @@ def test_another_process_begins_where_one_is_killed(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_it_ends_with_the_web(web: Web, number: signal.Signals) -> None:
+def test_the_process_for_forms_ends_with_the_web(
+    web: Web, number: signal.Signals
+) -> None:
     second = second_process_of(web)
 
     web.stop(number)

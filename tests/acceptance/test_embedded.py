@@ -60,22 +60,22 @@ def test_says_one_line_with_the_address_and_the_sign_in(product: Product) -> Non
 def test_everything_it_keeps_is_private(product: Product) -> None:
     # All but what every browser may ask for.
     public = product.var / "static"
-    kept = {p: m for p, m in modes(product.var).items() if public not in p.parents}
+    private = {p: m for p, m in modes(product.var).items() if public not in p.parents}
 
-    assert len(kept) > 100
-    assert [path for path, mode in kept.items() if mode & 0o077] == []
+    assert len(private) > 100
+    assert [path for path, mode in private.items() if mode & 0o077] == []
     assert product.var.stat().st_mode & 0o077 == 0
 
 
 def modes(folder: Path) -> dict[Path, int]:
     """Look at all in a folder; what goes meanwhile, as Spark's drafts do, is not."""
-    found: dict[Path, int] = {}
+    mode_by_path: dict[Path, int] = {}
     for here, folders, files in os.walk(folder):
         for name in (*folders, *files):
             with suppress(FileNotFoundError):
                 path = Path(here, name)
-                found[path] = path.stat().st_mode
-    return found
+                mode_by_path[path] = path.stat().st_mode
+    return mode_by_path
 
 
 def test_listens_on_the_loopback_interface_only(product: Product) -> None:
@@ -95,12 +95,12 @@ def test_listens_on_the_loopback_interface_only(product: Product) -> None:
 
 def sockets_of(pid: int) -> set[str]:
     """Name what a process has open; what ends or closes meanwhile has nothing."""
-    found = set()
+    sockets = set()
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         for link in (processes.PROC / str(pid) / "fd").iterdir():
             with suppress(FileNotFoundError):
-                found.add(str(link.readlink()))
-    return found
+                sockets.add(str(link.readlink()))
+    return sockets
 
 
 def listener(row: str) -> tuple[str, int, str]:
@@ -120,9 +120,9 @@ def test_the_product_is_no_superuser(product: Product) -> None:
     url = discovery.environment(product.var)["DATABASE_URL"]
 
     with psycopg.connect(url) as connection:
-        found = connection.execute("SHOW is_superuser").fetchone()
+        row = connection.execute("SHOW is_superuser").fetchone()
 
-    assert found == ("off",)
+    assert row == ("off",)
 
 
 def test_no_secret_stands_on_a_command_line(product: Product) -> None:
@@ -141,14 +141,14 @@ def command_line(pid: int) -> str:
 
 
 def test_another_terminal_finds_the_servers(product: Product) -> None:
-    shown = subprocess.run(
+    result = subprocess.run(
         (PYTHON, "manage.py", "migrate", "--check"),
         cwd=product.tree,
         env=environment(),
         check=False,
     )
 
-    assert shown.returncode == 0
+    assert result.returncode == 0
 
 
 def test_a_second_start_says_that_it_runs_already(product: Product) -> None:
@@ -183,8 +183,8 @@ def test_a_killed_process_is_started_again(product: Product, name: str) -> None:
 
 
 def test_a_taken_port_is_told_in_one_line(product: Product, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         changes = {"PORT": port, "POISONWEB_VAR": str(tmp_path)}
         said = refused(product.tree, *START, changes=changes)
 

@@ -72,7 +72,7 @@ class Consumer:
     def report(self) -> None:
         body = json.dumps({"failures": [failure(clock.now(), topic="reported")]})
         headers = {"Content-Type": "application/json", **bearing(self.key)}
-        took, status = asked(self.port, "POST", "/api/v1/failures", headers, body)
+        took, status = request(self.port, "POST", "/api/v1/failures", headers, body)
         self.milliseconds.append(took)
         self.statuses[status] += 1
 
@@ -108,7 +108,7 @@ class Town:
             consumer.report()
             cookie = {"Cookie": f"pw_session={self.session}"}
             pages = [
-                asked(self.product.port, "GET", path, cookie)
+                request(self.product.port, "GET", path, cookie)
                 for path in ("/healthz", "/problems", "/topics")
             ]
             times = [*consumer.milliseconds, *(took for took, _ in pages)]
@@ -121,7 +121,7 @@ def bearing(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def asked(
+def request(
     port: int, method: str, path: str, headers: Mapping[str, str], body: str = ""
 ) -> tuple[float, int]:
     """Ask once, on a connection of its own; give the milliseconds and the status."""
@@ -155,7 +155,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
 
 def new_key(product: Product, name: str, scopes: Sequence[str]) -> str:
     options = [word for scope in scopes for word in ("--scope", scope)]
-    made = subprocess.run(
+    result = subprocess.run(
         (PYTHON, "manage.py", "create_api_key", name, *options),
         cwd=product.tree,
         env=environment(),
@@ -163,7 +163,7 @@ def new_key(product: Product, name: str, scopes: Sequence[str]) -> str:
         text=True,
         check=True,
     )
-    return made.stdout.strip()
+    return result.stdout.strip()
 
 
 def signed_in(product: Product) -> str:
@@ -207,7 +207,7 @@ def watch_queue(town: Town) -> None:
 @contextmanager
 def flood(town: Town, kind: str) -> Iterator[list[subprocess.Popen[str]]]:
     """Let clients of a low priority flood the product; none is left afterwards."""
-    given = {
+    variables = {
         "FLOOD_PORT": str(town.product.port),
         "FLOOD_KEY": town.consumer_key,
         "FLOOD_REDIS": town.redis_url,
@@ -219,7 +219,7 @@ def flood(town: Town, kind: str) -> Iterator[list[subprocess.Popen[str]]]:
             client = subprocess.Popen(
                 (*command, str(FLOOD_SECONDS)),
                 cwd=ROOT,
-                env={**os.environ, **given},
+                env={**os.environ, **variables},
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -282,7 +282,7 @@ def measured(town: Town, kind: str) -> Measured:
     end = time.monotonic() + QUIET_SECONDS
     quiet.report_while(lambda: time.monotonic() < end)
     idle = memory_of(web, "VmRSS")
-    # From here on VmHWM counts anew.
+    # This resets VmHWM.
     for pid in processes:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
     with flood(town, kind) as clients:
@@ -308,18 +308,18 @@ def measured(town: Town, kind: str) -> Measured:
 def test_a_flood_keeps_no_consumer_waiting_and_leaves_nothing_behind(
     town: Town, kind: str
 ) -> None:
-    found = measured(town, kind)
+    result = measured(town, kind)
 
-    log.info("%s", found)
-    (_, quiet), (_, flooded) = found.quiet, found.flooded
-    assert found.answers, found
-    assert found.most_mib - found.idle_mib <= MOST_MIB, found
-    assert flooded <= LONGEST_P95_MS, found
+    log.info("%s", result)
+    (_, quiet), (_, flooded) = result.quiet, result.flooded
+    assert result.answers, result
+    assert result.most_mib - result.idle_mib <= MOST_MIB, result
+    assert flooded <= LONGEST_P95_MS, result
     # A busy machine may answer that Postgres was waited for in vain.
-    assert set(found.reports) <= {200, 503}, found
+    assert set(result.reports) <= {200, 503}, result
     if SOAK:
-        assert set(found.reports) == {200}, found
-        assert flooded <= TIMES_QUIET * quiet, found
+        assert set(result.reports) == {200}, result
+        assert flooded <= TIMES_QUIET * quiet, result
 
 
 def test_a_lane_goes_on_after_a_flood_of_hostile_letters(town: Town) -> None:

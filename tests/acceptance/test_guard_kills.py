@@ -1,4 +1,4 @@
-"""Whoever kills its consumer is found and poisoned, and nobody else.
+"""A message that kills its consumer is found and poisoned, and no other message.
 
 A consumer is killed from outside at random instants, while some of its messages kill
 it from within, each in its own way. It is started again each time, and told nothing.
@@ -44,7 +44,7 @@ def web() -> Iterator[Web]:
 
 
 @pytest.mark.parametrize(("width", "deaths"), [(1, 2), (16, 3)])
-def test_killers_are_poisoned_and_nobody_else(
+def test_only_messages_that_kill_are_poisoned(
     web: Web, redis_url: str, tmp_path: Path, width: int, deaths: int
 ) -> None:
     place = Place(
@@ -87,7 +87,7 @@ def send(redis: Redis, place: Place) -> tuple[set[bytes], set[bytes]]:
 def keep_killing(place: Place, redis: Redis, killers: set[bytes]) -> None:
     """Kill and start again until there were enough kills and all is settled.
 
-    What a kill has hit is let end before the next one: nobody can tell two outside
+    What a kill has hit is let end before the next one: no guard can tell two outside
     kills of one message from a message that kills.
     """
     kills, handled, since = 0, 0, time.monotonic()

@@ -140,7 +140,7 @@ def until_marked(worker: RestartedWorker, client: redis.Redis, word: str) -> boo
     return False
 
 
-def test_a_worker_goes_on_behind_every_message_that_is_no_task_of_ours(
+def test_a_worker_goes_on_after_a_message_that_is_no_task(
     worker: RestartedWorker, redis_url: str
 ) -> None:
     """With one place to work in, a place that is not given back would show as well."""
@@ -154,9 +154,9 @@ def test_a_worker_goes_on_behind_every_message_that_is_no_task_of_ours(
             assert until_marked(worker, client, behind), name
             ended += [name] if worker.ends > ends else []
 
-        left = client.llen(QUEUE), client.hlen("unacked")
+        remaining = client.llen(QUEUE), client.hlen("unacked")
         marks = client.lrange("marks", 0, -1)
 
     assert ended == []
-    assert left == (0, 0)
+    assert remaining == (0, 0)
     assert len(marks) >= len(HOSTILE) + 1

@@ -26,7 +26,7 @@ TEN_SECONDS = 10.0 if os.environ.get("SOAK") else 30.0
 @pytest.fixture
 def visitor(product: Product) -> Client:
     scopes = [word for scope in SCOPES for word in ("--scope", scope)]
-    made = subprocess.run(
+    result = subprocess.run(
         [PYTHON, "manage.py", "create_api_key", "visitor", *scopes],
         cwd=product.tree,
         env=environment(),
@@ -34,7 +34,7 @@ def visitor(product: Product) -> Client:
         text=True,
         check=True,
     )
-    return Client(url=product.url, key=made.stdout.strip())
+    return Client(url=product.url, key=result.stdout.strip())
 
 
 def undecided(visitor: Client) -> list[int]:

@@ -92,8 +92,8 @@ class Celery:
 
 
 def members_of_group(group: int) -> list[int]:
-    found = ((pid, processes.stat(pid)) for pid in processes.everybody())
-    return [pid for pid, fields in found if fields and fields[2] == str(group)]
+    stats = ((pid, processes.stat(pid)) for pid in processes.all_pids())
+    return [pid for pid, fields in stats if fields and fields[2] == str(group)]
 
 
 @pytest.fixture
@@ -170,13 +170,13 @@ class Consumer:
         now = clock.now()
         handled, failed = list[object](), list[dict[str, object]]()
         for bookmark, fields in entries:
-            told = {"redrive": fields[b"x-poisonweb-redrive"].decode()}
+            fields_of_report = {"redrive": fields[b"x-poisonweb-redrive"].decode()}
             if is_handled(fields[b"body"]):
-                member = failure(now, **told)
+                member = failure(now, **fields_of_report)
                 handled.append({**member, "at": member["failed_at"]})
             else:
-                told |= {"bookmark": bookmark.decode()}
-                failed.append(failure(now, body=fields[b"body"], **told))
+                fields_of_report |= {"bookmark": bookmark.decode()}
+                failed.append(failure(now, body=fields[b"body"], **fields_of_report))
         capture(now, *failed)
         services.confirm(members=handled, principal=GUARD, now=now)
 
@@ -208,7 +208,9 @@ def await_run(operation: Operation, *, after: int) -> float:
     """Wait for the next run, and return how long it took to begin."""
     since = time.monotonic()
     while runs(operation) == after and not is_done(operation):
-        assert time.monotonic() - since < RECOVERY_SECONDS, "nobody goes on"
+        assert time.monotonic() - since < RECOVERY_SECONDS, (
+            "no worker continues the operation"
+        )
         time.sleep(0.01)
     return time.monotonic() - since
 
@@ -252,10 +254,10 @@ def all_are_answered(operations: list[Operation]) -> bool:
 def expect_all_ended(operations: list[Operation]) -> None:
     """Every item has ended, the counts add up, and no poison is kept from others."""
     for operation in operations:
-        found = Operation.objects.get(pk=operation.pk)
-        counts = {word: n for word, n in found.items.counts().items() if n}
+        current = Operation.objects.get(pk=operation.pk)
+        counts = {word: n for word, n in current.items.counts().items() if n}
         assert counts == {"confirmed": ITEMS // 2, "recurred": ITEMS // 2}
-        assert (found.total, found.trouble) == (ITEMS, "")
+        assert (current.total, current.trouble) == (ITEMS, "")
     assert not Item.objects.filter(held=True).exists()
     states = Poison.objects.values_list("state", "redrives", "recurrences").distinct()
     assert set(states) == {(PoisonState.CONFIRMED, 1, 0), (PoisonState.OPEN, 1, 1)}
@@ -268,8 +270,8 @@ def expect_a_true_stream(stream: Redis, *, kills: int) -> None:
         token = fields.pop(b"x-poisonweb-redrive").decode()
         sends[fields.pop(b"body")][str(redrive_of(token))] += 1
         assert fields == {}
-    made = Redrive.objects.values_list("poison_id", "id", "copies")
-    redrives = {poison: (str(pk), copies) for poison, pk, copies in made}
+    rows = Redrive.objects.values_list("poison_id", "id", "copies")
+    redrives = {poison: (str(pk), copies) for poison, pk, copies in rows}
     bodies = {bytes(b.content): b.poison_id for b in Body.objects.iterator()}
 
     assert set(sends) == set(bodies)
@@ -292,8 +294,8 @@ def messages(stream: Redis) -> Iterator[dict[bytes, bytes]]:
 def expect_a_true_trail(operations: list[Operation]) -> None:
     """Each decision is on record once, and so is its end."""
     for operation in operations:
-        told = Entry.objects.filter(subject=f"operation:{operation.pk}")
-        assert list(told.order_by("seq").values_list("action", flat=True)) == [
+        entries = Entry.objects.filter(subject=f"operation:{operation.pk}")
+        assert list(entries.order_by("seq").values_list("action", flat=True)) == [
             Action.OPERATION_CONFIRMED,
             Action.OPERATION_FINISHED,
         ]

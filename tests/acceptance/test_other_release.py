@@ -212,11 +212,13 @@ def rounds(trees: Sequence[Path], server: Server) -> int:
             consume(tree, server, f"billing-{place}", last)
             for place, tree in enumerate(trees)
         )
-        fresh = range(first, last + 1)
+        numbers = range(first, last + 1)
         # What was settled before does not come again, and nothing is missed.
-        assert finder == {n: "handled" if n % UNLUCKY else "poisoned" for n in fresh}
+        assert finder == {n: "handled" if n % UNLUCKY else "poisoned" for n in numbers}
         for other in others:
-            assert other == {n: "handled" if n % UNLUCKY else "skipped" for n in fresh}
+            assert other == {
+                n: "handled" if n % UNLUCKY else "skipped" for n in numbers
+            }
         time.sleep(min(ROUND_SECONDS, max(0.0, until - time.monotonic())))
     return last
 
@@ -239,7 +241,7 @@ def counted(server: Server) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("which", OLDER)
-def test_an_older_release_gets_on_with_this_one(
+def test_two_releases_work_side_by_side(
     older: Path, redis_url: str, tmp_path: Path, which: str
 ) -> None:
     ours, theirs = (older, ROOT) if which == "consumers" else (ROOT, older)

@@ -70,13 +70,13 @@ def test_migrate_and_runserver_serve_the_sign_in_with_its_looks(
     try:
         page = read_when_up(f"http://{here}/sign-in")
         files = re.findall(r'(?:href|src)="(/static/[^"]+)"', page)
-        found = [len(read(f"http://{here}{file}")) for file in files]
+        sizes = [len(read(f"http://{here}{file}")) for file in files]
     finally:
         server.terminate()
         server.wait(timeout=20)
 
-    assert len(found) >= 3
-    assert all(found)
+    assert len(sizes) >= 3
+    assert all(sizes)
 
 
 def test_nothing_of_the_product_needs_spark() -> None:

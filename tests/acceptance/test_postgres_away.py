@@ -1,4 +1,4 @@
-"""Postgres goes and comes back: pages say so, and nobody has to sign in again."""
+"""Postgres stops and comes back: pages say so, and people stay signed in."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Browser:
 
     def sign_in(self) -> None:
         _, page = self.ask("/sign-in")
-        found = re.search(r'csrfmiddlewaretoken" value="([^"]+)', page)
-        assert found
+        match = re.search(r'csrfmiddlewaretoken" value="([^"]+)', page)
+        assert match
         form = {"username": "admin", "password": PASSWORD}
-        self.ask("/sign-in", csrfmiddlewaretoken=found[1], **form)
+        self.ask("/sign-in", csrfmiddlewaretoken=match[1], **form)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """What a newcomer sees in the first minutes, and that the record of it is true.
 
 The story is told once; each test looks at one thing that it left behind. What is made
-up of the weeks before bears a mark, and is none of the live sample's doing.
+up of the weeks before bears a mark, and does not come from the live sample.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class Town:
 
     def days_of_the_past(self) -> int:
         """Count the days for which a report was asked, once all of them were made."""
-        asked = "SELECT last_day - first_day + 1 FROM reports_run WHERE asked_by = "
-        return sum(days for (days,) in self.rows(f"{asked} 'system:sample'"))
+        query = "SELECT last_day - first_day + 1 FROM reports_run WHERE asked_by = "
+        return sum(days for (days,) in self.rows(f"{query} 'system:sample'"))
 
     def counted(self) -> dict[str, int]:
         counters = self.rows(
@@ -225,8 +225,8 @@ def scopes(*names: str) -> list[str]:
 
 
 def by_id(client: Client, q: str, *, but: Collection[int] = ()) -> Seen:
-    found = {poison["id"]: poison for poison in client.all("poisons", q)}
-    return {number: poison for number, poison in found.items() if number not in but}
+    poisons = {poison["id"]: poison for poison in client.all("poisons", q)}
+    return {number: poison for number, poison in poisons.items() if number not in but}
 
 
 def test_problems_appear_by_themselves_within_seconds(story: Story) -> None:
@@ -256,25 +256,27 @@ def test_after_a_minute_there_is_something_to_do(story: Story) -> None:
 
 
 def test_every_superstition_comes_back_as_the_message_it_was(story: Story) -> None:
-    seen = story.content_after
+    poisons = story.content_after
 
     assert story.requeued_content["total"] == len(story.content_before)
     assert story.requeued_content["counts"]["recurred"] == len(story.content_before)
-    assert set(seen) == set(story.content_before)
-    assert {poison["state"] for poison in seen.values()} == {"open"}
-    assert {poison["counts"]["recurrences"] for poison in seen.values()} == {1}
-    assert {poison["counts"]["failures"] for poison in seen.values()} == {2}
+    assert set(poisons) == set(story.content_before)
+    assert {poison["state"] for poison in poisons.values()} == {"open"}
+    assert {poison["counts"]["recurrences"] for poison in poisons.values()} == {1}
+    assert {poison["counts"]["failures"] for poison in poisons.values()} == {2}
 
 
-def test_what_the_release_can_handle_is_handled_after_a_requeue(story: Story) -> None:
-    seen = story.orders_after
-    handled = {n for n, poison in seen.items() if poison["state"] == "confirmed"}
+def test_orders_that_the_new_release_can_handle_are_handled_after_a_requeue(
+    story: Story,
+) -> None:
+    poisons = story.orders_after
+    handled = {n for n, poison in poisons.items() if poison["state"] == "confirmed"}
 
-    assert set(seen) == set(story.orders_before)
+    assert set(poisons) == set(story.orders_before)
     assert handled == story.fixable
     assert story.requeued_orders["counts"]["confirmed"] == len(handled)
-    back = {n: poison["counts"]["recurrences"] for n, poison in seen.items()}
-    assert back == {n: int(n not in handled) for n in seen}
+    back = {n: poison["counts"]["recurrences"] for n, poison in poisons.items()}
+    assert back == {n: int(n not in handled) for n in poisons}
 
 
 def test_the_release_mends_half_of_the_bug(story: Story) -> None:
@@ -288,7 +290,7 @@ def test_the_release_mends_half_of_the_bug(story: Story) -> None:
     assert became == {"confirmed", "open"}
 
 
-def test_what_kills_its_consumer_is_poison_and_the_crash_is_named(
+def test_a_message_that_kills_its_consumer_is_poison_with_cause_crash(
     story: Story,
 ) -> None:
     before, after = story.shipments_before, story.shipments_after

@@ -161,13 +161,13 @@ def test_a_half_done_set_up_is_done_again_and_then_is_done(tree: Path) -> None:
 
 
 def mebibytes(folder: Path) -> int:
-    told = subprocess.run(
+    result = subprocess.run(
         ("du", "--summarize", "--block-size=M", str(folder)),
         capture_output=True,
         text=True,
         check=True,
     )
-    return int(told.stdout.partition("M")[0])
+    return int(result.stdout.partition("M")[0])
 
 
 def test_spark_is_told_of_its_archive_of_classes_in_an_odd_folder(tree: Path) -> None:
@@ -177,9 +177,9 @@ def test_spark_is_told_of_its_archive_of_classes_in_an_odd_folder(tree: Path) ->
     code, said = make(tree, "soak", "INSTALL=true")
 
     archive = tree / ".venv" / "spark.jsa"
-    made = split(archive.with_name("spark.jsa.log").read_text())
+    options = split(archive.with_name("spark.jsa.log").read_text())
     assert code == 0
-    assert made[0] == f"-XX:ArchiveClassesAtExit={archive}"
+    assert options[0] == f"-XX:ArchiveClassesAtExit={archive}"
     assert split(said.splitlines()[-1]) == [f"-XX:SharedArchiveFile={archive}"]
 
 

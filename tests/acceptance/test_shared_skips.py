@@ -45,7 +45,7 @@ def start(web: Web, tmp_path: Path) -> Start:
     return partial(guarded, tmp_path / "journal", api_key=api_key(), **common)
 
 
-def test_what_one_poisons_the_others_skip_and_a_requeued_copy_is_handled(
+def test_other_consumers_skip_a_poison_and_handle_its_requeued_copy(
     start: Start,
 ) -> None:
     at_once = partial(start, suspect=False)
@@ -123,7 +123,7 @@ def overview() -> str:
 def test_a_server_that_is_away_for_a_while_is_waited_for(
     start: Start, web: Web
 ) -> None:
-    """Nothing is lost or doubled; nobody stops for good, or begins anew."""
+    """Nothing is lost or doubled; no consumer stops for good, or starts over."""
     number, bad_ones = 600, range(5, 600, 60)
     with start(client_name="one", hold_for=AWAY_SECONDS + 60.0) as one:
         one.handle(*(message(n) for n in range(5)))

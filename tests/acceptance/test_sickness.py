@@ -111,7 +111,7 @@ def sick(share: float) -> Handler:
 
 
 def in_force() -> set[str]:
-    # As if nobody had said anything since, and an hour had gone by.
+    # As if there had been no answer since, and an hour had gone by.
     suspicions.make_firm(now=clock.now() + LONG_AFTER)
     skips = Skip.objects.in_force(clock.now())
     return {bytes(value).decode() for value in skips.values_list("value", flat=True)}
@@ -119,7 +119,7 @@ def in_force() -> set[str]:
 
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize(("pace", "seconds"), PACES)
-def test_no_good_message_is_passed_over(
+def test_no_good_message_is_skipped(
     consumer: Make, share: float, pace: int, seconds: float
 ) -> None:
     one = consumer("sick", sick(share), breaker=BreakerPolicy(pause=0.5), hold_for=0.1)
@@ -140,7 +140,7 @@ def test_no_good_message_is_passed_over(
         suspicions.make_firm(now=clock.now())
         well.join(timeout=1.0)
     # While it pauses it would go on for long; what it withheld it may report only now,
-    # and anew: the healthy one is asked again.
+    # and again: the healthy one is asked again.
     one.guard.close()
     ill.join()
     eventually(
@@ -176,7 +176,9 @@ def test_a_good_message_is_not_passed_over_though_the_servers_clock_is_set_forwa
     assert consumer("third", healthy).take(message(7)) is Outcome.HANDLED
 
 
-def test_what_is_bad_for_two_is_passed_over_by_the_third(consumer: Make) -> None:
+def test_a_message_that_fails_two_consumers_is_skipped_by_the_third(
+    consumer: Make,
+) -> None:
     one, two = consumer("one", fails), consumer("two", fails)
     three = consumer("three", healthy)
     eventually(lambda: GuardRow.objects.count() == 3)

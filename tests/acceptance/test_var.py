@@ -49,7 +49,7 @@ TRAIL = "SELECT seq, hash FROM audit_entry"
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def var_of_older_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the `var/` of a product whose sample has run for a while."""
     tree = clone(tmp_path_factory.mktemp("kept"))
     with started(tree, *START, seconds=60) as product:
@@ -60,10 +60,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tree(tmp_path: Path, kept: Path) -> Path:
+def tree(tmp_path: Path, var_of_older_version: Path) -> Path:
     """Give a clone with a copy of that `var/`."""
     place = clone(tmp_path / "a clone")
-    shutil.copytree(kept, place / "var", symlinks=True)
+    shutil.copytree(var_of_older_version, place / "var", symlinks=True)
     return place
 
 

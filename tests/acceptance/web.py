@@ -30,21 +30,21 @@ _numbers = count(1)
 
 def url_of_this_database() -> str:
     """Say where Django's database is: in tests it is not the one in the environment."""
-    given = urlsplit(os.environ["DATABASE_URL"])
+    address = urlsplit(os.environ["DATABASE_URL"])
     name = connection.settings_dict["NAME"]
-    return given._replace(path=f"/{name}").geturl()
+    return address._replace(path=f"/{name}").geturl()
 
 
 def api_key(*scopes: Scope, topics: tuple[str, ...] = ALL_TOPICS) -> str:
     """Make a key with these rights, or those of a consumer; give its secret."""
-    made = team.create_api_key(
+    key = team.create_api_key(
         name=f"test-{next(_numbers)}",
         scopes=scopes or CONSUMER,
         topics=topics,
         actor=Actor.system("test"),
         now=clock.now(),
     )
-    return made.secret
+    return key.secret
 
 
 @dataclass(kw_only=True)

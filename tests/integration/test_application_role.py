@@ -114,13 +114,13 @@ def who() -> str:
 def test_messages_are_captured_requeued_handled_dropped_and_restored(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
-    made = poisons(now, 3)
+    open_poisons = poisons(now, 3)
     count_up(now, counter())
 
-    sending = confirm(operator, preview(operator, now, ids=(made[0].pk,)), now)
+    sending = confirm(operator, preview(operator, now, ids=(open_poisons[0].pk,)), now)
     run(sending, now)
     dropping = confirm(
-        operator, preview(operator, now, verb=Verb.DROP, ids=(made[1].pk,)), now
+        operator, preview(operator, now, verb=Verb.DROP, ids=(open_poisons[1].pk,)), now
     )
     run(dropping, now)
     undoing = confirm(
@@ -184,16 +184,16 @@ def test_upkeep_prunes_makes_partitions_and_signs_the_trail(
     preview(operator, now - timedelta(days=3))
 
     pruned = upkeep.prune(now=now)
-    made = partitions.make(today=far)
+    partition_names = partitions.make(today=far)
     checkpoint = checkpointing.take(now=now)
 
     assert pruned.previews == 1
-    assert len(made) == 24
-    assert owners(made) == {owner()}
+    assert len(partition_names) == 24
+    assert owners(partition_names) == {owner()}
     assert checkpoint is not None
     # Locks and snapshots have sessions of their own.
-    with lock.attempt("a test") as held, snapshot.held() as moment:
-        assert held
+    with lock.attempt("a test") as lock_of_test, snapshot.held() as moment:
+        assert lock_of_test
         assert moment.ask("SELECT current_user", {}) == [(who(),)]
 
 
@@ -306,25 +306,27 @@ def test_a_table_of_the_caller_does_not_stand_for_ours_when_partitions_are_made(
         cursor.execute("CREATE TEMP TABLE poison_failure_default (day date)")
         cursor.execute("CREATE TEMP TABLE pg_class (relnamespace oid, relname name)")
         cursor.execute("SET search_path = pg_temp, public")
-        made = partitions.make(today=far)
+        partition_names = partitions.make(today=far)
 
-    assert len(made) == 24
-    assert owners(made) == {owner()}
+    assert len(partition_names) == 24
+    assert owners(partition_names) == {owner()}
 
 
 def test_new_partitions_can_be_read_and_not_written_by_their_own_names(
     role: str, far: date
 ) -> None:
     with working_as(role):
-        made = partitions.make(today=far)
+        partition_names = partitions.make(today=far)
         with connection.cursor() as cursor:
-            cursor.execute(f"SELECT count(*) FROM {made[0]}")
+            cursor.execute(f"SELECT count(*) FROM {partition_names[0]}")
             assert cursor.fetchone() == (0,)
-            cursor.execute("SELECT has_table_privilege(%s, 'DELETE')", [made[0]])
+            cursor.execute(
+                "SELECT has_table_privilege(%s, 'DELETE')", [partition_names[0]]
+            )
             assert cursor.fetchone() == (False,)
 
 
-def test_every_table_has_rights_that_were_thought_of(role: str) -> None:
+def test_every_table_has_exactly_the_expected_rights(role: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             """
@@ -337,7 +339,7 @@ def test_every_table_has_rights_that_were_thought_of(role: str) -> None:
             """,
             [role],
         )
-        rights = {name: set(given or ()) for name, given in cursor.fetchall()}
+        rights = {name: set(privileges or ()) for name, privileges in cursor.fetchall()}
 
     assert rights.pop("audit_entry") == {"SELECT", "INSERT"}
     assert rights.pop("audit_head") == {"SELECT", "UPDATE"}
@@ -345,7 +347,7 @@ def test_every_table_has_rights_that_were_thought_of(role: str) -> None:
     assert {*map(frozenset, rights.values())} == {frozenset(application_role.USUAL)}
 
 
-def test_what_the_role_had_before_is_taken_from_it(role: str) -> None:
+def test_other_rights_of_the_role_are_revoked(role: str) -> None:
     with connection.cursor() as cursor:
         quoted = connection.ops.quote_name(role)
         cursor.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {quoted}")
@@ -387,7 +389,7 @@ def test_the_owner_cannot_be_the_applications_role() -> None:
 
 
 @pytest.mark.parametrize("name", ["nobody here", "", "x" * 64])
-def test_a_role_that_is_not_there_is_named(name: str) -> None:
+def test_a_missing_role_is_named_in_the_error(name: str) -> None:
     with pytest.raises(CommandError, match="role"):
         call_command("grant_application_role", name)
 
@@ -435,8 +437,8 @@ def test_only_the_owner_can_prepare_what_is_to_be_migrated(
 
 def test_check_deploy_warns_of_one_role_for_all(role: str) -> None:
     def warned() -> bool:
-        found = run_checks(tags=[Tags.security], include_deployment_checks=True)
-        return ID in {each.id for each in found}
+        warnings = run_checks(tags=[Tags.security], include_deployment_checks=True)
+        return ID in {each.id for each in warnings}
 
     as_owner = warned()
     with working_as(role):

@@ -74,7 +74,7 @@ def captured(
 
 
 @pytest.fixture
-def fresh(
+def fresh_database(
     captured: tuple[str, Statements], django_db_blocker: DjangoDbBlocker
 ) -> Iterator[None]:
     """Let Django use a copy of that database."""
@@ -158,8 +158,8 @@ def capture_all(now: datetime) -> None:
 
 def message(now: datetime, number: int, **changes: object) -> dict[str, object]:
     error = {"type": f"Error{number % 20}", "message": "broken", "traceback": ""}
-    known = {"bookmark": f"{number}-0", "body": b"%d" % number, "exception": error}
-    return failure(now, **{**known, **changes})
+    defaults = {"bookmark": f"{number}-0", "body": b"%d" % number, "exception": error}
+    return failure(now, **{**defaults, **changes})
 
 
 def quick(act: Callable[[], Result], *, in_all: float = IN_ALL) -> Result:
@@ -192,7 +192,7 @@ def test_capture_of_the_first_messages_is_quick(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_overlapping_operations_are_quick_whenever_tables_were_analysed(
-    fresh: None, operator: Principal, moment: str
+    fresh_database: None, operator: Principal, moment: str
 ) -> None:
     now = clock.now()
 
@@ -223,7 +223,7 @@ def test_overlapping_operations_are_quick_whenever_tables_were_analysed(
 
 @pytest.mark.parametrize("moment", ["never", "after the capture"])
 def test_a_requeue_of_all_messages_and_its_pages_are_quick(
-    fresh: None, orders: Topic, stream: Redis, operator: Principal, moment: str
+    fresh_database: None, orders: Topic, stream: Redis, operator: Principal, moment: str
 ) -> None:
     now = clock.now()
     browser = signed_in(now)
@@ -261,16 +261,17 @@ def signed_in(now: datetime) -> Client:
 
 
 def handle(copies: Sequence[Copy], now: datetime) -> None:
-    known = {"consumer_group": "billing", "client_name": "b", "at": now.isoformat()}
+    consumer = {"consumer_group": "billing", "client_name": "b", "at": now.isoformat()}
     for some in batched(copies):
-        members = [{"redrive": token(c), "topic": "orders", **known} for c in some]
+        members = [{"redrive": token(c), "topic": "orders", **consumer} for c in some]
         services.confirm(members=members, principal=GUARD, now=now)
 
 
 def fail_again(copies: Sequence[Copy], now: datetime) -> None:
     for some in batched(copies):
         failed = ((int(copy[b"body"]), token(copy)) for copy in some)
-        capture(now, *(message(now, number, redrive=told) for number, told in failed))
+        members = [message(now, n, redrive=redrive) for n, redrive in failed]
+        capture(now, *members)
 
 
 def token(copy: Copy) -> str:

@@ -22,7 +22,7 @@ from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.triage.models import Operation
 from apps.triage.services import giving_back, running
 from apps.triage.services.running import Ended
-from poisonweb.management.commands.give_back import WHO
+from poisonweb.management.commands.give_back import COMMAND_LINE
 from tests.lanes import drain_all, topic_on_queues
 from tests.queues import SENT, Queues, adapted
 from tests.reports import drop
@@ -207,7 +207,9 @@ def test_a_run_that_died_is_taken_over_and_sends_at_most_a_window_twice(
     bodies = [b"%d" % number for number in range(7)]
     captured(broker, mail, bodies)
     pause()
-    begun = giving_back.give_back(topic=mail, reason="", principal=WHO, now=clock.now())
+    begun = giving_back.give_back(
+        topic=mail, reason="", principal=COMMAND_LINE, now=clock.now()
+    )
     assert begun is not None
     for _ in range(2):
         with DyingPublisher() as publisher, pytest.raises(Killed):
@@ -281,7 +283,9 @@ def test_it_goes_to_the_queue_that_the_topic_has_by_then(
 ) -> None:
     captured(broker, mail, [b"x"])
     pause()
-    begun = giving_back.give_back(topic=mail, reason="", principal=WHO, now=clock.now())
+    begun = giving_back.give_back(
+        topic=mail, reason="", principal=COMMAND_LINE, now=clock.now()
+    )
     assert begun is not None
     Topic.objects.filter(pk=mail.pk).update(dead_letter_queue="elsewhere")
 

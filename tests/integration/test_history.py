@@ -98,7 +98,7 @@ def tell(var: Path) -> Story:
     killed_after = kill_in_the_middle(var)
     newest = {before, newest_over(clock.now())}
     run_to_the_end(var)
-    weeks = Weeks(first=min(writer.made()))
+    weeks = Weeks(first=min(writer.written_days()))
     made = contents()
     make_history.make(newest=weeks.last + 9 * DAY, ledger=var / "sample-history.jsonl")
     run_to_the_end(var)
@@ -125,7 +125,7 @@ def started(var: Path) -> subprocess.Popen[bytes]:
 
 def kill_in_the_middle(var: Path) -> set[date]:
     with started(var) as process:
-        while len(made := writer.made()) < 4:
+        while len(made := writer.written_days()) < 4:
             assert process.poll() is None
             time.sleep(0.02)
         process.kill()
@@ -270,7 +270,7 @@ def test_one_at_a_time_makes_it(tmp_path: Path) -> None:
     ):
         call_command("make_history")
 
-    assert writer.made() == set()
+    assert writer.written_days() == set()
 
 
 @pytest.mark.django_db(transaction=True)
@@ -287,7 +287,7 @@ def test_its_days_can_be_reported_at_once_also_right_after_midnight(
     monkeypatch.setattr(writer, "write", lambda *_, **__: None)
     weeks = make_history.make(newest=newest_over(now), ledger=tmp_path / "ledger")
 
-    make_history.ask_for_report(weeks, patience=timedelta(0))
+    make_history.ask_for_report(weeks, wait_limit=timedelta(0))
 
     assert weeks.last == newest
     assert Run.objects.get().last_day == newest
@@ -325,6 +325,6 @@ def test_its_patience_ends() -> None:
     making(weeks.last)
 
     with pytest.raises(CommandError, match="no report of the history yet"):
-        make_history.ask_for_report(weeks, patience=timedelta(0))
+        make_history.ask_for_report(weeks, wait_limit=timedelta(0))
 
     assert Run.objects.count() == 1

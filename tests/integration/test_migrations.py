@@ -33,7 +33,7 @@ def schema_of(app: str, migration: str) -> Iterator[None]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_facts_of_before_are_filled_in(now: datetime) -> None:
+def test_facts_of_older_rows_are_filled_in(now: datetime) -> None:
     (poison,) = poisons(now, 1, bookmark="1-0")
     capture(now, failure(now, bookmark="1-0"), failure(now, bookmark="2-0"))
     (redrive,) = begin(poisons=[poison.pk], target=None, epoch=1, now=now).values()
@@ -85,9 +85,9 @@ def test_a_lane_goes_back_with_a_state_that_was_known_before(
     lanes.update(state=state, seen_at=now)
 
     with schema_of("capture", migration):
-        found = lanes.values_list("state", flat=True).get()
+        restored = lanes.values_list("state", flat=True).get()
 
-    assert found == before
+    assert restored == before
 
 
 @pytest.mark.django_db(transaction=True)
@@ -98,6 +98,6 @@ def test_counts_of_codes_go_where_they_are_not_known(now: datetime) -> None:
         )
 
     with schema_of("team", "0006"):
-        left = list(SignInFailures.objects.values_list("counted_by", flat=True))
+        kinds = list(SignInFailures.objects.values_list("counted_by", flat=True))
 
-    assert left == ["account"]
+    assert kinds == ["account"]

@@ -47,9 +47,9 @@ def admin() -> User:
 def test_the_first_admin_may_sign_in_with_what_is_in_the_file(var: Path) -> None:
     prepare()
 
-    kept = var / "admin-password"
-    assert kept.stat().st_mode & 0o777 == 0o600
-    assert admin().check_password(kept.read_text())
+    file = var / "admin-password"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert admin().check_password(file.read_text())
     assert (admin().role, admin().reads_bodies) == ("admin", True)
     assert (admin().is_superuser, admin().is_staff) == (False, False)
 
@@ -78,9 +78,9 @@ def test_another_password_takes_the_place_of_the_first(
 def test_the_sample_has_a_broker_its_topics_and_a_key(var: Path) -> None:
     prepare()
 
-    kept = var / "sample-api-key"
-    key = team.recognise(secret=kept.read_text(), now=datetime.now(UTC))
-    assert kept.stat().st_mode & 0o777 == 0o600
+    file = var / "sample-api-key"
+    key = team.recognise(secret=file.read_text(), now=datetime.now(UTC))
+    assert file.stat().st_mode & 0o777 == 0o600
     assert key
     assert (key.scopes, tuple(key.topics)) == (SCOPES, TOPICS)
     broker = Broker.objects.get()
@@ -93,7 +93,7 @@ def test_the_sample_has_a_broker_its_topics_and_a_key(var: Path) -> None:
     assert list(topics) == [(name, f"{name}-poison") for name in TOPICS]
 
 
-def test_the_allow_lists_of_brokers_of_before_are_written() -> None:
+def test_allow_lists_are_written_for_existing_brokers() -> None:
     Broker.objects.create(
         name="old",
         kind="redis_streams",
@@ -115,9 +115,9 @@ def test_a_lost_key_is_made_again_and_the_old_one_ends(var: Path) -> None:
     prepare()
 
     now = datetime.now(UTC)
-    kept = (var / "sample-api-key").read_text()
+    secret = (var / "sample-api-key").read_text()
     assert team.recognise(secret=lost, now=now) is None
-    assert team.recognise(secret=kept, now=now)
+    assert team.recognise(secret=secret, now=now)
 
 
 def test_a_revoked_key_is_made_again(var: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_revoked_key_is_made_again(var: Path) -> None:
     [{"scopes": ["capture:write"]}, {"topics": ["ContentTopic", "orders"]}],
     ids=["fewer scopes", "fewer topics"],
 )
-def test_a_key_of_the_release_before_gives_way_to_one_that_may_more(
+def test_a_key_of_the_release_before_is_replaced_by_one_with_more_scopes(
     var: Path, before: dict[str, list[str]]
 ) -> None:
     prepare()
@@ -177,8 +177,8 @@ def test_a_second_run_changes_nothing(var: Path) -> None:
 
 
 def contents(var: Path) -> dict[Path, tuple[bytes, int]]:
-    found = (path for path in var.rglob("*") if path.is_file())
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
+    files = (path for path in var.rglob("*") if path.is_file())
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
 def test_static_files_are_collected_again_when_one_changes(
@@ -220,14 +220,14 @@ def test_makes_the_partitions_of_the_coming_days() -> None:
 
 
 def test_a_database_that_is_away_is_told_in_one_line() -> None:
-    given = connections["default"].settings_dict
-    port, given["PORT"] = given["PORT"], "1"
+    options = connections["default"].settings_dict
+    port, options["PORT"] = options["PORT"], "1"
     connection.close()
 
     try:
-        with pytest.raises(CommandError, match="^the database: ") as told:
+        with pytest.raises(CommandError, match="^the database: ") as error:
             prepare()
     finally:
-        given["PORT"] = port
+        options["PORT"] = port
 
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)

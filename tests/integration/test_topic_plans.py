@@ -70,20 +70,20 @@ def two_topics(db: None, now: datetime) -> None:
         cursor.execute("ANALYZE poison_poison, poison_problem, brokers_topic")
 
 
-def somebody(*topics: str) -> Principal:
+def operator_of(*topics: str) -> Principal:
     return Principal(
         actor=Actor.key("scoped"), scopes=frozenset(Scope), topics=topics or ("*",)
     )
 
 
 def messages(query: str, *topics: str) -> QuerySet[Any]:
-    found = Poison.objects.on_topics(topics or ("*",)).matching(Query.parse(query))
-    return found.recent_first()
+    matches = Poison.objects.on_topics(topics or ("*",)).matching(Query.parse(query))
+    return matches.recent_first()
 
 
 def problems_of(query: str, *topics: str) -> QuerySet[Any]:
-    found = problems.matching(Query.parse(query), topics=topics or ("*",))
-    return found.recent_first()
+    matches = problems.matching(Query.parse(query), topics=topics or ("*",))
+    return matches.recent_first()
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_a_list_of_a_topic_reads_hardly_more_rows_than_it_shows(
 ) -> None:
     before = rows_read()
 
-    found = list(find(query, *topics)[:PAGE])
+    rows = list(find(query, *topics)[:PAGE])
 
-    assert len(found) == number
+    assert len(rows) == number
     assert rows_read() - before <= MOST_READ
 
 
@@ -141,30 +141,30 @@ def test_where_no_topic_has_the_name_no_message_is_looked_at(
     query: str,
     topics: tuple[str, ...],
 ) -> None:
-    with CaptureQueriesContext(connection) as asked:
-        found = [*find(query, *topics)[:PAGE], find(query, *topics).count()]
+    with CaptureQueriesContext(connection) as queries:
+        results = [*find(query, *topics)[:PAGE], find(query, *topics).count()]
 
-    assert found == [0]
-    assert not any("poison_poison" in each["sql"] for each in asked.captured_queries)
+    assert results == [0]
+    assert not any("poison_poison" in each["sql"] for each in queries.captured_queries)
 
 
 def test_a_query_is_read_without_asking_postgres() -> None:
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         Query.parse("topic:orders* !topic:orders.eu consumer:billing is:open")
 
-    assert len(asked) == 0
+    assert len(queries) == 0
 
 
 def test_a_star_and_a_percent_sign_in_a_name_are_not_mixed_up(now: datetime) -> None:
     for topic in ("orders", "orders.eu", "100%", "100 %"):
         poisons(now, 1, topic=topic)
 
-    found = {
+    counts = {
         query: [poison.topic.name for poison in messages(query).order_by("topic__name")]
         for query in ("topic:orders*", "topic:orders", "topic:100%", "!topic:o*")
     }
 
-    assert found == {
+    assert counts == {
         "topic:orders*": ["orders", "orders.eu"],
         "topic:orders": ["orders"],
         "topic:100%": ["100%"],
@@ -175,15 +175,15 @@ def test_a_star_and_a_percent_sign_in_a_name_are_not_mixed_up(now: datetime) -> 
 def test_an_overview_for_no_topic_at_all_is_empty(now: datetime) -> None:
     poisons(now, 1)
 
-    found = overview.find(None, somebody("nowhere"), now=now)
+    page = overview.find(None, operator_of("nowhere"), now=now)
 
-    assert (found.needs.rows, found.topics) == ([], [])
+    assert (page.needs.rows, page.topics) == ([], [])
 
 
 def test_a_preview_that_no_topic_matches_holds_nothing(now: datetime) -> None:
     poisons(now, 2)
 
-    operation = preview(somebody(), now, query=Query.parse(NONE))
+    operation = preview(operator_of(), now, query=Query.parse(NONE))
 
     assert (operation.taken, operation.total) == (True, 0)
 
@@ -207,14 +207,16 @@ def test_a_large_selection_is_frozen_before_its_topics_are_looked_up_again(
     monkeypatch: pytest.MonkeyPatch, now: datetime
 ) -> None:
     monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
-    seen = poisons(now, 2, topic="orders.eu")
-    operation = preview(somebody("orders.*"), now, query=Query.parse("topic:orders*"))
+    expected = poisons(now, 2, topic="orders.eu")
+    operation = preview(
+        operator_of("orders.*"), now, query=Query.parse("topic:orders*")
+    )
     poisons(now, 1, topic="orders.us")
 
     selection.take(operation_id=operation.pk, now=now)
 
-    taken = set(operation.items.values_list("poison_id", flat=True))
-    assert taken == {poison.pk for poison in seen}
+    selected = set(operation.items.values_list("poison_id", flat=True))
+    assert selected == {poison.pk for poison in expected}
     assert selection.see(operation=operation).newer == 1
 
 
@@ -229,7 +231,7 @@ def test_a_topic_that_appears_just_before_the_snapshot_is_in_the_selection(
         poisons(now, 1, topic="orders.us")
 
     with just_before_the_snapshot(fail):
-        operation = preview(somebody(), now, query=Query.parse("topic:orders*"))
+        operation = preview(operator_of(), now, query=Query.parse("topic:orders*"))
 
     assert (operation.total, selection.see(operation=operation).newer) == (2, 0)
 

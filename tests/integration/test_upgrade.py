@@ -166,7 +166,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             POISONWEB_DEMO=False,
             POISONWEB_LOOPBACK_BROKERS=False,
             POISONWEB_BROKER_HOSTS=(),
-            # It stays in the environment, and nobody could choose it today.
+            # It stays in the environment, and would be refused today.
             POISONWEB_ADMIN_PASSWORD="password",
             STATIC_ROOT=var / "static",
             STORAGES={**settings.STORAGES, "staticfiles": {"BACKEND": plain}},
@@ -343,7 +343,7 @@ def signed_in(name: str, password: str) -> Client:
     return client
 
 
-def test_people_sign_in_as_before_and_may_what_they_could(
+def test_people_sign_in_as_before_with_the_same_rights(
     upgraded: None,
 ) -> None:
     may = {}
@@ -363,7 +363,7 @@ def test_people_sign_in_as_before_and_may_what_they_could(
     assert not (settings.POISONWEB_VAR / "admin-password").exists()
 
 
-def test_who_was_signed_in_is_asked_to_sign_in_again(upgraded: None) -> None:
+def test_sessions_from_before_the_upgrade_have_to_sign_in_again(upgraded: None) -> None:
     client = Client()
     client.cookies["pw_session"] = SESSION
 
@@ -383,12 +383,12 @@ def statuses(key: str, now: datetime) -> tuple[int, int, int]:
     """Report a failure, ask for the topics and for the skips; give the answers."""
     client = Client(headers={"Authorization": f"Bearer {secret_of(key)}"})
     body = {"failures": [failure(now)]}
-    asked = [
+    responses = [
         client.post("/api/v1/failures", body, content_type="application/json"),
         client.get("/api/v1/topics"),
         client.get("/api/v1/skips?topic=orders"),
     ]
-    first, second, third = (answer.status_code for answer in asked)
+    first, second, third = (answer.status_code for answer in responses)
     return first, second, third
 
 
@@ -540,7 +540,7 @@ def facts(query: str) -> Sequence[tuple[Any, ...]]:
     return sorted(execute(query), key=repr)
 
 
-def test_the_way_back_leads_to_the_tables_and_the_rows_of_then(
+def test_migrating_back_restores_the_old_tables_and_rows(
     not_upgraded: None, now: datetime
 ) -> None:
     schema, rows = facts(SCHEMA), facts(ROWS)

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from poisonweb.embedded.processes import PROC, everybody
+from poisonweb.embedded.processes import PROC, all_pids
 from tests.spark.clusters import Cluster
 
 SECONDS_BETWEEN_LOOKS = 0.1
@@ -31,7 +31,7 @@ class Watch:
         self.programs: set[str] = set()
 
     def look(self) -> None:
-        for pid in everybody():
+        for pid in all_pids():
             # It may end, or become another program, between any two of these.
             with suppress(OSError):
                 self._look_at(PROC / str(pid))

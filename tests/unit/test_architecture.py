@@ -63,21 +63,21 @@ def test_nothing_but_its_adapter_knows_a_broker_by_name() -> None:
     others = [file for file in apps if file.parts[0] == "apps"]
     others += [file.relative_to(ROOT) for file in tracked(".html", ".js")]
 
-    found = [
+    violations = [
         str(file)
         for file in others
         if file.parts[:2] != ("apps", "brokers")
         and names.search((ROOT / file).read_text())
     ]
 
-    assert found == []
+    assert violations == []
 
 
 def test_no_sentence_of_a_broker_has_backticks() -> None:
     """Pages and answers show errors as plain text: a backtick would stand there."""
     files = [file for file in product_modules() if "brokers" in file.parts]
 
-    found = [
+    violations = [
         f"{file.relative_to(ROOT)}:{line}"
         for file in files
         for line, text in texts_of(ast.parse(file.read_text()))
@@ -85,7 +85,7 @@ def test_no_sentence_of_a_broker_has_backticks() -> None:
     ]
 
     assert len(files) > 50
-    assert found == []
+    assert violations == []
 
 
 def texts_of(module: ast.Module) -> Iterator[tuple[int, str]]:
@@ -185,13 +185,13 @@ def test_no_function_is_a_stub() -> None:
 def test_nothing_is_left_for_later_in_the_text() -> None:
     words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
-    found = [
+    violations = [
         str(file.relative_to(ROOT))
         for file in tracked(".py", ".html", ".js", ".css", ".md")
         if file != Path(__file__) and words.search(file.read_text(errors="replace"))
     ]
 
-    assert found == []
+    assert violations == []
 
 
 def test_no_file_names_a_registry_or_a_place_on_this_machine() -> None:
@@ -200,13 +200,13 @@ def test_no_file_names_a_registry_or_a_place_on_this_machine() -> None:
     )
     place = re.compile(rf"(?<![\w.]){re.escape(str(ROOT))}(?![\w-])")
 
-    found = [
+    violations = [
         str(file.relative_to(ROOT))
         for file in tracked(".py", ".md", ".txt", ".in", ".toml", ".yaml", ".html", "")
         if hosts.search(text := file.read_text(errors="replace")) or place.search(text)
     ]
 
-    assert found == []
+    assert violations == []
 
 
 def test_every_setting_is_in_the_readme() -> None:
@@ -243,11 +243,11 @@ def test_no_pattern_repeats_a_group_possessively() -> None:
     """
     repeated = re.compile(r"\)(?:[*+?]|\{\d*,?\d*\})\+")
 
-    found = [
+    violations = [
         f"{file.relative_to(ROOT)}:{number}"
         for file in product_modules()
         for number, line in enumerate(file.read_text().splitlines(), start=1)
         if repeated.search(line)
     ]
 
-    assert found == []
+    assert violations == []

@@ -68,7 +68,7 @@ def test_processes_and_threads_start_as_everywhere() -> None:
 def test_nothing_that_is_forbidden_can_be_had_back() -> None:
     done = inside("setpriv", "--dump")
 
-    shown = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    kept = set(shown["Capability bounding set"].split(","))
-    assert shown["no_new_privs"] == "1"
-    assert os.geteuid() != 0 or kept == set(container.CAPABILITIES)
+    limits = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    capabilities = set(limits["Capability bounding set"].split(","))
+    assert limits["no_new_privs"] == "1"
+    assert os.geteuid() != 0 or capabilities == set(container.CAPABILITIES)

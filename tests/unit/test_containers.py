@@ -1,4 +1,4 @@
-"""The images and compose.yaml: nobody builds them here, but they can be read."""
+"""The images and compose.yaml: they are not built here, but these tests read them."""
 
 from __future__ import annotations
 
@@ -65,21 +65,21 @@ def settings_of_the_readme() -> set[str]:
     return {name for cell in cells for name in re.findall("[A-Z_]+", cell)}
 
 
-def test_every_setting_of_the_readme_is_handed_on_or_there_is_a_reason() -> None:
-    asked = settings_of_the_readme()
+def test_services_get_every_setting_of_the_readme_but_for_listed_ones() -> None:
+    settings = settings_of_the_readme()
 
-    given = {name: handed_on(name) for name in OURS}
+    by_service = {name: handed_on(name) for name in OURS}
 
-    assert asked > KNOWN
-    assert set(NOT_HANDED_ON) <= asked
-    assert set().union(*given.values()) & asked == asked - set(NOT_HANDED_ON)
-    for_all = asked - set(NOT_HANDED_ON) - OF_PREPARE - OF_REPORTS
+    assert settings > KNOWN
+    assert set(NOT_HANDED_ON) <= settings
+    assert set().union(*by_service.values()) & settings == settings - set(NOT_HANDED_ON)
+    for_all = settings - set(NOT_HANDED_ON) - OF_PREPARE - OF_REPORTS
     assert {
-        name: for_all - each for name, each in given.items() if for_all - each
+        name: for_all - each for name, each in by_service.items() if for_all - each
     } == {}
 
 
-def test_what_is_left_out_of_the_file_beside_it_is_the_products_default() -> None:
+def test_settings_missing_in_the_env_file_have_the_products_defaults() -> None:
     bare = {
         name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", value)
         for name, value in environment("web").items()
@@ -95,7 +95,7 @@ def test_pages_are_served_for_a_proxy_that_speaks_tls() -> None:
     assert environment("web")["POISONWEB_SECURE"] == "${POISONWEB_SECURE:-1}"
 
 
-def test_the_web_does_not_start_without_a_word_on_its_proxy() -> None:
+def test_the_web_does_not_start_without_forwarded_allow_ips() -> None:
     named = environment("web")["FORWARDED_ALLOW_IPS"]
     head = (ROOT / "compose.yaml").read_text().partition("name: poisonweb")[0]
 
@@ -113,8 +113,8 @@ def test_the_owner_of_the_tables_is_known_to_prepare_alone() -> None:
     assert users.pop("prepare") == owner
     assert set(users.values()) == {role}
     assert role != owner
-    told = {name for name in OURS if "POSTGRES_PASSWORD" in str(environment(name))}
-    assert told == {"prepare"}
+    services = {name for name in OURS if "POSTGRES_PASSWORD" in str(environment(name))}
+    assert services == {"prepare"}
 
 
 def test_redis_asks_for_a_password_that_the_others_have() -> None:
@@ -169,7 +169,7 @@ def test_images_of_others_are_pinned_by_version(name: str) -> None:
     assert re.search(r":\d+\.\d+(\.\d+)?$", SERVICES[name]["image"])
 
 
-def test_the_secrets_to_make_are_those_that_are_asked_for() -> None:
+def test_the_instructions_create_every_required_secret() -> None:
     text = (ROOT / "compose.yaml").read_text()
     head = text.split("\nname:")[0].replace("\\\n#", "")
     loop = re.search(r"for name in ([A-Z_ ]+);", head)
@@ -210,20 +210,20 @@ def test_ports_are_published_on_the_loopback_interface_only() -> None:
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_secrets_come_from_outside(name: str) -> None:
-    told = {
+    values = {
         variable: value
         for variable, value in SERVICES[name].get("environment", {}).items()
         if re.search("PASSWORD|SECRET|DATABASE|CELERY|AUTH$", variable)
     }
 
-    assert told
+    assert values
     # Who has no provider for single sign-on has no secret of one.
-    optional = told.pop("POISONWEB_OIDC_CLIENT_SECRET", NO_SECRET)
+    optional = values.pop("POISONWEB_OIDC_CLIENT_SECRET", NO_SECRET)
     assert optional == NO_SECRET
-    assert all(re.search(r"\$\{\w+:\?", value) for value in told.values())
+    assert all(re.search(r"\$\{\w+:\?", value) for value in values.values())
 
 
-def test_the_images_run_as_nobody_special_and_without_what_built_them() -> None:
+def test_the_images_run_as_an_ordinary_user_and_contain_no_build_tools() -> None:
     stages = (ROOT / "Dockerfile").read_text().split("\nFROM ")[1:]
     named = {stage.split("\n")[0].split(" AS ")[1]: stage for stage in stages}
 

@@ -25,7 +25,7 @@ def head(method: str, target: str, **headers: str) -> h11.Request:
         head("POST", JSON, Content_Length="65536", Content_Encoding="identity"),
     ],
 )
-def test_pages_and_small_requests_to_the_api_are_not(request_: h11.Request) -> None:
+def test_pages_and_small_api_requests_are_not_costly(request_: h11.Request) -> None:
     assert not is_costly(request_)
 
 
@@ -42,5 +42,5 @@ def test_pages_and_small_requests_to_the_api_are_not(request_: h11.Request) -> N
         head("POST", JSON, Content_Length="20", Content_Encoding="ZSTD"),
     ],
 )
-def test_forms_and_what_is_or_may_become_large_are(request_: h11.Request) -> None:
+def test_forms_and_large_requests_are_costly(request_: h11.Request) -> None:
     assert is_costly(request_)

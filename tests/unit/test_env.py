@@ -14,7 +14,7 @@ OIDC = {
 }
 
 
-def test_nothing_given_is_the_embedded_mode_on_defaults() -> None:
+def test_an_empty_environment_gives_the_embedded_mode_with_defaults() -> None:
     env = load({})
 
     assert env.database_url is None
@@ -41,7 +41,7 @@ def test_nothing_given_is_the_embedded_mode_on_defaults() -> None:
         ("POISONWEB_AUDIT_CHECKPOINT_URL", "https://[/", "is not an address"),
     ],
 )
-def test_what_cannot_be_used_stops_the_start(name: str, value: str, said: str) -> None:
+def test_an_invalid_setting_stops_the_start(name: str, value: str, said: str) -> None:
     with pytest.raises(BadEnvironment, match=said) as refusal:
         load({name: value})
 
@@ -57,9 +57,9 @@ def test_a_provider_is_read_whole() -> None:
     assert oidc.origin == "https://login.example.com"
     assert "s3cret" not in repr(oidc)
     more = {"POISONWEB_OIDC_GROUPS_CLAIM": "roles", "POISONWEB_OIDC_NAME": "Work"}
-    told = load({**OIDC, **more}).oidc
-    assert told is not None
-    assert (told.groups_claim, told.name) == ("roles", "Work")
+    oidc = load({**OIDC, **more}).oidc
+    assert oidc is not None
+    assert (oidc.groups_claim, oidc.name) == ("roles", "Work")
 
 
 def test_without_any_of_its_settings_there_is_no_provider() -> None:
@@ -96,14 +96,14 @@ def test_a_provider_that_cannot_be_used_stops_the_start(
 
 
 def test_every_known_name_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Asked(dict[str, str]):
-        asked: set[str] = set()
+    class Recorder(dict[str, str]):
+        names: set[str] = set()
 
         def get(self, key: str, default: object = None) -> object:  # type: ignore[override]
-            self.asked.add(key)
+            self.names.add(key)
             return super().get(key, default)
 
-    environ = Asked()
+    environ = Recorder()
     load(environ)
 
-    assert environ.asked >= KNOWN
+    assert environ.names >= KNOWN

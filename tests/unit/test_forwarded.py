@@ -19,19 +19,19 @@ PROXY, PERSON = "172.18.0.1", "203.0.113.9"
 
 def request_of(peer: str, trusted: str, **headers: str) -> HttpRequest:
     """Give a request as Django gets it from uvicorn, which trusts these peers."""
-    made: list[HttpRequest] = []
+    requests: list[HttpRequest] = []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
-        made.append(ASGIRequest(scope, BytesIO()))
+        requests.append(ASGIRequest(scope, BytesIO()))
 
-    sent = [
+    raw_headers = [
         (name.replace("_", "-").encode(), v.encode()) for name, v in headers.items()
     ]
-    scope: Any = {"type": "http", "method": "GET", "path": "/", "headers": sent}
+    scope: Any = {"type": "http", "method": "GET", "path": "/", "headers": raw_headers}
     scope |= {"client": (peer, 5), "server": ("web", 80), "query_string": b""}
     door: Any = ProxyHeadersMiddleware(application, trusted)
     asyncio.run(door(scope, None, None))
-    return made[0]
+    return requests[0]
 
 
 def warnings(caplog: pytest.LogCaptureFixture, *requests: HttpRequest) -> list[str]:

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 import pytest
 
 from poisonweb import handover
-from poisonweb.handover import Begun, Sender
+from poisonweb.handover import PartialRequest, Sender
 
 MANY = 50
 LONG = bytes(range(256)) * 4_096
@@ -20,18 +20,18 @@ class Receiver:
     """The other process: takes what has come, and reads on where it was left off."""
 
     def __init__(self) -> None:
-        self.begun: list[Begun] = []
+        self.requests: list[PartialRequest] = []
 
     def take(self, end: socket.socket) -> None:
-        for each in handover.received(end):
-            self.begun.append(each)
+        for each in handover.receive(end):
+            self.requests.append(each)
 
     @property
     def received(self) -> list[bytes]:
-        return [each.received for each in self.begun]
+        return [each.data for each in self.requests]
 
     def close(self) -> None:
-        for each in self.begun:
+        for each in self.requests:
             each.connection.close()
 
 
@@ -42,38 +42,42 @@ def receiver() -> Iterator[Receiver]:
     receiver.close()
 
 
-def begun(received: bytes = b"") -> tuple[socket.socket, Begun]:
+def partial_request(received: bytes = b"") -> tuple[socket.socket, PartialRequest]:
     """Give the client's end of a connection, and the other one as it is handed on."""
     client, connection = socket.socketpair()
-    return client, Begun(connection=connection, received=received, seconds_left=1.5)
+    return client, PartialRequest(
+        connection=connection, data=received, seconds_left=1.5
+    )
 
 
-def test_a_connection_goes_with_what_was_read_and_the_time_that_is_left(
+def test_a_connection_is_handed_over_with_its_data_and_the_remaining_time(
     receiver: Receiver,
 ) -> None:
-    ours, theirs = handover.line()
-    client, handed = begun(LONG)
+    ours, theirs = handover.socket_pair()
+    client, handed = partial_request(LONG)
 
     with client, theirs:
         asyncio.run(hand_on(Sender(ours), handed))
         with suppress(EOFError):
             receiver.take(theirs)
         client.sendall(b"more")
-        [there] = receiver.begun
+        [there] = receiver.requests
         more = there.connection.recv(10)
 
-    assert (there.received, there.seconds_left, more) == (LONG, 1.5, b"more")
+    assert (there.data, there.seconds_left, more) == (LONG, 1.5, b"more")
     assert handed.connection.fileno() == -1
 
 
-async def hand_on(sender: Sender, *connections: Begun) -> None:
+async def hand_on(sender: Sender, *connections: PartialRequest) -> None:
     with closing(sender):
         for each in connections:
             sender.hand_on(each)
 
 
-def test_more_than_the_line_takes_waits_and_comes_in_order(receiver: Receiver) -> None:
-    ours, theirs = handover.line()
+def test_connections_beyond_the_buffer_wait_and_arrive_in_order(
+    receiver: Receiver,
+) -> None:
+    ours, theirs = handover.socket_pair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     texts = [b"%d" % number for number in range(MANY)]
 
@@ -82,7 +86,7 @@ def test_more_than_the_line_takes_waits_and_comes_in_order(receiver: Receiver) -
             for text in texts:
                 sender.hand_on(without_client(text))
             receiver.take(theirs)
-            at_once = len(receiver.begun)
+            at_once = len(receiver.requests)
             await until_all_came(receiver, theirs)
         return at_once
 
@@ -93,11 +97,11 @@ def test_more_than_the_line_takes_waits_and_comes_in_order(receiver: Receiver) -
     assert receiver.received == texts
 
 
-def test_what_a_process_that_ended_did_not_take_goes_to_the_next_one(
+def test_connections_that_an_ended_process_did_not_receive_go_to_the_next_one(
     receiver: Receiver,
 ) -> None:
-    ours, theirs = handover.line()
-    next_ours, next_theirs = handover.line()
+    ours, theirs = handover.socket_pair()
+    next_ours, next_theirs = handover.socket_pair()
     texts = [b"%d" % number for number in range(MANY)]
     theirs.close()
 
@@ -105,7 +109,7 @@ def test_what_a_process_that_ended_did_not_take_goes_to_the_next_one(
         with closing(Sender(ours)) as sender:
             for text in texts:
                 sender.hand_on(without_client(text))
-            sender.go_on_by(next_ours)
+            sender.replace_socket(next_ours)
             await until_all_came(receiver, next_theirs)
 
     with next_theirs:
@@ -114,8 +118,8 @@ def test_what_a_process_that_ended_did_not_take_goes_to_the_next_one(
     assert receiver.received == texts
 
 
-def test_the_end_of_the_line_is_told_after_all_that_came(receiver: Receiver) -> None:
-    ours, theirs = handover.line()
+def test_the_end_is_reported_after_the_last_connection(receiver: Receiver) -> None:
+    ours, theirs = handover.socket_pair()
 
     with theirs:
         asyncio.run(hand_on(Sender(ours), without_client(b"last")))
@@ -125,10 +129,10 @@ def test_the_end_of_the_line_is_told_after_all_that_came(receiver: Receiver) -> 
     assert receiver.received == [b"last"]
 
 
-def test_a_sender_that_is_closed_closes_what_waits() -> None:
-    ours, theirs = handover.line()
+def test_closing_the_sender_closes_waiting_connections() -> None:
+    ours, theirs = handover.socket_pair()
     theirs.close()
-    client, handed = begun()
+    client, handed = partial_request()
 
     with client:
         asyncio.run(hand_on(Sender(ours), handed))
@@ -136,14 +140,14 @@ def test_a_sender_that_is_closed_closes_what_waits() -> None:
         assert client.recv(1) == b""
 
 
-def without_client(text: bytes) -> Begun:
-    client, handed = begun(text)
+def without_client(text: bytes) -> PartialRequest:
+    client, handed = partial_request(text)
     client.close()
     return handed
 
 
 async def until_all_came(receiver: Receiver, end: socket.socket) -> None:
     async with asyncio.timeout(30):
-        while len(receiver.begun) < MANY:
+        while len(receiver.requests) < MANY:
             receiver.take(end)
             await asyncio.sleep(0.001)

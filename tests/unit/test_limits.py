@@ -10,7 +10,7 @@ import pytest
 
 from poisonweb.limits import MOST_OF_A_FORM as FORM
 from poisonweb.limits import MOST_OF_A_STRANGER as STRANGER
-from poisonweb.limits import Message, Receive, Scope, Send, limited
+from poisonweb.limits import Message, Receive, Scope, Send, limit_size
 
 API = 4 * FORM
 PIECE = 16 * 1024
@@ -30,26 +30,30 @@ async def reading(_: Scope, receive: Receive, send: Send) -> None:
 class Sender:
     """Sends a request in pieces; `asked` counts how often it was asked who it is."""
 
-    def __init__(self, size: int, *, known: bool | None = True) -> None:
+    def __init__(self, size: int, *, is_known: bool | None = True) -> None:
         self.size = size
-        self.known = known
-        self.left = size
-        self.asked = 0
+        self.is_known = is_known
+        self.remaining = size
+        self.recognise_count = 0
         self.answer: list[Message] = []
 
     async def receive(self) -> Message:
-        size = min(PIECE, self.left)
-        self.left -= size
-        return {"type": "http.request", "body": b"x" * size, "more_body": self.left > 0}
+        size = min(PIECE, self.remaining)
+        self.remaining -= size
+        return {
+            "type": "http.request",
+            "body": b"x" * size,
+            "more_body": self.remaining > 0,
+        }
 
     async def send(self, message: Message) -> None:
         self.answer.append(message)
 
     async def recognise(self, _: Scope) -> bool:
-        self.asked += 1
-        if self.known is None:
+        self.recognise_count += 1
+        if self.is_known is None:
             raise ConnectionError
-        return self.known
+        return self.is_known
 
     def status(
         self,
@@ -64,14 +68,14 @@ class Sender:
             "path": path,
             "headers": list(headers),
         }
-        application = limited(reading, most_of_api=API, recognise=self.recognise)
+        application = limit_size(reading, most_of_api=API, recognise=self.recognise)
         asyncio.run(application(scope, self.receive, self.send))
         status: int = self.answer[0]["status"]
         return status
 
     @property
-    def sent(self) -> int:
-        return self.size - self.left
+    def sent_bytes(self) -> int:
+        return self.size - self.remaining
 
     @property
     def headers(self) -> dict[bytes, bytes]:
@@ -79,7 +83,7 @@ class Sender:
 
 
 @pytest.mark.parametrize(
-    ("path", "size", "known", "status"),
+    ("path", "size", "is_known", "status"),
     [
         ("/sign-in", STRANGER, False, 200),
         ("/sign-in", STRANGER + 1, False, 401),
@@ -94,9 +98,12 @@ class Sender:
     ],
 )
 def test_a_request_is_refused_by_its_size_and_its_sender(
-    path: str, size: int, known: bool | None, status: int
+    path: str, size: int, is_known: bool | None, status: int
 ) -> None:
-    in_pieces, declared = Sender(size, known=known), Sender(size, known=known)
+    in_pieces, declared = (
+        Sender(size, is_known=is_known),
+        Sender(size, is_known=is_known),
+    )
     length = (b"content-length", b"%d" % size)
 
     assert in_pieces.status(path) == status
@@ -104,13 +111,13 @@ def test_a_request_is_refused_by_its_size_and_its_sender(
 
 
 def test_no_more_is_read_than_shows_that_it_is_too_much() -> None:
-    stranger, person = Sender(API, known=False), Sender(API)
+    stranger, person = Sender(API, is_known=False), Sender(API)
 
     stranger.status("/sign-in")
     person.status("/skips/new")
 
-    assert stranger.sent <= STRANGER + PIECE
-    assert person.sent <= FORM + PIECE
+    assert stranger.sent_bytes <= STRANGER + PIECE
+    assert person.sent_bytes <= FORM + PIECE
     assert stranger.headers[b"connection"] == b"close"
 
 
@@ -119,26 +126,26 @@ def test_a_request_that_says_how_long_it_is_is_refused_unread() -> None:
 
     sender.status("/api/v1/failures", headers=[(b"content-length", b"%d" % (API + 1))])
 
-    assert sender.sent == 0
+    assert sender.sent_bytes == 0
 
 
-def test_who_sends_is_asked_once_and_only_of_a_large_request() -> None:
+def test_the_sender_is_identified_once_and_only_for_a_large_request() -> None:
     small, large = Sender(STRANGER), Sender(API)
 
     small.status("/api/v1/failures")
     large.status("/api/v1/failures")
 
-    assert (small.asked, large.asked) == (0, 1)
+    assert (small.recognise_count, large.recognise_count) == (0, 1)
 
 
 def test_a_claim_of_few_bytes_changes_nothing() -> None:
-    sender = Sender(STRANGER + 1, known=False)
+    sender = Sender(STRANGER + 1, is_known=False)
 
     assert sender.status("/sign-in", headers=[(b"content-length", b"1")]) == 401
 
 
 @pytest.mark.parametrize(
-    ("size", "known", "name", "words"),
+    ("size", "is_known", "name", "words"),
     [
         (API + 1, True, b"content-type", "raise POISONWEB_REQUEST_LIMIT"),
         (STRANGER + 1, False, b"www-authenticate", "needs a key"),
@@ -146,9 +153,9 @@ def test_a_claim_of_few_bytes_changes_nothing() -> None:
     ],
 )
 def test_a_refusal_says_what_to_do(
-    size: int, known: bool | None, name: bytes, words: str
+    size: int, is_known: bool | None, name: bytes, words: str
 ) -> None:
-    sender = Sender(size, known=known)
+    sender = Sender(size, is_known=is_known)
 
     sender.status("/api/v1/failures")
 
@@ -163,7 +170,7 @@ def test_a_request_with_two_lengths_is_refused() -> None:
     sender = Sender(5)
 
     assert sender.status("/api/v1/failures", headers=both) == 400
-    assert sender.sent == 0
+    assert sender.sent_bytes == 0
 
 
 @pytest.mark.parametrize("method", ["post", "Post", "geT"])
@@ -172,18 +179,18 @@ def test_a_method_in_small_letters_is_refused(method: str) -> None:
 
     # Django would take it for the usual one, and those that pick forms would not.
     assert sender.status("/sign-in", method=method) == 501
-    assert sender.sent == 0
+    assert sender.sent_bytes == 0
 
 
-def test_what_is_no_request_passes() -> None:
-    seen = []
+def test_other_events_than_requests_are_passed_on() -> None:
+    types = []
 
     async def application(scope: Scope, _: Receive, __: Send) -> None:
-        seen.append(scope["type"])
+        types.append(scope["type"])
 
     sender = Sender(0)
-    bounded = limited(application, most_of_api=API, recognise=sender.recognise)
+    bounded = limit_size(application, most_of_api=API, recognise=sender.recognise)
     asyncio.run(bounded({"type": "lifespan"}, sender.receive, sender.send))
 
-    assert seen == ["lifespan"]
+    assert types == ["lifespan"]
     assert sender.answer == []

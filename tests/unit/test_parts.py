@@ -111,10 +111,10 @@ def run_tests(folder: Path, *arguments: str) -> str:
 def noted(folder: Path) -> dict[str, list[str]]:
     """Give what tests noted, and forget it."""
     files = [path for path in folder.iterdir() if path.suffix == "" and path.is_file()]
-    found = {path.name: path.read_text().splitlines() for path in files}
+    lines_by_file = {path.name: path.read_text().splitlines() for path in files}
     for path in files:
         path.unlink()
-    return found
+    return lines_by_file
 
 
 def test_a_seed_repeats_order_and_draws_and_another_does_not(tmp_path: Path) -> None:

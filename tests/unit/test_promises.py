@@ -79,14 +79,14 @@ def promising(page: str) -> list[str]:
 
 @cache
 def promises() -> list[Promise]:
-    found, page = list[Promise](), ""
+    rows, page = list[Promise](), ""
     for line in PROMISES.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             page = line.removeprefix("## ")
         elif page and line.startswith("| ") and line != "| sentence | tests |":
             beginning, tests = line.strip("| ").split(" | ")
-            found.append(Promise(page, beginning, tuple(re.findall("`(.+?)`", tests))))
-    return found
+            rows.append(Promise(page, beginning, tuple(re.findall("`(.+?)`", tests))))
+    return rows
 
 
 @cache

@@ -13,13 +13,13 @@ from tests import resolver
 def test_no_name_of_another_machine_is_asked_for(
     name: str | bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(resolver, "_usual", asked.append)
+    requests: list[object] = []
+    monkeypatch.setattr(resolver, "_usual", requests.append)
 
     with pytest.raises(socket.gaierror):
         socket.getaddrinfo(name, 80)
 
-    assert asked == []
+    assert requests == []
 
 
 @pytest.mark.parametrize("address", ["203.0.113.7", "169.254.169.254", "0xA9FEA9FE"])

@@ -13,12 +13,12 @@ from poisonweb.limits import (
     Receive,
     Scope,
     Send,
-    in_turn,
     is_form,
     is_of_skips,
     is_question_to_broker,
     is_sign_in,
     is_sign_in_elsewhere,
+    limit_concurrency,
 )
 
 KINDS = (
@@ -41,7 +41,7 @@ class Work:
         self.begun: list[str] = []
         self.allowed = asyncio.Event()
         self.breaks = breaks
-        self.gate = in_turn(
+        self.gate = limit_concurrency(
             self.answer, of=lambda scope: scope["path"].startswith("/skips"), most=2
         )
         self.requests: list[asyncio.Task[None]] = []
@@ -60,8 +60,8 @@ class Work:
         """Send these requests, and let all come as far as they may."""
         for name in names:
             scope = {"type": "http", "path": path, "name": name}
-            asked = self.gate(scope, _sending(of), _ignored)
-            self.requests.append(asyncio.create_task(asked))
+            request = self.gate(scope, _sending(of), _ignored)
+            self.requests.append(asyncio.create_task(request))
         await _settled()
 
 
@@ -103,7 +103,7 @@ def test_the_third_waits_until_an_answer_begins() -> None:
     run(story())
 
 
-def test_who_sends_slowly_has_no_turn_to_keep() -> None:
+def test_a_slow_sender_does_not_block_the_others() -> None:
     async def story() -> None:
         work = Work()
 
@@ -172,6 +172,6 @@ def test_a_request_waits_with_its_own_kind_only(
 ) -> None:
     scope = {"type": "http", "method": method, "path": path}
 
-    found = [kind for kind in KINDS if kind(scope)]
+    matches = [kind for kind in KINDS if kind(scope)]
 
-    assert found == kinds
+    assert matches == kinds

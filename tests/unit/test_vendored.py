@@ -15,12 +15,12 @@ def test_every_vendored_file_has_the_published_bytes_and_a_licence() -> None:
     lines = (VENDOR / "SHA256SUMS").read_text().splitlines()
     listed = {name: digest for digest, name in map(str.split, lines)}
 
-    found = {
+    digests = {
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()
         for file in VENDOR.glob("*.js")
     }
 
-    assert found == listed
+    assert digests == listed
     assert "Zero-Clause BSD" in (VENDOR / "htmx-LICENSE").read_text()
 
 

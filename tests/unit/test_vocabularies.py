@@ -1,4 +1,4 @@
-"""What frameworks say of a failure, in their own documented words."""
+"""Reading what frameworks write about a failure, in their documented headers."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_an_nservicebus_message_leaves_as_what_it_is() -> None:
     assert leaving == (*NSERVICEBUS[:5], NSERVICEBUS[-1])
 
 
-def test_masstransit_tells_faults_and_what_nobody_consumed() -> None:
+def test_masstransit_faults_and_unconsumed_messages_are_read() -> None:
     story = vocabularies.read(MASSTRANSIT)
     skipped = vocabularies.read([(b"MT-Reason", b"dead-letter")])
 
@@ -361,7 +361,7 @@ def test_what_the_broker_says_is_no_match_for_who_knows_why() -> None:
     assert vocabularies.read((*rejected, *SPRING_AMQP)).cause is Cause.EXHAUSTED
 
 
-def test_where_nobody_says_why_nobody_is_named() -> None:
+def test_a_message_without_a_reason_names_no_framework() -> None:
     plain: tuple[Header, ...] = (
         (b"content-type", b"text/plain"),
         (b"x-poisonweb-redrive", b"id.signature"),
@@ -434,12 +434,12 @@ def test_no_value_does_any_harm(value: bytes) -> None:
         max_size=20,
     )
 )
-def test_reading_never_fails_and_leaving_alters_nothing(found: list[Header]) -> None:
-    story = vocabularies.read(found)
-    leaving = vocabularies.leaving(found)
+def test_reading_never_fails_and_leaving_alters_nothing(headers: list[Header]) -> None:
+    story = vocabularies.read(headers)
+    leaving = vocabularies.leaving(headers)
 
     assert isinstance(story.cause, Cause)
-    assert [header for header in found if header in leaving] == list(leaving)
+    assert [header for header in headers if header in leaving] == list(leaving)
     assert vocabularies.read(leaving).exception_type == ""
 
 

@@ -1,4 +1,4 @@
-"""`manage.py give_back TOPIC`: the way out, into the dead-letter queue again."""
+"""`manage.py give_back TOPIC`: put open messages back into the dead-letter queue."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from apps.triage.models import Operation
 from apps.triage.services import giving_back, running
 from apps.triage.services.running import Ended
 
-WHO = Principal(
+COMMAND_LINE = Principal(
     actor=Actor.system("command line"),
     scopes=frozenset({Scope.OPERATIONS_WRITE}),
     source="command",
 )
-# What is said to a lane holds within so many seconds.
-UNTIL_A_LANE_STANDS = 2.0
-BREATH = 0.5
+# A change of a lane's settings takes effect within this time.
+LANE_STOP_SECONDS = 2.0
+POLL_SECONDS = 0.5
 
 
 class Command(BaseCommand):
@@ -36,7 +36,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("topic")
-        parser.add_argument("--reason", default="", help="for the trail")
+        parser.add_argument("--reason", default="", help="for the audit trail")
 
     def handle(self, *_: Any, **options: Any) -> None:
         topic = Topic.objects.filter(name=options["topic"]).first()
@@ -45,7 +45,10 @@ class Command(BaseCommand):
         _check_lane(topic)
         try:
             operation = giving_back.give_back(
-                topic=topic, reason=options["reason"], principal=WHO, now=clock.now()
+                topic=topic,
+                reason=options["reason"],
+                principal=COMMAND_LINE,
+                now=clock.now(),
             )
         except PoisonwebError as refusal:
             raise CommandError(str(refusal)) from refusal
@@ -55,12 +58,12 @@ class Command(BaseCommand):
         self._finish(operation)
 
     def _finish(self, operation: Operation) -> None:
-        """Carry the operation out, here or wherever a worker took it up."""
+        """Carry the operation out, or wait for the worker that carries it out."""
         while self._run(operation) is not Ended.DONE:
             operation.refresh_from_db()
             if operation.trouble:
                 self.stderr.write(f"waiting: {operation.trouble}")
-            time.sleep(BREATH)
+            time.sleep(POLL_SECONDS)
         counts = operation.items.counts()
         self.stdout.write(f"gave back {counts['moved']} (operation {operation.pk})")
         if counts["refused"]:
@@ -87,4 +90,4 @@ def _check_lane(topic: Topic) -> None:
             "what is given back: pause it first, or let it only observe"
         )
     if lane.is_heard(clock.now()):
-        time.sleep(UNTIL_A_LANE_STANDS)
+        time.sleep(LANE_STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""`manage.py grant_application_role`: the rights of the role that processes work as."""
+"""`manage.py grant_application_role`: grant the processes' database role its rights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`manage.py make_history`: give the sample four weeks of a past, once.
+"""`manage.py make_history`: write four weeks of history for the sample, once.
 
-Killed at any moment and started again it goes on; when all is made, it makes nothing.
+After a kill the next start continues; once all days are written, it changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from poisonweb.sample.history.writer import SAMPLE
 log = logging.getLogger(__name__)
 
 LEDGER = "sample-history.jsonl"
-PATIENCE = timedelta(minutes=15)
+WAIT_LIMIT = timedelta(minutes=15)
 POLL_SECONDS = 0.5
 
 
@@ -55,19 +55,19 @@ def _ledger() -> Path:
 
 
 def make(*, newest: date, ledger: Path) -> Weeks:
-    """Make the days up to `newest` that are not there yet.
+    """Write the missing days up to `newest`.
 
-    Days that were made before stay, and then the weeks begin with the first of them.
+    If there are days of an earlier start, the weeks begin with the first of them.
     """
-    made = writer.made()
-    weeks = Weeks(first=min(made, default=newest - (DAYS - 1) * DAY))
-    if made >= set(weeks) and ledger.exists():
+    written = writer.written_days()
+    weeks = Weeks(first=min(written, default=newest - (DAYS - 1) * DAY))
+    if written >= set(weeks) and ledger.exists():
         return weeks
     _refuse_without_sample()
     days = [plan(weeks, day) for day in weeks]
     Ledger(days).write(ledger)
     for number, day in enumerate(days):
-        if day.day not in made:
+        if day.day not in written:
             writer.write(day, number=number)
     log.info("the sample's history from %s to %s is made", weeks.first, weeks.last)
     return weeks
@@ -78,15 +78,15 @@ def _refuse_without_sample() -> None:
         raise CommandError("there is no sample here: start with POISONWEB_DEMO=1")
 
 
-def ask_for_report(weeks: Weeks, *, patience: timedelta = PATIENCE) -> None:
-    """Ask for the report of those days, once; wait for others that make some of them.
+def ask_for_report(weeks: Weeks, *, wait_limit: timedelta = WAIT_LIMIT) -> None:
+    """Request the report of those days, once; first wait for runs that overlap them.
 
     Right after midnight yesterday cannot be reported yet: the weeks end before it.
     """
     if Run.objects.filter(asked_by=str(SAMPLE.actor)).exists():
         return
-    until = clock.now() + patience
-    while not _may_ask(weeks) and clock.now() < until:
+    until = clock.now() + wait_limit
+    while not _may_request(weeks) and clock.now() < until:
         time.sleep(POLL_SECONDS)
     try:
         dispatch.request(
@@ -99,5 +99,5 @@ def ask_for_report(weeks: Weeks, *, patience: timedelta = PATIENCE) -> None:
         raise CommandError(f"no report of the history yet: {obstacle}") from obstacle
 
 
-def _may_ask(weeks: Weeks) -> bool:
+def _may_request(weeks: Weeks) -> bool:
     return not Run.objects.unfinished().overlapping(weeks.first, weeks.last).exists()

@@ -1,7 +1,7 @@
-"""`manage.py prepare`: all that must be true before the processes start.
+"""`manage.py prepare`: prepare database, static files, first admin and sample.
 
-Every step finds out what is left to do, so a second run changes nothing. Two that are
-run at once take turns.
+Every step does only what is missing, so a second run changes nothing. Two runs at the
+same time take turns.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ SAMPLE_KEY = "sample consumers"
 
 class Command(BaseCommand):
     help = "Make database, static files, first admin and sample ready; idempotent."
-    # The checks import every page; whoever starts them finds out soon enough.
+    # The checks import every page, which the processes do soon anyway.
     requires_system_checks = ()
 
     def handle(self, *_: Any, **__: Any) -> None:
         try:
-            with _taking_turns():
+            with _exclusive_lock():
                 _refuse_newer()
                 call_command("migrate", interactive=False, verbosity=0)
                 _grant_application_role()
@@ -75,8 +75,8 @@ class Command(BaseCommand):
 
 
 @contextmanager
-def _taking_turns() -> Iterator[None]:
-    # Of the session, not of a transaction: migrations bring their own.
+def _exclusive_lock() -> Iterator[None]:
+    # A session lock, because migrations use transactions of their own.
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_lock(%s)", [lock.key_of("prepare")])
     try:
@@ -86,7 +86,7 @@ def _taking_turns() -> Iterator[None]:
 
 
 def _refuse_newer() -> None:
-    """Keep an older Poisonweb from a database whose columns it does not know."""
+    """Refuse a database with migrations that this release does not know."""
     loader = MigrationLoader(connection)
     unknown = sorted(loader.applied_migrations.keys() - loader.disk_migrations.keys())
     if unknown:
@@ -97,7 +97,7 @@ def _refuse_newer() -> None:
 
 
 def _grant_application_role() -> None:
-    """Give the role that the processes work as its rights, where there is one."""
+    """Grant the rights of the application's database role, if there is one."""
     role = settings.POISONWEB_APPLICATION_ROLE
     if role:
         password = settings.POISONWEB_APPLICATION_PASSWORD
@@ -105,40 +105,40 @@ def _grant_application_role() -> None:
 
 
 def _collect_static(root: Path) -> None:
-    stamp, wanted = root / ".collected", _digest_of_static()
-    if stamp.exists() and stamp.read_text(encoding="ascii") == wanted:
+    stamp, digest = root / ".collected", _digest_of_static()
+    if stamp.exists() and stamp.read_text(encoding="ascii") == digest:
         return
     call_command("collectstatic", interactive=False, clear=True, verbosity=0)
-    stamp.write_text(wanted, encoding="ascii")
+    stamp.write_text(digest, encoding="ascii")
 
 
 def _digest_of_static() -> str:
-    """Return what changes with any file that is collected."""
+    """Return a digest that changes with any collected file."""
     digest = hashlib.sha256()
     for finder in get_finders():
-        for name, storage in sorted(finder.list([]), key=lambda found: found[0]):
-            seen = Path(storage.path(name)).stat()
-            digest.update(f"{name}\0{seen.st_size}\0{seen.st_mtime_ns}\0".encode())
+        for name, storage in sorted(finder.list([]), key=lambda item: item[0]):
+            stat = Path(storage.path(name)).stat()
+            digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
 
 def _make_admin(file: Path) -> None:
-    wished = settings.POISONWEB_ADMIN_PASSWORD
+    password = settings.POISONWEB_ADMIN_PASSWORD
     admin = User.objects.filter(username=ADMIN).first()
     if admin is None:
         team.create_user(
             username=ADMIN,
-            password=wished or secret(file),
+            password=password or secret(file),
             role=Role.ADMIN,
             reads_bodies=True,
             actor=SET_UP,
             now=clock.now(),
         )
-    elif wished and not admin.check_password(wished):
+    elif password and not admin.check_password(password):
         now = clock.now()
-        team.set_password(user=admin, password=wished, actor=SET_UP, now=now)
-    if wished:
-        # The one that was made is not the admin's any more: nobody may read it here.
+        team.set_password(user=admin, password=password, actor=SET_UP, now=now)
+    if password:
+        # The generated password is not valid any more: remove its file.
         file.unlink(missing_ok=True)
 
 
@@ -152,7 +152,7 @@ def _make_sample(key_file: Path) -> None:
         now=clock.now(),
     )
     for topic in SAMPLE_TOPICS:
-        drained = brokers.register_topic(
+        sample_topic = brokers.register_topic(
             name=topic,
             broker=broker,
             dead_letter_queue=f"{topic}-poison",
@@ -160,10 +160,13 @@ def _make_sample(key_file: Path) -> None:
             actor=SET_UP,
             now=clock.now(),
         )
-        if not Lane.objects.filter(topic=drained).exists():
-            # What people have said of it since stands.
+        if not Lane.objects.filter(topic=sample_topic).exists():
+            # Keeps the mode that people have set since.
             lane_settings.set_mode(
-                topic=drained, mode=Mode.CAPTURE, principal=SETTER_UP, now=clock.now()
+                topic=sample_topic,
+                mode=Mode.CAPTURE,
+                principal=SETTER_UP,
+                now=clock.now(),
             )
     if not _is_usable(key_file):
         write_private(key_file, _new_key())
@@ -172,9 +175,9 @@ def _make_sample(key_file: Path) -> None:
 def _is_usable(key_file: Path) -> bool:
     if not key_file.exists():
         return False
-    kept = key_file.read_text(encoding="utf-8")
-    key = team.recognise(secret=kept, now=clock.now())
-    # The sample of the release before needed less.
+    secret_of_file = key_file.read_text(encoding="utf-8")
+    key = team.recognise(secret=secret_of_file, now=clock.now())
+    # A key of an earlier release may lack scopes or topics.
     return (
         key is not None
         and {*SAMPLE_SCOPES} <= {*key.scopes}
@@ -184,14 +187,14 @@ def _is_usable(key_file: Path) -> bool:
 
 def _new_key() -> str:
     ours = ApiKey.objects.filter(name__startswith=SAMPLE_KEY)
-    for lost in ours.filter(revoked_at=None):
-        team.revoke_api_key(name=lost.name, actor=SET_UP, now=clock.now())
-    made = team.create_api_key(
-        # No two keys ever have one name, not even one after the other.
+    for old_key in ours.filter(revoked_at=None):
+        team.revoke_api_key(name=old_key.name, actor=SET_UP, now=clock.now())
+    key = team.create_api_key(
+        # Names of keys are unique, even of revoked ones.
         name=f"{SAMPLE_KEY} {ours.count() + 1}",
         scopes=SAMPLE_SCOPES,
         topics=SAMPLE_TOPICS,
         actor=SET_UP,
         now=clock.now(),
     )
-    return made.secret
+    return key.secret

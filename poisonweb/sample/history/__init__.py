@@ -1,9 +1,9 @@
-"""Four weeks of a past that never was, so that the reports have something to say.
+"""Four invented weeks of history, so that the reports show something.
 
-`weeks` tells what kind of day it was, `streams` what was delivered and how it failed,
-and `plan` draws from both what happened, the same for the same first day. `ledger`
-writes down what the reports must say of it; `writer` makes it happen in Postgres, a
-day at a time, by the product's own services. Neither knows of the other.
+`weeks` describes the days, `streams` the deliveries and their failures. `plan` draws
+from both what happened, with the same result for the same first day. `ledger` writes
+the numbers that the reports must show; `writer` writes the history to Postgres, a day
+at a time, by the product's own services. The two are independent of each other.
 
-Unlike the rest of the sample, the writer knows the server.
+Unlike the rest of the sample, the writer uses the server's code.
 """

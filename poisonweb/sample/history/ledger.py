@@ -1,7 +1,7 @@
-"""What the reports must say of the history, counted from its plan alone.
+"""The numbers that the reports must show, counted from the plan of the history.
 
-There is a line for each hour of a topic and consumer group in which anything happened,
-and one for each day of a problem. What nobody counted is null.
+There is a line for every hour of a topic and consumer group with an event, and one for
+every day of a problem. Numbers that no source counted are null.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
 
-from poisonweb.sample.history.plan import Count, Day, Poisoned, Step, What
+from poisonweb.sample.history.plan import Count, Day, Poisoned, Step, StepKind
 from poisonweb.sample.history.streams import Source, Stream
 
-TOLD = ("delivered", "handled")
-SEEN_OF_A_PROBLEM = ("failed", "poisoned", "retried", *(what.value for what in What))
-SEEN = ("skipped", *SEEN_OF_A_PROBLEM)
+COUNTED = ("delivered", "handled")
+PROBLEM_NUMBERS = ("failed", "poisoned", "retried", *(kind.value for kind in StepKind))
+NUMBERS = ("skipped", *PROBLEM_NUMBERS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Tally:
 
 
 class Ledger:
-    """Add up the days; `failed` is every failure, a message's first or not."""
+    """Adds up the days; `failed` counts all failures, not only a message's first."""
 
     def __init__(self, days: Iterable[Day]) -> None:
         self._hours: dict[tuple[date, int, Stream], Tally] = {}
@@ -37,7 +37,7 @@ class Ledger:
             self._add(day)
 
     def write(self, path: Path) -> None:
-        """Put the whole ledger in the place of an older one."""
+        """Replace the ledger in `path` atomically."""
         draft = path.with_suffix(".draft")
         with draft.open("w", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(line)}\n" for line in self.lines())
@@ -45,18 +45,21 @@ class Ledger:
 
     def lines(self) -> Iterator[dict[str, object]]:
         for (day, hour, stream), tally in self._hours.items():
-            told = stream.source is not Source.NONE
+            is_counted = stream.source is not Source.NONE
             yield {
-                **_place(day, stream),
+                **_key(day, stream),
                 "hour": hour,
                 "source": stream.source.value,
-                **{name: tally.numbers[name] if told else None for name in TOLD},
-                **{name: tally.numbers[name] for name in SEEN},
+                **{
+                    name: tally.numbers[name] if is_counted else None
+                    for name in COUNTED
+                },
+                **{name: tally.numbers[name] for name in NUMBERS},
                 "durations": dict(sorted(tally.durations.items())),
             }
         for (day, stream, title), tally in self._problems.items():
-            seen = {name: tally.numbers[name] for name in SEEN_OF_A_PROBLEM}
-            yield {**_place(day, stream), "problem": title, **seen}
+            numbers = {name: tally.numbers[name] for name in PROBLEM_NUMBERS}
+            yield {**_key(day, stream), "problem": title, **numbers}
 
     def _add(self, day: Day) -> None:
         for count in day.counts:
@@ -72,7 +75,7 @@ class Ledger:
         tally = self._hour(count.minute, count.stream)
         tally.numbers["delivered"] += count.handled + count.failed
         tally.numbers["handled"] += count.handled
-        # A broker hands messages out, and knows nothing of what comes then.
+        # A broker only counts deliveries, and does not know their results.
         if count.stream.source is Source.SDK:
             tally.numbers["skipped"] += count.skipped
             tally.numbers["retried"] += count.retried
@@ -87,8 +90,8 @@ class Ledger:
 
     def _add_step(self, step: Step, poisoned: Poisoned) -> None:
         for tally in self._both(poisoned, step.at):
-            tally.numbers[step.what.value] += 1
-        if step.what is What.RECURRED:
+            tally.numbers[step.kind.value] += 1
+        if step.kind is StepKind.RECURRED:
             self._add_failure(poisoned, step.at)
 
     def _both(self, poisoned: Poisoned, at: datetime) -> tuple[Tally, Tally]:
@@ -102,7 +105,7 @@ class Ledger:
         return self._hours.setdefault((at.date(), at.hour, stream), Tally())
 
 
-def _place(day: date, stream: Stream) -> dict[str, object]:
+def _key(day: date, stream: Stream) -> dict[str, object]:
     return {
         "day": day.isoformat(),
         "topic": stream.topic,

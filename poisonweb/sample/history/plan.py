@@ -1,8 +1,8 @@
-"""What happened on each day: drawn by lot, and the same for the same first day.
+"""The plan of each day: drawn at random, with the same result for the same first day.
 
-The plan of a day holds the messages that failed on it and all that became of them,
-though most of that was on the next one. So each day can be made for itself, and once it
-is made nothing of it is left to be decided, but for a handful on the last.
+The plan of a day contains the messages that failed on that day and all their later
+steps, most of them on the next day. So every day can be written independently, and
+after that no message of it is open, except for a handful on the last day.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ SLOT = timedelta(minutes=10)
 SLOTS_OF_AN_HOUR, SLOTS_OF_A_DAY = 6, 144
 MOST_OF_A_DAY = 10_000
 RETRIED = 0.01
-# Whoever sits down to decide waits a while for the answers.
+# In a triage session, a person waits a while for the results.
 TO_CONFIRM, TO_RECUR = timedelta(minutes=3), timedelta(minutes=5)
 TO_DROP, TO_REDRIVE_AGAIN = timedelta(minutes=12), timedelta(minutes=18)
-SITTING = timedelta(minutes=35)
-FIRST_SITTING, LAST_SITTING = (8, 40), (23, 20)
-LONGEST_WAIT = 3  # days, from a Friday to the Monday
+SESSION = timedelta(minutes=35)
+FIRST_SESSION, LAST_SESSION = (8, 40), (23, 20)
+LONGEST_WAIT = 3  # days, from Friday to Monday
 
 REDRIVES_OF_RELEASE = "sample history: billing 1.9 is rolled back"
-REDRIVES = "sample history: whoever was away answers again"
+REDRIVES = "sample history: the services that were down answer again"
 DROPS = "sample history: the senders have sent them again, corrected"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Poisoned:
-    """One message that failed, and its fate; `number` tells it from all others."""
+    """A message that failed, and its fate; `number` is unique."""
 
     stream: Stream
     fault: Fault
@@ -55,13 +55,13 @@ class Poisoned:
     fate: Fate
 
     def bookmark(self, at: datetime) -> str:
-        """Name the copy of it that was delivered then."""
+        """Return the bookmark of the copy that was delivered at this time."""
         return f"{int(at.timestamp() * 1000)}-{self.number}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Count:
-    """What one client did in the ten minutes from `minute` on."""
+    """The numbers of one client in the ten minutes from `minute` on."""
 
     stream: Stream
     client: str
@@ -73,7 +73,7 @@ class Count:
     durations: tuple[tuple[int, int], ...]
 
 
-class What(StrEnum):
+class StepKind(StrEnum):
     REDRIVEN = "redriven"
     CONFIRMED = "confirmed"
     RECURRED = "recurred"
@@ -82,17 +82,17 @@ class What(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """What became of some poisons at one moment; `reason` if somebody decided it."""
+    """A change of some poisons at one moment; `reason` if a person decided it."""
 
     at: datetime
-    what: What
+    kind: StepKind
     poisons: tuple[Poisoned, ...]
     reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Day:
-    """What failed on a day, in order; what was counted; and what became of it."""
+    """The failures of a day, in order; its counts; and the later steps."""
 
     day: date
     poisons: tuple[Poisoned, ...]
@@ -138,7 +138,7 @@ class _Draw:
             steps=steps,
         )
 
-    # What was delivered, and what of it failed.
+    # Deliveries and failures
 
     def _deliver(self, stream: Stream, start: datetime) -> None:
         likely = [fault.likely(self.weeks, start) for fault in stream.faults]
@@ -158,7 +158,7 @@ class _Draw:
     def _end(
         self, stream: Stream, client: str, minute: datetime, fault: Fault | None
     ) -> None:
-        """Count one delivery; without a fault it was handled."""
+        """Count one delivery, which was handled if there is no fault."""
         tally = self._tally(stream, client, minute)
         tally.durations[self._duration(stream)] += 1
         if fault is None:
@@ -202,30 +202,32 @@ class _Draw:
             return Fate.OPEN
         return self.random.choices(list(fault.fates), list(fault.fates.values()))[0]
 
-    # What became of it: mostly when somebody sat down to it on the next working day.
+    # Later steps, mostly in a triage session on the next working day
 
     def _steps(self) -> Iterator[Step]:
-        broken = [p for p in self.poisons if p.fault is RELEASE]
+        of_release = [p for p in self.poisons if p.fault is RELEASE]
         others = [p for p in self.poisons if p.fault is not RELEASE]
         cleaned_up = calendar.at(self.day, calendar.CLEANED_UP.hour)
-        yield from _sitting(broken, start=cleaned_up, why=REDRIVES_OF_RELEASE)
-        yield from _sitting(others, start=self._start_of_sitting(), why=REDRIVES)
+        yield from _triage_session(
+            of_release, start=cleaned_up, why=REDRIVES_OF_RELEASE
+        )
+        yield from _triage_session(others, start=self._session_start(), why=REDRIVES)
 
-    def _start_of_sitting(self) -> datetime:
-        """Give each day a time of its own, so that decisions come in order."""
+    def _session_start(self) -> datetime:
+        """Return a different time for every day, so that decisions come in order."""
         day = self.weeks.decided_on(self.day)
         if day == self.weeks.last:
             ahead = self.weeks.number_of(self.day) - self.weeks.number_of(day)
-            return calendar.at(day, *LAST_SITTING) + ahead * SITTING
+            return calendar.at(day, *LAST_SESSION) + ahead * SESSION
         place = LONGEST_WAIT - (day - self.day).days
-        return calendar.at(day, *FIRST_SITTING) + place * SITTING
+        return calendar.at(day, *FIRST_SESSION) + place * SESSION
 
     def _deliver_again(self, step: Step) -> None:
-        if step.what not in {What.CONFIRMED, What.RECURRED}:
+        if step.kind not in {StepKind.CONFIRMED, StepKind.RECURRED}:
             return
         minute = step.at - timedelta(minutes=step.at.minute % 10)
         for p in step.poisons:
-            fault = p.fault if step.what is What.RECURRED else None
+            fault = p.fault if step.kind is StepKind.RECURRED else None
             self._end(p.stream, p.client, minute, fault)
 
     def _counts(self) -> Iterator[Count]:
@@ -243,14 +245,14 @@ class _Draw:
                 )
 
 
-def _sitting(
+def _triage_session(
     poisons: Sequence[Poisoned], *, start: datetime, why: str
 ) -> Iterator[Step]:
-    """Redrive what is worth it, drop what is not, and try some once more."""
+    """Redrive some messages, drop others, and redrive some a second time."""
     dropped = tuple(p for p in poisons if p.fate.dropped)
     steps = (
         *_round(poisons, 0, start, why),
-        Step(at=start + TO_DROP, what=What.DROPPED, poisons=dropped, reason=DROPS),
+        Step(at=start + TO_DROP, kind=StepKind.DROPPED, poisons=dropped, reason=DROPS),
         *_round(poisons, 1, start + TO_REDRIVE_AGAIN, why),
     )
     return (step for step in steps if step.poisons)
@@ -260,8 +262,8 @@ def _round(
     poisons: Iterable[Poisoned], turn: int, start: datetime, why: str
 ) -> Iterator[Step]:
     answers = {p: p.fate.answers[turn] for p in poisons if len(p.fate.answers) > turn}
-    confirmed = tuple(p for p, answer in answers.items() if answer.confirms)
+    handled = tuple(p for p, answer in answers.items() if answer.confirms)
     recurred = tuple(p for p, answer in answers.items() if answer.recurs)
-    yield Step(at=start, what=What.REDRIVEN, poisons=tuple(answers), reason=why)
-    yield Step(at=start + TO_CONFIRM, what=What.CONFIRMED, poisons=confirmed)
-    yield Step(at=start + TO_RECUR, what=What.RECURRED, poisons=recurred)
+    yield Step(at=start, kind=StepKind.REDRIVEN, poisons=tuple(answers), reason=why)
+    yield Step(at=start + TO_CONFIRM, kind=StepKind.CONFIRMED, poisons=handled)
+    yield Step(at=start + TO_RECUR, kind=StepKind.RECURRED, poisons=recurred)

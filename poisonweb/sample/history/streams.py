@@ -1,7 +1,7 @@
-"""Which consumers there were, what they read, and how it failed.
+"""The consumers of the history, the streams that they read, and the faults.
 
-What billing and the superstitious one raise is what those of today raise, from the same
-places in their code: it is the same problem, then and now.
+The consumers `billing` and `superstitious` fail with the exceptions of today's sample,
+raised by the same lines: so history and sample belong to the same problems.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ VERSION, RELEASED_VERSION = "1.8", "1.9"
 
 
 class Source(StrEnum):
-    """Who counted the deliveries."""
+    """The source of the counted deliveries."""
 
     SDK = "sdk"
     BROKER = "broker"
     NONE = "none"
 
 
-class Answer(Enum):
-    """How a redriven message ended."""
+class RedriveResult(Enum):
+    """The result of a redrive."""
 
     HANDLED = "handled"
     FAILED = "failed"
-    # Delivered twice, as it may happen: the second time it failed.
+    # The message was delivered twice, and failed the second time.
     BOTH = "both"
 
     @property
     def confirms(self) -> bool:
-        return self is not Answer.FAILED
+        return self is not RedriveResult.FAILED
 
     @property
     def recurs(self) -> bool:
-        return self is not Answer.HANDLED
+        return self is not RedriveResult.HANDLED
 
 
 class Fate(Enum):
-    """What became of a poison: how each of its redrives ended, and if it is dropped."""
+    """The results of a poison's redrives, and whether it is dropped at the end."""
 
-    HANDLED = (Answer.HANDLED,), False
-    HANDLED_AT_LAST = (Answer.FAILED, Answer.HANDLED), False
-    GIVEN_UP = (Answer.FAILED,), True
-    CAME_BACK = (Answer.BOTH,), True
+    HANDLED = (RedriveResult.HANDLED,), False
+    HANDLED_AT_LAST = (RedriveResult.FAILED, RedriveResult.HANDLED), False
+    GIVEN_UP = (RedriveResult.FAILED,), True
+    CAME_BACK = (RedriveResult.BOTH,), True
     DROPPED = (), True
     OPEN = (), False
 
-    def __init__(self, answers: tuple[Answer, ...], dropped: bool) -> None:  # noqa: FBT001 - of an Enum
+    def __init__(self, answers: tuple[RedriveResult, ...], dropped: bool) -> None:  # noqa: FBT001 - of an Enum
         self.answers = answers
         self.dropped = dropped
 
@@ -67,10 +67,11 @@ Likely = Callable[[Weeks, datetime], float]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Fault:
-    """One way to fail: `likely` is which part of all messages fails so at a time.
+    """A way to fail; `likely` returns the share of messages that fail so at a time.
 
-    `frames` begin with the outermost; a message may hold {n}. `body` makes the n-th
-    body that fails so. What is left to the newcomer stays open on the last day.
+    `frames` begin with the outermost; `message` may contain {n}. `body` makes the n-th
+    body that fails so. With `is_left_to_the_newcomer`, messages of the last day stay
+    open.
     """
 
     title: str
@@ -86,9 +87,9 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Stream:
-    """What one consumer group reads, and how many messages it gets on a working day.
+    """A topic and its consumer group, with the number of messages per working day.
 
-    `durations` tells how likely each log2 bucket of milliseconds is.
+    `durations` are the weights of the log2 buckets of milliseconds.
     """
 
     topic: str
@@ -113,11 +114,11 @@ def always(part: float) -> Likely:
 
 
 def creeping(part: float, *, times: float) -> Likely:
-    """Grow slowly, then faster, to so many times as much on the last day."""
+    """Grow slowly, then faster, to `times` as much on the last day."""
 
     def likely(weeks: Weeks, at: datetime) -> float:
-        gone = weeks.number_of(at.date()) / (DAYS - 1)
-        return part * (1 + (times - 1) * gone**3)
+        progress = weeks.number_of(at.date()) / (DAYS - 1)
+        return part * (1 + (times - 1) * progress**3)
 
     return likely
 
@@ -127,7 +128,7 @@ def while_released(part: float) -> Likely:
 
 
 def _order(fault: int) -> Callable[[int], bytes]:
-    """Make orders with a fault of `messages`, or with none."""
+    """Return a function that makes orders with a fault of `messages`, or with none."""
     return lambda n: messages.order(40 * n + fault).body
 
 

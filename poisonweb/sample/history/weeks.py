@@ -1,4 +1,4 @@
-"""What kind of day it was, and how busy the hours of a day are."""
+"""The days of the history, and the share of messages in every hour."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ DAYS = 28
 DAY = timedelta(days=1)
 TUESDAY, WEDNESDAY, SATURDAY = 1, 2, 5
 
-# How many of a hundred messages come in each hour.
+# Messages per hour, of a hundred a day.
 HOURS = (1, 1, 1, 1, 1, 2, 3, 5, 7, 8, 8, 7, 6, 7, 7, 7, 6, 5, 5, 4, 3, 2, 2, 1)
 WEEKEND, QUIET_WEEKEND = 0.4, 0.06
 RELEASED, ROLLED_BACK, CLEANED_UP = time(10), time(13, 20), time(17)
 MAINTAINED_FROM, MAINTAINED_UNTIL = time(3), time(5)
-# After this, on the last day, nothing new comes: what failed until then is decided.
+# On the last day no message comes after this time, so that all failures get decided.
 LAST_HOUR = time(23)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weeks:
-    """The 28 UTC days from `first` on; each has its weekday, and some have a story."""
+    """The 28 UTC days from `first` on; some of them are special."""
 
     first: date
 
@@ -51,15 +51,15 @@ class Weeks:
         return (day - self.first).days
 
     def is_released(self, at: datetime) -> bool:
-        """Tell whether billing 1.9 runs."""
+        """Check whether billing 1.9 runs."""
         return at.date() == self.bad_day and RELEASED <= at.time() < ROLLED_BACK
 
     def is_rolled_back(self, at: datetime) -> bool:
-        """Tell whether what 1.9 could not handle is skipped, and not yet decided."""
+        """Check whether the messages that failed in 1.9 are skipped, and undecided."""
         return at.date() == self.bad_day and ROLLED_BACK <= at.time() < CLEANED_UP
 
     def share(self, at: datetime) -> float:
-        """Tell which part of a working day's messages comes in the hour from `at`."""
+        """Return the share of a working day's messages in the hour from `at`."""
         if at.date() == self.last and at.time() >= LAST_HOUR:
             return 0.0
         return HOURS[at.hour] / sum(HOURS) * self._level(at.date())
@@ -69,7 +69,7 @@ class Weeks:
         return at.date() == self.maintenance and during
 
     def decided_on(self, day: date) -> date:
-        """Tell when somebody looks at what failed that day: on the next working day."""
+        """Return the day on which the failures of `day` are decided: a working day."""
         following = day + DAY
         while following.weekday() >= SATURDAY:
             following += DAY

@@ -1,7 +1,7 @@
-"""Makes a planned day happen in Postgres, by the services that make real ones.
+"""Writes planned days to Postgres, by the same services as real ones.
 
-A day and all that became of it is one transaction: it is there whole or not at all, and
-nobody meets one of its messages before its fate is fulfilled. Nothing is ever sent.
+A day with all its later steps is one transaction: it is written whole or not at all,
+and its messages become visible in their last state. No message is sent.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from apps.triage.services import decision, running
 from apps.triage.services.running import Ended
 from apps.triage.services.selection import PREVIEW_LIVES
 from apps.triage.states import Verb
-from poisonweb.sample.history import told
-from poisonweb.sample.history.plan import SLOT, Count, Day, Poisoned, Step, What
+from poisonweb.sample.history import consumer_reports
+from poisonweb.sample.history.plan import SLOT, Count, Day, Poisoned, Step, StepKind
 from poisonweb.sample.history.streams import STREAMS, Source
 
 SAMPLE = Principal(
     actor=Actor.system("sample"), scopes=frozenset(Scope), source="system"
 )
 HOURS_OF_A_BATCH = 4
-LOOKED_AT = timedelta(minutes=1)
+PREVIEW_AGE = timedelta(minutes=1)
 COUNTS_OF_A_DAY = 10_000
 
 
-class Astray(Exception):
-    """Something else than the plan became of a message of the history."""
+class UnexpectedResult(Exception):
+    """A service did not do what the plan of the history expects."""
 
 
-def made() -> set[date]:
-    """Find the days that are there, by the decisions on them."""
-    decided = Operation.objects.filter(actor=str(SAMPLE.actor))
-    queries = set(decided.exclude(query=None).values_list("query", flat=True))
-    found = {Query.parse(query or "").value_of("day") for query in queries}
-    return {date.fromisoformat(day) for day in found if day}
+def written_days() -> set[date]:
+    """Return the days that are written already, as their operations show."""
+    operations = Operation.objects.filter(actor=str(SAMPLE.actor))
+    queries = set(operations.exclude(query=None).values_list("query", flat=True))
+    days = {Query.parse(query or "").value_of("day") for query in queries}
+    return {date.fromisoformat(day) for day in days if day}
 
 
 @transaction.atomic
 def write(day: Day, *, number: int) -> None:
-    """Write the day down; `number` tells its counters from those of other days.
+    """Write a day; `number` distinguishes its counters from those of other days.
 
-    A day without a decision is written again by each start, and that changes nothing.
+    Every start writes a day without a decision again, which changes nothing.
     """
     _Writer(day).write(number)
 
@@ -76,10 +76,10 @@ class _Writer:
             self._capture(tuple(poisons))
         self._count(number)
         for step in self.day.steps:
-            self._take(step)
+            self._apply(step)
 
     def _lock_problems(self) -> None:
-        # Lanes lock them too, some at a time: in pieces we would wait in a ring.
+        # Lanes lock problems too: locking all of them at once avoids deadlocks.
         ours = Problem.objects.filter(topic__in=self.topics.values()).order_by("pk")
         list(ours.select_for_update(no_key=True).values_list("pk"))
 
@@ -96,16 +96,18 @@ class _Writer:
     def _occurrence(
         self, poisoned: Poisoned, *, at: datetime, now: datetime
     ) -> Occurrence:
-        report = told.failure(poisoned, at=at, redrive=self.tokens.get(poisoned))
+        report = consumer_reports.failure(
+            poisoned, at=at, redrive=self.tokens.get(poisoned)
+        )
         return from_report(report, topic=self.topics[report.topic], now=now)
 
-    # Counters: what consumers tell, and what only a broker can.
+    # Counters of consumers and of brokers
 
     def _count(self, number: int) -> None:
         now = max(count.minute for count in self.day.counts) + SLOT
         numbered = list(enumerate(self.day.counts, start=number * COUNTS_OF_A_DAY))
         counters = [
-            told.counter(count, sequence).to_wire()
+            consumer_reports.counter(count, sequence).to_wire()
             for sequence, count in numbered
             if count.stream.source is Source.SDK
         ]
@@ -121,7 +123,7 @@ class _Writer:
     def _row(self, count: Count, sequence: int, *, now: datetime) -> dict[str, Any]:
         return {
             "day": now.date(),
-            "reporter": told.reporter(count),
+            "reporter": consumer_reports.reporter(count),
             "sequence": sequence,
             "topic": self.topics[count.stream.topic].pk,
             "consumer_group": count.stream.consumer_group,
@@ -131,17 +133,17 @@ class _Writer:
             "now": now,
         }
 
-    # What became of the messages: decisions, and what consumers said of redrives.
+    # Later steps: decisions, and the results of redrives
 
-    def _take(self, step: Step) -> None:
-        match step.what:
-            case What.REDRIVEN:
+    def _apply(self, step: Step) -> None:
+        match step.kind:
+            case StepKind.REDRIVEN:
                 self._sign(self._decide(step, Verb.REDRIVE), step)
-            case What.DROPPED:
+            case StepKind.DROPPED:
                 self._decide(step, Verb.DROP)
-            case What.CONFIRMED:
+            case StepKind.CONFIRMED:
                 self._confirm(step)
-            case What.RECURRED:
+            case StepKind.RECURRED:
                 self._recur(step)
 
     def _decide(self, step: Step, verb: Verb) -> Operation:
@@ -150,16 +152,20 @@ class _Writer:
             token=operation.token, reason=step.reason, principal=SAMPLE, now=step.at
         )
         ended = running.run(
-            operation_id=operation.pk, publisher=Nowhere(), clock=lambda: step.at
+            operation_id=operation.pk,
+            publisher=DiscardingPublisher(),
+            clock=lambda: step.at,
         )
         if ended is not Ended.DONE or operation.items.exclude(reason="").exists():
-            raise Astray(f"operation {operation.pk} did not act on all of its items")
+            raise UnexpectedResult(
+                f"operation {operation.pk} did not act on all of its items"
+            )
         return operation
 
     def _preview(self, step: Step, verb: Verb) -> Operation:
-        """Make the operation as a preview does, which could not see these poisons.
+        """Create the operation as a preview would.
 
-        They are of this transaction, and no snapshot shows what is not committed.
+        A preview itself cannot see these poisons, because they are not committed yet.
         """
         ids = [self.ids[poisoned] for poisoned in step.poisons]
         operation = Operation.objects.create(
@@ -170,7 +176,7 @@ class _Writer:
             query=str(Query((Term("day", self.day.day.isoformat()),))),
             taken=True,
             total=len(ids),
-            created_at=step.at - LOOKED_AT,
+            created_at=step.at - PREVIEW_AGE,
             expires_at=step.at + PREVIEW_LIVES,
         )
         Item.objects.bulk_create(
@@ -179,9 +185,9 @@ class _Writer:
         return operation
 
     def _sign(self, operation: Operation, step: Step) -> None:
-        """Note the headers that the redriven messages bear."""
-        sent = Redrive.objects.filter(item__operation=operation)
-        by_poison = {each.poison_id: each for each in sent.select_related("poison")}
+        """Remember the redrive headers of the redriven messages."""
+        redrives = Redrive.objects.filter(item__operation=operation)
+        by_poison = {each.poison_id: each for each in redrives.select_related("poison")}
         for poisoned in step.poisons:
             redrive = by_poison[self.ids[poisoned]]
             self.tokens[poisoned] = tokens.sign(
@@ -194,17 +200,17 @@ class _Writer:
         sent = [(self.tokens[p], p.stream.topic) for p in step.poisons]
         verdicts = poison.confirm(tokens=sent, now=step.at)
         if any(verdict.status != CaptureStatus.CONFIRMED for verdict in verdicts):
-            raise Astray("a redrive could not be confirmed")
+            raise UnexpectedResult("a redrive could not be confirmed")
 
     def _recur(self, step: Step) -> None:
         again = [self._occurrence(p, at=step.at, now=step.at) for p in step.poisons]
         answers = capture.write(occurrences=again, now=step.at)
         if any(answer.status != CaptureStatus.UPDATED for answer in answers):
-            raise Astray("a redriven message came back as another one")
+            raise UnexpectedResult("a redriven message came back as another one")
 
 
-class Nowhere(RoutingPublisher):
-    """Say of every message that it was sent, and send none."""
+class DiscardingPublisher(RoutingPublisher):
+    """Reports every message as sent, without sending it."""
 
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
         return [Outcome(kind=OutcomeKind.SENT)] * len(messages)

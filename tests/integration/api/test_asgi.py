@@ -20,7 +20,7 @@ from django.urls import path as address
 from apps.core import clock
 from apps.poison import reading
 from apps.team.rights import Scope
-from poisonweb.handler import OneHop
+from poisonweb.handler import ThreadedHandler
 from tests.integration.api.caller import Caller, program
 from tests.reports import failure, poisons
 
@@ -42,7 +42,7 @@ def ask(
 ) -> tuple[int, list[bytes]]:
     """Send a request over ASGI, as uvicorn does; give the status and body chunks."""
     named = {**caller.headers, **{n.replace("_", "-"): v for n, v in headers.items()}}
-    return asyncio.run(spoken(OneHop(), scope_of(method, path, named), pieces))
+    return asyncio.run(spoken(ThreadedHandler(), scope_of(method, path, named), pieces))
 
 
 def scope_of(method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def scope_of(method: str, path: str, headers: Mapping[str, str]) -> dict[str, An
 
 
 async def spoken(
-    application: OneHop, scope: dict[str, Any], pieces: Sequence[bytes]
+    application: ThreadedHandler, scope: dict[str, Any], pieces: Sequence[bytes]
 ) -> tuple[int, list[bytes]]:
     talk = ApplicationCommunicator(application, scope)
     for place, piece in enumerate(pieces, start=1):
@@ -117,7 +117,7 @@ def test_a_list_is_answered_over_asgi(now: datetime) -> None:
 def test_a_request_runs_in_one_reused_thread_and_keeps_no_session(
     now: datetime,
 ) -> None:
-    caller, application = program(Scope.POISONS_READ), OneHop()
+    caller, application = program(Scope.POISONS_READ), ThreadedHandler()
     begun, ended = list[str](), list[str]()
     has_session = list[bool]()
 
@@ -132,13 +132,13 @@ def test_a_request_runs_in_one_reused_thread_and_keeps_no_session(
         scope = scope_of("GET", "/api/v1/poisons", caller.headers)
         return [(await spoken(application, scope, [b""]))[0] for _ in range(20)]
 
-    signals.request_started.connect(begin, sender=OneHop)
-    signals.request_finished.connect(end, sender=OneHop)
+    signals.request_started.connect(begin, sender=ThreadedHandler)
+    signals.request_finished.connect(end, sender=ThreadedHandler)
     try:
         statuses = asyncio.run(ask_often())
     finally:
-        signals.request_started.disconnect(begin, sender=OneHop)
-        signals.request_finished.disconnect(end, sender=OneHop)
+        signals.request_started.disconnect(begin, sender=ThreadedHandler)
+        signals.request_finished.disconnect(end, sender=ThreadedHandler)
 
     assert statuses == [200] * 20
     assert begun == ended
@@ -164,7 +164,9 @@ def test_an_answer_that_breaks_off_raises_and_is_not_completed(settings: Any) ->
     settings.ROOT_URLCONF = __name__
 
     async def ask_for_it() -> list[dict[str, Any]]:
-        talk = ApplicationCommunicator(OneHop(), scope_of("GET", "/breaks-off", {}))
+        talk = ApplicationCommunicator(
+            ThreadedHandler(), scope_of("GET", "/breaks-off", {})
+        )
         await talk.send_input({"type": "http.request"})
         events = [await talk.receive_output(10), await talk.receive_output(10)]
         with pytest.raises(ConnectionResetError):

@@ -33,7 +33,7 @@ from apps.team.models import ApiKey, User
 from apps.team.rights import Role, Scope
 from poisonweb.embedded.ports import free_port
 from poisonweb.env import ROOT
-from poisonweb.handler import OneHop
+from poisonweb.handler import ThreadedHandler
 from tests.integration.api.caller import Caller, person, program
 from tests.reports import capture, failure
 from tests.skips import ANNA, added, topic_named
@@ -134,7 +134,7 @@ class Server:
 @contextmanager
 def serving() -> Iterator[Server]:
     config = uvicorn.Config(
-        OneHop(), host="127.0.0.1", port=0, lifespan="off",
+        ThreadedHandler(), host="127.0.0.1", port=0, lifespan="off",
         log_config=None, timeout_graceful_shutdown=1,
     )  # fmt: skip
     server = uvicorn.Server(config)

@@ -7,42 +7,44 @@ import pytest
 
 from apps.brokers import adapters
 from poisonweb.embedded import install
-from poisonweb.embedded.install import Wish
+from poisonweb.embedded.install import Target
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Wish]:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Target]:
     """Set up in a folder of its own, where nothing is fetched; give what would be."""
-    wishes: list[Wish] = []
+    targets: list[Target] = []
     monkeypatch.setattr(install, "VENV", tmp_path / ".venv")
     (tmp_path / ".venv").mkdir()
     install._stamp(install._digest())
     for name in ("_check_room", "_check_disks", "_uv"):
         monkeypatch.setattr(install, name, lambda *_: Path("uv"))
-    monkeypatch.setattr(install, "_sync", lambda _, wish: wishes.append(wish))
-    return wishes
+    monkeypatch.setattr(install, "_sync", lambda _, target: targets.append(target))
+    return targets
 
 
-def test_run_installs_the_client_of_every_kind_of_broker(installed: list[Wish]) -> None:
+def test_run_installs_the_client_of_every_kind_of_broker(
+    installed: list[Target],
+) -> None:
     codes = [install.main([]) for _ in "ab"]
 
     assert codes == [0, 0]
-    (wish,) = installed
-    assert wish.name == "run"
-    assert set(install.CLIENTS.values()) <= set(wish.files)
+    (target,) = installed
+    assert target.name == "run"
+    assert set(install.CLIENTS.values()) <= set(target.files)
 
 
 def test_naming_brokers_still_works_and_installs_nothing_more(
-    installed: list[Wish],
+    installed: list[Target],
 ) -> None:
     codes = [install.main(words) for words in ([], ["rabbitmq"], ["rabbitmq", "sqs"])]
 
     assert codes == [0] * 3
-    assert [wish.name for wish in installed] == ["run"]
+    assert [target.name for target in installed] == ["run"]
 
 
 def test_a_stamp_of_the_release_before_is_replaced_by_one_more_set_up(
-    installed: list[Wish],
+    installed: list[Target],
 ) -> None:
     before = (install._digest(), "0" * 64, "+rabbitmq")
     (install.VENV / "stamp").write_text("\n".join(before))
@@ -50,26 +52,28 @@ def test_a_stamp_of_the_release_before_is_replaced_by_one_more_set_up(
     codes = [install.main([]) for _ in "ab"]
 
     assert codes == [0, 0]
-    assert [wish.name for wish in installed] == ["run"]
+    assert [target.name for target in installed] == ["run"]
     assert "+rabbitmq" not in (install.VENV / "stamp").read_text()
 
 
-def test_run_after_dev_has_nothing_to_install(installed: list[Wish]) -> None:
+def test_run_after_dev_has_nothing_to_install(installed: list[Target]) -> None:
     for words in (["dev"], [], ["dev"]):
         install.main(words)
 
-    assert [wish.name for wish in installed] == ["dev"]
+    assert [target.name for target in installed] == ["dev"]
 
 
 def test_a_client_that_is_none_is_told_in_one_line(
-    installed: list[Wish], capsys: pytest.CaptureFixture[str]
+    installed: list[Target], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = install.main(["rabbitmq", "kafka"])
 
-    told = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert (code, installed) == (1, [])
-    assert told.startswith("poisonweb: BROKERS: kafka is no broker with a client of ")
-    assert told.count("\n") == 1
+    assert message.startswith(
+        "poisonweb: BROKERS: kafka is no broker with a client of "
+    )
+    assert message.count("\n") == 1
 
 
 def test_each_client_is_of_a_kind_of_broker() -> None:
@@ -92,7 +96,7 @@ def _pins_of(file: Path) -> list[tuple[str, str]]:
 def test_tells_how_much_room_is_missing_and_where(tmp_path: Path) -> None:
     missing = rf"disk of {tmp_path} has \d+ MiB left, .* needs 1000000000 MiB there: "
 
-    with pytest.raises(install.Unable, match=missing):
+    with pytest.raises(install.SetUpFailed, match=missing):
         install._check_room(tmp_path, 10**9)
 
 

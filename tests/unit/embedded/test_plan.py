@@ -16,53 +16,55 @@ OURS = ["web", "worker", "beat", "lanes", "reports"]
 MESSAGES = {"POISONWEB_REDIS_URL": "redis://messages.example/0"}
 
 
-def planned(var: Path, *given: dict[str, str]) -> Plan:
+def planned(var: Path, *environs: dict[str, str]) -> Plan:
     environ = {"POISONWEB_VAR": str(var)}
-    for some in given:
+    for some in environs:
         environ |= some
     return plan.make(env.load(environ), port=8000, environ=environ)
 
 
-def names(made: Plan) -> list[str]:
-    return [program.name for program in (*made.servers, *made.processes)]
+def names(installation: Plan) -> list[str]:
+    return [
+        program.name for program in (*installation.servers, *installation.processes)
+    ]
 
 
 def test_starts_everything_when_nothing_is_given(tmp_path: Path) -> None:
-    made = planned(tmp_path)
+    installation = planned(tmp_path)
 
     servers, sample = ["postgres", "redis"], ["sample", "shipping", "history"]
-    assert names(made) == [*servers, *OURS, *sample]
-    assert made.addresses.redis_url != made.addresses.celery_broker_url
+    assert names(installation) == [*servers, *OURS, *sample]
+    assert installation.addresses.redis_url != installation.addresses.celery_broker_url
 
 
 def test_chooses_the_port_of_postgres_when_its_database_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[bool] = []
+    data_exists: list[bool] = []
 
     def choose() -> int:
-        made.append((tmp_path / "postgres" / "data").exists())
+        data_exists.append((tmp_path / "postgres" / "data").exists())
         return free_port()
 
     monkeypatch.setattr(plan, "free_port", choose)
     planned(tmp_path)
 
-    assert made == [True, True]
+    assert data_exists == [True, True]
 
 
 def test_starts_no_server_that_is_given(tmp_path: Path) -> None:
-    made = planned(tmp_path, DATABASE, BROKER)
+    installation = planned(tmp_path, DATABASE, BROKER)
 
-    assert names(made) == OURS
-    assert made.addresses.environment() == DATABASE | BROKER
+    assert names(installation) == OURS
+    assert installation.addresses.environment() == DATABASE | BROKER
 
 
 def test_runs_no_sample_on_a_database_of_yours_unasked(tmp_path: Path) -> None:
-    asked = {"POISONWEB_DEMO": "1"}
+    demo = {"POISONWEB_DEMO": "1"}
 
     unasked = planned(tmp_path, DATABASE)
-    wished = planned(tmp_path, DATABASE, asked)
-    beside_yours = planned(tmp_path, DATABASE, BROKER, MESSAGES, asked)
+    wished = planned(tmp_path, DATABASE, demo)
+    beside_yours = planned(tmp_path, DATABASE, BROKER, MESSAGES, demo)
 
     sample = {"sample", "shipping", "history"}
     assert sample.isdisjoint(names(unasked))
@@ -70,10 +72,12 @@ def test_runs_no_sample_on_a_database_of_yours_unasked(tmp_path: Path) -> None:
 
 
 def test_tells_every_process_whether_the_sample_runs(tmp_path: Path) -> None:
-    made = planned(tmp_path, DATABASE)
+    installation = planned(tmp_path, DATABASE)
 
-    told = {program.environment["POISONWEB_DEMO"] for program in made.processes}
-    assert told == {"0"}
+    demos = {
+        program.environment["POISONWEB_DEMO"] for program in installation.processes
+    }
+    assert demos == {"0"}
 
 
 def test_a_sample_without_a_message_broker_is_refused(tmp_path: Path) -> None:
@@ -82,9 +86,11 @@ def test_a_sample_without_a_message_broker_is_refused(tmp_path: Path) -> None:
 
 
 def test_only_the_history_has_an_end(tmp_path: Path) -> None:
-    made = planned(tmp_path)
+    installation = planned(tmp_path)
 
-    assert [program.name for program in made.processes if program.once] == ["history"]
+    assert [program.name for program in installation.processes if program.once] == [
+        "history"
+    ]
 
 
 def test_the_consumers_of_the_sample_keep_their_journals_in_var(tmp_path: Path) -> None:

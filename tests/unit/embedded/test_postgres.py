@@ -31,7 +31,7 @@ def test_the_role_owns_its_database_and_is_no_superuser(tmp_path: Path) -> None:
         assert column(url, rights) == ["postgres"]
 
 
-def test_nobody_comes_in_without_the_password(tmp_path: Path) -> None:
+def test_a_connection_without_the_password_is_refused(tmp_path: Path) -> None:
     with (
         postgres.temporary(tmp_path) as url,
         pytest.raises(psycopg.OperationalError, match="password authentication failed"),
@@ -76,7 +76,7 @@ def test_a_pid_file_that_names_a_living_stranger_is_no_obstacle(tmp_path: Path) 
         assert column(url, "SELECT 1") == [1]
 
 
-def test_a_half_made_cluster_is_made_anew(tmp_path: Path) -> None:
+def test_an_incomplete_cluster_is_recreated(tmp_path: Path) -> None:
     (tmp_path / "draft").mkdir()
     (tmp_path / "draft" / "PG_VERSION").write_text("18")
 
@@ -159,8 +159,8 @@ def test_data_of_another_postgres_are_told_in_one_line(tmp_path: Path) -> None:
 
     with pytest.raises(
         CannotStart, match=r"is of Postgres 9, .* is Postgres 18: "
-    ) as told:
+    ) as error:
         postgres.prepare(tmp_path)
 
-    assert "POISONWEB_VAR=" in str(told.value)
-    assert "\n" not in str(told.value)
+    assert "POISONWEB_VAR=" in str(error.value)
+    assert "\n" not in str(error.value)

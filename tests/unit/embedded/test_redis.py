@@ -14,7 +14,7 @@ from poisonweb.embedded.errors import CannotStart
 from poisonweb.embedded.processes import Identity
 
 
-def test_nobody_comes_in_without_the_password(tmp_path: Path) -> None:
+def test_a_connection_without_the_password_is_refused(tmp_path: Path) -> None:
     with redis.temporary(tmp_path / 'with space and "') as url:
         port = Redis.from_url(url).get_connection_kwargs()["port"]
 

@@ -21,9 +21,9 @@ def test_only_the_owner_may_read_a_secret(tmp_path: Path) -> None:
 
 def test_two_who_ask_together_get_the_same_secret(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = set(pool.map(secret, [tmp_path / "key"] * 50))
+        secrets = set(pool.map(secret, [tmp_path / "key"] * 50))
 
-    assert len(found) == 1
+    assert len(secrets) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
 

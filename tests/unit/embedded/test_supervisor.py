@@ -16,7 +16,7 @@ from poisonweb.embedded.supervisor import (
     LOG_BYTES,
     LONGEST_DELAY,
     MARK,
-    Note,
+    ProcessRecord,
     delay,
     recover,
 )
@@ -52,7 +52,7 @@ def end(keeper: subprocess.Popen[str]) -> None:
 
 
 def leader(var: Path, name: str = "a") -> int:
-    return Note.read(var / "run" / f"{name}.pid").identity.pid
+    return ProcessRecord.read(var / "run" / f"{name}.pid").identity.pid
 
 
 def number_in(file: Path) -> int:
@@ -88,14 +88,14 @@ def bystander(*command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def note_down(var: Path, *, pid: int, started: str | None) -> None:
-    found = processes.Identity.of(pid)
-    assert found
+    identity = processes.Identity.of(pid)
+    assert identity
     noted = processes.Identity(
-        pid=pid, started=started or found.started, boot=found.boot
+        pid=pid, started=started or identity.started, boot=identity.boot
     )
     (var / "run").mkdir()
     (var / "run" / "a.pid").write_text(
-        Note(identity=noted, signal=signal.SIGTERM).to_json()
+        ProcessRecord(identity=noted, signal=signal.SIGTERM).to_json()
     )
 
 
@@ -208,8 +208,8 @@ def test_recovers_what_went_to_a_session_of_its_own(tmp_path: Path) -> None:
 
 def test_recovers_in_a_folder_whose_name_is_no_utf_8(tmp_path: Path) -> None:
     var = tmp_path / os.fsdecode(b"f\xfcr")
-    left = ("env", f"{MARK}={var}", "sh", "-c", "echo; exec sleep 300")
-    with bystander(*left) as orphan:
+    command = ("env", f"{MARK}={var}", "sh", "-c", "echo; exec sleep 300")
+    with bystander(*command) as orphan:
         recover(var)
 
         assert orphan.wait(5) == -signal.SIGKILL

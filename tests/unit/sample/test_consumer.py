@@ -10,7 +10,7 @@ from redis import Redis
 
 from poisonweb.sample.consumer import Consumer
 from poisonweb.sample.guards import Guards
-from poisonweb.sample.ledger import Ledger, Tally, Unwritten, What, read, tally
+from poisonweb.sample.ledger import Ledger, LedgerNotWritten, Tally, What, read, tally
 from poisonweb.sample.subscriptions import BILLING as OF
 from tests.sdk.server import Server
 from tests.unit.sample.conftest import Consume
@@ -79,8 +79,8 @@ def test_a_failure_is_reported_whole(
 
     consume(Fails(KeyError("customer_id")))
 
-    (told,) = reports(server)
-    wanted = {
+    (report,) = reports(server)
+    expected = {
         "topic": "orders",
         "consumer_group": "billing",
         "client_name": "billing-1",
@@ -89,11 +89,11 @@ def test_a_failure_is_reported_whole(
         "attempts": 1,
         "handler_version": "7",
     }
-    assert {name: told[name] for name in wanted} == wanted
-    assert b64decode(told["body"]) == b"\xff\x00"
-    headers = [(name, b64decode(value)) for name, value in told["headers"]]
+    assert {name: report[name] for name in expected} == expected
+    assert b64decode(report["body"]) == b"\xff\x00"
+    headers = [(name, b64decode(value)) for name, value in report["headers"]]
     assert headers == [("a", b"1"), ("b", b"")]
-    raised = told["exception"]
+    raised = report["exception"]
     assert (raised["type"], raised["message"]) == ("KeyError", "'customer_id'")
     assert "poisonguard" not in raised["traceback"]
     (line,) = read(ledger.path)
@@ -143,8 +143,8 @@ def test_the_third_time_out_exhausts(
 
     consume(Fails(TimeoutError(), TimeoutError(), TimeoutError()))
 
-    (told,) = reports(server)
-    assert (told["cause"], told["attempts"]) == ("exhausted", 3)
+    (report,) = reports(server)
+    assert (report["cause"], report["attempts"]) == ("exhausted", 3)
 
 
 def test_a_redriven_message_that_fails_is_known_to_be_the_same(
@@ -154,9 +154,9 @@ def test_a_redriven_message_that_fails_is_known_to_be_the_same(
 
     consume(Fails(ValueError()))
 
-    (told,) = reports(server)
+    (report,) = reports(server)
     (line,) = read(ledger.path)
-    assert told["redrive"] == REDRIVE
+    assert report["redrive"] == REDRIVE
     assert (line.what, line.redrive) == (What.FAILED_AGAIN, REDRIVE)
 
 
@@ -172,7 +172,7 @@ def test_a_redriven_message_that_is_handled_is_noted_and_confirmed(
     assert list(server.confirmations) == [REDRIVE]
 
 
-def test_what_was_handed_out_and_not_settled_comes_first(
+def test_pending_messages_are_handled_before_new_ones(
     redis: Redis, ledger: Ledger, consume: Consume
 ) -> None:
     hand_out(redis, "old")
@@ -185,7 +185,7 @@ def test_what_was_handed_out_and_not_settled_comes_first(
     assert (handler.bodies, whats(ledger)) == ([b"old", b"new"], [What.HANDLED])
 
 
-def test_what_somebody_deleted_is_settled(redis: Redis, consume: Consume) -> None:
+def test_a_deleted_entry_is_settled(redis: Redis, consume: Consume) -> None:
     redis.xdel(OF.topic, hand_out(redis, "old"))
     redis.xadd(OF.topic, {"body": "new"})
     handler = Fails()
@@ -195,7 +195,7 @@ def test_what_somebody_deleted_is_settled(redis: Redis, consume: Consume) -> Non
     assert handler.bodies == [b"new"]
 
 
-def test_what_cannot_be_reported_stays_and_is_read_again(
+def test_a_message_that_cannot_be_reported_stays_pending_and_is_read_again(
     redis: Redis, server: Server, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POISONGUARD_HOLD_FOR", "0.1")
@@ -235,10 +235,10 @@ def test_each_release_of_the_handler_has_its_own_guard(
     consume(handler)
 
     assert handler.bodies == [b"bad", b"good", b"worse"]
-    assert [told["handler_version"] for told in reports(server)] == ["0", "1", "2"]
+    assert [report["handler_version"] for report in reports(server)] == ["0", "1", "2"]
 
 
-def test_a_ledger_that_is_lost_is_no_failure_of_the_message(
+def test_a_message_does_not_fail_when_the_ledger_cannot_be_written(
     redis: Redis, server: Server, guards: Guards, tmp_path: Path
 ) -> None:
     redis.xadd(OF.topic, {"body": "good", "x-poisonweb-redrive": REDRIVE})
@@ -249,7 +249,7 @@ def test_a_ledger_that_is_lost_is_no_failure_of_the_message(
         redis, OF, Fails(), guards=guards, ledger=lost, stop=threading.Event()
     )
 
-    with pytest.raises(Unwritten):
+    with pytest.raises(LedgerNotWritten):
         consumer.run()
 
     groups: Any = redis.xinfo_groups(OF.topic)

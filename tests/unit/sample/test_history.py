@@ -1,4 +1,4 @@
-"""What the four weeks hold, on whatever weekday they begin."""
+"""StepKind the four weeks hold, on whatever weekday they begin."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from redis import Redis
 from poisonguard.fingerprint import Fingerprint, fingerprint
 from poisonweb.sample.consumer import Handler
 from poisonweb.sample.handlers import Billing, Payments, Superstitious
-from poisonweb.sample.history import streams
-from poisonweb.sample.history import told as wire
+from poisonweb.sample.history import consumer_reports, streams
 from poisonweb.sample.history.ledger import Ledger
-from poisonweb.sample.history.plan import Day, Poisoned, Step, What, plan
+from poisonweb.sample.history.plan import Day, Poisoned, Step, StepKind, plan
 from poisonweb.sample.history.streams import Fate, Fault, Stream
 from poisonweb.sample.history.weeks import DAY, DAYS, Weeks
 from poisonweb.sample.subscriptions import BILLING, CONTENT, Subscription
@@ -49,10 +48,10 @@ def steps(first: date = MONDAY) -> list[Step]:
     return [step for day in days(first).values() for step in day.steps]
 
 
-def delivered(stream: Stream, made: Iterable[Day]) -> int:
+def delivered(stream: Stream, some_days: Iterable[Day]) -> int:
     return sum(
         count.handled + count.failed
-        for day in made
+        for day in some_days
         for count in day.counts
         if count.stream is stream
     )
@@ -72,7 +71,7 @@ def rate(fault: Fault, stream: Stream, day: Day) -> float:
     return failed / delivered(stream, [day])
 
 
-def test_the_same_first_day_has_the_same_past() -> None:
+def test_the_same_first_day_makes_the_same_history() -> None:
     again = plan(Weeks(first=MONDAY), MONDAY + 7 * DAY)
 
     assert again == days()[MONDAY + 7 * DAY]
@@ -92,7 +91,7 @@ def test_there_is_enough_to_report_and_not_too_much(first: date) -> None:
 def test_every_delivery_is_counted_once(stream: Stream) -> None:
     counts = [c for d in days().values() for c in d.counts if c.stream is stream]
     failures = [p for p in poisons() if p.stream is stream]
-    again = [p for s in steps() if s.what is What.RECURRED for p in s.poisons]
+    again = [p for s in steps() if s.kind is StepKind.RECURRED for p in s.poisons]
 
     failed = len(failures) + sum(p.stream is stream for p in again)
     assert sum(count.failed for count in counts) == failed
@@ -100,12 +99,14 @@ def test_every_delivery_is_counted_once(stream: Stream) -> None:
         assert sum(n for _, n in count.durations) == count.handled + count.failed
 
 
-def test_a_consumer_that_nobody_counts_has_failures_only() -> None:
+def test_a_consumer_without_counters_has_failures_only() -> None:
     assert not any(c.stream is ARCHIVE for d in days().values() for c in d.counts)
-    told = [hour for hour in hours() if hour["consumer_group"] == "archive"]
+    archived_hours = [hour for hour in hours() if hour["consumer_group"] == "archive"]
 
-    assert {(hour["source"], hour["delivered"]) for hour in told} == {("none", None)}
-    assert sum(hour["failed"] for hour in told) > 50
+    assert {(hour["source"], hour["delivered"]) for hour in archived_hours} == {
+        ("none", None)
+    }
+    assert sum(hour["failed"] for hour in archived_hours) > 50
 
 
 def test_about_every_thirteenth_content_fails() -> None:
@@ -130,18 +131,18 @@ def test_a_release_breaks_orders_for_some_hours_of_one_weekday(first: date) -> N
     assert {p.version for p in others} == {"1.8"}
 
 
-def test_what_the_release_broke_is_handled_on_the_same_day() -> None:
+def test_messages_that_the_release_broke_are_handled_on_the_same_day() -> None:
     weeks = Weeks(first=MONDAY)
     broken = {p for p in poisons() if p.fault is streams.RELEASE}
 
-    (sent,) = [
+    (redrive,) = [
         step
         for step in steps()
-        if step.what is What.REDRIVEN and broken & set(step.poisons)
+        if step.kind is StepKind.REDRIVEN and broken & set(step.poisons)
     ]
 
-    assert (sent.at.date(), sent.at.hour) == (weeks.bad_day, 17)
-    assert set(sent.poisons) == broken
+    assert (redrive.at.date(), redrive.at.hour) == (weeks.bad_day, 17)
+    assert set(redrive.poisons) == broken
     assert {p.fate for p in broken} == {Fate.HANDLED}
 
 
@@ -154,7 +155,10 @@ def test_messages_are_skipped_until_they_are_decided() -> None:
 @pytest.mark.parametrize("first", FIRST_DAYS)
 def test_weekends_are_calm_and_one_is_quiet(first: date) -> None:
     weeks = Weeks(first=first)
-    whole = {day: delivered(ORDERS, [made]) for day, made in days(first).items()}
+    whole = {
+        day: delivered(ORDERS, [plan_of_day])
+        for day, plan_of_day in days(first).items()
+    }
     working = mean(n for day, n in whole.items() if day.weekday() < 5)
     calm = [
         n
@@ -171,9 +175,11 @@ def test_weekends_are_calm_and_one_is_quiet(first: date) -> None:
 @pytest.mark.parametrize("first", FIRST_DAYS)
 def test_no_order_is_delivered_while_the_shop_is_maintained(first: date) -> None:
     day = Weeks(first=first).maintenance.isoformat()
-    told = [h for h in hours(first) if (h["day"], h["topic"]) == (day, "orders")]
+    hours_of_day = [
+        h for h in hours(first) if (h["day"], h["topic"]) == (day, "orders")
+    ]
 
-    assert {hour["hour"] for hour in told} == set(range(24)) - {3, 4}
+    assert {hour["hour"] for hour in hours_of_day} == set(range(24)) - {3, 4}
 
 
 def test_days_have_a_rhythm() -> None:
@@ -185,10 +191,10 @@ def test_days_have_a_rhythm() -> None:
 
 
 @pytest.mark.parametrize("first", FIRST_DAYS)
-def test_one_problem_creeps_up(first: date) -> None:
+def test_one_problem_grows_slowly(first: date) -> None:
     rates = {
-        day: rate(streams.PAYMENTS_AWAY, ORDERS, made)
-        for day, made in days(first).items()
+        day: rate(streams.PAYMENTS_AWAY, ORDERS, plan_of_day)
+        for day, plan_of_day in days(first).items()
     }
     *before, last = [
         value
@@ -200,11 +206,11 @@ def test_one_problem_creeps_up(first: date) -> None:
 
 
 @pytest.mark.parametrize("first", FIRST_DAYS)
-def test_nearly_nothing_is_left_to_be_decided(first: date) -> None:
-    left = [p for p in poisons(first) if p.fate is Fate.OPEN]
+def test_few_poisons_stay_open(first: date) -> None:
+    open_poisons = [p for p in poisons(first) if p.fate is Fate.OPEN]
 
-    assert len(left) <= 15
-    assert {p.stream.topic for p in left} <= {"shipments"}
+    assert len(open_poisons) <= 15
+    assert {p.stream.topic for p in open_poisons} <= {"shipments"}
 
 
 @pytest.mark.parametrize("first", FIRST_DAYS)
@@ -224,14 +230,14 @@ def test_decisions_come_in_the_order_of_time(first: date) -> None:
 
 
 @pytest.mark.parametrize("first", FIRST_DAYS)
-def test_each_poison_meets_its_fate(first: date) -> None:
-    became: dict[Poisoned, list[What]] = {}
+def test_the_steps_of_every_poison_follow_its_fate(first: date) -> None:
+    became: dict[Poisoned, list[StepKind]] = {}
     for step in steps(first):
         for poisoned in step.poisons:
-            became.setdefault(poisoned, []).append(step.what)
+            became.setdefault(poisoned, []).append(step.kind)
 
-    redriven, confirmed = What.REDRIVEN, What.CONFIRMED
-    recurred, dropped = What.RECURRED, What.DROPPED
+    redriven, confirmed = StepKind.REDRIVEN, StepKind.CONFIRMED
+    recurred, dropped = StepKind.RECURRED, StepKind.DROPPED
     stories = {
         Fate.HANDLED: [redriven, confirmed],
         Fate.HANDLED_AT_LAST: [redriven, recurred, redriven, confirmed],
@@ -251,17 +257,21 @@ def test_every_number_and_bookmark_is_of_one_message() -> None:
 
 
 def test_the_ledger_adds_up() -> None:
-    told: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     problems: Counter[str] = Counter()
     for line in lines():
-        into = told if "hour" in line else problems
+        into = totals if "hour" in line else problems
         into.update({k: n for k, n in line.items() if isinstance(n, int)})
 
-    assert told["poisoned"] == problems["poisoned"] == len(poisons())
-    assert told["failed"] == told["poisoned"] + told["recurred"] == problems["failed"]
-    for what in What:
-        number = sum(len(step.poisons) for step in steps() if step.what is what)
-        assert told[what.value] == problems[what.value] == number
+    assert totals["poisoned"] == problems["poisoned"] == len(poisons())
+    assert (
+        totals["failed"]
+        == totals["poisoned"] + totals["recurred"]
+        == problems["failed"]
+    )
+    for what in StepKind:
+        number = sum(len(step.poisons) for step in steps() if step.kind is what)
+        assert totals[what.value] == problems[what.value] == number
     by_sdk = [hour for hour in hours() if hour["source"] == "sdk"]
     for hour in by_sdk:
         assert hour["delivered"] == hour["handled"] + hour["failed"]
@@ -274,20 +284,20 @@ def test_a_ledger_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
 
     Ledger(days().values()).write(path)
 
-    kept = [json.loads(line) for line in path.read_text().splitlines()]
-    assert kept == json.loads(json.dumps(lines()))
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    assert written == json.loads(json.dumps(lines()))
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_all_of_it_is_plainly_marked() -> None:
+def test_every_message_of_the_history_is_marked() -> None:
     for poisoned in poisons()[:50]:
-        report = wire.failure(poisoned, at=poisoned.failed_at, redrive=None)
+        report = consumer_reports.failure(poisoned, at=poisoned.failed_at, redrive=None)
 
         assert report.host == "sample-history"
         assert (b"x-sample", b"history") in report.headers
         assert report.client_name.endswith("(sample history)")
     for step in steps():
-        decided = step.what in {What.REDRIVEN, What.DROPPED}
+        decided = step.kind in {StepKind.REDRIVEN, StepKind.DROPPED}
         assert step.reason.startswith("sample history: ") == decided
 
 
@@ -318,7 +328,7 @@ OF_TODAY = [
     OF_TODAY,
     ids=lambda value: getattr(value, "title", "") or value.topic,
 )
-def test_what_fails_today_failed_for_the_same_reason_then(
+def test_todays_failures_belong_to_the_same_problems_as_those_of_the_history(
     subscription: Subscription,
     fault: Fault,
     redis: Redis,
@@ -332,7 +342,7 @@ def test_what_fails_today_failed_for_the_same_reason_then(
 
     (today,) = server.failures.values()
     assert today["attempts"] == fault.attempts
-    raised, raises = wire.raised(then), today["exception"]
+    raised, raises = consumer_reports.raised(then), today["exception"]
     assert classified(raised.type, raised.message, raised.traceback) == classified(
         raises["type"], raises["message"], raises["traceback"]
     )

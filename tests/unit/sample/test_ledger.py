@@ -26,7 +26,7 @@ def test_an_empty_ledger_has_not_begun(ledger: Ledger) -> None:
     assert tally(read(ledger.path)) == {}
 
 
-def test_the_last_line_about_a_message_holds(ledger: Ledger) -> None:
+def test_the_last_line_about_a_message_is_valid(ledger: Ledger) -> None:
     note(ledger, What.PRODUCED, "1-0")
     note(ledger, What.FAILED, "1-0")
     note(ledger, What.FAILED, "2-0")
@@ -59,7 +59,7 @@ def test_a_redrive_that_failed_once_is_a_recurrence(ledger: Ledger) -> None:
     assert counted == {"orders": Tally(poisons=0, recurrences=1, confirmations=0)}
 
 
-def test_half_a_line_is_cut_off_by_the_next_start(ledger: Ledger) -> None:
+def test_the_next_start_cuts_off_a_partial_line(ledger: Ledger) -> None:
     note(ledger, What.FAILED, "1-0")
     with ledger.path.open("ab") as file:
         file.write(b'{"at": "2026-')
@@ -70,7 +70,7 @@ def test_half_a_line_is_cut_off_by_the_next_start(ledger: Ledger) -> None:
     assert [line.bookmark for line in read(ledger.path)] == ["1-0", "2-0"]
 
 
-def test_half_a_line_is_cut_off_by_whoever_writes_next(ledger: Ledger) -> None:
+def test_the_next_writer_cuts_off_a_partial_line(ledger: Ledger) -> None:
     other = Ledger(ledger.path)
     note(ledger, What.FAILED, "1-0")
     with ledger.path.open("ab") as file:
@@ -81,7 +81,7 @@ def test_half_a_line_is_cut_off_by_whoever_writes_next(ledger: Ledger) -> None:
     assert [line.bookmark for line in read(ledger.path)] == ["1-0", "2-0"]
 
 
-def test_a_start_cuts_no_line_off_that_another_process_writes(ledger: Ledger) -> None:
+def test_a_start_does_not_cut_off_the_line_of_another_process(ledger: Ledger) -> None:
     def start_and_write(n: int) -> None:
         note(Ledger(ledger.path), What.FAILED, f"{n}-0")
 

@@ -63,8 +63,8 @@ def has_sent_more_than(number: int, redis: Redis) -> bool:
 
 
 def poisoned(server: Server, topic: str) -> list[str]:
-    told = list(server.failures.values())
-    return [report["bookmark"] for report in told if report["topic"] == topic]
+    failures = list(server.failures.values())
+    return [report["bookmark"] for report in failures if report["topic"] == topic]
 
 
 def test_kills_lose_nothing_and_the_ledger_stays_true(
@@ -147,7 +147,7 @@ def test_goes_on_when_poisonweb_comes_back(
     assert process.poll() is None
 
 
-def test_one_part_that_dies_takes_all_down(
+def test_all_parts_stop_when_one_of_them_fails(
     start: Start, server: Server, tmp_path: Path
 ) -> None:
     process = start("--rate", "100")

@@ -20,30 +20,32 @@ HOUR = 3_600_000
 @contextmanager
 def producing(redis: Redis, ledger: Ledger, *, rate: float) -> Iterator[Producer]:
     stop = threading.Event()
-    made = Producer(redis, ledger, rate=rate, stop=stop)
-    thread = threading.Thread(target=made.run)
+    producer = Producer(redis, ledger, rate=rate, stop=stop)
+    thread = threading.Thread(target=producer.run)
     thread.start()
     try:
-        yield made
+        yield producer
     finally:
         stop.set()
         thread.join()
 
 
-def sent(redis: Redis, topic: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    found: Any = redis.xrange(topic)
-    return list(found)
+def entries_of(redis: Redis, topic: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    entries: Any = redis.xrange(topic)
+    return list(entries)
 
 
 def test_the_first_start_of_all_begins_with_a_burst(
     redis: Redis, ledger: Ledger
 ) -> None:
     with producing(redis, ledger, rate=0.1):
-        eventually(lambda: len(sent(redis, ORDERS)) >= BURST[ORDERS])
+        eventually(lambda: len(entries_of(redis, ORDERS)) >= BURST[ORDERS])
 
-    assert len(sent(redis, CONTENT_TOPIC)) >= BURST[CONTENT_TOPIC]
+    assert len(entries_of(redis, CONTENT_TOPIC)) >= BURST[CONTENT_TOPIC]
     noted = [line.bookmark for line in read(ledger.path) if line.topic == CONTENT_TOPIC]
-    assert noted == [bookmark.decode() for bookmark, _ in sent(redis, CONTENT_TOPIC)]
+    assert noted == [
+        bookmark.decode() for bookmark, _ in entries_of(redis, CONTENT_TOPIC)
+    ]
 
 
 def test_another_start_goes_on_with_the_numbers(redis: Redis, ledger: Ledger) -> None:
@@ -51,26 +53,28 @@ def test_another_start_goes_on_with_the_numbers(redis: Redis, ledger: Ledger) ->
     redis.set(f"{CONTENT_TOPIC}:numbers", 41)
 
     with producing(redis, ledger, rate=0.1):
-        eventually(lambda: len(sent(redis, CONTENT_TOPIC)) == 1)
+        eventually(lambda: len(entries_of(redis, CONTENT_TOPIC)) == 1)
 
-    ((_, fields),) = sent(redis, CONTENT_TOPIC)
+    ((_, fields),) = entries_of(redis, CONTENT_TOPIC)
     assert json.loads(fields[b"body"]) == {"id": 42}
 
 
 def test_paused_it_sends_nothing_more(redis: Redis, ledger: Ledger) -> None:
     ledger.write(What.PRODUCED, topic=CONTENT_TOPIC, bookmark="1-0")
 
-    with producing(redis, ledger, rate=100) as made:
-        eventually(lambda: len(sent(redis, CONTENT_TOPIC)) > 5)
-        made.pause()
+    with producing(redis, ledger, rate=100) as producer:
+        eventually(lambda: len(entries_of(redis, CONTENT_TOPIC)) > 5)
+        producer.pause()
         threading.Event().wait(0.1)
-        before = len(sent(redis, CONTENT_TOPIC))
+        before = len(entries_of(redis, CONTENT_TOPIC))
         threading.Event().wait(0.3)
 
-    assert len(sent(redis, CONTENT_TOPIC)) == before
+    assert len(entries_of(redis, CONTENT_TOPIC)) == before
 
 
-def test_forgets_the_old_but_nothing_unsettled(redis: Redis, ledger: Ledger) -> None:
+def test_old_entries_are_trimmed_unless_they_are_unsettled(
+    redis: Redis, ledger: Ledger
+) -> None:
     now = now_of(redis)
     old = now - 2 * HOUR
     # Redis cuts whole nodes of 100 entries only.
@@ -88,11 +92,13 @@ def test_forgets_the_old_but_nothing_unsettled(redis: Redis, ledger: Ledger) -> 
 
     trim(redis, ledger)
 
-    assert sent(redis, ORDERS)[0][0] <= b"%d-150" % old
-    assert len(sent(redis, ORDERS)) == len(sent(redis, CONTENT_TOPIC)) == 400
+    assert entries_of(redis, ORDERS)[0][0] <= b"%d-150" % old
+    assert (
+        len(entries_of(redis, ORDERS)) == len(entries_of(redis, CONTENT_TOPIC)) == 400
+    )
 
 
-def test_keeps_an_hour_of_what_is_settled(redis: Redis, ledger: Ledger) -> None:
+def test_settled_entries_are_kept_for_an_hour(redis: Redis, ledger: Ledger) -> None:
     now = now_of(redis)
     for topic in (ORDERS, CONTENT_TOPIC):
         redis.xgroup_create(topic, "quick", id="0", mkstream=True)
@@ -102,7 +108,7 @@ def test_keeps_an_hour_of_what_is_settled(redis: Redis, ledger: Ledger) -> None:
 
     trim(redis, ledger)
 
-    assert len(sent(redis, ORDERS)) == 150
+    assert len(entries_of(redis, ORDERS)) == 150
 
 
 def now_of(redis: Redis) -> int:
@@ -111,6 +117,5 @@ def now_of(redis: Redis) -> int:
 
 
 def trim(redis: Redis, ledger: Ledger) -> None:
-    made = Producer(redis, ledger, rate=1.0, stop=threading.Event())
-    made._trim()
-    assert producer.KEPT.total_seconds() * 1000 == HOUR
+    Producer(redis, ledger, rate=1.0, stop=threading.Event())._trim()
+    assert producer.RETENTION.total_seconds() * 1000 == HOUR

@@ -40,8 +40,8 @@ def start(redis: Redis, redis_url: str, tmp_path: Path, port: int) -> Iterator[S
             "POISONWEB_DEMO": "1",
             "PORT": str(port),
         }
-        made = plan.make(env.load(environ), port=port, environ=environ)
-        (program,) = (p for p in made.processes if p.name == "shipping")
+        installation = plan.make(env.load(environ), port=port, environ=environ)
+        (program,) = (p for p in installation.processes if p.name == "shipping")
         started.append(subprocess.Popen(program.command, env=program.environment))
         return started[-1]
 
@@ -51,8 +51,8 @@ def start(redis: Redis, redis_url: str, tmp_path: Path, port: int) -> Iterator[S
         process.wait()
 
 
-def send(redis: Redis, *sent: messages.Message, redrive: str = "") -> None:
-    for message in sent:
+def send(redis: Redis, *messages_to_send: messages.Message, redrive: str = "") -> None:
+    for message in messages_to_send:
         fields = message.fields
         if redrive:
             fields["x-poisonweb-redrive"] = redrive
@@ -61,8 +61,8 @@ def send(redis: Redis, *sent: messages.Message, redrive: str = "") -> None:
 
 def consumer_of(supervisor: subprocess.Popen[bytes]) -> int | None:
     ours = str(supervisor.pid)
-    found = ((pid, processes.stat(pid)) for pid in processes.everybody())
-    return next((pid for pid, fields in found if fields and fields[1] == ours), None)
+    stats = ((pid, processes.stat(pid)) for pid in processes.all_pids())
+    return next((pid for pid, fields in stats if fields and fields[1] == ours), None)
 
 
 def test_a_shipment_that_kills_is_poison_after_two_deaths(
@@ -73,14 +73,14 @@ def test_a_shipment_that_kills_is_poison_after_two_deaths(
     start()
     eventually(lambda: is_settled(redis, OF.topic))
 
-    (told,) = server.failures.values()
-    assert (told["cause"], told["crashes"], told["failures"]) == ("crash", 2, 0)
-    raised = told["exception"]
+    (report,) = server.failures.values()
+    assert (report["cause"], report["crashes"], report["failures"]) == ("crash", 2, 0)
+    raised = report["exception"]
     assert raised["type"] == "ProcessDied"
     assert raised["message"] == "The process ended with exit code 134"
     noted = list(read(tmp_path / "sample-ledger.jsonl"))
     failed = [line.bookmark for line in noted if line.what is What.FAILED]
-    assert failed == [told["bookmark"]]
+    assert failed == [report["bookmark"]]
 
 
 def test_one_that_kills_again_after_a_requeue_comes_back(
@@ -91,8 +91,8 @@ def test_one_that_kills_again_after_a_requeue_comes_back(
     start()
     eventually(lambda: is_settled(redis, OF.topic))
 
-    (told,) = server.failures.values()
-    assert (told["cause"], told["redrive"]) == ("crash", REDRIVE)
+    (report,) = server.failures.values()
+    assert (report["cause"], report["redrive"]) == ("crash", REDRIVE)
     counted = tally(read(tmp_path / "sample-ledger.jsonl"))
     again = Tally(poisons=0, recurrences=1, confirmations=0)
     assert counted == {OF.topic: again}

@@ -1,4 +1,4 @@
-"""What consumers would have told of the history, had there been any. All is marked."""
+"""Reports that consumers of the history would have sent; all of them are marked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARK = (b"x-sample", b"history")
 
 
 def failure(poisoned: Poisoned, *, at: datetime, redrive: str | None) -> FailureReport:
-    """Report a failure as the consumer's guard would have."""
+    """Return the report of a failure, as a consumer's guard would send it."""
     stream, fault = poisoned.stream, poisoned.fault
     bookmark = poisoned.bookmark(at)
     return FailureReport(
