@@ -59,7 +59,7 @@ def _guarded(view: View[P], check: Callable[[User], None]) -> View[P]:
             check(request.user)
             return view(request, *args, **kwargs)
         except PoisonwebError as error:
-            return errors.told(request, error)
+            return errors.error_page(request, error)
 
     return guarded
 

@@ -15,21 +15,21 @@ Session = MutableMapping[str, Any]
 
 def enter(session: Session, *, now: datetime) -> datetime | None:
     """Note that somebody is here; tell when their visit before this one ended."""
-    seen, before = _kept(session)
-    if seen is not None and now - seen > VISIT:
-        before = seen
+    last_seen, before = _stored(session)
+    if last_seen is not None and now - last_seen > VISIT:
+        before = last_seen
     session[_KEY] = [now.isoformat(), before and before.isoformat()]
     return before
 
 
 def before(session: Session) -> datetime | None:
     """Tell when the visit before this one ended; None where this is the first."""
-    return _kept(session)[1]
+    return _stored(session)[1]
 
 
-def _kept(session: Session) -> tuple[datetime | None, datetime | None]:
-    seen, earlier = session.get(_KEY, [None, None])
-    return _moment(seen), _moment(earlier)
+def _stored(session: Session) -> tuple[datetime | None, datetime | None]:
+    last_seen, earlier = session.get(_KEY, [None, None])
+    return _moment(last_seen), _moment(earlier)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -17,7 +17,7 @@ from apps.poison.query import Query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class ListParams:
     """`query` is what the list shows; `text` is what the box shows.
 
     They differ only while the text makes no sense: then `wrong` says why, and the list
@@ -72,8 +72,8 @@ class Origin:
         )
 
     @classmethod
-    def in_list(cls, asked: Asked) -> Self:
-        return cls(query=asked.query, sort=asked.sort)
+    def in_list(cls, params: ListParams) -> Self:
+        return cls(query=params.query, sort=params.sort)
 
     @property
     def params(self) -> dict[str, str]:
@@ -100,20 +100,20 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProblemAsked:
+class ProblemPageParams:
     """What a problem's page was asked for: its messages, its list, and a column.
 
     `header` is the name of the header that the messages are shown with, if chosen.
     """
 
-    messages: Asked
+    messages: ListParams
     origin: Origin
     header: str
 
     @classmethod
     def of(cls, request: HttpRequest) -> Self:
         return cls(
-            messages=Asked.of(request, default=Origin.DEFAULT),
+            messages=ListParams.of(request, default=Origin.DEFAULT),
             origin=Origin.of(request),
             header=request.GET.get("header", ""),
         )

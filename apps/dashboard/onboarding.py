@@ -15,7 +15,9 @@ COOKIE = "pw_first_steps"
 DISMISSED = "dismissed"
 
 
-def wanted(request: HttpRequest, principal: Principal) -> FirstSteps | TooSlow | None:
+def steps_for(
+    request: HttpRequest, principal: Principal
+) -> FirstSteps | TooSlow | None:
     """Give the steps that are left, unless this person put them away."""
     if request.COOKIES.get(COOKIE) == DISMISSED:
         return None

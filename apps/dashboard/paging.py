@@ -61,16 +61,20 @@ def page(rows: models.QuerySet[Row], *, field: str, cursor: Cursor | None) -> Pa
     """Cut a page out of rows that are ordered by this time, the newest first."""
     backwards = cursor is not None and cursor.newer
     sign = "" if backwards else "-"
-    wanted = rows if cursor is None else rows.filter(_beyond(field, cursor))
-    found = list(wanted.order_by(f"{sign}{field}", f"{sign}pk")[: PAGE_SIZE + 1])
-    more = len(found) > PAGE_SIZE
-    shown = found[:PAGE_SIZE][:: -1 if backwards else 1]
+    beyond = rows if cursor is None else rows.filter(_beyond(field, cursor))
+    fetched = list(beyond.order_by(f"{sign}{field}", f"{sign}pk")[: PAGE_SIZE + 1])
+    more = len(fetched) > PAGE_SIZE
+    page_rows = fetched[:PAGE_SIZE][:: -1 if backwards else 1]
     has_newer = more if backwards else cursor is not None
     has_older = True if backwards else more
     return Page(
-        rows=shown,
-        newer=_cursor(shown[0], field, newer=True) if shown and has_newer else None,
-        older=_cursor(shown[-1], field, newer=False) if shown and has_older else None,
+        rows=page_rows,
+        newer=_cursor(page_rows[0], field, newer=True)
+        if page_rows and has_newer
+        else None,
+        older=_cursor(page_rows[-1], field, newer=False)
+        if page_rows and has_older
+        else None,
     )
 
 
@@ -112,16 +116,18 @@ def page_by_number(
     backwards = cursor is not None and cursor.newer
     if cursor is not None:
         rows = rows.filter(**{f"pk__{'gt' if cursor.newer else 'lt'}": cursor.pk})
-    read = list(rows.order_by("pk" if backwards else "-pk")[: PAGE_SIZE + 1])
-    more = len(read) > PAGE_SIZE
-    shown = read[:PAGE_SIZE][:: -1 if backwards else 1]
+    fetched = list(rows.order_by("pk" if backwards else "-pk")[: PAGE_SIZE + 1])
+    more = len(fetched) > PAGE_SIZE
+    page_rows = fetched[:PAGE_SIZE][:: -1 if backwards else 1]
     has_newer = more if backwards else cursor is not None
     has_older = True if backwards else more
     return NumberedPage(
-        rows=shown,
-        newer=NumberCursor(newer=True, pk=shown[0].pk) if shown and has_newer else None,
-        older=NumberCursor(newer=False, pk=shown[-1].pk)
-        if shown and has_older
+        rows=page_rows,
+        newer=NumberCursor(newer=True, pk=page_rows[0].pk)
+        if page_rows and has_newer
+        else None,
+        older=NumberCursor(newer=False, pk=page_rows[-1].pk)
+        if page_rows and has_older
         else None,
     )
 

@@ -26,11 +26,13 @@ class Period:
     last: date
 
     @classmethod
-    def parse(cls, sent: QueryDict, *, now: datetime) -> Self:
+    def parse(cls, params: QueryDict, *, now: datetime) -> Self:
         """Read `from` and `to`, or `days` up to `to`; raises Invalid naming one."""
         newest = newest_over(now)
-        last = min(day("to", sent.get("to")) or newest, newest)
-        first = day("from", sent.get("from")) or _so_far_back(sent.get("days"), last)
+        last = min(day("to", params.get("to")) or newest, newest)
+        first = day("from", params.get("from")) or _so_far_back(
+            params.get("days"), last
+        )
         if first > last:
             raise Invalid("from", f"send a day that is not after {last}")
         if (last - first).days >= MOST_DAYS:
@@ -57,7 +59,7 @@ class Period:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class ReportParams:
     """What a report page shows; what made no sense is `wrong`, and left out."""
 
     period: Period
@@ -66,10 +68,10 @@ class Asked:
     wrong: Invalid | None
 
     @classmethod
-    def of(cls, sent: QueryDict, *, now: datetime) -> Self:
-        topic, wrong = sent.get("topic", ""), None
+    def of(cls, params: QueryDict, *, now: datetime) -> Self:
+        topic, wrong = params.get("topic", ""), None
         try:
-            period = Period.parse(sent, now=now)
+            period = Period.parse(params, now=now)
         except Invalid as reason:
             period, wrong = Period.parse(QueryDict(), now=now), reason
         if topic != storable(topic):
@@ -98,17 +100,17 @@ def day(name: str, value: str | None) -> date | None:
     if not value:
         return None
     try:
-        found = date.fromisoformat(value)
+        parsed = date.fromisoformat(value)
     except ValueError:
         raise Invalid(name, "send a day such as 2026-11-20") from None
-    if found < OLDEST:
+    if parsed < OLDEST:
         raise Invalid(name, f"send a day that is not before {OLDEST}")
-    return found
+    return parsed
 
 
 def _so_far_back(value: str | None, last: date) -> date:
-    told = (value or str(DEFAULT_DAYS))[:4]
-    number = int(told) if told.isascii() and told.isdigit() else 0
+    text = (value or str(DEFAULT_DAYS))[:4]
+    number = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= number <= MOST_DAYS:
         raise Invalid("days", f"send a number from 1 to {MOST_DAYS}")
     return last - timedelta(days=number - 1)

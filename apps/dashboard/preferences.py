@@ -62,7 +62,7 @@ def chosen(cookies: Mapping[str, str]) -> dict[str, str]:
     return {each.name: each.chosen(cookies) for each in PREFERENCES}
 
 
-def wanted(form: Mapping[str, str]) -> dict[str, str]:
+def cookies_to_set(form: Mapping[str, str]) -> dict[str, str]:
     """Turn what a form asks for into cookies to set; leave out what is not allowed."""
     return {
         each.cookie: form[each.name]

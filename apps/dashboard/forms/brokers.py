@@ -41,8 +41,8 @@ class BrokerForm:
     options: str = ""
 
     @classmethod
-    def read(cls, sent: QueryDict) -> Self:
-        return cls(**{name: sent.get(name, "") for name in cls.__slots__})
+    def read(cls, data: QueryDict) -> Self:
+        return cls(**{name: data.get(name, "") for name in cls.__slots__})
 
     @classmethod
     def of(cls, broker: Broker) -> Self:
@@ -79,17 +79,17 @@ class BrokerForm:
         return policies.options_from(self.options, example=example)
 
 
-def chosen_allowances(sent: QueryDict) -> list[Choice]:
+def chosen_allowances(data: QueryDict) -> list[Choice]:
     """Read which entries of allow-lists are ticked; raises Invalid for none."""
-    parted = [value.partition(" ") for value in sent.getlist("entries")]
-    found = [
+    parted = [value.partition(" ") for value in data.getlist("entries")]
+    choices = [
         (int(number), entry)
         for number, _, entry in parted
         if number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER
     ]
-    if not found or len(found) != len(parted):
+    if not choices or len(choices) != len(parted):
         raise Invalid("entries", "tick at least one entry of the allow-list.")
-    return found
+    return choices
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,34 +102,34 @@ class PoliciesForm:
     reason: str = ""
 
     @classmethod
-    def read(cls, sent: QueryDict, limits: Collection[str]) -> Self:
+    def read(cls, data: QueryDict, limits: Collection[str]) -> Self:
         return cls(
-            values={name: sent.get(name, "") for name in (*PLAIN, *limits)},
-            options=sent.get("options", ""),
-            host_json=sent.get("host_json", ""),
-            reason=reason_in(sent),
+            values={name: data.get(name, "") for name in (*PLAIN, *limits)},
+            options=data.get("options", ""),
+            host_json=data.get("host_json", ""),
+            reason=reason_in(data),
         )
 
     @classmethod
-    def of(cls, known: Policies, limits: Collection[str]) -> Self:
-        values = {name: getattr(known, name) for name in (*PLAIN, *limits)}
+    def of(cls, current: Policies, limits: Collection[str]) -> Self:
+        values = {name: getattr(current, name) for name in (*PLAIN, *limits)}
         return cls(
             values={name: _text(value) for name, value in values.items()},
-            options=written(known.options),
+            options=written(current.options),
         )
 
     def keep(self, topic: Topic, principal: Principal, *, now: datetime) -> Topic:
-        told: dict[str, object] = {
+        values: dict[str, object] = {
             **self.values,
             "options": policies.options_from(
                 self.options, example=_example_of_options(topic)
             ),
         }
         if self.host_json.strip():
-            told = policies.pasted(topic, self.host_json, told)
+            values = policies.pasted(topic, self.host_json, values)
         return policies.set_policies(
             topic=topic,
-            policies=Policies.of(topic).changed(told),
+            policies=Policies.of(topic).changed(values),
             reason=checked(self.reason),
             principal=principal,
             now=now,
@@ -146,16 +146,16 @@ class ModeForm:
     queue: str
 
     @classmethod
-    def read(cls, sent: QueryDict) -> Self:
+    def read(cls, data: QueryDict) -> Self:
         """Read it; raises Invalid for a mode that is none."""
-        mode = sent.get("mode", "")
+        mode = data.get("mode", "")
         if mode not in list(Mode):
             raise Invalid("mode", f"use one of {', '.join(Mode)}.")
         return cls(
             mode=Mode(mode),
-            tee_queue=sent.get("tee_queue", ""),
-            reason=reason_in(sent),
-            queue=sent.get("queue", ""),
+            tee_queue=data.get("tee_queue", ""),
+            reason=reason_in(data),
+            queue=data.get("queue", ""),
         )
 
     def set(self, topic: Topic, principal: Principal, *, now: datetime) -> None:

@@ -32,9 +32,9 @@ class ReasonField(forms.CharField):
         return one_line_break(super().to_python(value) or "")
 
 
-def reason_in(sent: QueryDict) -> str:
+def reason_in(data: QueryDict) -> str:
     """Read the reason that a form sends, as it will be on record."""
-    return one_line_break(sent.get("reason") or "")
+    return one_line_break(data.get("reason") or "")
 
 
 def require_valid(form: forms.Form) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django import forms
 
-from apps.dashboard.selectors.skips import SkipsWanted
-from apps.dashboard.selectors.topics import TopicsWanted
+from apps.dashboard.selectors.skips import SkipFilter
+from apps.dashboard.selectors.topics import TopicFilter
 
 
 class TopicsForm(forms.Form):
@@ -15,9 +15,9 @@ class TopicsForm(forms.Form):
     after = forms.CharField(required=False, strip=False)
 
     @property
-    def wanted(self) -> TopicsWanted:
+    def as_filter(self) -> TopicFilter:
         """Give the filter; one that makes no sense filters nothing."""
-        return TopicsWanted(**self.cleaned_data) if self.is_valid() else TopicsWanted()
+        return TopicFilter(**self.cleaned_data) if self.is_valid() else TopicFilter()
 
 
 class SkipsForm(forms.Form):
@@ -27,9 +27,9 @@ class SkipsForm(forms.Form):
     everything = forms.BooleanField(required=False)
 
     @property
-    def wanted(self) -> SkipsWanted:
+    def as_filter(self) -> SkipFilter:
         """Give the filter; one that makes no sense filters nothing."""
         if not self.is_valid():
-            return SkipsWanted()
-        told = self.cleaned_data
-        return SkipsWanted(topic=told["topic"], ended=told["everything"])
+            return SkipFilter()
+        data = self.cleaned_data
+        return SkipFilter(topic=data["topic"], ended=data["everything"])

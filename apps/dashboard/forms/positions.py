@@ -22,22 +22,22 @@ GOOD_FOR_SECONDS = 15 * 60
 LONGEST_NUMBER = 20
 
 
-def wish(asked: QueryDict, marks: Mapping[int, Mark]) -> Wish:
+def wish(params: QueryDict, marks: Mapping[int, Mark]) -> Wish:
     """Read where to move; raises Invalid with the name of the field that is wrong."""
-    strategy = asked.get("strategy", "")
+    strategy = params.get("strategy", "")
     if strategy not in set(Strategy):
         raise Invalid("strategy", "choose where to move it")
     match Strategy(strategy):
         case Strategy.TIME:
-            return Wish(strategy=Strategy.TIME, at=_moment(asked))
+            return Wish(strategy=Strategy.TIME, at=_moment(params))
         case Strategy.EXACT:
-            return Wish(strategy=Strategy.EXACT, to=_numbers(asked, marks))
+            return Wish(strategy=Strategy.EXACT, to=_numbers(params, marks))
         case Strategy.SHIFT:
-            return Wish(strategy=Strategy.SHIFT, by=_number("by", asked))
+            return Wish(strategy=Strategy.SHIFT, by=_number("by", params))
         case Strategy.COPY:
-            return Wish(strategy=Strategy.COPY, other=_number("other", asked))
+            return Wish(strategy=Strategy.COPY, other=_number("other", params))
         case Strategy.RESTORE:
-            return Wish(strategy=Strategy.RESTORE, move=_number("move", asked))
+            return Wish(strategy=Strategy.RESTORE, move=_number("move", params))
         case start_or_end:
             return Wish(strategy=start_or_end)
 
@@ -65,15 +65,20 @@ class Agreement:
     def __init__(self, token: str, *, position_id: int, principal: Principal) -> None:
         """Open the token; raises Otherwise for one that is old, or not theirs."""
         try:
-            told = signing.loads(token, salt=SALT, max_age=GOOD_FOR_SECONDS)
+            payload = signing.loads(token, salt=SALT, max_age=GOOD_FOR_SECONDS)
         except signing.BadSignature:
             raise Otherwise from None
-        if (told["position"], told["actor"]) != (position_id, str(principal.actor)):
+        if (payload["position"], payload["actor"]) != (
+            position_id,
+            str(principal.actor),
+        ):
             raise Otherwise
         self.wish = Wish(
-            strategy=Strategy(told["strategy"]), to=told["to"], move=told["move"]
+            strategy=Strategy(payload["strategy"]),
+            to=payload["to"],
+            move=payload["move"],
         )
-        self._outcome = told["outcome"]
+        self._outcome = payload["outcome"]
 
     def holds(self, review: Review) -> bool:
         """Tell whether what would be done now is what was agreed to."""
@@ -81,11 +86,11 @@ class Agreement:
         return bool(json.loads(json.dumps(review.outcome)) == self._outcome)
 
 
-def _moment(asked: QueryDict) -> datetime:
-    zone = _zone(asked.get("zone") or "UTC")
+def _moment(params: QueryDict) -> datetime:
+    zone = _zone(params.get("zone") or "UTC")
     try:
-        told = datetime.fromisoformat(asked.get("at", ""))
-        moment = told if told.tzinfo else told.replace(tzinfo=zone)
+        parsed = datetime.fromisoformat(params.get("at", ""))
+        moment = parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)
         return moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise Invalid("at", "give a day and a time such as 2026-11-20 09:30") from None
@@ -98,10 +103,10 @@ def _zone(name: str) -> ZoneInfo:
         raise Invalid("zone", "name a zone such as Europe/Berlin") from None
 
 
-def _numbers(asked: QueryDict, marks: Mapping[int, Mark]) -> dict[str, int]:
+def _numbers(params: QueryDict, marks: Mapping[int, Mark]) -> dict[str, int]:
     """Read a number for each publisher; those without one stay where they are."""
-    told = {mark: asked.get(f"seq-{pk}", "").strip() for pk, mark in marks.items()}
-    numbers = {mark.publisher: _seq(mark, text) for mark, text in told.items() if text}
+    texts = {mark: params.get(f"seq-{pk}", "").strip() for pk, mark in marks.items()}
+    numbers = {mark.publisher: _seq(mark, text) for mark, text in texts.items() if text}
     if not numbers:
         raise Invalid("seq", "give the number of at least one publisher")
     return numbers
@@ -115,8 +120,8 @@ def _seq(mark: Mark, text: str) -> int:
     return place.seq
 
 
-def _number(field: str, asked: QueryDict) -> int:
-    text = asked.get(field, "").strip()
+def _number(field: str, params: QueryDict) -> int:
+    text = params.get(field, "").strip()
     digits = text[1:] if text[:1] in {"-", "+"} else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < LONGEST_NUMBER):
         raise Invalid(field, "give a whole number")

@@ -16,16 +16,18 @@ GOOD_FOR_SECONDS = 15 * 60
 
 def seal(of: str, going: Iterable[Topic], principal: Principal) -> str:
     """Sign what is shown of a broker or a topic, for this person to agree to."""
-    told = [of, str(principal.actor), [topic.pk for topic in going]]
-    return signing.dumps(told, salt=SALT, compress=True)
+    payload = [of, str(principal.actor), [topic.pk for topic in going]]
+    return signing.dumps(payload, salt=SALT, compress=True)
 
 
 def agreed(token: str, of: str, principal: Principal) -> list[int]:
     """Open a token; raises Otherwise for one that is old, or of something else."""
     try:
-        shown, actor, going = signing.loads(token, salt=SALT, max_age=GOOD_FOR_SECONDS)
+        signed_of, actor, going = signing.loads(
+            token, salt=SALT, max_age=GOOD_FOR_SECONDS
+        )
     except signing.BadSignature:
         raise Otherwise from None
-    if (shown, actor) != (of, str(principal.actor)):
+    if (signed_of, actor) != (of, str(principal.actor)):
         raise Otherwise
     return list(going)

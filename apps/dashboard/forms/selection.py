@@ -41,9 +41,9 @@ class DecisionForm(forms.Form):
     act = forms.ChoiceField(choices=[("confirm", "confirm"), ("look", "look")])
 
     @classmethod
-    def read(cls, sent: QueryDict) -> Self:
+    def read(cls, data: QueryDict) -> Self:
         """Parse it; raises Invalid for the first field that is wrong."""
-        form = cls({"act": "confirm", **sent.dict()})
+        form = cls({"act": "confirm", **data.dict()})
         require_valid(form)
         return form
 
@@ -70,16 +70,16 @@ def of_list(posted: QueryDict) -> Ask:
     return Ask(verb=verb, ids=chosen)
 
 
-def check_typed(found: PreviewDetail, typed: str) -> None:
+def check_typed(preview: PreviewDetail, typed: str) -> None:
     """Raise Invalid unless the number was typed, where it must be."""
-    number = found.seen.will_act
-    if found.must_type and typed.replace(",", "").strip() != str(number):
+    number = preview.summary.will_act
+    if preview.must_type and typed.replace(",", "").strip() != str(number):
         raise Invalid("typed", f"type {number} to say that you mean so many")
 
 
 def back(request: HttpRequest) -> str:
     """Where Cancel leads: the list that was left, and never another site."""
-    wanted = request.POST.get("back") or request.GET.get("back") or ""
-    if url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
-        return wanted
+    url = request.POST.get("back") or request.GET.get("back") or ""
+    if url_has_allowed_host_and_scheme(url, allowed_hosts=None):
+        return url
     return reverse("messages")

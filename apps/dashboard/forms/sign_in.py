@@ -74,8 +74,8 @@ class ProofForm(forms.Form):
     code = forms.CharField(max_length=CODE_LIMIT)
 
     @classmethod
-    def read(cls, sent: QueryDict) -> Self:
+    def read(cls, data: QueryDict) -> Self:
         """Parse it; raises Invalid for the first field that is wrong."""
-        form = cls(sent)
+        form = cls(data)
         require_valid(form)
         return form

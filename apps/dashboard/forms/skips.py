@@ -87,11 +87,11 @@ class SkipForm(forms.Form):
     everything = forms.BooleanField(required=False)
     seen = forms.CharField(required=False, max_length=NAME_LIMIT)
 
-    def __init__(self, sent: QueryDict, message: Poison | None) -> None:
+    def __init__(self, data: QueryDict, message: Poison | None) -> None:
         # What an address leaves out is as it usually is.
         group = message.consumer_group if message else ""
         usual = {"by": By.BOOKMARK, "lives": USUAL, "consumer_group": group}
-        super().__init__({**usual, **sent.dict()})
+        super().__init__({**usual, **data.dict()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,44 +117,44 @@ class Draft:
         return self.message.pk
 
     @property
-    def as_asked(self) -> dict[str, object]:
+    def api_body(self) -> dict[str, object]:
         """Say the same to the API."""
         kind, value = self.matcher.kind.value, self.matcher.wire_value
-        asked: dict[str, object] = {
+        body: dict[str, object] = {
             "topic": self.topic.name,
             "matcher": {"kind": kind, "value": value},
             "reason": "",
         }
         if self.consumer_group is not None:
-            asked["consumer_group"] = self.consumer_group
+            body["consumer_group"] = self.consumer_group
         if self.handler_version is not None:
-            asked["handler_version"] = self.handler_version
-        return asked
+            body["handler_version"] = self.handler_version
+        return body
 
     def mark(self, principal: Principal) -> str:
         """Name what is looked at, so that nobody adds what they have not seen."""
-        told = json.dumps(self.as_asked)
-        return Signer(salt=f"skip of {principal.actor}").signature(told)
+        text = json.dumps(self.api_body)
+        return Signer(salt=f"skip of {principal.actor}").signature(text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class DraftPreview:
     """What a draft would have matched among the newest messages of its topic."""
 
     draft: Draft
-    preview: Preview
+    counts: Preview
     sample: list[Poison]
 
     @property
     def is_everything(self) -> bool:
-        found = self.preview
+        counts = self.counts
         is_rule = self.draft.matcher.kind is MatcherKind.RULE
-        return is_rule and found.matched == found.of >= skip_list.OVERBROAD_AFTER
+        return is_rule and counts.matched == counts.of >= skip_list.OVERBROAD_AFTER
 
 
-def message_of(sent: QueryDict, principal: Principal) -> Poison | None:
+def message_of(params: QueryDict, principal: Principal) -> Poison | None:
     """Find the message that a skip is made from; raises Absent where it is not seen."""
-    number = sent.get("message", "")
+    number = params.get("message", "")
     if not number:
         return None
     if not (number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS):
@@ -191,43 +191,45 @@ def field_of(wrong: PoisonwebError | None) -> str:
 def draft(form: SkipForm, message: Poison | None, principal: Principal) -> Draft:
     """Read a form as a skip; raises Invalid or Refused for what makes none."""
     require_valid(form)
-    told = form.cleaned_data
+    data = form.cleaned_data
     return Draft(
-        topic=message.topic if message else _topic(told["topic"], principal),
-        consumer_group=told["consumer_group"] or None,
-        matcher=_matcher(By(told["by"]), told["where"], told["value"], message),
-        handler_version=told["handler_version"] or None,
-        lives=LIVES[told["lives"]][1],
+        topic=message.topic if message else _topic(data["topic"], principal),
+        consumer_group=data["consumer_group"] or None,
+        matcher=_matcher(By(data["by"]), data["where"], data["value"], message),
+        handler_version=data["handler_version"] or None,
+        lives=LIVES[data["lives"]][1],
         message=message,
     )
 
 
-def look(draft: Draft) -> Seen:
+def look(draft: Draft) -> DraftPreview:
     """Tell what a draft would have matched, and show some of it."""
-    found = matching.preview(
+    counts = matching.preview(
         topic=draft.topic, consumer_group=draft.consumer_group, matcher=draft.matcher
     )
-    sample = Poison.objects.filter(pk__in=found.sample).select_related("topic")
-    return Seen(draft=draft, preview=found, sample=list(sample.recent_first()))
+    sample = Poison.objects.filter(pk__in=counts.sample).select_related("topic")
+    return DraftPreview(draft=draft, counts=counts, sample=list(sample.recent_first()))
 
 
-def add(form: SkipForm, seen: Seen, principal: Principal, *, now: datetime) -> Skip:
+def add(
+    form: SkipForm, preview: DraftPreview, principal: Principal, *, now: datetime
+) -> Skip:
     """Put on the list what was looked at, once somebody has said why."""
-    draft, told = seen.draft, form.cleaned_data
-    if told["seen"] != draft.mark(principal):
+    draft, data = preview.draft, form.cleaned_data
+    if data["seen"] != draft.mark(principal):
         raise Refused(_CHANGED)
-    if seen.is_everything and not told["everything"]:
+    if preview.is_everything and not data["everything"]:
         raise Invalid("everything", "tick “Yes, all of them” if you mean every message")
-    check_reason(told["reason"])
+    check_reason(data["reason"])
     return skip_list.add(
         topic=draft.topic,
         consumer_group=draft.consumer_group,
         matcher=draft.matcher,
         handler_version=draft.handler_version,
         expires_at=None if draft.lives is None else now + draft.lives,
-        reason=told["reason"],
+        reason=data["reason"],
         poison_id=draft.only_message,
-        everything=told["everything"],
+        everything=data["everything"],
         principal=principal,
         now=now,
     )
@@ -241,8 +243,8 @@ def check_reason(reason: str) -> None:
 
 def header_names(message: Poison) -> list[str]:
     """List the headers of a message that a rule can name."""
-    told = reading.header_names(poison_id=message.pk)
-    names = (name.decode(errors="replace") for name in told)
+    raw_names = reading.header_names(poison_id=message.pk)
+    names = (name.decode(errors="replace") for name in raw_names)
     return [name for name in dict.fromkeys(names) if _is_nameable(name)][:MOST_HEADERS]
 
 
@@ -268,8 +270,8 @@ def _matcher(by: By, where: str, value: str, message: Poison | None) -> Matcher:
     return Matcher.parse({"kind": by.value, "value": value})
 
 
-def _rule(told: dict[str, object]) -> Matcher:
-    return Matcher.parse({"kind": MatcherKind.RULE.value, "value": told})
+def _rule(rule: dict[str, object]) -> Matcher:
+    return Matcher.parse({"kind": MatcherKind.RULE.value, "value": rule})
 
 
 def _scalar(text: str) -> object:

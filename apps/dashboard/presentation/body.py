@@ -20,7 +20,7 @@ _TOKEN = re.compile(r'"(?>(?:[^"\\]++|\\.)*)"?|[^\s"{}\[\],:]+|[{}\[\],:]', re.D
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BodyView:
-    shown: int
+    shown_bytes: int
     truncated: bool
     pretty: str | None
     text: str | None
@@ -36,7 +36,7 @@ def view(head: bytes, *, size: int) -> BodyView:
     if text and not truncated:
         pretty, why = _pretty(text)
     return BodyView(
-        shown=len(head),
+        shown_bytes=len(head),
         truncated=truncated,
         pretty=pretty,
         text=text,
@@ -51,8 +51,8 @@ def hexdump(content: bytes) -> str:
 
 
 def _hex_row(at: int, chunk: bytes) -> str:
-    seen = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in chunk)
-    return f"{at:08x}  {chunk.hex(' '):<47}  {seen}"
+    text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in chunk)
+    return f"{at:08x}  {chunk.hex(' '):<47}  {text}"
 
 
 def _text(head: bytes, *, truncated: bool) -> tuple[str | None, str]:

@@ -100,15 +100,15 @@ def ceiling(value: float) -> float:
 
 
 def _outline(x: int, point: Point, top: float) -> str:
-    left = x + (SLOT - BAR) / 2
+    x_left = x + (SLOT - BAR) / 2
     match point.kind:
         case Kind.BAR:
             height = max(_height(point.value or 0, top), FLATTEST)
-            return f"M{left} {HEIGHT}v-{height:.1f}h{BAR}V{HEIGHT}z"
+            return f"M{x_left} {HEIGHT}v-{height:.1f}h{BAR}V{HEIGHT}z"
         case Kind.ZERO:
-            return f"M{left} {HEIGHT}v-{FLATTEST}h{BAR}v{FLATTEST}z"
+            return f"M{x_left} {HEIGHT}v-{FLATTEST}h{BAR}v{FLATTEST}z"
         case Kind.NOTHING:
-            return f"M{left} {HEIGHT - 10}l{BAR} 10m0-10l-{BAR} 10"
+            return f"M{x_left} {HEIGHT - 10}l{BAR} 10m0-10l-{BAR} 10"
         case Kind.GAP:
             return f"M{x} 0h{SLOT}v{HEIGHT}h-{SLOT}z"
 

@@ -9,12 +9,12 @@ def percent(share: float | None) -> str:
     """Say a share so that a small one is never nothing, nor a large one everything."""
     if share is None:
         return NOTHING
-    told = 100 * share
-    if 0 < told < 0.01:
+    value = 100 * share
+    if 0 < value < 0.01:
         return "<0.01\u00a0%"
-    if 99.5 <= told < 100:
+    if 99.5 <= value < 100:
         return ">99\u00a0%"
-    return f"{_rounded(told)}\u00a0%"
+    return f"{_rounded(value)}\u00a0%"
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -32,8 +32,8 @@ def milliseconds(bound: int | None) -> str:
     return f"{bound / 1000:,.1f}\u00a0s"
 
 
-def _rounded(told: float) -> str:
-    if told in {0, 100}:
-        return f"{told:.0f}"
-    digits = 2 if told < 0.995 else 1 if told < 9.95 else 0
-    return f"{told:.{digits}f}"
+def _rounded(value: float) -> str:
+    if value in {0, 100}:
+        return f"{value:.0f}"
+    digits = 2 if value < 0.995 else 1 if value < 9.95 else 0
+    return f"{value:.{digits}f}"

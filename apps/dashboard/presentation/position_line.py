@@ -75,9 +75,9 @@ def _ends(
     mark: Mark, runs: Runs, head: int | None, poisons: Sequence[PlacedPoison]
 ) -> tuple[int, int]:
     places = [poison.place.seq for poison in poisons]
-    told = [seq for seq in (head, mark.received, mark.persisted) if seq is not None]
-    high = max(mark.processed, *places, *told, *(run[1] for run in runs), 0)
-    low = min(mark.processed, *places, *told)
+    marks = [seq for seq in (head, mark.received, mark.persisted) if seq is not None]
+    high = max(mark.processed, *places, *marks, *(run[1] for run in runs), 0)
+    low = min(mark.processed, *places, *marks)
     # Some of what is behind belongs to the picture.
     return max(0, low - max((high - low) // 4, 1)), high
 

@@ -20,9 +20,9 @@ def lines(header: Iterable[str], rows: Iterable[Sequence[object]]) -> Iterator[b
     for number, row in enumerate(rows, start=1):
         writer.writerow([_cell(value) for value in row])
         if number % ROWS_AT_ONCE == 0:
-            yield _taken(buffer)
+            yield _drain(buffer)
     if buffer.tell():
-        yield _taken(buffer)
+        yield _drain(buffer)
 
 
 def _cell(value: object) -> object:
@@ -31,8 +31,8 @@ def _cell(value: object) -> object:
     return value
 
 
-def _taken(buffer: StringIO) -> bytes:
-    taken = buffer.getvalue().encode()
+def _drain(buffer: StringIO) -> bytes:
+    content = buffer.getvalue().encode()
     buffer.seek(0)
     buffer.truncate()
-    return taken
+    return content

@@ -34,13 +34,13 @@ def app_frames(traceback: str) -> list[Frame]:
 
 
 def _frame(line: str, after: str) -> Frame | None:
-    found = _FRAME.match(line)
-    if not found:
+    match = _FRAME.match(line)
+    if not match:
         return None
     source = "" if _FRAME.match(after) else after.strip()
     return Frame(
-        file=found["file"],
-        line=int(found["line"]),
-        function=found["name"] or "<module>",
+        file=match["file"],
+        line=int(match["line"]),
+        function=match["name"] or "<module>",
         source=source,
     )

@@ -54,7 +54,7 @@ def changes(entry: Entry) -> list[Change]:
     sides = [(name, before.get(name), after.get(name)) for name in {**before, **after}]
     pairs = [(name, *_pair(entry, value)) for name, value in detail.items()]
     return [
-        Change(_shown(name), _shown(old), _shown(new))
+        Change(_shortened(name), _shortened(old), _shortened(new))
         for name, old, new in [*sides, *pairs]
         if old != new and not {_text(old), _text(new)} <= {""}
     ]
@@ -64,7 +64,7 @@ def facts(entry: Entry) -> list[Fact]:
     """List what else the detail says; what is empty, or was changed, is left out."""
     changed = {change.field for change in changes(entry)}
     return [
-        Fact(_shown(name), _shown(value))
+        Fact(_shortened(name), _shortened(value))
         for name, value in _members(entry.detail).items()
         if name not in {"before", "after", *changed}
         and _pair(entry, value) == NO_CHANGE
@@ -84,7 +84,7 @@ def _members(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _shown(value: object) -> str:
+def _shortened(value: object) -> str:
     """Write a value in a line of bounded length."""
     text = _text(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"

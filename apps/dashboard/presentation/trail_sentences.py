@@ -95,8 +95,8 @@ def counted(number: int, noun: str) -> str:
 
 def listed(names: list[str]) -> str:
     """Name the first few, and count the others."""
-    shown, others = names[:MOST_NAMES], len(names) - MOST_NAMES
-    return ", ".join(shown) + (f" and {others:,} more" if others > 0 else "")
+    first, others = names[:MOST_NAMES], len(names) - MOST_NAMES
+    return ", ".join(first) + (f" and {others:,} more" if others > 0 else "")
 
 
 def _unknown(facts: Facts) -> str:
@@ -112,12 +112,12 @@ def _operation_confirmed(facts: Facts) -> str:
     )
     if message := facts.text("message"):
         number = f"message {message}"
-    said = f"{facts.who} {deed} {number}{_selected(facts)}"
+    text = f"{facts.who} {deed} {number}{_selected(facts)}"
     if target := facts.text("target_topic"):
-        said += f" to {target}"
+        text += f" to {target}"
     if undone := facts.text("undo_of"):
-        said += f", undoing operation {undone}"
-    return said
+        text += f", undoing operation {undone}"
+    return text
 
 
 def _selected(facts: Facts) -> str:
@@ -131,15 +131,15 @@ def _selected(facts: Facts) -> str:
 
 
 def _operation_finished(facts: Facts) -> str:
-    said = f"Operation {facts.subject}"
+    text = f"Operation {facts.subject}"
     if owner := facts.text("for"):
-        said += f" of {owner.partition(':')[2] or owner}"
+        text += f" of {owner.partition(':')[2] or owner}"
     if message := facts.text("message"):
-        said += f" on message {message}"
+        text += f" on message {message}"
     counts = facts.detail.get("counts")
     numbers = counts.items() if isinstance(counts, Mapping) else ()
     outcome = [f"{cut(str(n))} {STANDINGS.get(name, name)}" for name, n in numbers]
-    return f"{said} finished" + (f": {', '.join(outcome)}" if outcome else "")
+    return f"{text} finished" + (f": {', '.join(outcome)}" if outcome else "")
 
 
 def _body_revealed(facts: Facts) -> str:
@@ -192,9 +192,9 @@ def _user_altered(facts: Facts) -> str:
     if len(changed) == 1 and changed[0].field == "is_active":
         deed = "enabled" if changed[0].after == "yes" else "disabled"
         return f"{facts.who} {deed} {facts.subject}"
-    said = [cut(_right_changed(*change)) for change in changed]
+    text = [cut(_right_changed(*change)) for change in changed]
     return f"{facts.who} changed {facts.subject}" + (
-        f": {listed(said)}" if said else ""
+        f": {listed(text)}" if text else ""
     )
 
 
@@ -229,11 +229,11 @@ def _sign_in_failed(facts: Facts) -> str:
     what = facts.text("of", "password")
     if page := facts.text("page"):
         return f"A wrong {what} for {name} was given on “{page}”{_from(facts)}"
-    said = f"A sign-in as {name}{_from(facts)} failed"
+    text = f"A sign-in as {name}{_from(facts)} failed"
     if facts.detail.get("disabled"):
-        return f"{said}: the account is disabled"
+        return f"{text}: the account is disabled"
     why = facts.text("why") if what == "provider" else f"wrong {what}"
-    return f"{said}: {why}" if "of" in facts.detail and why else said
+    return f"{text}: {why}" if "of" in facts.detail and why else text
 
 
 def _sign_ins_suspicious(facts: Facts) -> str:

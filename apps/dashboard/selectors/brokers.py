@@ -81,7 +81,7 @@ class BrokerDetail:
     missing: str
 
     @property
-    def shown(self) -> list[CarriedTopic]:
+    def first_topics(self) -> list[CarriedTopic]:
         return self.row.topics[:MOST_TOPICS]
 
 
@@ -94,32 +94,32 @@ class OfferedKind:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FoundRow:
+class DiscoveredTopic:
     """A topic that the broker has; `mark` names it in a form, whatever its name is.
 
     `convention` tells the dead-letter queue that it has although the broker has none.
     """
 
-    found: FoundTopic
+    topic: FoundTopic
     carried: CarriedTopic | None
     convention: Convention
     is_keepable: bool
 
     @property
     def mark(self) -> str:
-        return mark_of(self.found)
+        return mark_of(self.topic)
 
     @property
     def may_be_chosen(self) -> bool:
         """Tell whether choosing it makes it known here, or gives it a lane."""
-        queue = self.found.dead_letter_queue or self.convention.queue
+        queue = self.topic.dead_letter_queue or self.convention.queue
         is_idle = self.carried is None or (not self.mode and bool(queue))
         return self.is_keepable and is_idle
 
     @property
     def is_new(self) -> bool:
         """Tell whether a lane could be made for it that is not there."""
-        has_queue = bool(self.found.dead_letter_queue)
+        has_queue = bool(self.topic.dead_letter_queue)
         return self.is_keepable and has_queue and not (self.carried and self.mode)
 
     @property
@@ -128,13 +128,13 @@ class FoundRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Discovered:
+class Discovery:
     """What was found: `rows` match the name that was asked for, as far as shown.
 
     `peeks` tells that samples can be seen, and how old the oldest is.
     """
 
-    rows: list[FoundRow]
+    rows: list[DiscoveredTopic]
     matching: int
     number: int
     new: int
@@ -165,22 +165,27 @@ def offered_kinds() -> list[OfferedKind]:
     ]
 
 
-def mark_of(found: FoundTopic) -> str:
-    return digest_of(raw(found.name)).hex()[:32]
+def mark_of(topic: FoundTopic) -> str:
+    return digest_of(raw(topic.name)).hex()[:32]
 
 
 def discovered(
     broker: Broker, name: str, principal: Principal, *, now: datetime
-) -> Discovered:
+) -> Discovery:
     """Ask a broker what it has; raises Unavailable or Refused in its own words."""
-    seen = [t for t in connectivity.discover(broker=broker) if principal.sees(t.name)]
+    broker_topics = [
+        t for t in connectivity.discover(broker=broker) if principal.sees(t.name)
+    ]
     carried = {
         topic.native_name: _carried(topic, now=now)
         for topic in _visible(principal).filter(broker=broker)
     }
-    rows = [_found_row(broker, each, carried.get(each.name)) for each in seen]
-    matching = [row for row in rows if _is_asked_for(row.found, name)]
-    return Discovered(
+    rows = [
+        _discovered_topic(broker, each, carried.get(each.name))
+        for each in broker_topics
+    ]
+    matching = [row for row in rows if _has_in_name(row.topic, name)]
+    return Discovery(
         rows=matching[:MOST_FOUND],
         matching=len(matching),
         number=len(rows),
@@ -193,12 +198,14 @@ def chosen(
     broker: Broker, marks: Iterable[str], principal: Principal, *, everything: bool
 ) -> list[FoundTopic]:
     """Find again what was chosen: all with a dead-letter queue, or those marked."""
-    wanted = frozenset(marks)
-    seen = [t for t in connectivity.discover(broker=broker) if principal.sees(t.name)]
-    keepable = [each for each in seen if registration.is_keepable(each)]
+    chosen_marks = frozenset(marks)
+    broker_topics = [
+        t for t in connectivity.discover(broker=broker) if principal.sees(t.name)
+    ]
+    keepable = [each for each in broker_topics if registration.is_keepable(each)]
     if everything:
         return [each for each in keepable if each.dead_letter_queue]
-    return [each for each in keepable if mark_of(each) in wanted]
+    return [each for each in keepable if mark_of(each) in chosen_marks]
 
 
 def facts(can: Capabilities) -> list[Fact]:
@@ -291,8 +298,8 @@ def _yes(able: bool, words: tuple[str, str]) -> str:  # noqa: FBT001 - a fact
 
 
 def _visible(principal: Principal) -> TopicQuerySet:
-    seen = Topic.objects.matching(principal.topics)
-    return seen.select_related("lane", "broker").order_by("name")
+    topics = Topic.objects.matching(principal.topics)
+    return topics.select_related("lane", "broker").order_by("name")
 
 
 def _row(broker: Broker, *, now: datetime) -> BrokerRow:
@@ -307,19 +314,19 @@ def _carried(topic: Topic, *, now: datetime) -> CarriedTopic:
     )
 
 
-def _found_row(
-    broker: Broker, found: FoundTopic, carried: CarriedTopic | None
-) -> FoundRow:
-    return FoundRow(
-        found=found,
+def _discovered_topic(
+    broker: Broker, topic: FoundTopic, carried: CarriedTopic | None
+) -> DiscoveredTopic:
+    return DiscoveredTopic(
+        topic=topic,
         carried=carried,
-        convention=convention_of(kind=broker.kind, topic=found.name),
-        is_keepable=registration.is_keepable(found),
+        convention=convention_of(kind=broker.kind, topic=topic.name),
+        is_keepable=registration.is_keepable(topic),
     )
 
 
-def _is_asked_for(found: FoundTopic, name: str) -> bool:
-    return name.lower() in found.name.lower()
+def _has_in_name(topic: FoundTopic, name: str) -> bool:
+    return name.lower() in topic.name.lower()
 
 
 def _badness(word: str) -> int:

@@ -51,13 +51,13 @@ def of_topic(topic: Topic, *, now: datetime) -> GuardList:
     lately = Q(heard_at__gte=now - GUARD_LIVES)
     # Who said goodbye is gone, and is not missed.
     there = _missed(now=now).filter(lately | ~Q(state=GuardState.STOPPING), topic=topic)
-    found = there.alias(is_idle=IDLE & lately).order_by(
+    ordered = there.alias(is_idle=IDLE & lately).order_by(
         "-is_idle", "consumer_group", "client_name", "pk"
     )
     return GuardList(
         rows=[
             GuardRow(guard=guard, state=_state(guard, now=now))
-            for guard in found[:MOST_SHOWN]
+            for guard in ordered[:MOST_SHOWN]
         ],
         number=there.count(),
     )
@@ -65,11 +65,13 @@ def of_topic(topic: Topic, *, now: datetime) -> GuardList:
 
 def idle(topics: TopicQuerySet, *, now: datetime) -> Idle:
     """Find the guards that are heard, and say that they take no message."""
-    found = Guard.objects.filter(
+    idle_guards = Guard.objects.filter(
         IDLE, heard_at__gte=now - GUARD_LIVES, topic__in=topics
     )
-    first = list(found.select_related("topic").order_by("since", "pk")[:MOST_NAMED])
-    number = len(first) if len(first) < MOST_NAMED else found.count()
+    first = list(
+        idle_guards.select_related("topic").order_by("since", "pk")[:MOST_NAMED]
+    )
+    number = len(first) if len(first) < MOST_NAMED else idle_guards.count()
     return Idle(guards=first, number=number)
 
 
@@ -86,7 +88,7 @@ def signs(topics: TopicQuerySet, *, now: datetime) -> list[Sign]:
     if not total:
         return []
     state = "paused" if numbers["idle"] else "up" if running == total else "silent"
-    return [Sign(what="Guards", state=state, told=f"{running} of {total} run")]
+    return [Sign(what="Guards", state=state, detail=f"{running} of {total} run")]
 
 
 def _missed(*, now: datetime) -> QuerySet[Guard]:

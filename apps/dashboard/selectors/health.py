@@ -30,17 +30,17 @@ MOST_NAMED = 5
 class Sign:
     what: str
     state: str
-    told: str = ""
+    detail: str = ""
     at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alarm:
-    """Something that does not work and needs a person; `told` may end in `at`."""
+    """Something that does not work and needs a person; `detail` may end in `at`."""
 
     what: str
     state: str
-    told: str
+    detail: str
     href: str
     at: datetime | None = None
 
@@ -111,15 +111,15 @@ def alarms_of_night(night: Night) -> list[Alarm]:
     """Say what is wrong with the nightly report, if it failed or is missing."""
     href = reverse("report-runs")
     if night.state == "failed" and night.run:
-        told = f"of {night.run.first_day} failed: {night.run.trouble}"
-        return [Alarm(what="Nightly report", state="failed", told=told, href=href)]
+        detail = f"of {night.run.first_day} failed: {night.run.trouble}"
+        return [Alarm(what="Nightly report", state="failed", detail=detail, href=href)]
     if night.state == "late" and night.day:
-        told = f"a night is missing: the newest report is of {night.day.day}, made"
+        detail = f"a night is missing: the newest report is of {night.day.day}, made"
         return [
             Alarm(
                 what="Nightly report",
                 state="late",
-                told=told,
+                detail=detail,
                 at=night.made_at,
                 href=href,
             )
@@ -135,21 +135,21 @@ def _by_broker(lanes: Sequence[Lane]) -> list[tuple[str, list[Lane]]]:
 def _lanes(lanes: list[Lane], *, now: datetime) -> Sign:
     """Say how many lanes run; one that a person paused is not expected to."""
     if not lanes:
-        return Sign(what="Lanes", state="none", told="no dead-letter queue yet")
+        return Sign(what="Lanes", state="none", detail="no dead-letter queue yet")
     running = sum(lane_state(lane, now=now) in RUN for lane in lanes)
     paused = sum(lane.paused for lane in lanes)
     expected = len(lanes) - paused
-    told = f"{running} of {len(lanes)} run" + (f", {paused} paused" if paused else "")
+    detail = f"{running} of {len(lanes)} run" + (f", {paused} paused" if paused else "")
     if not expected:
-        return Sign(what="Lanes", state="resting", told=told)
+        return Sign(what="Lanes", state="resting", detail=detail)
     state = "up" if running >= expected else "partly up" if running else "stopped"
-    return Sign(what="Lanes", state=state, told=told)
+    return Sign(what="Lanes", state=state, detail=detail)
 
 
 def _worker(*, now: datetime) -> Sign:
     last = WorkerBeat.objects.values_list("at", flat=True).first()
     if last is None:
-        return Sign(what="Worker", state="none", told="none has answered yet")
+        return Sign(what="Worker", state="none", detail="none has answered yet")
     missing = upkeep.worker_missing_for(now=now)
     return Sign(what="Worker", state="silent" if missing else "up", at=last)
 
@@ -159,8 +159,8 @@ def _broker(name: str, lanes: list[Lane], *, now: datetime) -> Sign:
     heard = [lane for lane in lanes if lane.is_heard(now)]
     away = [lane for lane in heard if lane.state == LaneState.AWAY]
     state = "away" if away else "up" if heard else "unknown"
-    told = away[0].detail if away else ""
-    return Sign(what=f"Broker {name}", state=state, told=told)
+    detail = away[0].detail if away else ""
+    return Sign(what=f"Broker {name}", state=state, detail=detail)
 
 
 def _alarms_of_brokers(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
@@ -170,7 +170,7 @@ def _alarms_of_brokers(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
         Alarm(
             what=f"Broker {name}",
             state="away",
-            told=f"nothing is captured from {_topics(theirs)}: {theirs[0].detail}",
+            detail=f"nothing is captured from {_topics(theirs)}: {theirs[0].detail}",
             href=_page_of_broker(theirs[0]),
         )
         for name, theirs in _by_broker(away)
@@ -193,20 +193,20 @@ def _alarms_of_lanes(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
     named = [_alarm_of_lane(lane, state) for lane, state in troubled[:MOST_NAMED]]
     others = len(troubled) - len(named)
     if others:
-        told = f"{others} more are on the page of topics"
+        detail = f"{others} more are on the page of topics"
         named.append(
-            Alarm(what="Lanes", state="stopped", told=told, href=reverse("topics"))
+            Alarm(what="Lanes", state="stopped", detail=detail, href=reverse("topics"))
         )
     return named
 
 
 def _all_stopped(lanes: Sequence[Lane]) -> Alarm:
     last = max((lane.seen_at for lane in lanes if lane.seen_at), default=None)
-    told = "nothing is captured; the last was heard" if last else "none has run yet"
+    detail = "nothing is captured; the last was heard" if last else "none has run yet"
     return Alarm(
         what="Lanes",
         state="stopped",
-        told=told,
+        detail=detail,
         at=last,
         href=f"{reverse('positions')}#lanes",
     )
@@ -217,7 +217,7 @@ def _alarm_of_lane(lane: Lane, state: str) -> Alarm:
     return Alarm(
         what=f"Lane {lane.topic.name}",
         state="stopped" if is_silent else state,
-        told="last heard" if is_silent else lane.detail,
+        detail="last heard" if is_silent else lane.detail,
         at=lane.seen_at if is_silent else None,
         href=reverse("topic", args=[lane.topic_id]),
     )
@@ -230,7 +230,7 @@ def _alarms_of_worker(worker: Sign) -> list[Alarm]:
         Alarm(
             what="Worker",
             state="silent",
-            told="operations wait until one runs; the last was heard",
+            detail="operations wait until one runs; the last was heard",
             at=worker.at,
             href=reverse("operations"),
         )
@@ -246,7 +246,7 @@ def _alarms_of_sessions() -> list[Alarm]:
         Alarm(
             what="Sessions of Postgres",
             state="short",
-            told=f"{usage}; without one no process starts and no operation runs: "
+            detail=f"{usage}; without one no process starts and no operation runs: "
             f"{usage.remedy}",
             href=f"{reverse('positions')}#lanes",
         )

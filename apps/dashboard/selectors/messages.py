@@ -13,7 +13,7 @@ from django.db.models import Q
 from apps.audit.models import Entry
 from apps.core.text import readable
 from apps.core.timeouts import TooSlow
-from apps.dashboard.list_params import Asked
+from apps.dashboard.list_params import ListParams
 from apps.dashboard.paging import Count, Cursor, Page, counted, page
 from apps.dashboard.presentation.body import BodyView, view
 from apps.dashboard.selectors import skips
@@ -82,13 +82,15 @@ class MessageDetail:
     content_type: str | None = None
 
 
-def find(asked: Asked, principal: Principal) -> MessageList:
-    return _matching(asked.query, asked.cursor, principal)
+def find(params: ListParams, principal: Principal) -> MessageList:
+    return _matching(params.query, params.cursor, principal)
 
 
-def of_problem(problem_id: int, asked: Asked, principal: Principal) -> MessageList:
-    within = Query((*asked.query.terms, Term("problem", str(problem_id))))
-    return _matching(within, asked.cursor, principal)
+def of_problem(
+    problem_id: int, params: ListParams, principal: Principal
+) -> MessageList:
+    within = Query((*params.query.terms, Term("problem", str(problem_id))))
+    return _matching(within, params.cursor, principal)
 
 
 def _matching(query: Query, cursor: Cursor | None, principal: Principal) -> MessageList:
@@ -104,8 +106,8 @@ def _matching(query: Query, cursor: Cursor | None, principal: Principal) -> Mess
 
 def last_failed_at(principal: Principal) -> datetime | None:
     """Tell when anything failed last, for a list that has nothing to show."""
-    seen = Poison.objects.on_topics(principal.topics).recent_first()
-    return seen.values_list("last_failed_at", flat=True).first()
+    poisons = Poison.objects.on_topics(principal.topics).recent_first()
+    return poisons.values_list("last_failed_at", flat=True).first()
 
 
 def one(message_id: int, principal: Principal, *, now: datetime) -> MessageDetail:

@@ -58,7 +58,7 @@ class _Facts:
     broker: Broker | None = None
     topic: Topic | None = None
     poison: Poison | None = None
-    sent: bool = False
+    has_requeued: bool = False
 
 
 def find(principal: Principal) -> FirstSteps | TooSlow | None:
@@ -85,7 +85,7 @@ def _facts(broker: Broker, principal: Principal) -> _Facts:
         broker=broker,
         topic=lane.topic if lane else None,
         poison=captured.order_by("-pk").first(),
-        sent=Redrive.objects.filter(
+        has_requeued=Redrive.objects.filter(
             ~Q(sent_at=None), queue="", poison__problem_id__in=problems
         ).exists(),
     )
@@ -118,7 +118,7 @@ def _steps(facts: _Facts, principal: Principal) -> tuple[Step, ...]:
             what="Requeue one",
             why="It goes back to its topic byte for byte, once its consumer is mended.",
             link=_to_requeue(facts) if acts else "",
-            done=facts.sent,
+            done=facts.has_requeued,
         ),
     )
 

@@ -67,30 +67,30 @@ ALWAYS_SHOWN = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewDetail:
     operation: Operation
-    seen: Seen
+    summary: Seen
     breakdown: list[tuple[str, list[tuple[str, int]]]]
     targets: list[str]
     swallowed: Swallowed | TooSlow | None
     may_order: bool = False
 
     @property
-    def as_asked(self) -> dict[str, object]:
+    def api_body(self) -> dict[str, object]:
         """Say the same to the API; ids only as far as a person would copy them."""
-        asked: dict[str, object] = {"verb": self.operation.verb}
+        body: dict[str, object] = {"verb": self.operation.verb}
         if self.operation.query is not None:
-            asked["q"] = self.operation.query
+            body["q"] = self.operation.query
         else:
             chosen = self.operation.items.values_list("poison_id", flat=True)
-            asked["ids"] = list(chosen.order_by("pk")[:MOST_COPIED])
+            body["ids"] = list(chosen.order_by("pk")[:MOST_COPIED])
         if self.operation.target_topic:
-            asked["target_topic"] = self.operation.target_topic.name
+            body["target_topic"] = self.operation.target_topic.name
         if self.operation.ordered:
-            asked["ordered"] = True
-        return asked
+            body["ordered"] = True
+        return body
 
     @property
     def must_type(self) -> bool:
-        return self.operation.verb == Verb.DROP and self.seen.will_act > MANY
+        return self.operation.verb == Verb.DROP and self.summary.will_act > MANY
 
     @property
     def must_say_why(self) -> bool:
@@ -153,7 +153,7 @@ class Standing:
         )
 
     @property
-    def told_counts(self) -> list[tuple[str, int]]:
+    def nonzero_counts(self) -> list[tuple[str, int]]:
         return self._named(pair for pair in self.counts.items() if pair[1])
 
     @property
@@ -225,14 +225,18 @@ def find(cursor: Cursor | None, principal: Principal) -> OperationList:
     """List the finished ones by page, the newest first; before them all that run."""
     # In this order: one that ends between the two questions is still in the list.
     now_running = running(principal) if cursor is None else []
-    seen = [operation.pk for operation in now_running]
-    finished = _visible(principal).exclude(state__in=UNFINISHED).exclude(pk__in=seen)
-    shown = page(
+    running_ids = [operation.pk for operation in now_running]
+    finished = (
+        _visible(principal).exclude(state__in=UNFINISHED).exclude(pk__in=running_ids)
+    )
+    finished_page = page(
         finished.select_related("target_topic"), field="confirmed_at", cursor=cursor
     )
-    rows = _rows([*now_running, *shown.rows])
+    rows = _rows([*now_running, *finished_page.rows])
     return OperationList(
-        running=rows[: len(now_running)], finished=rows[len(now_running) :], page=shown
+        running=rows[: len(now_running)],
+        finished=rows[len(now_running) :],
+        page=finished_page,
     )
 
 
@@ -266,10 +270,10 @@ def _rows(operations: list[Operation]) -> list[OperationRow]:
 
 def _countable(operations: Iterable[Operation]) -> Iterator[int]:
     """Give as many as a list has time to count; the first ones come first."""
-    left = MOST_ITEMS
+    remaining = MOST_ITEMS
     for operation in operations:
-        if operation.total <= left:
-            left -= operation.total
+        if operation.total <= remaining:
+            remaining -= operation.total
             yield operation.pk
 
 
@@ -278,16 +282,16 @@ def _counts(operations: Iterable[int]) -> dict[int, dict[str, int]]:
     items = Item.objects.filter(operation__in=counts).order_by()
     # One that is claimed, and no other, has a redrive; its outcome is what it is.
     standing = items.annotate(word=Coalesce("redrive__outcome", "state"))
-    found = standing.values_list("operation", "word").annotate(number=Count("pk"))
-    for operation, word, number in found:
+    rows = standing.values_list("operation", "word").annotate(number=Count("pk"))
+    for operation, word, number in rows:
         counts[operation][word] = number
     return counts
 
 
 def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail:
     """Find a preview of this principal's own; raises Stale otherwise."""
-    found = Operation.objects.filter(token=_uuid(token), actor=str(principal.actor))
-    operation = found.select_related("target_topic").first()
+    previews = Operation.objects.filter(token=_uuid(token), actor=str(principal.actor))
+    operation = previews.select_related("target_topic").first()
     if operation is None:
         raise Stale("This preview is gone: make a new one.", fresh=None)
     return previewed(operation, principal, now=now)
@@ -296,30 +300,30 @@ def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail
 def previewed(
     operation: Operation, principal: Principal, *, now: datetime
 ) -> PreviewDetail:
-    seen = selection.see(operation=operation)
+    summary = selection.see(operation=operation)
     return PreviewDetail(
         operation=operation,
-        seen=seen,
+        summary=summary,
         breakdown=[
-            ("topic", list(seen.by_topic)),
-            ("consumer", list(seen.by_consumer)),
+            ("topic", list(summary.by_topic)),
+            ("consumer", list(summary.by_consumer)),
             ("state", _by_state(operation)),
             ("age", _by_age(operation, now=now)),
         ],
         targets=_targets(principal) if operation.verb == Verb.REDRIVE else [],
         swallowed=_swallowed(operation, now=now),
-        may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, seen),
+        may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, summary),
     )
 
 
-def _keep_order(operation: Operation, seen: Seen) -> bool:
+def _keep_order(operation: Operation, summary: Seen) -> bool:
     """Tell whether every topic that would be sent to keeps some order."""
     target = operation.target_topic
-    names = [target.name] if target else [name for name, _ in seen.by_topic]
+    names = [target.name] if target else [name for name, _ in summary.by_topic]
     topics = Topic.objects.filter(name__in=names).exclude(broker=None)
-    found = list(topics.select_related("broker"))
+    topic_list = list(topics.select_related("broker"))
     try:
-        keep = [brokers.ordering_of(topic) is not Ordering.NONE for topic in found]
+        keep = [brokers.ordering_of(topic) is not Ordering.NONE for topic in topic_list]
     except Unavailable:
         return False  # a client is missing: nothing can be sent there at all
     return bool(keep) and all(keep)
@@ -330,9 +334,9 @@ def _swallowed(operation: Operation, *, now: datetime) -> Swallowed | TooSlow | 
     if operation.verb != Verb.REDRIVE:
         return None
     waiting = Item.objects.filter(operation=operation).waiting()
-    sent = Poison.objects.filter(pk__in=waiting.values("poison_id"))
-    ask = partial(skips.swallowed, sent, operation.target_topic, now=now)
-    return unless_slow(ask)
+    poisons = Poison.objects.filter(pk__in=waiting.values("poison_id"))
+    count = partial(skips.swallowed, poisons, operation.target_topic, now=now)
+    return unless_slow(count)
 
 
 def _uuid(text: str) -> uuid.UUID:
@@ -349,9 +353,9 @@ def _targets(principal: Principal) -> list[str]:
 
 def _by_state(operation: Operation) -> list[tuple[str, int]]:
     waiting = Item.objects.filter(operation=operation).waiting().order_by()
-    found = waiting.values_list("poison__state").annotate(number=Count("pk"))
+    rows = waiting.values_list("poison__state").annotate(number=Count("pk"))
     numbers: dict[str, int] = {}
-    for state, number in found:
+    for state, number in rows:
         word = SHOWN[State(state)].value
         numbers[word] = numbers.get(word, 0) + number
     return sorted(numbers.items(), key=lambda pair: -pair[1])
@@ -364,9 +368,9 @@ def _by_age(operation: Operation, *, now: datetime) -> list[tuple[str, int]]:
     ]
     waiting = Item.objects.filter(operation=operation).waiting().order_by()
     aged = waiting.annotate(age=Case(*younger, default=Value(OLDER)))
-    found = dict(aged.values_list("age").annotate(number=Count("pk")))
+    numbers = dict(aged.values_list("age").annotate(number=Count("pk")))
     titles = (*(title for title, _ in AGES), OLDER)
-    return [(title, found[title]) for title in titles if title in found]
+    return [(title, numbers[title]) for title in titles if title in numbers]
 
 
 def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
@@ -402,11 +406,11 @@ def _undoable(operation: Operation, items: ItemQuerySet) -> int:
 
 def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
     standing = (Outcome.REFUSED, ItemState.SKIPPED)
-    found = items.filter(Q(state__in=standing) | Q(redrive__outcome__in=standing))
-    shown = found.select_related("poison__topic", "redrive").order_by("id")[
+    exceptional = items.filter(Q(state__in=standing) | Q(redrive__outcome__in=standing))
+    first = exceptional.select_related("poison__topic", "redrive").order_by("id")[
         :MOST_LISTED
     ]
-    return [item for item in shown if principal.sees(item.poison.topic.name)]
+    return [item for item in first if principal.sees(item.poison.topic.name)]
 
 
 def ask_of_problems(verb: Verb, *, query: Query, problems: tuple[int, ...]) -> Ask:

@@ -110,13 +110,13 @@ class Overview:
 def find(since: datetime | None, principal: Principal, *, now: datetime) -> Overview:
     ranking = ranked(principal)
     first = () if isinstance(ranking, TooSlow) else ranking.topics
-    shown, more = topics.worst(principal, first=first, most=MOST_TOPICS, now=now)
+    topic_rows, more = topics.worst(principal, first=first, most=MOST_TOPICS, now=now)
     visible = Topic.objects.matching(principal.topics)
     night, work = health.night(now=now), health.look(principal, now=now)
     return Overview(
         alarms=[*work.alarms, *health.alarms_of_night(night)],
         needs=needs(ranking, since or now - DAY, principal, now=now),
-        topics=shown,
+        topics=topic_rows,
         more_topics=more,
         operations=operations.latest(principal, most=MOST_OPERATIONS),
         idle=guards.idle(visible, now=now),
@@ -148,13 +148,13 @@ def needs(
     since = max(since, now - LONGEST)
     if isinstance(ranking, TooSlow):
         ids, is_whole = [], False
-        found = _failed_last(principal)
+        shown_problems = _failed_last(principal)
     else:
         ids, is_whole = ranking.ids, ranking.is_whole
-        found = _in_order(ids[:MOST_SHOWN])
+        shown_problems = _in_order(ids[:MOST_SHOWN])
     return Needs(
-        rows=_rows(found, now=now),
-        others=max(len(ids) - len(found), 0),
+        rows=_rows(shown_problems, now=now),
+        others=max(len(ids) - len(shown_problems), 0),
         is_ranked=not isinstance(ranking, TooSlow),
         is_whole=is_whole,
         ranked=MOST_PROBLEMS,
@@ -164,8 +164,8 @@ def needs(
 
 
 def _in_order(ids: Sequence[int]) -> list[Problem]:
-    found = Problem.objects.select_related("topic").in_bulk(ids)
-    return [found[pk] for pk in ids]
+    by_id = Problem.objects.select_related("topic").in_bulk(ids)
+    return [by_id[pk] for pk in ids]
 
 
 def _failed_last(principal: Principal) -> list[Problem]:
@@ -174,9 +174,11 @@ def _failed_last(principal: Principal) -> list[Problem]:
     return list(with_open.recent_first().select_related("topic")[:MOST_SHOWN])
 
 
-def _rows(found: Sequence[Problem], *, now: datetime) -> list[NeedyRow]:
-    ask = partial(backlogs.came_back, [p.pk for p in found], most=MOST_SEARCHED)
-    numbers = unless_slow(ask)
+def _rows(shown_problems: Sequence[Problem], *, now: datetime) -> list[NeedyRow]:
+    count = partial(
+        backlogs.came_back, [p.pk for p in shown_problems], most=MOST_SEARCHED
+    )
+    numbers = unless_slow(count)
     return [
         NeedyRow(
             row=row,
@@ -184,7 +186,7 @@ def _rows(found: Sequence[Problem], *, now: datetime) -> list[NeedyRow]:
             if isinstance(numbers, TooSlow)
             else numbers.get(row.problem.pk, 0),
         )
-        for row in problems.rows(found, now=now)
+        for row in problems.rows(shown_problems, now=now)
     ]
 
 

@@ -59,16 +59,16 @@ class OwnSession:
 def people(*, now: datetime) -> Rows[PersonRow]:
     """List who may sign in, and then who is disabled, by name."""
     users = list(User.objects.order_by("-is_active", "username")[: MOST + 1])
-    shown = users[:MOST]
-    found = sessions.open_sessions(shown, now=now)
-    having = second_factor.who_have_one(shown)
+    first = users[:MOST]
+    open_sessions = sessions.open_sessions(first, now=now)
+    having = second_factor.who_have_one(first)
     rows = [
         PersonRow(
             user=user,
-            sessions=len(found.get(user.pk, [])),
+            sessions=len(open_sessions.get(user.pk, [])),
             has_second_factor=user.pk in having,
         )
-        for user in shown
+        for user in first
     ]
     return Rows(rows=rows, has_more=len(users) > MOST)
 
@@ -78,10 +78,10 @@ def person(user_id: int, *, now: datetime) -> PersonRow:
     user = User.objects.filter(pk=user_id).first()
     if user is None:
         raise Absent("There is no such person here.")
-    found = sessions.open_sessions([user], now=now)
+    open_sessions = sessions.open_sessions([user], now=now)
     return PersonRow(
         user=user,
-        sessions=len(found.get(user.pk, [])),
+        sessions=len(open_sessions.get(user.pk, [])),
         has_second_factor=second_factor.is_set(user),
     )
 
@@ -92,17 +92,17 @@ def keys(*, now: datetime) -> Rows[KeyRow]:
     is_expired = Q(expires_at__isnull=False, expires_at__lte=now)
     has_ended = Q(revoked_at__isnull=False) | is_expired
     ordered = ApiKey.objects.alias(has_ended=has_ended).order_by("has_ended", "name")
-    found = list(ordered[: MOST + 1])
-    rows = [KeyRow(key=key, word=key.state(now)) for key in found[:MOST]]
-    return Rows(rows=rows, has_more=len(found) > MOST)
+    first = list(ordered[: MOST + 1])
+    rows = [KeyRow(key=key, word=key.state(now)) for key in first[:MOST]]
+    return Rows(rows=rows, has_more=len(first) > MOST)
 
 
 def key(key_id: int, *, now: datetime) -> KeyRow:
     """Find one; raises Absent for an unknown number."""
-    found = ApiKey.objects.filter(pk=key_id).first()
-    if found is None:
+    api_key = ApiKey.objects.filter(pk=key_id).first()
+    if api_key is None:
         raise Absent("There is no such key here.")
-    return KeyRow(key=found, word=found.state(now))
+    return KeyRow(key=api_key, word=api_key.state(now))
 
 
 def unmatched(key: ApiKey) -> list[str]:
@@ -129,7 +129,7 @@ def sees_no_trail(key: ApiKey) -> bool:
 def own_sessions(user: User, *, here: str, now: datetime) -> list[OwnSession]:
     """List where a person is signed in; `here` is the key of this session."""
     mark = sessions.mark_of(here)
-    found = sessions.open_sessions([user], now=now)[user.pk]
-    rows = [OwnSession(session=one, is_this=one.mark == mark) for one in found]
+    open_sessions = sessions.open_sessions([user], now=now)[user.pk]
+    rows = [OwnSession(session=one, is_this=one.mark == mark) for one in open_sessions]
     # This one first, and the others as they come.
     return sorted(rows, key=lambda row: not row.is_this)

@@ -120,7 +120,7 @@ class Positions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PublisherSeen:
+class PublisherDetail:
     """One publisher's mark on a position's own page, drawn, with its last day.
 
     `hours` are the numbers by which the watermark got ahead, hour by hour.
@@ -146,7 +146,7 @@ class PositionDetail:
     """`entries` is None for who may not read the trail."""
 
     position: BookmarkPosition
-    publishers: list[PublisherSeen]
+    publishers: list[PublisherDetail]
     moves: list[Move]
     poisons: Sequence[PlacedPoison]
     poison_number: int
@@ -184,17 +184,17 @@ def find(principal: Principal, *, now: datetime) -> Positions:
 
 def rows(marks: QuerySet[Mark], *, now: datetime) -> list[PositionRow]:
     """Tell of each mark whether it is what its broker says by now."""
-    told = marks.select_related("position__topic__broker")
-    return _rows([(mark.position, mark) for mark in told], now=now)
+    marks_with_topics = marks.select_related("position__topic__broker")
+    return _rows([(mark.position, mark) for mark in marks_with_topics], now=now)
 
 
 def one(position_id: int, principal: Principal, *, now: datetime) -> PositionDetail:
     """Find a position that this principal may see; raises Absent otherwise."""
-    position = _found(position_id, principal)
-    told = _rows(_each_mark([position]), now=now)
+    position = _visible_position(position_id, principal)
+    position_rows = _rows(_each_mark([position]), now=now)
     placed = _placed(position, principal)
     publishers = [
-        _publisher(row, row.mark, placed, now=now) for row in told if row.mark
+        _publisher(row, row.mark, placed, now=now) for row in position_rows if row.mark
     ]
     history = Move.objects.filter(position=position).prefetch_related("marks")
     poisons = [poison for each in publishers for poison in each.poisons]
@@ -214,7 +214,7 @@ def choices(position_id: int, principal: Principal) -> MoveChoices:
 
     Raises Absent where it is not seen, and Refused where its broker keeps it.
     """
-    position = _found(position_id, principal)
+    position = _visible_position(position_id, principal)
     if position.source == Source.BROKER:
         raise Refused("Its broker keeps this position: move it there.")
     others = _visible(principal).filter(topic=position.topic).exclude(pk=position.pk)
@@ -234,12 +234,12 @@ def lane_state(lane: Lane, *, now: datetime) -> str:
 
 
 def _visible(principal: Principal) -> QuerySet[BookmarkPosition]:
-    seen = BookmarkPosition.objects.on_topics(principal.topics)
+    positions = BookmarkPosition.objects.on_topics(principal.topics)
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))
-    return seen.select_related("topic__broker").prefetch_related(marks)
+    return positions.select_related("topic__broker").prefetch_related(marks)
 
 
-def _found(position_id: int, principal: Principal) -> BookmarkPosition:
+def _visible_position(position_id: int, principal: Principal) -> BookmarkPosition:
     position = _visible(principal).filter(pk=position_id).first()
     if position is None:
         raise Absent(f"There is no position {position_id} here.")
@@ -262,7 +262,7 @@ def _rows(
     topics = {position.topic_id for position, _ in pairs}
     heads = reading.heads(topics=topics)
     paces = unless_slow(partial(_paces, topics, now=now))
-    moved = _last_moves({position.pk for position, _ in pairs})
+    last_moves = _last_moves({position.pk for position, _ in pairs})
     return [
         PositionRow(
             position=position,
@@ -272,7 +272,7 @@ def _rows(
             a_minute=paces
             if isinstance(paces, TooSlow)
             else paces.get(_reader(position)),
-            last_move=moved.get(position.pk),
+            last_move=last_moves.get(position.pk),
         )
         for position, mark in pairs
     ]
@@ -307,7 +307,7 @@ def _paces(topics: set[int], *, now: datetime) -> dict[Reader, float]:
     """Give the messages a minute of each consumer group, and of each client."""
     until = now.replace(second=0, microsecond=0) - timedelta(minutes=1)
     since = until - timedelta(minutes=PACE_MINUTES)
-    asked: dict[str, list[int] | datetime | date] = {
+    params: dict[str, list[int] | datetime | date] = {
         "topics": list(topics),
         "since": since,
         "until": until,
@@ -316,7 +316,7 @@ def _paces(topics: set[int], *, now: datetime) -> dict[Reader, float]:
     }
     paces: dict[Reader, float] = {}
     with connection.cursor() as cursor:
-        cursor.execute(_COUNTED, asked)
+        cursor.execute(_COUNTED, params)
         for topic, group, client, number in cursor.fetchall():
             for reader in ((topic, "group", group), (topic, "client", client)):
                 paces[reader] = paces.get(reader, 0) + number / PACE_MINUTES
@@ -324,8 +324,8 @@ def _paces(topics: set[int], *, now: datetime) -> dict[Reader, float]:
 
 
 def _last_moves(positions: set[int]) -> dict[int, datetime]:
-    told = Move.objects.filter(position__in=positions).order_by()
-    return dict(told.values_list("position").annotate(at=Max("at")))
+    moves_of = Move.objects.filter(position__in=positions).order_by()
+    return dict(moves_of.values_list("position").annotate(at=Max("at")))
 
 
 def _placed(position: BookmarkPosition, principal: Principal) -> Placed:
@@ -336,9 +336,9 @@ def _placed(position: BookmarkPosition, principal: Principal) -> Placed:
 
 def _publisher(
     row: PositionRow, mark: Mark, placed: Placed, *, now: datetime
-) -> PublisherSeen:
+) -> PublisherDetail:
     own = [p for p in placed.poisons if p.place.publisher == mark.publisher]
-    return PublisherSeen(
+    return PublisherDetail(
         row=row,
         mark=mark,
         line=position_line.draw(mark, head=row.head, poisons=own),
@@ -350,10 +350,10 @@ def _publisher(
 def _hours(mark: Mark, *, now: datetime) -> list[int]:
     """Give how far the watermark got in each of the last hours, the newest last."""
     samples = Sample.objects.filter(mark=mark, at__gt=now - (HOURS + 1) * HOUR)
-    told = [*samples.order_by("at").values_list("at", "processed")]
-    told.append((now, mark.processed))
+    readings = [*samples.order_by("at").values_list("at", "processed")]
+    readings.append((now, mark.processed))
     hours = [0] * HOURS
-    for (_, before), (at, after) in pairwise(told):
+    for (_, before), (at, after) in pairwise(readings):
         age = int((now - at) / HOUR)
         if age < HOURS and after > before >= 0:
             hours[HOURS - 1 - age] += after - before

@@ -11,7 +11,7 @@ from django.db import connection
 
 from apps.core.errors import Absent
 from apps.core.timeouts import TOO_SLOW, TooSlow, unless_slow
-from apps.dashboard.list_params import Asked, Origin, ProblemAsked
+from apps.dashboard.list_params import ListParams, Origin, ProblemPageParams
 from apps.dashboard.paging import MOST_COUNTED, Count, Page, counted, page
 from apps.dashboard.selectors import differences, messages, ranking
 from apps.dashboard.selectors.differences import Differences
@@ -136,20 +136,20 @@ class ProblemDetail:
         return self.messages.query.value_of("is") in {None, Shown.SENT}
 
 
-def find(asked: Asked, principal: Principal, *, now: datetime) -> ProblemList:
+def find(params: ListParams, principal: Principal, *, now: datetime) -> ProblemList:
     """List the problems that have a poison which matches."""
-    matching = asked_for(asked, principal).select_related("topic")
-    shown = page(matching, field=_field(asked.sort), cursor=asked.cursor)
+    matching = asked_for(params, principal).select_related("topic")
+    shown_page = page(matching, field=_field(params.sort), cursor=params.cursor)
     return ProblemList(
-        rows=rows(shown.rows, now=now),
-        page=shown,
+        rows=rows(shown_page.rows, now=now),
+        page=shown_page,
         total=counted(matching),
         last_failed_at=last_failed_at(principal),
     )
 
 
 def one(
-    problem_id: int, asked: ProblemAsked, principal: Principal, *, now: datetime
+    problem_id: int, params: ProblemPageParams, principal: Principal, *, now: datetime
 ) -> ProblemDetail:
     """Find a problem that this principal may see; raises Absent otherwise."""
     allowed = problems.visible(topics=principal.topics)
@@ -157,32 +157,32 @@ def one(
     if problem is None:
         raise Absent(f"There is no problem {problem_id} here.")
     samples = reading.failures(Failure.objects.filter(problem=problem), limit=1)
-    listed = messages.of_problem(problem_id, asked.messages, principal)
+    listed = messages.of_problem(problem_id, params.messages, principal)
     return ProblemDetail(
         row=rows([problem], now=now)[0],
         given_back=counted(Poison.objects.filter(problem=problem).given_back()),
         sample=samples[0] if samples else None,
         first=_first(problem.pk),
         tops=unless_slow(partial(_tops, problem.pk)),
-        neighbours=_neighbours(problem, asked.origin, principal),
+        neighbours=_neighbours(problem, params.origin, principal),
         messages=listed,
         differences=differences.between(
             listed.page.rows,
             problem_id=problem_id,
-            header=asked.header,
+            header=params.header,
             principal=principal,
             now=now,
         ),
     )
 
 
-def asked_for(asked: Asked | Origin, principal: Principal) -> ProblemQuerySet:
+def asked_for(params: ListParams | Origin, principal: Principal) -> ProblemQuerySet:
     """Give the problems of a list, in no order."""
-    return problems.matching(asked.query, topics=principal.topics)
+    return problems.matching(params.query, topics=principal.topics)
 
 
-def rows(shown: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
-    ids = [problem.pk for problem in shown]
+def rows(page_problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
+    ids = [problem.pk for problem in page_problems]
     counts = unless_slow(partial(_counts, ids))
     hours = unless_slow(partial(_hours, ids, now=now))
     return [
@@ -192,13 +192,13 @@ def rows(shown: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
             hours=hours if isinstance(hours, TooSlow) else hours[problem.pk],
             life=_life(problem, counts, now=now),
         )
-        for problem in shown
+        for problem in page_problems
     ]
 
 
-def peak(shown: Sequence[ProblemRow]) -> int:
+def peak(problem_rows: Sequence[ProblemRow]) -> int:
     """Return the most failures in an hour: the scale that these rows share."""
-    return max((row.peak for row in shown), default=0)
+    return max((row.peak for row in problem_rows), default=0)
 
 
 def _field(sort: str) -> str:
@@ -218,10 +218,10 @@ def _sum(counts: Iterable[Count]) -> Count:
 
 
 def _counts(ids: list[int]) -> dict[int, dict[Shown, Count]]:
-    found = backlogs.by_problem(ids, most=MOST_COUNTED + 1)
+    by_problem = backlogs.by_problem(ids, most=MOST_COUNTED + 1)
     return {
         problem: {word: Count(number) for word, number in numbers.items()}
-        for problem, numbers in found.items()
+        for problem, numbers in by_problem.items()
     }
 
 
@@ -296,17 +296,19 @@ ORDER BY property, place
 def _tops(problem_id: int) -> list[Top]:
     """List what is known of versions, hosts, consumers and causes, in this order."""
     values = {"problem": problem_id, "most": MOST_FAILURES, "shown": TOP_VALUES}
-    found: dict[str, list[tuple[str, int, int]]] = {name: [] for name in PROPERTIES}
+    by_property: dict[str, list[tuple[str, int, int]]] = {
+        name: [] for name in PROPERTIES
+    }
     with connection.cursor() as cursor:
         cursor.execute(_TOPS, values)
         for name, value, number, whole in cursor.fetchall():
-            found[name].append((value, number, whole))
+            by_property[name].append((value, number, whole))
     return [
         Top(
             title=PROPERTIES[name],
             values=[(value, number) for value, number, _ in ranked],
             whole=ranked[0][2],
         )
-        for name, ranked in found.items()
+        for name, ranked in by_property.items()
         if any(value for value, _, _ in ranked)
     ]

@@ -80,8 +80,8 @@ def _ranking(topics: Sequence[int] | None) -> Ranking:
 def _recounted(problems: Sequence[OpenProblem]) -> list[OpenProblem]:
     """Count on where the first count stopped, for the problems that failed last."""
     ids = [each.problem for each in problems if each.open > MOST_EACH]
-    found = backlogs.by_problem(ids[:MOST_RECOUNTED], most=MOST_COUNTED + 1)
-    numbers = {problem: counts[Shown.OPEN] for problem, counts in found.items()}
+    recounts = backlogs.by_problem(ids[:MOST_RECOUNTED], most=MOST_COUNTED + 1)
+    numbers = {problem: counts[Shown.OPEN] for problem, counts in recounts.items()}
     return [
         replace(each, open=numbers.get(each.problem, each.open)) for each in problems
     ]

@@ -13,7 +13,7 @@ from django.db.models import Case, Q, Sum, Value, When
 from apps.brokers.models import Topic
 from apps.core.errors import Absent
 from apps.dashboard.paging import Cursor, Page, page
-from apps.dashboard.period import Asked, Period
+from apps.dashboard.period import Period, ReportParams
 from apps.dashboard.presentation.charts import Heat
 from apps.dashboard.selectors.rising import Rising, of_topics, rising
 from apps.dashboard.selectors.series import (
@@ -118,11 +118,13 @@ class OneTopic(Report):
         return self.series[0]
 
 
-def find(asked: Asked, principal: Principal, *, now: datetime) -> EveryTopic | OneTopic:
+def find(
+    params: ReportParams, principal: Principal, *, now: datetime
+) -> EveryTopic | OneTopic:
     """Report on the topic that was asked for, or on all that this principal sees."""
-    if asked.topic:
-        return _one(asked, principal, now=now)
-    return _every(asked, principal, now=now)
+    if params.topic:
+        return _one(params, principal, now=now)
+    return _every(params, principal, now=now)
 
 
 def freshness(*, now: datetime) -> Freshness:
@@ -139,46 +141,46 @@ def runs(cursor: Cursor | None) -> Page[Run]:
     return page(Run.objects.all(), field="asked_at", cursor=cursor)
 
 
-def spread(asked: Asked, principal: Principal) -> Iterator[tuple[object, ...]]:
+def spread(params: ReportParams, principal: Principal) -> Iterator[tuple[object, ...]]:
     """List the days of every topic and group in a fixed order, for a file."""
-    found = _seen(asked.period, principal).whole_days()
-    if asked.topic:
-        found = found.on(asked.topic)
-    ordered = found.order_by("day", "topic__name", "consumer_group")
+    rates = _visible_rates(params.period, principal).whole_days()
+    if params.topic:
+        rates = rates.on(params.topic)
+    ordered = rates.order_by("day", "topic__name", "consumer_group")
     # An empty cell is a group without a name, or none at all: `of` tells.
-    told = ordered.annotate(of=Case(ALL_GROUPS, default=Value("consumer_group")))
-    return told.values_list(*COLUMNS.values()).iterator()
+    labelled = ordered.annotate(of=Case(ALL_GROUPS, default=Value("consumer_group")))
+    return labelled.values_list(*COLUMNS.values()).iterator()
 
 
-def _every(asked: Asked, principal: Principal, *, now: datetime) -> EveryTopic:
-    period, published = asked.period, _published(asked.period)
-    found = _seen(period, principal).whole_days().of_all_groups()
-    totals = _totals(found)
-    shown = list(totals)[:MOST_TOPICS]
-    topics = Topic.objects.select_related("broker").in_bulk(shown)
-    by_topic = _by_topic(found.filter(topic__in=shown))
+def _every(params: ReportParams, principal: Principal, *, now: datetime) -> EveryTopic:
+    period, published = params.period, _published(params.period)
+    rates = _visible_rates(period, principal).whole_days().of_all_groups()
+    totals = _totals(rates)
+    topic_ids = list(totals)[:MOST_TOPICS]
+    topics = Topic.objects.select_related("broker").in_bulk(topic_ids)
+    by_topic = _by_topic(rates.filter(topic__in=topic_ids))
     return EveryTopic(
         freshness=freshness(now=now),
         names=sorted(name for name, _ in totals.values()),
         total=_sum(total for _, total in totals.values()),
         series=[
             series(topics[pk], by_topic[pk], period=period, published=published)
-            for pk in shown
+            for pk in topic_ids
         ],
         gaps=period.length - len(published),
         rising=rising(max(published), principal) if published else None,
     )
 
 
-def _one(asked: Asked, principal: Principal, *, now: datetime) -> OneTopic:
+def _one(params: ReportParams, principal: Principal, *, now: datetime) -> OneTopic:
     """Raises Absent where this principal sees no such topic."""
-    topic = Topic.objects.select_related("broker").filter(name=asked.topic).first()
+    topic = Topic.objects.select_related("broker").filter(name=params.topic).first()
     if topic is None or not principal.sees(topic.name):
         raise Absent("There is no such topic here.")
-    period, published = asked.period, _published(asked.period)
-    seen = _seen(period, principal)
-    names = {topic.name, *(name for name, _ in _totals(seen.whole_days()).values())}
-    here = seen.filter(topic=topic)
+    period, published = params.period, _published(params.period)
+    rates = _visible_rates(period, principal)
+    names = {topic.name, *(name for name, _ in _totals(rates.whole_days()).values())}
+    here = rates.filter(topic=topic)
     groups = _groups(here)
     by_group = _by_group(here.whole_days(), groups[:MOST_GROUPS])
     whole = series(topic, by_group[None], period=period, published=published)
@@ -204,14 +206,14 @@ def _published(period: Period) -> set[date]:
     return set(days.values_list("day", flat=True))
 
 
-def _seen(period: Period, principal: Principal) -> RateQuerySet:
+def _visible_rates(period: Period, principal: Principal) -> RateQuerySet:
     within = Rate.objects.between(period.first, period.last)
     return within.filter(of_topics(principal))
 
 
-def _totals(found: RateQuerySet) -> dict[int, tuple[str, Total]]:
+def _totals(rates: RateQuerySet) -> dict[int, tuple[str, Total]]:
     """Sum up each topic: its name and total by its number, most failures first."""
-    summed = found.order_by().values_list("topic", "topic__name")
+    summed = rates.order_by().values_list("topic", "topic__name")
     columns = summed.annotate(
         Sum("delivered"), total=Sum("failed"), un=Sum("uncounted")
     )
@@ -224,11 +226,11 @@ def _totals(found: RateQuerySet) -> dict[int, tuple[str, Total]]:
 
 
 def _sum(totals: Iterable[Total]) -> Total:
-    found = list(totals)
+    all_totals = list(totals)
     return Total(
-        delivered=sum(total.delivered or 0 for total in found) or None,
-        failed=sum(total.failed for total in found),
-        uncounted=sum(total.uncounted for total in found),
+        delivered=sum(total.delivered or 0 for total in all_totals) or None,
+        failed=sum(total.failed for total in all_totals),
+        uncounted=sum(total.uncounted for total in all_totals),
     )
 
 
@@ -239,11 +241,11 @@ def _groups(here: RateQuerySet) -> list[str]:
     return [group for group, _ in ordered if group is not None]
 
 
-def _by_topic(found: RateQuerySet) -> dict[int, list[Rate]]:
-    rates = defaultdict[int, list[Rate]](list)
-    for rate in found:
-        rates[rate.topic_id].append(rate)
-    return rates
+def _by_topic(rates: RateQuerySet) -> dict[int, list[Rate]]:
+    by_topic = defaultdict[int, list[Rate]](list)
+    for rate in rates:
+        by_topic[rate.topic_id].append(rate)
+    return by_topic
 
 
 def _by_group(here: RateQuerySet, groups: list[str]) -> dict[str | None, list[Rate]]:

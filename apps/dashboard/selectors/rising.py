@@ -47,14 +47,14 @@ class Rising:
 def rising(day: date, principal: Principal) -> Rising | None:
     """Compare this published day; None where too few of its weekday are published."""
     before = [day - week for week in WEEKS]
-    known = list(Day.objects.filter(day__in=before).values_list("day", flat=True))
-    if len(known) < FEWEST:
+    published = list(Day.objects.filter(day__in=before).values_list("day", flat=True))
+    if len(published) < FEWEST:
         return None
     return Rising(
         day=day,
-        weeks=len(known),
-        topics=_topics(day, known, principal),
-        problems=_problems(day, known, principal),
+        weeks=len(published),
+        topics=_topics(day, published, principal),
+        problems=_problems(day, published, principal),
     )
 
 
@@ -65,11 +65,11 @@ def of_topics(principal: Principal, field: str = "topic") -> Q:
     return Q(**{f"{field}__in": Topic.objects.matching(principal.topics)})
 
 
-def _topics(day: date, known: list[date], principal: Principal) -> list[Riser]:
+def _topics(day: date, usual_days: list[date], principal: Principal) -> list[Riser]:
     rates = Rate.objects.whole_days().of_all_groups().filter(of_topics(principal))
-    compared = rates.filter(day__in=[day, *known]).values("topic", "topic__name")
-    now, usual = Q(day=day), Q(day__in=known)
-    found = compared.annotate(
+    compared = rates.filter(day__in=[day, *usual_days]).values("topic", "topic__name")
+    now, usual = Q(day=day), Q(day__in=usual_days)
+    risen = compared.annotate(
         newest=Max("failure_rate", filter=now),
         usual=Avg("failure_rate", filter=usual),
         weeks=Count("failure_rate", filter=usual),
@@ -83,20 +83,20 @@ def _topics(day: date, known: list[date], principal: Principal) -> list[Riser]:
             newest=row["newest"],
             usual=row["usual"],
         )
-        for row in found.order_by("-above", "topic")[:MOST]
+        for row in risen.order_by("-above", "topic")[:MOST]
     ]
 
 
-def _problems(day: date, known: list[date], principal: Principal) -> list[Riser]:
+def _problems(day: date, usual_days: list[date], principal: Principal) -> list[Riser]:
     """Compare numbers of failures: a published day without a row is one without any."""
     rows = ProblemDay.objects.filter(of_topics(principal, "problem__topic"))
-    compared = rows.filter(day__in=[day, *known]).values(
+    compared = rows.filter(day__in=[day, *usual_days]).values(
         "problem", "problem__title", "problem__summary"
     )
-    usual = Sum("failed", filter=Q(day__in=known))
-    found = compared.annotate(
+    usual = Sum("failed", filter=Q(day__in=usual_days))
+    risen = compared.annotate(
         newest=Max("failed", filter=Q(day=day)),
-        usual=Coalesce(usual, 0) * 1.0 / len(known),
+        usual=Coalesce(usual, 0) * 1.0 / len(usual_days),
         above=F("newest") - F("usual"),
     ).filter(newest__gt=F("usual"))
     return [
@@ -107,5 +107,5 @@ def _problems(day: date, known: list[date], principal: Principal) -> list[Riser]
             newest=row["newest"],
             usual=row["usual"],
         )
-        for row in found.order_by("-above", "problem")[:MOST]
+        for row in risen.order_by("-above", "problem")[:MOST]
     ]

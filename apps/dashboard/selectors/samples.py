@@ -14,7 +14,7 @@ from apps.dashboard.selectors.messages import MASKED, legible
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SampleSeen:
+class SampleRow:
     """One of them; `body` is None until somebody who may has it revealed."""
 
     sample: Sample
@@ -22,9 +22,9 @@ class SampleSeen:
     body: BodyView | None = None
 
 
-def of(topic: Topic) -> list[SampleSeen]:
+def of(topic: Topic) -> list[SampleRow]:
     return [
-        SampleSeen(
+        SampleRow(
             sample=sample,
             headers=[
                 (readable(name), MASKED) for name, _ in samples.headers_of(sample)
@@ -34,9 +34,9 @@ def of(topic: Topic) -> list[SampleSeen]:
     ]
 
 
-def opened(revealed: Sequence[Sample]) -> list[SampleSeen]:
+def opened(revealed: Sequence[Sample]) -> list[SampleRow]:
     return [
-        SampleSeen(
+        SampleRow(
             sample=sample,
             headers=[legible(*header) for header in samples.headers_of(sample)],
             body=view(bytes(sample.start), size=_size_of_body(sample)),

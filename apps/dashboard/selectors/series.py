@@ -35,12 +35,12 @@ class Total:
 
     @classmethod
     def of(cls, rates: Iterable[Rate]) -> Self:
-        found = list(rates)
-        counted = [r.delivered for r in found if r.delivered is not None]
+        all_rates = list(rates)
+        counted = [r.delivered for r in all_rates if r.delivered is not None]
         return cls(
             delivered=sum(counted) if counted else None,
-            failed=sum(rate.failed for rate in found),
-            uncounted=sum(rate.uncounted for rate in found),
+            failed=sum(rate.failed for rate in all_rates),
+            uncounted=sum(rate.uncounted for rate in all_rates),
         )
 
     @property
@@ -84,8 +84,8 @@ class Series:
     @property
     def sources(self) -> list[str]:
         """Name who counted the deliveries, as far as it is known for any day."""
-        found = {row.rate.source for row in self.rows if row.rate}
-        return [source.value for source in Source if source in found]
+        sources = {row.rate.source for row in self.rows if row.rate}
+        return [source.value for source in Source if source in sources]
 
     @property
     def newest_first(self) -> Sequence[DayRow]:
@@ -165,11 +165,11 @@ def _rate_point(row: DayRow) -> Point:
     rate = row.rate
     if rate is None:
         return _blank_point(row)
-    told = f"{rate.failed:,} failed"
+    text = f"{rate.failed:,} failed"
     if rate.delivered is not None:
-        told = f"{percent(rate.failure_rate)}, {told} of {rate.delivered:,}"
+        text = f"{percent(rate.failure_rate)}, {text} of {rate.delivered:,}"
     return Point(
-        label=f"{row.day:%a %Y-%m-%d}: {told}",
+        label=f"{row.day:%a %Y-%m-%d}: {text}",
         href=row.href,
         value=rate.failure_rate,
         low=rate.rate_low,
@@ -180,13 +180,13 @@ def _rate_point(row: DayRow) -> Point:
 def _number_point(row: DayRow) -> Point:
     if row.rate is None:
         return _blank_point(row)
-    told = f"{row.day:%a %Y-%m-%d}: {row.rate.failed:,} failed"
-    return Point(label=told, href=row.href, value=row.rate.failed)
+    label = f"{row.day:%a %Y-%m-%d}: {row.rate.failed:,} failed"
+    return Point(label=label, href=row.href, value=row.rate.failed)
 
 
 def _blank_point(row: DayRow) -> Point:
-    told = "no report of this day" if row.is_gap else "nothing was delivered"
-    label = f"{row.day:%a %Y-%m-%d}: {told}"
+    reason = "no report of this day" if row.is_gap else "nothing was delivered"
+    label = f"{row.day:%a %Y-%m-%d}: {reason}"
     return Point(label=label, href=row.href, is_gap=row.is_gap)
 
 
@@ -199,9 +199,12 @@ class HourRow:
 
 
 def by_hour(whole: Series, rates: Iterable[Rate]) -> list[HourRow]:
-    found = {(rate.day_id, rate.hour): rate for rate in rates}
+    by_day_and_hour = {(rate.day_id, rate.hour): rate for rate in rates}
     return [
-        HourRow(day=row, hours=[found.get((row.day, hour)) for hour in range(HOURS)])
+        HourRow(
+            day=row,
+            hours=[by_day_and_hour.get((row.day, hour)) for hour in range(HOURS)],
+        )
         for row in whole.rows
     ]
 
@@ -226,8 +229,8 @@ def _hour_point(day: date, hour: int, rate: Rate | None, *, shows_rates: bool) -
         return Point(label=when)
     if not shows_rates:
         return Point(label=f"{when}: {rate.failed:,} failed", value=rate.failed)
-    told = f"{percent(rate.failure_rate)}, {rate.failed:,} failed"
-    return Point(label=f"{when}: {told}", value=rate.failure_rate)
+    text = f"{percent(rate.failure_rate)}, {rate.failed:,} failed"
+    return Point(label=f"{when}: {text}", value=rate.failure_rate)
 
 
 def _failure_rate(rate: Rate) -> float:

@@ -86,7 +86,7 @@ class SkipRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SkipsWanted:
+class SkipFilter:
     """Which skips: of topics with this name, or like this pattern; or those ended."""
 
     topic: str = ""
@@ -94,7 +94,7 @@ class SkipsWanted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SkipsFound:
+class SkipPage:
     rows: list[SkipRow]
     page: Page[Skip]
     total: Count | TooSlow
@@ -125,26 +125,26 @@ class Swallowed:
     looked_at: int
     unread: int
     number: int
-    shown: list[SwallowedMessage]
+    messages: list[SwallowedMessage]
 
     @property
     def others(self) -> int:
-        return self.number - len(self.shown)
+        return self.number - len(self.messages)
 
 
 def find(
-    wanted: SkipsWanted, cursor: Cursor | None, principal: Principal, *, now: datetime
-) -> SkipsFound:
+    filters: SkipFilter, cursor: Cursor | None, principal: Principal, *, now: datetime
+) -> SkipPage:
     """List the active skips, or those that have ended, by page, the newest first."""
-    skips = _wanted(wanted, principal)
+    skips = _filtered(filters, principal)
     ended_or_not = (
-        skips.exclude(removed_revision=None) if wanted.ended else skips.active()
+        skips.exclude(removed_revision=None) if filters.ended else skips.active()
     )
-    field = "removed_at" if wanted.ended else "at"
-    found = page(ended_or_not.select_related("topic"), field=field, cursor=cursor)
-    return SkipsFound(
-        rows=[SkipRow.of(skip, now=now) for skip in found.rows],
-        page=found,
+    field = "removed_at" if filters.ended else "at"
+    skip_page = page(ended_or_not.select_related("topic"), field=field, cursor=cursor)
+    return SkipPage(
+        rows=[SkipRow.of(skip, now=now) for skip in skip_page.rows],
+        page=skip_page,
         total=counted(ended_or_not),
         topics=topics(principal),
         withheld=withheld(Topic.objects.matching(principal.topics), now=now),
@@ -179,15 +179,15 @@ def swallowed(
     poisons: PoisonQuerySet, target: Topic | None, *, now: datetime
 ) -> Swallowed:
     """Find what consumers would pass over, if these poisons were requeued now."""
-    found = matching.swallowed(poisons=poisons, target=target, now=now)
-    shown = list(found.skips.items())[:MOST_SWALLOWED]
+    result = matching.swallowed(poisons=poisons, target=target, now=now)
+    first = list(result.skips.items())[:MOST_SWALLOWED]
     return Swallowed(
-        looked_at=found.looked_at,
-        unread=found.unread,
-        number=len(found.skips),
-        shown=[
+        looked_at=result.looked_at,
+        unread=result.unread,
+        number=len(result.skips),
+        messages=[
             SwallowedMessage(poison=pk, row=SkipRow.of(skip, now=now))
-            for pk, skip in shown
+            for pk, skip in first
         ],
     )
 
@@ -198,12 +198,12 @@ def topics(principal: Principal) -> list[str]:
     return list(names.values_list("name", flat=True)[:MOST_TOPICS])
 
 
-def _wanted(wanted: SkipsWanted, principal: Principal) -> SkipQuerySet:
+def _filtered(filters: SkipFilter, principal: Principal) -> SkipQuerySet:
     skips = Skip.objects.on_topics(principal.topics)
-    if not wanted.topic:
+    if not filters.topic:
         return skips
     return skips.filter(
-        topic__in=Topic.objects.filter(name__like=like(wanted.topic)).values("pk")
+        topic__in=Topic.objects.filter(name__like=like(filters.topic)).values("pk")
     )
 
 

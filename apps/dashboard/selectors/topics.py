@@ -49,7 +49,7 @@ MOST_PROBLEMS = 500
 COUNTS = (LaneState.RUNNING, LaneState.HOLDING)
 AILING = (LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent")
 
-Asked = dict[str, list[int] | datetime | date]
+SqlParams = dict[str, list[int] | datetime | date]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -163,8 +163,8 @@ class TopicDetail:
     guards: GuardList
     idle: Idle
     withheld: list[SkipList]
-    held: list[HeldDeadLetter]
-    held_number: int
+    held_letters: list[HeldDeadLetter]
+    held_letters_number: int
     oversize: list[OversizeMessage]
     oversize_number: int
     samples: int
@@ -172,7 +172,7 @@ class TopicDetail:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TopicsWanted:
+class TopicFilter:
     """Which topics: those whose name holds this text, after that name."""
 
     name: str = ""
@@ -184,13 +184,13 @@ class TopicsWanted:
         return topics.filter(name__gt=self.after)
 
 
-def find(wanted: TopicsWanted, principal: Principal, *, now: datetime) -> TopicList:
-    topics = wanted.of(_visible(principal)).order_by("name")
-    found = list(topics[: PAGE_SIZE + 1])
-    shown = found[:PAGE_SIZE]
+def find(filters: TopicFilter, principal: Principal, *, now: datetime) -> TopicList:
+    topics = filters.of(_visible(principal)).order_by("name")
+    fetched = list(topics[: PAGE_SIZE + 1])
+    page_topics = fetched[:PAGE_SIZE]
     return TopicList(
-        rows=_rows(shown, now=now),
-        next=shown[-1].name if len(found) > PAGE_SIZE else "",
+        rows=_rows(page_topics, now=now),
+        next=page_topics[-1].name if len(fetched) > PAGE_SIZE else "",
     )
 
 
@@ -231,7 +231,7 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
     """Find a topic that this principal may see; raises Absent otherwise."""
     topic = visible(topic_id, principal)
     marks = Mark.objects.filter(position__topic=topic)
-    held = HeldDeadLetter.objects.filter(topic=topic)
+    held_letters = HeldDeadLetter.objects.filter(topic=topic)
     oversize = OversizeMessage.objects.filter(topic=topic)
     return TopicDetail(
         row=_rows([topic], now=now)[0],
@@ -245,8 +245,8 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
         guards=guards.of_topic(topic, now=now),
         idle=guards.idle(Topic.objects.filter(pk=topic_id), now=now),
         withheld=skips.withheld(Topic.objects.filter(pk=topic_id), now=now),
-        held=list(held.order_by("-seen_at")[:MOST_HELD]),
-        held_number=held.count(),
+        held_letters=list(held_letters.order_by("-seen_at")[:MOST_HELD]),
+        held_letters_number=held_letters.count(),
         oversize=list(oversize.order_by("-seen_at")[:MOST_HELD]),
         oversize_number=oversize.count(),
         samples=Sample.objects.filter(topic=topic).count(),
@@ -328,7 +328,7 @@ GROUP BY 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _SourceCount:
     """What one source counted on one topic in 24 hours."""
 
     topic: int
@@ -340,7 +340,7 @@ class _Told:
     @classmethod
     def all(cls, ids: list[int], *, now: datetime) -> list[Self]:
         late = now.replace(second=0, microsecond=0) - LATE
-        asked: Asked = {
+        params: SqlParams = {
             "ids": ids,
             "now": now,
             "since": now - DAY,
@@ -350,27 +350,27 @@ class _Told:
             "late": late,
         }
         with connection.cursor() as cursor:
-            cursor.execute(_COUNTED, asked)
+            cursor.execute(_COUNTED, params)
             return [cls(*row) for row in cursor.fetchall()]
 
 
 def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
     traffic = {pk: Traffic() for pk in ids}
-    told = _Told.all(ids, now=now)
-    by_sdk = {each.topic for each in told if each.source == "sdk"}
-    for each in told:
+    counts = _SourceCount.all(ids, now=now)
+    by_sdk = {each.topic for each in counts if each.source == "sdk"}
+    for each in counts:
         if each.source == "sdk" or each.topic not in by_sdk:
             _add(traffic[each.topic], each)
     return traffic
 
 
-def _add(traffic: Traffic, told: _Told) -> None:
+def _add(traffic: Traffic, count: _SourceCount) -> None:
     """Add what a consumer counted, or what a broker handed out, good or bad."""
-    traffic.source = told.source
-    traffic.delivered = (traffic.delivered or 0) + told.handled + told.failed
-    traffic.lately += told.lately
-    if told.source == "sdk":
-        traffic.failed = (traffic.failed or 0) + told.failed
+    traffic.source = count.source
+    traffic.delivered = (traffic.delivered or 0) + count.handled + count.failed
+    traffic.lately += count.lately
+    if count.source == "sdk":
+        traffic.failed = (traffic.failed or 0) + count.failed
 
 
 def _failures(ids: list[int], *, now: datetime) -> dict[int, Failures]:
@@ -383,17 +383,19 @@ def _failures(ids: list[int], *, now: datetime) -> dict[int, Failures]:
 
 
 def _backlogs(ids: list[int]) -> dict[int, Backlog]:
-    found = backlogs(topics=ids, most=MOST_COUNTED + 1)
+    by_topic = backlogs(topics=ids, most=MOST_COUNTED + 1)
     return {
         topic: Backlog(open=Count(backlog.open), oldest=backlog.oldest)
-        for topic, backlog in found.items()
+        for topic, backlog in by_topic.items()
     }
 
 
 def _lags(ids: list[int], *, now: datetime) -> dict[int, int]:
     """Add up how far the readers of each topic are behind, where that is known."""
-    fresh = Mark.objects.filter(
+    recent_marks = Mark.objects.filter(
         position__topic__in=ids, position__observed_at__gte=now - LANE_LIVES
     )
-    lags = fresh.order_by().values_list("position__topic").annotate(lag=Sum("lag"))
+    lags = (
+        recent_marks.order_by().values_list("position__topic").annotate(lag=Sum("lag"))
+    )
     return {topic: lag for topic, lag in lags if lag is not None}

@@ -59,10 +59,10 @@ class TrailPage:
 
 
 def find(
-    wanted: TrailFilter, cursor: NumberCursor | None, *, sees_people: bool
+    filters: TrailFilter, cursor: NumberCursor | None, *, sees_people: bool
 ) -> TrailPage:
     """Cut a page out of the trail; people have pages for who may see them."""
-    page: NumberedPage[Entry] = page_by_number(wanted.matching(), cursor)
+    page: NumberedPage[Entry] = page_by_number(filters.matching(), cursor)
     rows = _rows(page.rows, sees_people=sees_people)
     return TrailPage(rows=rows, newer=page.newer, older=page.older)
 
@@ -77,9 +77,9 @@ def actors() -> list[str]:
     ]
 
 
-def export(wanted: TrailFilter) -> Iterator[Entry]:
+def export(filters: TrailFilter) -> Iterator[Entry]:
     """Give all that match, newest first; raises Invalid where that is too many."""
-    entries = wanted.matching()
+    entries = filters.matching()
     if entries[MOST_EXPORTED : MOST_EXPORTED + 1].exists():
         remedy = f"a file has at most {MOST_EXPORTED:,} entries; choose fewer days"
         raise Invalid("from", remedy)

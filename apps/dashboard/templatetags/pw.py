@@ -155,13 +155,13 @@ def counted_pill(word: str) -> SafeString:
     return _defined(word, pill(word)) if word in DEFINITIONS else pill(word)
 
 
-def _defined(name: str, shown: str) -> SafeString:
+def _defined(name: str, text: str) -> SafeString:
     return format_html(
         '<a class="term" href="{}#{}" title="{}">{}</a>',
         reverse("help"),
         anchor(name),
         DEFINITIONS[name].means,
-        shown,
+        text,
     )
 
 
@@ -305,8 +305,8 @@ def facts(detail: Mapping[str, object]) -> str:
     """Tell an entry's detail in a line, what is empty left out."""
     # The time of the preview comes last: the line may be cut, and it says least.
     ordered = sorted(detail.items(), key=lambda pair: pair[0] == "as_of")
-    told = {name: value for name, value in ordered if value not in (None, "", 0, [])}
-    return " · ".join(f"{name} {_fact(value)}" for name, value in told.items())
+    members = {name: value for name, value in ordered if value not in (None, "", 0, [])}
+    return " · ".join(f"{name} {_fact(value)}" for name, value in members.items())
 
 
 def _fact(value: object) -> str:
@@ -320,8 +320,10 @@ def _fact(value: object) -> str:
 @register.filter
 def legible(text: object) -> SafeString:
     """Show a message's text so that nothing in it hides, moves or forges anything."""
-    runs = groupby(str(text), key=_is_seen)
-    pieces = (_seen(run) if seen else _unseen(run) for seen, run in runs)
+    runs = groupby(str(text), key=_is_visible)
+    pieces = (
+        _joined(run) if is_visible else _code_points(run) for is_visible, run in runs
+    )
     return format_html_join("", "{}", ((piece,) for piece in pieces))
 
 
@@ -332,15 +334,15 @@ def breakable(name: object) -> SafeString:
     return format_html_join(SafeString("<wbr>"), "{}", pieces)
 
 
-def _is_seen(character: str) -> bool:
+def _is_visible(character: str) -> bool:
     return character.isprintable() or character in "\n\t"
 
 
-def _seen(run: Iterable[str]) -> str:
+def _joined(run: Iterable[str]) -> str:
     return "".join(run)
 
 
-def _unseen(run: Iterable[str]) -> SafeString:
+def _code_points(run: Iterable[str]) -> SafeString:
     marks = " ".join(f"U+{ord(character):04X}" for character in run)
     return format_html('<span class="unseen">{}</span>', marks)
 

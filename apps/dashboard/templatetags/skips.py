@@ -15,7 +15,7 @@ register = template.Library()
 
 
 @register.simple_tag
-def left(moment: datetime | None) -> SafeString:
+def time_left(moment: datetime | None) -> SafeString:
     """Tell how long it is until then, or that it is never."""
     if moment is None:
         return format_html("{}", "never")

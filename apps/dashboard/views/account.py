@@ -23,7 +23,7 @@ from apps.core.errors import PoisonwebError
 from apps.dashboard.decorators import SignedIn
 from apps.dashboard.forms import selection
 from apps.dashboard.forms.sign_in import CodeForm, SignInForm
-from apps.dashboard.preferences import ONE_YEAR, wanted
+from apps.dashboard.preferences import ONE_YEAR, cookies_to_set
 from apps.dashboard.views import errors
 from apps.team import second_factor, second_factor_session, sign_in
 
@@ -58,8 +58,8 @@ class SignIn(LoginView):
         if not second_factor.is_set(user):
             return super().form_valid(form)
         second_factor_session.ask(self.request, user, now=clock.now())
-        wanted = urlencode({self.redirect_field_name: self.get_redirect_url()})
-        return redirect(f"{reverse('sign-in-code')}?{wanted}")
+        query = urlencode({self.redirect_field_name: self.get_redirect_url()})
+        return redirect(f"{reverse('sign-in-code')}?{query}")
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         return _with_delay(super().form_invalid(form), form)
@@ -81,7 +81,7 @@ class SignInCode(LoginView):
         try:
             return super().post(request, *args, **kwargs)
         except PoisonwebError as unreadable:
-            return errors.told(request, unreadable)
+            return errors.error_page(request, unreadable)
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         login(self.request, form.get_user(), backend=sign_in.BY_PASSWORD)
@@ -103,7 +103,7 @@ def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpRespons
 @require_POST
 def preferences(request: SignedIn) -> HttpResponse:
     response = redirect(selection.back(request))
-    for cookie, value in wanted(request.POST).items():
+    for cookie, value in cookies_to_set(request.POST).items():
         response.set_cookie(
             cookie,
             value,

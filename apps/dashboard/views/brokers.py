@@ -135,16 +135,16 @@ def observe(request: SignedIn, broker_id: int) -> HttpResponse:
 def _observe(request: SignedIn, broker: Broker) -> int:
     """Register what was chosen, and observe what of it has a dead-letter queue."""
     principal, now = request.user.principal, clock.now()
-    found = brokers.chosen(
+    chosen = brokers.chosen(
         broker,
         request.POST.getlist("topics"),
         principal,
         everything="everything" in request.POST,
     )
-    if not found:
+    if not chosen:
         raise Invalid("topics", "choose at least one of them.")
     topics = registration.adopt_topics(
-        broker=broker, found=found, principal=principal, now=now
+        broker=broker, found=chosen, principal=principal, now=now
     )
     return lane_settings.observe_all(topics=topics, principal=principal, now=now)
 
@@ -156,11 +156,11 @@ def _detail(
     reached: Reached | None = None,
 ) -> HttpResponse:
     principal = request.user.principal
-    found = brokers.one(broker_id, principal, now=clock.now())
+    detail = brokers.one(broker_id, principal, now=clock.now())
     context = {
-        "found": found,
-        "row": found.row,
-        "broker": found.row.broker,
+        "detail": detail,
+        "row": detail.row,
+        "broker": detail.row.broker,
         "may_write": principal.may(Scope.BROKERS_WRITE),
         "reached": reached,
         "curl": curl.post(request, f"{API}/{broker_id}/test", {}),
@@ -193,14 +193,14 @@ def _discover(
     request: SignedIn, broker: Broker, *, wrong: PoisonwebError | None = None
 ) -> HttpResponse:
     principal, name = request.user.principal, request.POST.get("name", "")
-    found = None
+    discovery = None
     try:
-        found = brokers.discovered(broker, name, principal, now=clock.now())
+        discovery = brokers.discovered(broker, name, principal, now=clock.now())
     except (Invalid, Refused, Unavailable) as trouble:
         wrong = wrong or trouble
     context = {
         "broker": broker,
-        "found": found,
+        "discovery": discovery,
         "name": name,
         "wrong": wrong,
         "may_write": principal.may(Scope.BROKERS_WRITE),

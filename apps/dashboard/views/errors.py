@@ -27,7 +27,7 @@ STATUS: dict[type[PoisonwebError], int] = {
 }
 
 
-def told(request: HttpRequest, error: PoisonwebError) -> HttpResponse:
+def error_page(request: HttpRequest, error: PoisonwebError) -> HttpResponse:
     return _page(request, status_of(error), why=str(error))
 
 

@@ -83,7 +83,7 @@ def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
     """List what an observing lane saw; a POST reveals what is in it."""
     principal = request.user.principal
     topic = topics.visible(topic_id, principal)
-    seen = (
+    rows = (
         samples.opened(
             letters.reveal(topic=topic, principal=principal, now=clock.now())
         )
@@ -92,7 +92,7 @@ def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
     )
     context = {
         "topic": topic,
-        "seen": seen,
+        "samples": rows,
         "is_revealed": request.method == "POST",
         "reads_bodies": principal.may(Scope.BODIES_READ),
     }
@@ -105,9 +105,9 @@ def _mode(
     queue = dead_letter_queue_of(topic)
     if not queue:
         raise Absent("Name its broker and its dead-letter queue first.")
-    asked = {"name": topic.name, "mode": form.mode.value, "reason": form.reason}
+    body = {"name": topic.name, "mode": form.mode.value, "reason": form.reason}
     if form.mode is Mode.TEE:
-        asked["tee_queue"] = form.tee_queue
+        body["tee_queue"] = form.tee_queue
     context = {
         "topic": topic,
         "queue": queue,
@@ -115,7 +115,7 @@ def _mode(
         "form": form,
         "wrong": wrong,
         "wrong_at": field_of(wrong),
-        "curl": curl.patch(request, API, dict(asked)),
+        "curl": curl.patch(request, API, dict(body)),
     }
     status = errors.status_of(wrong) if wrong else 200
     return render(request, "topics/mode.html", context, status=status)

@@ -36,7 +36,7 @@ from apps.triage.services.selection import Route
 def index(request: SignedIn) -> HttpResponse:
     cursor = Cursor.parse(request.GET.get("cursor", ""))
     context = {
-        "found": operations.find(cursor, request.user.principal),
+        "operations": operations.find(cursor, request.user.principal),
         "curl": curl.get(request, "/api/v1/operations"),
     }
     return show(request, "operations/list.html", context, live="operations/_rows.html")
@@ -50,12 +50,12 @@ def preview(request: SignedIn) -> HttpResponse:
     principal, now = request.user.principal, clock.now()
     if request.method == "POST":
         ask = selection.of_list(request.POST)
-        made = dispatch.preview(ask=ask, principal=principal, now=now)
-        return _to_preview(request, made)
-    found = operations.preview(request.GET.get("token", ""), principal, now=now)
-    if found.operation.confirmed_at:
-        return redirect("operation", found.operation.pk)
-    return _preview(request, found)
+        operation = dispatch.preview(ask=ask, principal=principal, now=now)
+        return _to_preview(request, operation)
+    detail = operations.preview(request.GET.get("token", ""), principal, now=now)
+    if detail.operation.confirmed_at:
+        return redirect("operation", detail.operation.pk)
+    return _preview(request, detail)
 
 
 @never_cache
@@ -66,23 +66,23 @@ def confirm(request: SignedIn) -> HttpResponse:
     if request.method != "POST":
         return redirect("messages")  # the page of a refusal was reloaded
     principal, now = request.user.principal, clock.now()
-    found = operations.preview(request.POST.get("token", ""), principal, now=now)
+    detail = operations.preview(request.POST.get("token", ""), principal, now=now)
     try:
         form = DecisionForm.read(request.POST)
         if form.cleaned_data["act"] == "look":
-            return _look_again(request, found, form)
-        selection.check_typed(found, form.cleaned_data["typed"])
+            return _look_again(request, detail, form)
+        selection.check_typed(detail, form.cleaned_data["typed"])
         done = dispatch.confirm(
-            token=found.operation.token,
+            token=detail.operation.token,
             reason=form.cleaned_data["reason"],
             principal=principal,
             now=now,
             route=form.route,
         )
     except Invalid as wrong:
-        return _preview(request, found, wrong=wrong, status=422)
+        return _preview(request, detail, wrong=wrong, status=422)
     except (NotTaken, Stale) as changed:
-        return _changed(request, found, changed)
+        return _changed(request, detail, changed)
     return redirect("operation", done.pk)
 
 
@@ -90,10 +90,10 @@ def confirm(request: SignedIn) -> HttpResponse:
 @needs(Scope.OPERATIONS_READ)
 def detail(request: SignedIn, operation_id: int) -> HttpResponse:
     now = clock.now()
-    found = operations.progress(operation_id, request.user.principal, now=now)
+    progress = operations.progress(operation_id, request.user.principal, now=now)
     context = {
-        "found": found,
-        "operation": found.operation,
+        "progress": progress,
+        "operation": progress.operation,
         "curl": curl.get(request, f"/api/v1/operations/{operation_id}"),
     }
     live = "operations/_progress.html"
@@ -117,16 +117,16 @@ class Before:
 
 
 def _look_again(
-    request: SignedIn, found: PreviewDetail, form: DecisionForm
+    request: SignedIn, detail: PreviewDetail, form: DecisionForm
 ) -> HttpResponse:
-    fresh = dispatch.preview_again(
-        operation=found.operation,
+    newer = dispatch.preview_again(
+        operation=detail.operation,
         route=form.route,
         reason=form.cleaned_data["reason"],
         principal=request.user.principal,
         now=clock.now(),
     )
-    return _to_preview(request, fresh or found.operation)
+    return _to_preview(request, newer or detail.operation)
 
 
 def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
@@ -135,18 +135,18 @@ def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
 
 
 def _changed(
-    request: SignedIn, found: PreviewDetail, changed: NotTaken | Stale
+    request: SignedIn, detail: PreviewDetail, changed: NotTaken | Stale
 ) -> HttpResponse:
     """Show how things stand by now; raises what it was told where nothing can be."""
     if isinstance(changed, NotTaken):
-        return _preview(request, found, changed=str(changed), status=409)
+        return _preview(request, detail, changed=str(changed), status=409)
     if changed.fresh is None:
         raise changed
     principal, now = request.user.principal, clock.now()
-    fresh = operations.previewed(changed.fresh, principal, now=now)
-    confirmed = Operation.objects.confirmed().filter(pk=found.operation.pk).first()
+    newer = operations.previewed(changed.fresh, principal, now=now)
+    confirmed = Operation.objects.confirmed().filter(pk=detail.operation.pk).first()
     before = Before(confirmed=confirmed)
-    return _preview(request, fresh, changed=str(changed), before=before, status=409)
+    return _preview(request, newer, changed=str(changed), before=before, status=409)
 
 
 def _posted_route(request: SignedIn) -> Route:
@@ -157,7 +157,7 @@ def _posted_route(request: SignedIn) -> Route:
 
 def _preview(
     request: SignedIn,
-    found: PreviewDetail,
+    detail: PreviewDetail,
     *,
     wrong: Invalid | None = None,
     changed: str = "",
@@ -169,18 +169,18 @@ def _preview(
     `before` is set where that was another one than this.
     """
     context = {
-        "found": found,
-        "operation": found.operation,
-        "seen": found.seen,
+        "preview": detail,
+        "operation": detail.operation,
+        "summary": detail.summary,
         "wrong": wrong,
         "changed": changed,
         "before": before,
         "reason": request.POST.get("reason")
         or request.GET.get("reason")  # typed before a session ended
-        or found.operation.reason,
-        "route": _posted_route(request) if wrong else Route.of(found.operation),
+        or detail.operation.reason,
+        "route": _posted_route(request) if wrong else Route.of(detail.operation),
         "back": selection.back(request),
-        "curl": curl.post(request, "/api/v1/operations/preview", found.as_asked),
+        "curl": curl.post(request, "/api/v1/operations/preview", detail.api_body),
     }
     live = "operations/_preview.html"
     return show(request, "operations/preview.html", context, live=live, status=status)

@@ -23,11 +23,11 @@ def index(request: SignedIn) -> HttpResponse:
         if request.htmx
         else last_visit.enter(request.session, now=now)
     )
-    found = overview.find(before, request.user.principal, now=now)
+    page = overview.find(before, request.user.principal, now=now)
     context: dict[str, object] = {
-        "found": found,
+        "overview": page,
         "before": before,
-        "first": onboarding.wanted(request, request.user.principal),
+        "first": onboarding.steps_for(request, request.user.principal),
     }
     return show(request, "overview/page.html", context, live="overview/_live.html")
 

@@ -78,13 +78,13 @@ def _to(request: SignedIn, done: str) -> HttpResponse:
 
 def _page(request: SignedIn, wrong: PoisonwebError | None = None) -> HttpResponse:
     user, here = request.user, request.session.session_key or ""
-    found = people.own_sessions(user, here=here, now=clock.now())
+    sessions_of_user = people.own_sessions(user, here=here, now=clock.now())
     context = {
         "person": user,
         "has_second_factor": second_factor.is_set(user),
         "may": ROLES[Role(user.role)],
-        "sessions": found[: people.MOST_SESSIONS],
-        "number": len(found),
+        "sessions": sessions_of_user[: people.MOST_SESSIONS],
+        "number": len(sessions_of_user),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
     }

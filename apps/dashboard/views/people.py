@@ -37,7 +37,7 @@ DONE = {
 @require_safe
 @for_admins
 def index(request: SignedIn) -> HttpResponse:
-    context = {"found": people.people(now=clock.now()), "roles": ROLES.items()}
+    context = {"people": people.people(now=clock.now()), "roles": ROLES.items()}
     return render(request, "people/list.html", context)
 
 

@@ -26,7 +26,7 @@ from apps.triage.services.moves import Otherwise, Review, StillHeld, Strategy
 @needs(Scope.POSITIONS_READ)
 def index(request: SignedIn) -> HttpResponse:
     context = {
-        "found": positions.find(request.user.principal, now=clock.now()),
+        "positions": positions.find(request.user.principal, now=clock.now()),
         "curl": curl.get(request, "/api/v1/positions"),
     }
     return show(request, "positions/list.html", context, live="positions/_rows.html")
@@ -36,17 +36,17 @@ def index(request: SignedIn) -> HttpResponse:
 @needs(Scope.POSITIONS_READ)
 def detail(request: SignedIn, position_id: int) -> HttpResponse:
     principal = request.user.principal
-    found = positions.one(position_id, principal, now=clock.now())
+    position_detail = positions.one(position_id, principal, now=clock.now())
     context = {
-        "found": found,
-        "position": found.position,
+        "detail": position_detail,
+        "position": position_detail.position,
         "may_move": principal.may(Scope.POSITIONS_WRITE),
         "just_moved": request.GET.get("moved", ""),
         "curl": curl.get(
             request,
             "/api/v1/positions",
-            topic=found.position.topic.name,
-            client_name=found.position.client_name,
+            topic=position_detail.position.topic.name,
+            client_name=position_detail.position.client_name,
         ),
     }
     live = "positions/_detail.html"
@@ -115,7 +115,7 @@ def _choose(
     context = {
         "choices": choices,
         "position": choices.position,
-        "asked": request.GET,
+        "params": request.GET,
         "strategies": Strategy,
         "wrong": wrong,
         "stale": stale,
@@ -148,7 +148,7 @@ def _review(
     context = {
         "review": review,
         "position": position,
-        "held": review.is_held(clock.now()),
+        "is_held": review.is_held(clock.now()),
         "token": forms.seal(review, request.user.principal),
         "reason": reason_in(request.POST),
         "wrong": refusal if isinstance(refusal, Invalid) else None,

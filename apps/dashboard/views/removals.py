@@ -62,8 +62,8 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
 
 def _at(request: SignedIn, broker: Broker, number: int) -> HttpResponse:
     """Lead to a broker that stays, and tell how many of its topics went."""
-    said = f"Removed: {number:,}. What is at the broker stays there."
-    messages.success(request, said)
+    text = f"Removed: {number:,}. What is at the broker stays there."
+    messages.success(request, text)
     return redirect("broker", broker.pk)
 
 
@@ -87,45 +87,45 @@ def _remove_broker(request: SignedIn, broker: Broker) -> int:
 def _broker(
     request: SignedIn, broker: Broker, *, wrong: Refused | Invalid | None = None
 ) -> HttpResponse:
-    found = topic_removal.look(
+    look = topic_removal.look(
         Topic.objects.filter(broker=broker).select_related("lane")
     )
     context = {
         "broker": broker,
         "curl": curl.delete(request, f"/api/v1/brokers/{broker.pk}"),
     }
-    return _asked(request, "brokers/remove.html", found, broker, context, wrong)
+    return _render(request, "brokers/remove.html", look, broker, context, wrong)
 
 
 def _topic(
     request: SignedIn, topic: Topic, *, wrong: Refused | Invalid | None = None
 ) -> HttpResponse:
-    found = topic_removal.look(Topic.objects.filter(pk=topic.pk))
+    look = topic_removal.look(Topic.objects.filter(pk=topic.pk))
     context = {
         "topic": topic,
         "curl": curl.delete(request, "/api/v1/topics", {"name": topic.name}),
     }
-    return _asked(request, "topics/remove.html", found, topic, context, wrong)
+    return _render(request, "topics/remove.html", look, topic, context, wrong)
 
 
-def _asked(
+def _render(
     request: SignedIn,
     template: str,
-    found: topic_removal.Look,
+    look: topic_removal.Look,
     of: Broker | Topic,
     context: dict[str, object],
     wrong: Refused | Invalid | None,
 ) -> HttpResponse:
-    asked = {
+    page = {
         **context,
-        "found": found,
-        "token": removals.seal(_name(of), found.going, request.user.principal),
+        "removal": look,
+        "token": removals.seal(_name(of), look.going, request.user.principal),
         "reason": reason_in(request.POST),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
     }
     status = errors.status_of(wrong) if wrong else 200
-    return render(request, template, asked, status=status)
+    return render(request, template, page, status=status)
 
 
 def _name(of: Broker | Topic) -> str:

@@ -52,7 +52,9 @@ def qr_code(request: SignedIn) -> HttpResponse:
     """Draw what the app has to read; a page may not hold a picture in itself."""
     secret = second_factor_session.offered_secret(request)
     if secret is None:
-        return errors.told(request, Absent("There is no second factor to be added."))
+        return errors.error_page(
+            request, Absent("There is no second factor to be added.")
+        )
     drawing = second_factor.qr_code(request.user, secret)
     return HttpResponse(drawing, content_type="image/svg+xml")
 
@@ -101,7 +103,7 @@ def _page(request: SignedIn, *, wrong: PoisonwebError | None = None) -> HttpResp
     try:
         context = _factor(request)
     except PoisonwebError as unreadable:
-        return errors.told(request, unreadable)
+        return errors.error_page(request, unreadable)
     response = _render(request, "second_factor/page.html", {**context, "wrong": wrong})
     if isinstance(wrong, TooManySignIns):
         response.status_code = HTTPStatus.TOO_MANY_REQUESTS
@@ -119,7 +121,7 @@ def _factor(request: SignedIn) -> dict[str, object]:
             "provider": single_sign_on.provider_settings().name,
         }
     if second_factor.is_set(user):
-        return {"is_set": True, "left": second_factor.recovery_codes_left(user)}
+        return {"is_set": True, "codes_left": second_factor.recovery_codes_left(user)}
     secret = second_factor_session.new_secret(request)
     return {"secret": secret, "link": second_factor.link(user, secret)}
 

@@ -13,7 +13,7 @@ from apps.dashboard.forms import selection
 from apps.dashboard.forms import skips as skip_forms
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.forms.filters import SkipsForm
-from apps.dashboard.forms.skips import Draft, Seen, SkipForm
+from apps.dashboard.forms.skips import Draft, DraftPreview, SkipForm
 from apps.dashboard.paging import Cursor
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import skips
@@ -30,13 +30,13 @@ MOST_COPIED = 2_000
 @needs(Scope.SKIPS_READ)
 def index(request: SignedIn) -> HttpResponse:
     principal = request.user.principal
-    wanted = SkipsForm(request.GET).wanted
+    filters = SkipsForm(request.GET).as_filter
     cursor = Cursor.parse(request.GET.get("cursor", ""))
     context = {
-        "found": skips.find(wanted, cursor, principal, now=clock.now()),
-        "wanted": wanted,
+        "skips": skips.find(filters, cursor, principal, now=clock.now()),
+        "filters": filters,
         "may_skip": principal.may(Scope.SKIPS_WRITE),
-        "curl": curl.get(request, API, topic=wanted.topic),
+        "curl": curl.get(request, API, topic=filters.topic),
     }
     return show(request, "skips/list.html", context, live="skips/_rows.html")
 
@@ -52,18 +52,18 @@ def detail(request: SignedIn, skip_id: int) -> HttpResponse:
 def new(request: SignedIn) -> HttpResponse:
     """Show what a skip would match; add it when that is what was looked at."""
     principal = request.user.principal
-    sent = request.POST if request.method == "POST" else request.GET
-    message = skip_forms.message_of(sent, principal)
-    form, seen = SkipForm(sent, message), None
+    data = request.POST if request.method == "POST" else request.GET
+    message = skip_forms.message_of(data, principal)
+    form, preview = SkipForm(data, message), None
     try:
         if request.method == "POST" or skip_forms.says_all(form, message):
-            seen = skip_forms.look(skip_forms.draft(form, message, principal))
-        if seen and request.POST.get("act") == "add":
-            made = skip_forms.add(form, seen, principal, now=clock.now())
-            return redirect("skip", made.pk)
+            preview = skip_forms.look(skip_forms.draft(form, message, principal))
+        if preview and request.POST.get("act") == "add":
+            skip = skip_forms.add(form, preview, principal, now=clock.now())
+            return redirect("skip", skip.pk)
     except (Invalid, Refused) as wrong:
-        return _new(request, form, message, seen, wrong=wrong)
-    return _new(request, form, message, seen)
+        return _new(request, form, message, preview, wrong=wrong)
+    return _new(request, form, message, preview)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -86,7 +86,7 @@ def _new(
     request: SignedIn,
     form: SkipForm,
     message: Poison | None,
-    seen: Seen | None,
+    preview: DraftPreview | None,
     *,
     wrong: Invalid | Refused | None = None,
 ) -> HttpResponse:
@@ -94,15 +94,15 @@ def _new(
     context = {
         "form": form,
         "message": message,
-        "seen": seen,
-        "mark": seen.draft.mark(principal) if seen else "",
+        "preview": preview,
+        "mark": preview.draft.mark(principal) if preview else "",
         "wrong": wrong,
         "wrong_at": skip_forms.field_of(wrong),
         "choices": skip_forms.choices(message),
         "lives": [(name, label) for name, (label, _) in skip_forms.LIVES.items()],
         "topics": skips.topics(principal),
         "headers": skip_forms.header_names(message) if message else [],
-        "curl": _curl(request, seen.draft) if seen else "",
+        "curl": _curl(request, preview.draft) if preview else "",
     }
     status = errors.status_of(wrong) if wrong else 200
     return render(request, "skips/new.html", context, status=status)
@@ -112,7 +112,7 @@ def _curl(request: SignedIn, draft: Draft) -> str:
     # A bookmark may be as long as a book; nobody would copy that.
     if len(draft.matcher.value) > MOST_COPIED:
         return ""
-    return curl.post(request, API, draft.as_asked)
+    return curl.post(request, API, draft.api_body)
 
 
 def _detail(
@@ -120,7 +120,7 @@ def _detail(
 ) -> HttpResponse:
     principal = request.user.principal
     context = {
-        "found": skips.one(skip_id, principal, now=clock.now()),
+        "detail": skips.one(skip_id, principal, now=clock.now()),
         "may_skip": principal.may(Scope.SKIPS_WRITE),
         "wrong": wrong,
         "reason": reason_in(request.POST),

@@ -31,14 +31,14 @@ def index(request: SignedIn) -> HttpResponse:
     params = _params(request)
     page, wrong = None, None
     try:
-        asked = message_trail.parse(params)
+        filters = message_trail.parse(params)
         cursor = NumberCursor.parse(request.GET.get("cursor", ""))
-        page = trail.find(asked, cursor, sees_people=request.user.is_admin)
+        page = trail.find(filters, cursor, sees_people=request.user.is_admin)
     except Invalid as invalid:
         wrong = invalid
     context = {
         "params": {name: params.get(name, "") for name in PARAMETERS},
-        "told": params,
+        "filters": params,
         "query": urlencode(params),
         "actions": {group: words.items() for group, words in GROUPS.items()}.items(),
         "actors": trail.actors(),

@@ -268,7 +268,7 @@ def test_a_row_tells_who_what_why_and_what_became_of_it(
     (row,) = operations.find(None, EVERYONE).rows
 
     assert row.standing
-    assert row.standing.told_counts == [
+    assert row.standing.nonzero_counts == [
         ("confirmed", 1),
         ("recurred", 1),
         ("skipped", 1),

@@ -17,7 +17,7 @@ from apps.brokers.models import Broker, Topic
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Absent
-from apps.dashboard.period import Asked
+from apps.dashboard.period import ReportParams
 from apps.dashboard.selectors import reports
 from apps.dashboard.selectors.reports import EveryTopic, OneTopic
 from apps.poison.models import Problem
@@ -47,7 +47,7 @@ def report(query: str = PAGE, *topics: str) -> EveryTopic | OneTopic:
         scopes=frozenset({Scope.REPORTS_READ}),
         topics=topics or ("*",),
     )
-    asked = Asked.of(QueryDict(query.partition("?")[2]), now=AFTER)
+    asked = ReportParams.of(QueryDict(query.partition("?")[2]), now=AFTER)
     return reports.find(asked, reader, now=AFTER)
 
 

@@ -509,7 +509,7 @@ def test_a_list_asks_the_database_as_often_for_many_skips_as_for_one(
 
 def test_nobody_sees_or_ends_the_skips_of_other_topics(now: datetime) -> None:
     made = skip(now)
-    wanted = skips.SkipsWanted()
+    wanted = skips.SkipFilter()
 
     found = skips.find(wanted, None, EU, now=now)
 

@@ -18,7 +18,7 @@ from apps.core.errors import Absent
 from apps.core.timeouts import TooSlow
 from apps.dashboard.paging import PAGE_SIZE, Count
 from apps.dashboard.selectors import topics
-from apps.dashboard.selectors.topics import Backlog, TopicsWanted, Traffic
+from apps.dashboard.selectors.topics import Backlog, TopicFilter, Traffic
 from apps.poison.models import Poison, Problem, SkipList, WaitingSkip
 from apps.poison.states import Shown
 from apps.team.rights import Principal, Scope
@@ -205,7 +205,7 @@ def test_a_topic_known_by_report_says_so(anna: Client, now: datetime) -> None:
 def test_only_ones_own_topics_are_there(now: datetime) -> None:
     ours, theirs = topic_named("orders.eu"), topic_named("orders.us")
 
-    found = topics.find(TopicsWanted(), EU, now=now)
+    found = topics.find(TopicFilter(), EU, now=now)
 
     assert [row.topic for row in found.rows] == [ours]
     assert topics.one(ours.pk, EU, now=now).row.topic == ours
