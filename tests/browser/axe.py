@@ -56,6 +56,6 @@ def _broken(page: Page, options: Options, *, alike_once: bool = False) -> list[s
     # Evaluated, not loaded: the Content-Security-Policy lets no such script in.
     if not page.evaluate("'axe' in window"):
         page.evaluate(SCRIPT)
-    asked = {"options": options, "alikeOnce": alike_once}
-    found: list[str] = page.evaluate(RUN, asked)
-    return found
+    arguments = {"options": options, "alikeOnce": alike_once}
+    faults: list[str] = page.evaluate(RUN, arguments)
+    return faults

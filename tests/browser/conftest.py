@@ -64,13 +64,13 @@ class Windows:
             context.clear_cookies()
             context.add_cookies(self._cookies)
 
-    def open(self, **wanted: Any) -> Page:
-        return self._context(wanted).new_page()
+    def open(self, **options: Any) -> Page:
+        return self._context(options).new_page()
 
-    def _context(self, wanted: dict[str, Any]) -> BrowserContext:
-        way = repr(sorted(wanted.items()))
+    def _context(self, options: dict[str, Any]) -> BrowserContext:
+        way = repr(sorted(options.items()))
         if way not in self._contexts:
-            context = self._browser.new_context(base_url=self._product.url, **wanted)
+            context = self._browser.new_context(base_url=self._product.url, **options)
             context.add_cookies(self._cookies)
             # A window ends with its last page: this one stays.
             context.new_page()
@@ -97,9 +97,9 @@ def open_page(windows: Windows) -> Iterator[Open]:
     windows.tidy()
 
     def opened(
-        path: str = "/problems", *, refused: bool = False, **wanted: Any
+        path: str = "/problems", *, refused: bool = False, **options: Any
     ) -> Page:
-        page = windows.open(**({"viewport": DESK} | wanted))
+        page = windows.open(**({"viewport": DESK} | options))
         pages.append(page)
         listen(page, complaints, refused=refused)
         page.goto(path)

@@ -41,10 +41,10 @@ class Own:
 
     def fail(self) -> None:
         """Send a payment, and let its consumer crash until the queue gives it up."""
-        told = pika.BasicProperties(headers=HEADERS, message_id="m-4711")
+        properties = pika.BasicProperties(headers=HEADERS, message_id="m-4711")
         with self._server.connection() as connection, connection.channel() as channel:
             channel.confirm_delivery()
-            channel.basic_publish("", TOPIC, BODY, told, mandatory=True)
+            channel.basic_publish("", TOPIC, BODY, properties, mandatory=True)
         for _ in range(DELIVERY_LIMIT + 1):
             crashed = self._consume()
             assert "KeyError: 'currency'" in crashed.stderr, crashed
@@ -57,8 +57,8 @@ class Own:
         """Mend the consumer, and give what it then handles, with its headers."""
         handled = self._consume("mended")
         assert handled.returncode == 0, handled.stderr
-        told: dict[str, Any] = json.loads(handled.stdout)
-        return told
+        message: dict[str, Any] = json.loads(handled.stdout)
+        return message
 
     def _consume(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

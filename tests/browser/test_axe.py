@@ -24,9 +24,9 @@ def test_a_fault_of_some_rows_is_found_and_told_once_in_each_theme(
 ) -> None:
     page = open_page(PAGE.replace("\n", " "))
 
-    found = violations(page)
+    faults = violations(page)
 
-    assert found == [
+    assert faults == [
         'light: image-alt: <img src="data:,">',
         "light: color-contrast: <td>pale</td>",
         # On something dark, it is the others that are not seen.

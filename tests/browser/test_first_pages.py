@@ -33,7 +33,7 @@ def reporter(product: Product) -> Client:
         "--scope",
         "capture:write",
     ]
-    made = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=product.tree,
         env=environment(),
@@ -41,7 +41,7 @@ def reporter(product: Product) -> Client:
         text=True,
         check=True,
     )
-    return Client(url=product.url, key=made.stdout.strip())
+    return Client(url=product.url, key=process.stdout.strip())
 
 
 def report(reporter: Client, number: int, *, topic: str, kind: str) -> None:

@@ -71,10 +71,10 @@ def observe(page: Page) -> None:
     expect(page.get_by_text("Observed from now on: 1")).to_be_visible()
 
 
-def await_seen(page: Page, seen: Locator) -> None:
+def await_seen(page: Page, locator: Locator) -> None:
     """Wait until a lane has looked, as a person would: by looking again."""
     for _ in range(30):
-        if seen.is_visible():
+        if locator.is_visible():
             return
         page.wait_for_timeout(1000)
         page.reload()
@@ -102,8 +102,8 @@ def requeue(page: Page) -> None:
     tell_why_it_failed(page)
     page.get_by_role("button", name=re.compile("Requeue…")).click()
     page.get_by_role("button", name="Requeue 1 message").click()
-    sent = page.locator(".counts div", has_text="Sent").locator("dd")
-    expect(sent).to_have_text("1", timeout=SOON)
+    sent_count = page.locator(".counts div", has_text="Sent").locator("dd")
+    expect(sent_count).to_have_text("1", timeout=SOON)
 
 
 def tell_why_it_failed(page: Page) -> None:
@@ -131,9 +131,9 @@ def test_what_crashed_a_newcomers_consumer_is_captured_and_handled_after_one_cli
 
     handled = own.consumed()
     mark = handled["headers"].pop(MARK)
-    told = {k: v for k, v in handled["headers"].items() if k in HEADERS}
+    headers = {k: v for k, v in handled["headers"].items() if k in HEADERS}
     assert handled["body"] == BODY.decode()
-    assert told == HEADERS
+    assert headers == HEADERS
     assert mark
     assert (was_there, own.dead_letters()) == (1, 0)
     page.goto("/")

@@ -104,7 +104,7 @@ def test_every_report_fits_and_can_be_read_by_everybody(
         faults[way] = violations(page)
         assert not page.evaluate(WIDER_THAN_THE_SCREEN), way
 
-    assert {where: found for where, found in faults.items() if found} == {}
+    assert {where: broken for where, broken in faults.items() if broken} == {}
 
 
 def test_a_bar_leads_to_the_messages_of_its_day(open_page: Open) -> None:

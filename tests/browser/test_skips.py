@@ -41,13 +41,13 @@ def test_a_skip_is_looked_at_made_with_a_reason_and_removed(
     page.goto("/skips")
     page.locator("td.what a", has_text="nobody's").first.click()
     await_heading(page, "Handle it again")
-    made = faults(page)
+    after_adding = faults(page)
     page.get_by_label("Reason").fill("tried")
     page.get_by_role("button", name="Remove this skip").click()
     await_heading(page, "Skips")
     page.goto("/skips?everything=1")
 
-    assert (looked, made) == ([], [])
+    assert (looked, after_adding) == ([], [])
     expect(page.locator("td.what a", has_text="nobody's").first).to_be_visible()
 
 

@@ -54,9 +54,9 @@ def test_failures_appear_by_themselves_gathered_into_problems(open_page: Open) -
 def times_back(page: Page, key: str) -> int:
     """Read how often a message came back before: other tests requeue too."""
     page.goto(f"/messages/{key}")
-    found = re.search(r"came back\s+(\d+)x", page.locator("main").inner_text())
+    match = re.search(r"came back\s+(\d+)x", page.locator("main").inner_text())
     page.goto(CONTENT)
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0
 
 
 def test_a_message_that_fails_again_is_the_same_message(open_page: Open) -> None:

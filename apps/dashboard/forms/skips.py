@@ -15,7 +15,7 @@ from django.http import QueryDict
 from apps.brokers.models import Topic
 from apps.core.errors import Absent, Invalid, PoisonwebError, Refused
 from apps.dashboard.forms.fields import ReasonField, require_valid
-from apps.dashboard.selectors.skips import Words
+from apps.dashboard.selectors.skips import MatcherLabel
 from apps.poison import matching, reading, skip_list
 from apps.poison.matching import Matcher, Preview
 from apps.poison.models import Poison, Skip
@@ -106,8 +106,8 @@ class Draft:
     message: Poison | None
 
     @property
-    def words(self) -> Words:
-        return Words.of(self.matcher)
+    def label(self) -> MatcherLabel:
+        return MatcherLabel.of(self.matcher)
 
     @property
     def only_message(self) -> int | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Definition:
     """A word that stands beside a number, and what that number counts."""
 
-    word: str
+    label: str
     means: str
 
 

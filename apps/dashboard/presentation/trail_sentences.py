@@ -192,15 +192,15 @@ def _user_altered(facts: Facts) -> str:
     if len(changed) == 1 and changed[0].field == "is_active":
         deed = "enabled" if changed[0].after == "yes" else "disabled"
         return f"{facts.who} {deed} {facts.subject}"
-    text = [cut(_right_changed(*change)) for change in changed]
+    texts = [cut(_right_changed(*change)) for change in changed]
     return f"{facts.who} changed {facts.subject}" + (
-        f": {listed(text)}" if text else ""
+        f": {listed(texts)}" if texts else ""
     )
 
 
 def _right_changed(name: str, old: str, new: str) -> str:
-    words = RIGHTS.get(name, {}).get(new)
-    return words or f"{name} from {old} to {new}"
+    text = RIGHTS.get(name, {}).get(new)
+    return text or f"{name} from {old} to {new}"
 
 
 def _sessions_ended(facts: Facts) -> str:

@@ -32,25 +32,25 @@ WORST_FIRST = (
     *(LaneState.PAUSED, LaneState.OFF, LaneState.EXPECTED, LaneState.RUNNING),
 )
 
-Fact = tuple[str, str]
+Capability = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CarriedTopic:
-    """A topic, with the word for how its lane is; "" where it has none."""
+class BrokerTopic:
+    """A topic, with the state of its lane; "" where it has none."""
 
     topic: Topic
-    lane: str
+    lane_state: str
 
     @property
     def mode(self) -> str:
-        return str(self.topic.lane.mode) if self.lane else ""
+        return str(self.topic.lane.mode) if self.lane_state else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerRow:
     broker: Broker
-    topics: list[CarriedTopic]
+    topics: list[BrokerTopic]
 
     @property
     def title(self) -> str:
@@ -63,9 +63,13 @@ class BrokerRow:
     @property
     def lanes(self) -> dict[str, int]:
         """Count its lanes by how they are, the worst first."""
-        numbers = Counter(carried.lane for carried in self.topics if carried.lane)
-        words = sorted(numbers, key=_badness)
-        return {word: numbers[word] for word in words}
+        numbers = Counter(
+            broker_topic.lane_state
+            for broker_topic in self.topics
+            if broker_topic.lane_state
+        )
+        states = sorted(numbers, key=_badness)
+        return {state: numbers[state] for state in states}
 
     @property
     def state(self) -> str:
@@ -74,14 +78,14 @@ class BrokerRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerDetail:
-    """`can` is what its kind can do; where its client is missing, `missing` says so."""
+    """What a kind of broker can do; `missing` says that its client is not installed."""
 
     row: BrokerRow
-    can: list[Fact]
+    capabilities: list[Capability]
     missing: str
 
     @property
-    def first_topics(self) -> list[CarriedTopic]:
+    def first_topics(self) -> list[BrokerTopic]:
         return self.row.topics[:MOST_TOPICS]
 
 
@@ -101,7 +105,7 @@ class DiscoveredTopic:
     """
 
     topic: FoundTopic
-    carried: CarriedTopic | None
+    registered: BrokerTopic | None
     convention: Convention
     is_keepable: bool
 
@@ -113,18 +117,18 @@ class DiscoveredTopic:
     def may_be_chosen(self) -> bool:
         """Tell whether choosing it makes it known here, or gives it a lane."""
         queue = self.topic.dead_letter_queue or self.convention.queue
-        is_idle = self.carried is None or (not self.mode and bool(queue))
+        is_idle = self.registered is None or (not self.mode and bool(queue))
         return self.is_keepable and is_idle
 
     @property
     def is_new(self) -> bool:
         """Tell whether a lane could be made for it that is not there."""
         has_queue = bool(self.topic.dead_letter_queue)
-        return self.is_keepable and has_queue and not (self.carried and self.mode)
+        return self.is_keepable and has_queue and not (self.registered and self.mode)
 
     @property
     def mode(self) -> str:
-        return self.carried.mode if self.carried else ""
+        return self.registered.mode if self.registered else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,12 +154,12 @@ def find(principal: Principal, *, now: datetime) -> list[BrokerRow]:
 def one(broker_id: int, principal: Principal, *, now: datetime) -> BrokerDetail:
     broker = registration.one(broker_id=broker_id)
     topics = _visible(principal).filter(broker=broker)
-    row = BrokerRow(broker=broker, topics=[_carried(t, now=now) for t in topics])
+    row = BrokerRow(broker=broker, topics=[_broker_topic(t, now=now) for t in topics])
     try:
-        can, missing = facts(adapters.adapter(broker.kind).capabilities), ""
+        described, missing = describe(adapters.adapter(broker.kind).capabilities), ""
     except Unavailable as client:
-        can, missing = [], str(client)
-    return BrokerDetail(row=row, can=can, missing=missing)
+        described, missing = [], str(client)
+    return BrokerDetail(row=row, capabilities=described, missing=missing)
 
 
 def offered_kinds() -> list[OfferedKind]:
@@ -176,12 +180,12 @@ def discovered(
     broker_topics = [
         t for t in connectivity.discover(broker=broker) if principal.sees(t.name)
     ]
-    carried = {
-        topic.native_name: _carried(topic, now=now)
+    registered = {
+        topic.native_name: _broker_topic(topic, now=now)
         for topic in _visible(principal).filter(broker=broker)
     }
     rows = [
-        _discovered_topic(broker, each, carried.get(each.name))
+        _discovered_topic(broker, each, registered.get(each.name))
         for each in broker_topics
     ]
     matching = [row for row in rows if _has_in_name(row.topic, name)]
@@ -208,22 +212,25 @@ def chosen(
     return [each for each in keepable if mark_of(each) in chosen_marks]
 
 
-def facts(can: Capabilities) -> list[Fact]:
+def describe(capabilities: Capabilities) -> list[Capability]:
     """Say in words what a kind of broker can do."""
     return [
-        ("Largest message", _size(can)),
-        ("Headers", _headers(can)),
-        ("Headers never sent", _reserved(can)),
-        ("Order", ORDERING[can.ordering]),
-        ("A confirmation means", f"the message is {DURABILITY[can.durability.value]}"),
-        ("Same message twice", _window(can.dedupe_window)),
-        ("Delayed delivery", _delay(can.delay)),
-        ("Waiting for dead letters", _waiting(can.polling_interval)),
-        ("Looking at dead letters", _yes(can.peeks, PEEKS)),
-        ("Keeping them hidden for longer", _yes(can.extends, EXTENDS)),
-        ("Dequeue count", COUNTING[can.counting]),
-        ("Dead-lettering", _yes(can.dead_letters_itself, DEAD_LETTERS)),
-        ("Deliveries", _yes(can.delivered, DELIVERED)),
+        ("Largest message", _size(capabilities)),
+        ("Headers", _headers(capabilities)),
+        ("Headers never sent", _reserved(capabilities)),
+        ("Order", ORDERING[capabilities.ordering]),
+        (
+            "A confirmation means",
+            f"the message is {DURABILITY[capabilities.durability.value]}",
+        ),
+        ("Same message twice", _window(capabilities.dedupe_window)),
+        ("Delayed delivery", _delay(capabilities.delay)),
+        ("Waiting for dead letters", _waiting(capabilities.polling_interval)),
+        ("Looking at dead letters", _yes(capabilities.peeks, PEEKS)),
+        ("Keeping them hidden for longer", _yes(capabilities.extends, EXTENDS)),
+        ("Dequeue count", COUNTING[capabilities.counting]),
+        ("Dead-lettering", _yes(capabilities.dead_letters_itself, DEAD_LETTERS)),
+        ("Deliveries", _yes(capabilities.delivered, DELIVERED)),
     ]
 
 
@@ -248,21 +255,25 @@ DEAD_LETTERS = ("the broker does it itself", "a lane does it, by the topic's lim
 DELIVERED = ("counted by the broker", "not counted by the broker")
 
 
-def _size(can: Capabilities) -> str:
-    of = "body and headers together" if can.counts_headers else "of body"
-    return f"{filesizeformat(can.max_message)} {of}".replace("\xa0", " ")
+def _size(capabilities: Capabilities) -> str:
+    of = "body and headers together" if capabilities.counts_headers else "of body"
+    return f"{filesizeformat(capabilities.max_message)} {of}".replace("\xa0", " ")
 
 
-def _headers(can: Capabilities) -> str:
-    if can.headers is Headers.NONE:
+def _headers(capabilities: Capabilities) -> str:
+    if capabilities.headers is Headers.NONE:
         return "none: a requeued message carries no mark of it"
-    kind = "of any bytes" if can.headers is Headers.BYTES else "of text"
-    most = "" if can.most_headers is None else f", at most {can.most_headers:,}"
+    kind = "of any bytes" if capabilities.headers is Headers.BYTES else "of text"
+    most = (
+        ""
+        if capabilities.most_headers is None
+        else f", at most {capabilities.most_headers:,}"
+    )
     return kind + most
 
 
-def _reserved(can: Capabilities) -> str:
-    names = sorted(readable(name) for name in can.reserved)
+def _reserved(capabilities: Capabilities) -> str:
+    names = sorted(readable(name) for name in capabilities.reserved)
     return ", ".join(names) or "none"
 
 
@@ -293,8 +304,8 @@ def _time(seconds: float) -> str:
     return f"{seconds:g} seconds"
 
 
-def _yes(able: bool, words: tuple[str, str]) -> str:  # noqa: FBT001 - a fact
-    return words[0] if able else words[1]
+def _yes(is_true: bool, texts: tuple[str, str]) -> str:  # noqa: FBT001 - a fact
+    return texts[0] if is_true else texts[1]
 
 
 def _visible(principal: Principal) -> TopicQuerySet:
@@ -303,23 +314,23 @@ def _visible(principal: Principal) -> TopicQuerySet:
 
 
 def _row(broker: Broker, *, now: datetime) -> BrokerRow:
-    topics = [_carried(topic, now=now) for topic in broker.topics.all()]
+    topics = [_broker_topic(topic, now=now) for topic in broker.topics.all()]
     return BrokerRow(broker=broker, topics=topics)
 
 
-def _carried(topic: Topic, *, now: datetime) -> CarriedTopic:
+def _broker_topic(topic: Topic, *, now: datetime) -> BrokerTopic:
     has_lane = hasattr(topic, "lane") and topic.dead_letter_queue != ""
-    return CarriedTopic(
-        topic=topic, lane=lane_state(topic.lane, now=now) if has_lane else ""
+    return BrokerTopic(
+        topic=topic, lane_state=lane_state(topic.lane, now=now) if has_lane else ""
     )
 
 
 def _discovered_topic(
-    broker: Broker, topic: FoundTopic, carried: CarriedTopic | None
+    broker: Broker, topic: FoundTopic, registered: BrokerTopic | None
 ) -> DiscoveredTopic:
     return DiscoveredTopic(
         topic=topic,
-        carried=carried,
+        registered=registered,
         convention=convention_of(kind=broker.kind, topic=topic.name),
         is_keepable=registration.is_keepable(topic),
     )
@@ -329,5 +340,5 @@ def _has_in_name(topic: FoundTopic, name: str) -> bool:
     return name.lower() in topic.name.lower()
 
 
-def _badness(word: str) -> int:
-    return WORST_FIRST.index(word) if word in WORST_FIRST else 0
+def _badness(state: str) -> int:
+    return WORST_FIRST.index(state) if state in WORST_FIRST else 0

@@ -11,7 +11,7 @@ from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.capture.intake.guards import GUARD_LIVES
 from apps.capture.models import Guard, GuardState
-from apps.dashboard.selectors.health import Sign
+from apps.dashboard.selectors.health import ComponentStatus
 
 MOST_SHOWN = 50
 # An alert names so many; the rest is a number.
@@ -35,7 +35,7 @@ class GuardList:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Idle:
+class IdleGuards:
     """The guards that take no message: the first to have stopped, and their number."""
 
     guards: list[Guard]
@@ -63,7 +63,7 @@ def of_topic(topic: Topic, *, now: datetime) -> GuardList:
     )
 
 
-def idle(topics: TopicQuerySet, *, now: datetime) -> Idle:
+def idle(topics: TopicQuerySet, *, now: datetime) -> IdleGuards:
     """Find the guards that are heard, and say that they take no message."""
     idle_guards = Guard.objects.filter(
         IDLE, heard_at__gte=now - GUARD_LIVES, topic__in=topics
@@ -72,10 +72,10 @@ def idle(topics: TopicQuerySet, *, now: datetime) -> Idle:
         idle_guards.select_related("topic").order_by("since", "pk")[:MOST_NAMED]
     )
     number = len(first) if len(first) < MOST_NAMED else idle_guards.count()
-    return Idle(guards=first, number=number)
+    return IdleGuards(guards=first, number=number)
 
 
-def signs(topics: TopicQuerySet, *, now: datetime) -> list[Sign]:
+def statuses(topics: TopicQuerySet, *, now: datetime) -> list[ComponentStatus]:
     """Say of all guards together how they are, where there are any."""
     heard = Q(heard_at__gte=now - GUARD_LIVES)
     there = _missed(now=now).filter(topic__in=topics).exclude(state=GuardState.STOPPING)
@@ -88,7 +88,11 @@ def signs(topics: TopicQuerySet, *, now: datetime) -> list[Sign]:
     if not total:
         return []
     state = "paused" if numbers["idle"] else "up" if running == total else "silent"
-    return [Sign(what="Guards", state=state, detail=f"{running} of {total} run")]
+    return [
+        ComponentStatus(
+            component="Guards", state=state, detail=f"{running} of {total} run"
+        )
+    ]
 
 
 def _missed(*, now: datetime) -> QuerySet[Guard]:

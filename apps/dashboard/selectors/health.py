@@ -27,8 +27,8 @@ MOST_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sign:
-    what: str
+class ComponentStatus:
+    component: str
     state: str
     detail: str = ""
     at: datetime | None = None
@@ -38,7 +38,7 @@ class Sign:
 class Alarm:
     """Something that does not work and needs a person; `detail` may end in `at`."""
 
-    what: str
+    component: str
     state: str
     detail: str
     href: str
@@ -46,15 +46,15 @@ class Alarm:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class SystemHealth:
     """How what does the work is, and what of it needs a person now."""
 
-    signs: list[Sign]
+    statuses: list[ComponentStatus]
     alarms: list[Alarm]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Night:
+class NightlyReport:
     """The newest report there is, and what became of the last run."""
 
     day: Day | None
@@ -84,20 +84,20 @@ class Night:
         return self.run.state if self.run else "never"
 
 
-def night(*, now: datetime) -> Night:
+def nightly_report(*, now: datetime) -> NightlyReport:
     newest = Day.objects.select_related("run").order_by("-day").first()
-    return Night(day=newest, run=Run.objects.recent_first().first(), now=now)
+    return NightlyReport(day=newest, run=Run.objects.recent_first().first(), now=now)
 
 
-def look(principal: Principal, *, now: datetime) -> Work:
+def check(principal: Principal, *, now: datetime) -> SystemHealth:
     """Ask how the lanes, the worker and the brokers are."""
     possible = Lane.objects.possible()
     lanes = list(possible.order_by("topic__broker__name", "topic__name"))
     mine = [lane for lane in lanes if principal.sees(lane.topic.name)]
     worker = _worker(now=now)
     brokers = [_broker(*each, now=now) for each in _by_broker(lanes)]
-    return Work(
-        signs=[_lanes(lanes, now=now), worker, *brokers],
+    return SystemHealth(
+        statuses=[_lanes(lanes, now=now), worker, *brokers],
         alarms=[
             *_alarms_of_brokers(mine, now=now),
             *_alarms_of_lanes(mine, now=now),
@@ -107,20 +107,22 @@ def look(principal: Principal, *, now: datetime) -> Work:
     )
 
 
-def alarms_of_night(night: Night) -> list[Alarm]:
+def nightly_report_alarms(report: NightlyReport) -> list[Alarm]:
     """Say what is wrong with the nightly report, if it failed or is missing."""
     href = reverse("report-runs")
-    if night.state == "failed" and night.run:
-        detail = f"of {night.run.first_day} failed: {night.run.trouble}"
-        return [Alarm(what="Nightly report", state="failed", detail=detail, href=href)]
-    if night.state == "late" and night.day:
-        detail = f"a night is missing: the newest report is of {night.day.day}, made"
+    if report.state == "failed" and report.run:
+        detail = f"of {report.run.first_day} failed: {report.run.trouble}"
+        return [
+            Alarm(component="Nightly report", state="failed", detail=detail, href=href)
+        ]
+    if report.state == "late" and report.day:
+        detail = f"a night is missing: the newest report is of {report.day.day}, made"
         return [
             Alarm(
-                what="Nightly report",
+                component="Nightly report",
                 state="late",
                 detail=detail,
-                at=night.made_at,
+                at=report.made_at,
                 href=href,
             )
         ]
@@ -132,35 +134,41 @@ def _by_broker(lanes: Sequence[Lane]) -> list[tuple[str, list[Lane]]]:
     return [(name, list(theirs)) for name, theirs in groups]
 
 
-def _lanes(lanes: list[Lane], *, now: datetime) -> Sign:
+def _lanes(lanes: list[Lane], *, now: datetime) -> ComponentStatus:
     """Say how many lanes run; one that a person paused is not expected to."""
     if not lanes:
-        return Sign(what="Lanes", state="none", detail="no dead-letter queue yet")
+        return ComponentStatus(
+            component="Lanes", state="none", detail="no dead-letter queue yet"
+        )
     running = sum(lane_state(lane, now=now) in RUN for lane in lanes)
     paused = sum(lane.paused for lane in lanes)
     expected = len(lanes) - paused
     detail = f"{running} of {len(lanes)} run" + (f", {paused} paused" if paused else "")
     if not expected:
-        return Sign(what="Lanes", state="resting", detail=detail)
+        return ComponentStatus(component="Lanes", state="resting", detail=detail)
     state = "up" if running >= expected else "partly up" if running else "stopped"
-    return Sign(what="Lanes", state=state, detail=detail)
+    return ComponentStatus(component="Lanes", state=state, detail=detail)
 
 
-def _worker(*, now: datetime) -> Sign:
+def _worker(*, now: datetime) -> ComponentStatus:
     last = WorkerBeat.objects.values_list("at", flat=True).first()
     if last is None:
-        return Sign(what="Worker", state="none", detail="none has answered yet")
+        return ComponentStatus(
+            component="Worker", state="none", detail="none has answered yet"
+        )
     missing = upkeep.worker_missing_for(now=now)
-    return Sign(what="Worker", state="silent" if missing else "up", at=last)
+    return ComponentStatus(
+        component="Worker", state="silent" if missing else "up", at=last
+    )
 
 
-def _broker(name: str, lanes: list[Lane], *, now: datetime) -> Sign:
+def _broker(name: str, lanes: list[Lane], *, now: datetime) -> ComponentStatus:
     """Say of a broker what its lanes say; the worst of them counts."""
     heard = [lane for lane in lanes if lane.is_heard(now)]
     away = [lane for lane in heard if lane.state == LaneState.AWAY]
     state = "away" if away else "up" if heard else "unknown"
     detail = away[0].detail if away else ""
-    return Sign(what=f"Broker {name}", state=state, detail=detail)
+    return ComponentStatus(component=f"Broker {name}", state=state, detail=detail)
 
 
 def _alarms_of_brokers(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
@@ -168,7 +176,7 @@ def _alarms_of_brokers(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
     away = [lane for lane in lanes if lane_state(lane, now=now) == LaneState.AWAY]
     return [
         Alarm(
-            what=f"Broker {name}",
+            component=f"Broker {name}",
             state="away",
             detail=f"nothing is captured from {_topics(theirs)}: {theirs[0].detail}",
             href=_page_of_broker(theirs[0]),
@@ -195,7 +203,12 @@ def _alarms_of_lanes(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
     if others:
         detail = f"{others} more are on the page of topics"
         named.append(
-            Alarm(what="Lanes", state="stopped", detail=detail, href=reverse("topics"))
+            Alarm(
+                component="Lanes",
+                state="stopped",
+                detail=detail,
+                href=reverse("topics"),
+            )
         )
     return named
 
@@ -204,7 +217,7 @@ def _all_stopped(lanes: Sequence[Lane]) -> Alarm:
     last = max((lane.seen_at for lane in lanes if lane.seen_at), default=None)
     detail = "nothing is captured; the last was heard" if last else "none has run yet"
     return Alarm(
-        what="Lanes",
+        component="Lanes",
         state="stopped",
         detail=detail,
         at=last,
@@ -215,7 +228,7 @@ def _all_stopped(lanes: Sequence[Lane]) -> Alarm:
 def _alarm_of_lane(lane: Lane, state: str) -> Alarm:
     is_silent = state == "silent"
     return Alarm(
-        what=f"Lane {lane.topic.name}",
+        component=f"Lane {lane.topic.name}",
         state="stopped" if is_silent else state,
         detail="last heard" if is_silent else lane.detail,
         at=lane.seen_at if is_silent else None,
@@ -223,12 +236,12 @@ def _alarm_of_lane(lane: Lane, state: str) -> Alarm:
     )
 
 
-def _alarms_of_worker(worker: Sign) -> list[Alarm]:
+def _alarms_of_worker(worker: ComponentStatus) -> list[Alarm]:
     if worker.state != "silent":
         return []
     return [
         Alarm(
-            what="Worker",
+            component="Worker",
             state="silent",
             detail="operations wait until one runs; the last was heard",
             at=worker.at,
@@ -244,7 +257,7 @@ def _alarms_of_sessions() -> list[Alarm]:
         return []
     return [
         Alarm(
-            what="Sessions of Postgres",
+            component="Sessions of Postgres",
             state="short",
             detail=f"{usage}; without one no process starts and no operation runs: "
             f"{usage.remedy}",

@@ -173,7 +173,9 @@ def _detail(
 ) -> MessageDetail:
     failures = Failure.objects.filter(poison=message)
     redrives = Redrive.objects.filter(poison=message).select_related("topic", "item")
-    kin = Poison.objects.on_topics(principal.topics).filter(problem=message.problem_id)
+    same_problem = Poison.objects.on_topics(principal.topics).filter(
+        problem=message.problem_id
+    )
     newest = list(redrives.order_by("-n")[:MOST_SHOWN])
     return MessageDetail(
         message=message,
@@ -185,7 +187,7 @@ def _detail(
         skips=skips.of_message(message, now=now)
         if principal.may(Scope.SKIPS_READ)
         else [],
-        neighbours=neighbours(kin, message, field="last_failed_at"),
+        neighbours=neighbours(same_problem, message, field="last_failed_at"),
         origin=origins.of(message.pk, topic=message.topic.native_name),
         body=body,
         content_type=content_type,

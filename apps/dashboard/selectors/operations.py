@@ -98,7 +98,7 @@ class PreviewDetail:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class OperationStatus:
     """How far an operation has come, by what became of its items."""
 
     operation: Operation
@@ -122,7 +122,7 @@ class Standing:
         return self.tally.acts_on if self.is_running else self.tally.acted
 
     @property
-    def word(self) -> str:
+    def state(self) -> str:
         """Name the state for its pill; what failed or came back was no success."""
         tally = self.tally
         if self.operation.state != Decided.DONE:
@@ -147,9 +147,9 @@ class Standing:
     def shown_counts(self) -> list[tuple[str, int]]:
         always = ALWAYS_SHOWN[Verb(self.operation.verb)]
         return self._named(
-            (word, number)
-            for word, number in self.counts.items()
-            if number or word in always
+            (state, number)
+            for state, number in self.counts.items()
+            if number or state in always
         )
 
     @property
@@ -161,24 +161,24 @@ class Standing:
         return self.operation.verb == Verb.GIVE_BACK
 
     def _named(self, counts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        words = GIVEN_BACK if self._gives_back else {}
-        return [(words.get(word, word), number) for word, number in counts]
+        labels = GIVEN_BACK if self._gives_back else {}
+        return [(labels.get(state, state), number) for state, number in counts]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationRow:
-    """One of many: without its standing where there are too many items to count."""
+    """One of many: without its status where there are too many items to count."""
 
     operation: Operation
-    standing: Standing | None
+    status: OperationStatus | None
 
     @property
-    def word(self) -> str:
-        return self.standing.word if self.standing else self.operation.state
+    def state(self) -> str:
+        return self.status.state if self.status else self.operation.state
 
     @property
     def also(self) -> str:
-        return self.standing.also if self.standing else ""
+        return self.status.also if self.status else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,7 +193,7 @@ class OperationList:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress(Standing):
+class Progress(OperationStatus):
     silent: int
     undoable: int
     undone_by: list[Operation]
@@ -260,7 +260,7 @@ def _rows(operations: list[Operation]) -> list[OperationRow]:
     return [
         OperationRow(
             operation=operation,
-            standing=Standing(operation=operation, counts=counts[operation.pk])
+            status=OperationStatus(operation=operation, counts=counts[operation.pk])
             if operation.pk in counts
             else None,
         )
@@ -281,10 +281,12 @@ def _counts(operations: Iterable[int]) -> dict[int, dict[str, int]]:
     counts = {pk: dict.fromkeys(COUNTED, 0) for pk in operations}
     items = Item.objects.filter(operation__in=counts).order_by()
     # One that is claimed, and no other, has a redrive; its outcome is what it is.
-    standing = items.annotate(word=Coalesce("redrive__outcome", "state"))
-    rows = standing.values_list("operation", "word").annotate(number=Count("pk"))
-    for operation, word, number in rows:
-        counts[operation][word] = number
+    stateful = items.annotate(state_or_outcome=Coalesce("redrive__outcome", "state"))
+    rows = stateful.values_list("operation", "state_or_outcome").annotate(
+        number=Count("pk")
+    )
+    for operation, state, number in rows:
+        counts[operation][state] = number
     return counts
 
 
@@ -356,8 +358,8 @@ def _by_state(operation: Operation) -> list[tuple[str, int]]:
     rows = waiting.values_list("poison__state").annotate(number=Count("pk"))
     numbers: dict[str, int] = {}
     for state, number in rows:
-        word = SHOWN[State(state)].value
-        numbers[word] = numbers.get(word, 0) + number
+        shown_state = SHOWN[State(state)].value
+        numbers[shown_state] = numbers.get(shown_state, 0) + number
     return sorted(numbers.items(), key=lambda pair: -pair[1])
 
 
@@ -405,8 +407,10 @@ def _undoable(operation: Operation, items: ItemQuerySet) -> int:
 
 
 def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
-    standing = (Outcome.REFUSED, ItemState.SKIPPED)
-    exceptional = items.filter(Q(state__in=standing) | Q(redrive__outcome__in=standing))
+    exceptional_states = (Outcome.REFUSED, ItemState.SKIPPED)
+    exceptional = items.filter(
+        Q(state__in=exceptional_states) | Q(redrive__outcome__in=exceptional_states)
+    )
     first = exceptional.select_related("poison__topic", "redrive").order_by("id")[
         :MOST_LISTED
     ]

@@ -14,8 +14,8 @@ from apps.brokers.querysets import TopicQuerySet
 from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.paging import Count, counted
 from apps.dashboard.selectors import guards, health, operations, problems, topics
-from apps.dashboard.selectors.guards import Idle
-from apps.dashboard.selectors.health import Alarm, Night, Sign
+from apps.dashboard.selectors.guards import IdleGuards
+from apps.dashboard.selectors.health import Alarm, ComponentStatus, NightlyReport
 from apps.dashboard.selectors.messages import last_failed_at
 from apps.dashboard.selectors.operations import OperationRow
 from apps.dashboard.selectors.problems import ProblemRow
@@ -41,7 +41,7 @@ MOST_SEARCHED = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NeedyRow:
+class OpenProblemRow:
     """A problem with open messages; `came_back` of them had been requeued before."""
 
     row: ProblemRow
@@ -62,7 +62,7 @@ class Needs:
     whole, they are the worst of `ranked` problems that failed last.
     """
 
-    rows: list[NeedyRow]
+    rows: list[OpenProblemRow]
     others: int
     is_ranked: bool
     is_whole: bool
@@ -72,11 +72,11 @@ class Needs:
 
     @property
     def any_new(self) -> bool:
-        return any(needy.row.life == "new" for needy in self.rows)
+        return any(each.row.activity == "new" for each in self.rows)
 
     @property
     def peak(self) -> int:
-        return problems.peak([needy.row for needy in self.rows])
+        return problems.peak([each.row for each in self.rows])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,10 +86,10 @@ class Overview:
     topics: list[TopicRow]
     more_topics: bool
     operations: list[OperationRow]
-    idle: Idle
+    idle: IdleGuards
     oversize: list[Topic]
-    signs: list[Sign]
-    night: Night
+    statuses: list[ComponentStatus]
+    nightly_report: NightlyReport
     open: Count | TooSlow
     last_failed_at: datetime | None
 
@@ -112,17 +112,17 @@ def find(since: datetime | None, principal: Principal, *, now: datetime) -> Over
     first = () if isinstance(ranking, TooSlow) else ranking.topics
     topic_rows, more = topics.worst(principal, first=first, most=MOST_TOPICS, now=now)
     visible = Topic.objects.matching(principal.topics)
-    night, work = health.night(now=now), health.look(principal, now=now)
+    report, system = health.nightly_report(now=now), health.check(principal, now=now)
     return Overview(
-        alarms=[*work.alarms, *health.alarms_of_night(night)],
+        alarms=[*system.alarms, *health.nightly_report_alarms(report)],
         needs=needs(ranking, since or now - DAY, principal, now=now),
         topics=topic_rows,
         more_topics=more,
         operations=operations.latest(principal, most=MOST_OPERATIONS),
         idle=guards.idle(visible, now=now),
         oversize=oversize(visible),
-        signs=[*work.signs, *guards.signs(visible, now=now)],
-        night=night,
+        statuses=[*system.statuses, *guards.statuses(visible, now=now)],
+        nightly_report=report,
         open=counted(Poison.objects.on_topics(principal.topics).open()),
         last_failed_at=last_failed_at(principal),
     )
@@ -174,13 +174,13 @@ def _failed_last(principal: Principal) -> list[Problem]:
     return list(with_open.recent_first().select_related("topic")[:MOST_SHOWN])
 
 
-def _rows(shown_problems: Sequence[Problem], *, now: datetime) -> list[NeedyRow]:
+def _rows(shown_problems: Sequence[Problem], *, now: datetime) -> list[OpenProblemRow]:
     count = partial(
         backlogs.came_back, [p.pk for p in shown_problems], most=MOST_SEARCHED
     )
     numbers = unless_slow(count)
     return [
-        NeedyRow(
+        OpenProblemRow(
             row=row,
             came_back=numbers
             if isinstance(numbers, TooSlow)

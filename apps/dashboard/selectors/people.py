@@ -38,14 +38,14 @@ class PersonRow:
     has_second_factor: bool
 
     @property
-    def word(self) -> str:
+    def state(self) -> str:
         return "active" if self.user.is_active else "disabled"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeyRow:
     key: ApiKey
-    word: str
+    state: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +93,7 @@ def keys(*, now: datetime) -> Rows[KeyRow]:
     has_ended = Q(revoked_at__isnull=False) | is_expired
     ordered = ApiKey.objects.alias(has_ended=has_ended).order_by("has_ended", "name")
     first = list(ordered[: MOST + 1])
-    rows = [KeyRow(key=key, word=key.state(now)) for key in first[:MOST]]
+    rows = [KeyRow(key=key, state=key.state(now)) for key in first[:MOST]]
     return Rows(rows=rows, has_more=len(first) > MOST)
 
 
@@ -102,7 +102,7 @@ def key(key_id: int, *, now: datetime) -> KeyRow:
     api_key = ApiKey.objects.filter(pk=key_id).first()
     if api_key is None:
         raise Absent("There is no such key here.")
-    return KeyRow(key=api_key, word=api_key.state(now))
+    return KeyRow(key=api_key, state=api_key.state(now))
 
 
 def unmatched(key: ApiKey) -> list[str]:

@@ -44,7 +44,7 @@ Reader = tuple[int, str, str]
 class PositionRow:
     """A reader and one publisher; without a mark it has not settled anything yet.
 
-    `a_minute` is how many messages it gets through, None where nobody counts them.
+    `per_minute` is how many messages it gets through, None where nobody counts them.
     `last_move` is a person's.
     """
 
@@ -52,7 +52,7 @@ class PositionRow:
     mark: Mark | None
     head: int | None
     is_fresh: bool
-    a_minute: float | TooSlow | None = None
+    per_minute: float | TooSlow | None = None
     last_move: datetime | None = None
 
     @property
@@ -89,11 +89,11 @@ class PositionRow:
     def eta(self) -> timedelta | TooSlow | None:
         """Give the time until it has caught up, if nothing new came."""
         lag = self.mark and self.mark.lag
-        if not lag or not self.a_minute:
+        if not lag or not self.per_minute:
             return None
-        if isinstance(self.a_minute, TooSlow):
-            return self.a_minute
-        wait = timedelta(minutes=lag / self.a_minute)
+        if isinstance(self.per_minute, TooSlow):
+            return self.per_minute
+        wait = timedelta(minutes=lag / self.per_minute)
         return wait if wait < FORESEEABLE else None
 
     @property
@@ -269,7 +269,7 @@ def _rows(
             mark=mark,
             head=_head(position, mark, heads),
             is_fresh=now - position.observed_at <= LANE_LIVES,
-            a_minute=paces
+            per_minute=paces
             if isinstance(paces, TooSlow)
             else paces.get(_reader(position)),
             last_move=last_moves.get(position.pk),

@@ -39,7 +39,7 @@ class ProblemRow:
     problem: Problem
     counts: Mapping[Shown, Count] | TooSlow
     hours: list[int] | TooSlow
-    life: str
+    activity: str
 
     @property
     def total(self) -> Count | TooSlow:
@@ -51,8 +51,8 @@ class ProblemRow:
     def open(self) -> Count | TooSlow:
         return self.count(Shown.OPEN)
 
-    def count(self, word: Shown) -> Count | TooSlow:
-        return TOO_SLOW if isinstance(self.counts, TooSlow) else self.counts[word]
+    def count(self, state: Shown) -> Count | TooSlow:
+        return TOO_SLOW if isinstance(self.counts, TooSlow) else self.counts[state]
 
     @property
     def failures_today(self) -> int | TooSlow:
@@ -76,7 +76,7 @@ class ProblemList:
 
     @property
     def any_new(self) -> bool:
-        return any(row.life == "new" for row in self.rows)
+        return any(row.activity == "new" for row in self.rows)
 
     @property
     def peak(self) -> int:
@@ -124,9 +124,11 @@ class ProblemDetail:
     def states(self) -> list[StateLink]:
         links = [
             StateLink(
-                label=word.capitalize(), query=f"is:{word}", count=self.row.count(word)
+                label=state.capitalize(),
+                query=f"is:{state}",
+                count=self.row.count(state),
             )
-            for word in Shown
+            for state in Shown
         ]
         return [*links, StateLink(label="All", query="", count=self.row.total)]
 
@@ -190,7 +192,7 @@ def rows(page_problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]
             problem=problem,
             counts=counts if isinstance(counts, TooSlow) else counts[problem.pk],
             hours=hours if isinstance(hours, TooSlow) else hours[problem.pk],
-            life=_life(problem, counts, now=now),
+            activity=_activity(problem, counts, now=now),
         )
         for problem in page_problems
     ]
@@ -220,12 +222,12 @@ def _sum(counts: Iterable[Count]) -> Count:
 def _counts(ids: list[int]) -> dict[int, dict[Shown, Count]]:
     by_problem = backlogs.by_problem(ids, most=MOST_COUNTED + 1)
     return {
-        problem: {word: Count(number) for word, number in numbers.items()}
+        problem: {state: Count(number) for state, number in numbers.items()}
         for problem, numbers in by_problem.items()
     }
 
 
-def _life(
+def _activity(
     problem: Problem,
     counts: Mapping[int, Mapping[Shown, Count]] | TooSlow,
     *,

@@ -50,7 +50,7 @@ _WHAT = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Words:
+class MatcherLabel:
     """What a skip matches, for a sentence: the header `x` is `1`."""
 
     what: str
@@ -58,7 +58,7 @@ class Words:
     value: str
 
     @classmethod
-    def of(cls, matcher: Matcher) -> Words:
+    def of(cls, matcher: Matcher) -> MatcherLabel:
         rule = matcher.rule
         if rule is None:
             value = storable(unraw(matcher.value))
@@ -73,7 +73,7 @@ class Words:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkipRow:
     skip: Skip
-    words: Words
+    label: MatcherLabel
     state: str
 
     @classmethod
@@ -82,7 +82,7 @@ class SkipRow:
         is_over = skip.expires_at is not None and skip.expires_at <= now
         alive = "suspected" if skip.is_suspected else "active"
         state = skip.because or (Because.EXPIRED.value if is_over else alive)
-        return cls(skip=skip, words=Words.of(Matcher.of(skip)), state=state)
+        return cls(skip=skip, label=MatcherLabel.of(Matcher.of(skip)), state=state)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

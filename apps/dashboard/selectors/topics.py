@@ -30,7 +30,7 @@ from apps.core.patterns import like
 from apps.core.timeouts import TooSlow, unless_slow
 from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, counted
 from apps.dashboard.selectors import guards, positions, skips
-from apps.dashboard.selectors.guards import GuardList, Idle
+from apps.dashboard.selectors.guards import GuardList, IdleGuards
 from apps.dashboard.selectors.positions import PositionRow
 from apps.poison.backlogs import backlogs
 from apps.poison.models import Poison, Problem, SkipList
@@ -47,7 +47,7 @@ MOST_HELD = 50
 MOST_PROBLEMS = 500
 # The states in which a lane looks into its queue, and those that people must know of.
 COUNTS = (LaneState.RUNNING, LaneState.HOLDING)
-AILING = (LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent")
+LANE_TROUBLE = (LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent")
 
 SqlParams = dict[str, list[int] | datetime | date]
 
@@ -81,7 +81,7 @@ class Traffic:
         return "" if self.delivered else "no share: nothing was delivered"
 
     @property
-    def a_minute(self) -> float | None:
+    def per_minute(self) -> float | None:
         return None if self.delivered is None else self.lately / PACE_MINUTES
 
 
@@ -120,22 +120,22 @@ class TopicRow:
     failures: Failures | TooSlow
     backlog: Backlog | TooSlow
     lag: int | None
-    lane: str
+    lane_state: str
 
     @property
-    def watch(self) -> Lane | None:
+    def lane(self) -> Lane | None:
         """Give its lane, where it has one."""
         return getattr(self.topic, "lane", None)
 
     @property
     def dead_letters(self) -> int | None:
         """Give the depth of its dead-letter queue, as long as that is no old news."""
-        return self.watch.depth if self.watch and self.lane in COUNTS else None
+        return self.lane.depth if self.lane and self.lane_state in COUNTS else None
 
     @property
-    def is_ailing(self) -> bool:
+    def has_lane_trouble(self) -> bool:
         """Tell whether its lane cannot do all its work, though nobody paused it."""
-        return self.lane in AILING
+        return self.lane_state in LANE_TROUBLE
 
     @property
     def is_sample(self) -> bool:
@@ -161,7 +161,7 @@ class TopicDetail:
     given_back: Count | TooSlow
     positions: list[PositionRow]
     guards: GuardList
-    idle: Idle
+    idle: IdleGuards
     withheld: list[SkipList]
     held_letters: list[HeldDeadLetter]
     held_letters_number: int
@@ -237,7 +237,7 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
         row=_rows([topic], now=now)[0],
         limits=policies.limits_of(topic),
         convention=convention_of_topic(topic),
-        counts={word: _counted(topic, word) for word in Shown},
+        counts={state: _counted(topic, state) for state in Shown},
         given_back=counted(Poison.objects.filter(topic=topic).given_back()),
         positions=positions.rows(
             marks.order_by("position__consumer_group", "publisher"), now=now
@@ -273,10 +273,10 @@ def _other_reader(topic: Topic) -> Topic | None:
     )
 
 
-def _counted(topic: Topic, word: Shown) -> Count | TooSlow:
+def _counted(topic: Topic, state: Shown) -> Count | TooSlow:
     # Through its problems: their index knows the state, and the topic's does not.
     return counted(
-        Poison.objects.filter(problem__topic=topic, state__in=shown_as(word))
+        Poison.objects.filter(problem__topic=topic, state__in=shown_as(state))
     )
 
 
@@ -293,13 +293,13 @@ def _rows(topics: Sequence[Topic], *, now: datetime) -> list[TopicRow]:
             failures=failures if isinstance(failures, TooSlow) else failures[topic.pk],
             backlog=backlogs if isinstance(backlogs, TooSlow) else backlogs[topic.pk],
             lag=lags.get(topic.pk),
-            lane=_lane(topic, now=now),
+            lane_state=_lane_state(topic, now=now),
         )
         for topic in topics
     ]
 
 
-def _lane(topic: Topic, *, now: datetime) -> str:
+def _lane_state(topic: Topic, *, now: datetime) -> str:
     if not hasattr(topic, "lane"):
         return LaneState.OFF
     return positions.lane_state(topic.lane, now=now)

@@ -24,7 +24,7 @@ from apps.dashboard.presentation import formatting
 from apps.dashboard.presentation.definitions import DEFINITIONS
 from apps.dashboard.presentation.stack import app_frames
 from apps.dashboard.presentation.trail_sentences import sentence
-from apps.dashboard.selectors.operations import OperationRow, Standing
+from apps.dashboard.selectors.operations import OperationRow, OperationStatus
 from apps.poison.models import Poison
 from apps.poison.query import Query, Term
 from apps.triage.states import Verb
@@ -123,9 +123,9 @@ UNITS = (("d", 86_400), ("h", 3600), ("m", 60))
 
 
 @register.simple_tag
-def pill(word: str, also: str = "") -> SafeString:
+def pill(state: str, also: str = "") -> SafeString:
     """Show a state; one that is not known here is shown by its own word."""
-    label, glyph, colour = PILLS.get(word, (word.capitalize(), "·", ""))
+    label, glyph, colour = PILLS.get(state, (state.capitalize(), "·", ""))
     return format_html(
         '<span class="pill {}"><span aria-hidden="true">{}</span>{}</span>',
         colour,
@@ -146,13 +146,13 @@ def term(name: str, label: str = "") -> SafeString:
     A link, so that it is reached by keyboard, and its title is read out.
     """
     definition = DEFINITIONS[name]
-    return _defined(name, label or definition.word)
+    return _defined(name, label or definition.label)
 
 
 @register.simple_tag
-def counted_pill(word: str) -> SafeString:
+def counted_pill(state: str) -> SafeString:
     """Show the state beside its number, with what it counts."""
-    return _defined(word, pill(word)) if word in DEFINITIONS else pill(word)
+    return _defined(state, pill(state)) if state in DEFINITIONS else pill(state)
 
 
 def _defined(name: str, text: str) -> SafeString:
@@ -177,21 +177,21 @@ def means(name: str) -> str:
 
 
 @register.filter
-def state_in_words(standing: Standing) -> str:
+def state_in_words(status: OperationStatus) -> str:
     """Say what the pill of an operation says: partly refused; done, 3 came back."""
-    label = PILLS[standing.word][0].lower()
-    return f"{label}, {standing.also}" if standing.also else label
+    label = PILLS[status.state][0].lower()
+    return f"{label}, {status.also}" if status.also else label
 
 
 @register.filter
-def deed(row: OperationRow | Standing) -> str:
+def deed(row: OperationRow | OperationStatus) -> str:
     """Name an operation by what it is to do, and once it is over by what it did."""
     verb = row.operation.verb
-    standing = row.standing if isinstance(row, OperationRow) else row
-    if standing is None:
+    status = row.status if isinstance(row, OperationRow) else row
+    if status is None:
         return f"{VERBS[verb]}: {row.operation.total:,} selected"
-    words = VERBS if standing.is_running else DEEDS
-    return f"{words[verb]} {counted(standing.messages, 'message')}"
+    words = VERBS if status.is_running else DEEDS
+    return f"{words[verb]} {counted(status.messages, 'message')}"
 
 
 @register.simple_tag
@@ -283,9 +283,9 @@ def silent(message: Poison) -> bool:
 
 
 @register.filter
-def verb(word: str) -> str:
+def verb(name: str) -> str:
     """Say a verb as its button does."""
-    return VERBS[word]
+    return VERBS[name]
 
 
 @register.simple_tag

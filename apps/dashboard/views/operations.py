@@ -119,14 +119,14 @@ class Before:
 def _look_again(
     request: SignedIn, detail: PreviewDetail, form: DecisionForm
 ) -> HttpResponse:
-    newer = dispatch.preview_again(
+    new_preview = dispatch.preview_again(
         operation=detail.operation,
         route=form.route,
         reason=form.cleaned_data["reason"],
         principal=request.user.principal,
         now=clock.now(),
     )
-    return _to_preview(request, newer or detail.operation)
+    return _to_preview(request, new_preview or detail.operation)
 
 
 def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
@@ -143,10 +143,12 @@ def _changed(
     if changed.fresh is None:
         raise changed
     principal, now = request.user.principal, clock.now()
-    newer = operations.previewed(changed.fresh, principal, now=now)
+    new_preview = operations.previewed(changed.fresh, principal, now=now)
     confirmed = Operation.objects.confirmed().filter(pk=detail.operation.pk).first()
     before = Before(confirmed=confirmed)
-    return _preview(request, newer, changed=str(changed), before=before, status=409)
+    return _preview(
+        request, new_preview, changed=str(changed), before=before, status=409
+    )
 
 
 def _posted_route(request: SignedIn) -> Route:

@@ -33,7 +33,7 @@ def detail(request: SignedIn, topic_id: int) -> HttpResponse:
         "detail": topic_detail,
         "row": topic_detail.row,
         "topic": topic_detail.row.topic,
-        "lane": topic_detail.row.watch,
+        "lane": topic_detail.row.lane,
         "may_write": request.user.principal.may(Scope.BROKERS_WRITE),
     }
     return show(request, "topics/detail.html", context, live="topics/_detail.html")

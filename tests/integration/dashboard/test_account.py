@@ -154,12 +154,12 @@ def test_the_account_lists_where_one_is_signed_in(
     page = here.get("/account").content.decode()
 
     rows = re.findall(r"<tr>.*?</tr>", page, re.DOTALL)[1:]
-    told = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
-    assert told[0].startswith("192.0.2.1 this one")
-    assert told[0].endswith("UTC now")
-    assert told[1].startswith("192.0.2.2 ")
-    assert told[1].endswith("UTC 2h ago End")
-    assert "End" not in told[0]
+    lines = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
+    assert lines[0].startswith("192.0.2.1 this one")
+    assert lines[0].endswith("UTC now")
+    assert lines[1].startswith("192.0.2.2 ")
+    assert lines[1].endswith("UTC 2h ago End")
+    assert "End" not in lines[0]
 
 
 def test_no_page_shows_what_a_session_is_shown_by(vera: User) -> None:

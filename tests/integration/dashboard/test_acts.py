@@ -38,12 +38,12 @@ def look(client: Client, verb: str, **form: Any) -> tuple[Operation, str]:
 
 
 def confirm(client: Client, operation: Operation, **form: str) -> HttpResponse:
-    told: Mapping[str, str] = {
+    data: Mapping[str, str] = {
         "token": str(operation.token),
         "reason": "a test",
         **form,
     }
-    return client.post("/operations/confirm", told)  # type: ignore[return-value]
+    return client.post("/operations/confirm", data)  # type: ignore[return-value]
 
 
 def run(operation: Operation) -> None:
@@ -58,7 +58,7 @@ def ids(*chosen: Poison) -> list[int]:
 def test_selected_messages_are_sent_after_a_look_and_a_confirmation(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
-    first, second, left = poisons(now, 3)
+    first, second, unselected = poisons(now, 3)
 
     operation, page = look(anna, "redrive", ids=ids(first, second))
     done = confirm(anna, operation)
@@ -69,7 +69,9 @@ def test_selected_messages_are_sent_after_a_look_and_a_confirmation(
     assert (done.status_code, done["Location"]) == (302, f"/operations/{operation.pk}")
     assert "2 of 2" in after
     states = dict(Poison.objects.values_list("pk", "state"))
-    assert [states[p.pk] for p in (first, second, left)] == ["redriven"] * 2 + ["open"]
+    assert [states[p.pk] for p in (first, second, unselected)] == ["redriven"] * 2 + [
+        "open"
+    ]
 
 
 def test_everything_that_matches_is_what_was_there_at_the_look(
@@ -89,10 +91,10 @@ def test_everything_that_matches_is_what_was_there_at_the_look(
 
 
 def test_a_look_says_what_will_be_skipped_and_why(anna: Client, now: datetime) -> None:
-    dropped, kept = poisons(now, 2)
+    dropped, open_poison = poisons(now, 2)
     drop(now, dropped)
 
-    _, page = look(anna, "redrive", ids=ids(dropped, kept))
+    _, page = look(anna, "redrive", ids=ids(dropped, open_poison))
 
     assert "Requeue 1 message</button>" in page
     assert "dropped: restore it first" in page
@@ -102,12 +104,12 @@ def test_a_look_says_what_will_be_skipped_and_why(anna: Client, now: datetime) -
 def test_a_look_says_who_failed_in_another_queue_than_it_is_sent_to(
     anna: Client, orders: Topic, now: datetime, failed_in: str
 ) -> None:
-    told = [("NServiceBus.FailedQ", failed_in.encode())]
+    headers = [("NServiceBus.FailedQ", failed_in.encode())]
     here = [("NServiceBus.FailedQ", b"orders@host")]
-    (strays, own) = poisons(now, 2, headers=told), poisons(now, 1, headers=here)
+    (strays, own) = poisons(now, 2, headers=headers), poisons(now, 1, headers=here)
 
-    asked, page = look(anna, "redrive", ids=ids(*strays, *own))
-    form = {"token": str(asked.token), "target_topic": "orders", "act": "look"}
+    operation, page = look(anna, "redrive", ids=ids(*strays, *own))
+    form = {"token": str(operation.token), "target_topic": "orders", "act": "look"}
     chosen = anna.post("/operations/confirm", form, follow=True).content.decode()
     _, alone = look(anna, "redrive", ids=ids(*own))
     stray, message = (
@@ -136,9 +138,9 @@ def test_a_look_says_which_headers_are_left_out_and_of_how_many(
     _, page = look(anna, "redrive", ids=ids(*bearing, *without))
     _, other = look(anna, "redrive", ids=ids(*without))
 
-    told = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     assert (
-        "Header left out: it steers the broker, not the consumer Messages CC 2" in told
+        "Header left out: it steers the broker, not the consumer Messages CC 2" in text
     )
     assert "Header left out" not in other
 
@@ -147,9 +149,9 @@ def test_problems_are_taken_as_their_list_showed_them(
     anna: Client, now: datetime
 ) -> None:
     other = {"type": "Other", "message": "", "traceback": ""}
-    one, gone = poisons(now, 2)
+    one, dropped = poisons(now, 2)
     (two,) = poisons(now, 1, exception=other)
-    drop(now, gone)
+    drop(now, dropped)
     chosen = [one.problem_id, two.problem_id]
 
     both, _ = look(anna, "redrive", of="problems", q="is:open", ids=chosen)
@@ -180,11 +182,11 @@ def test_a_session_that_ended_says_so_and_leads_back_to_the_preview(
     user = User.objects.get()
     anna.logout()
 
-    asked = confirm(anna, operation, reason="too old", back="/problems")
-    page = anna.get(asked["Location"]).content.decode()
-    again = anna.get(asked["Location"]).content.decode()
+    redirect = confirm(anna, operation, reason="too old", back="/problems")
+    page = anna.get(redirect["Location"]).content.decode()
+    again = anna.get(redirect["Location"]).content.decode()
     anna.force_login(user)
-    (place,) = parse_qs(urlsplit(asked["Location"]).query)["next"]
+    (place,) = parse_qs(urlsplit(redirect["Location"]).query)["next"]
     preview = anna.get(place).content.decode()
 
     assert "Your session ended: nothing was done." in page
@@ -195,7 +197,7 @@ def test_a_session_that_ended_says_so_and_leads_back_to_the_preview(
 
 
 @pytest.mark.parametrize(
-    ("referer", "wanted"),
+    ("referer", "next_url"),
     [
         ("http://testserver/skips/new?topic=a", "/skips/new?topic=a"),
         ("http://elsewhere/skips/new", "/"),
@@ -203,11 +205,11 @@ def test_a_session_that_ended_says_so_and_leads_back_to_the_preview(
     ],
 )
 def test_after_a_session_ended_a_form_leads_back_to_its_own_page(
-    referer: str, wanted: str
+    referer: str, next_url: str
 ) -> None:
-    asked = Client().post("/skips/new", {}, headers={"referer": referer})
+    redirect = Client().post("/skips/new", {}, headers={"referer": referer})
 
-    assert parse_qs(urlsplit(asked["Location"]).query)["next"] == [wanted]
+    assert parse_qs(urlsplit(redirect["Location"]).query)["next"] == [next_url]
 
 
 def test_a_drop_needs_a_reason(anna: Client, now: datetime) -> None:
@@ -275,10 +277,10 @@ def test_a_look_of_somebody_else_is_none_of_yours(
     operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
     boris = sign_in(Role.ADMIN)
 
-    seen = boris.get(f"/operations/preview?token={operation.token}")
+    page = boris.get(f"/operations/preview?token={operation.token}")
     response = confirm(boris, operation)
 
-    assert (seen.status_code, response.status_code) == (409, 409)
+    assert (page.status_code, response.status_code) == (409, 409)
     assert Operation.objects.confirmed().count() == 0
 
 
@@ -352,17 +354,17 @@ def test_a_form_from_elsewhere_is_refused(anna: Client) -> None:
 def test_an_order_is_offered_where_it_is_kept(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
-    (kept,) = poisons(now, 1)
+    (ordered_poison,) = poisons(now, 1)
     (nowhere,) = poisons(now, 1, topic="told")
     form = {"verb": "redrive", "back": "/messages"}
 
     offered, unoffered = (
         anna.post("/operations/preview", {**form, "ids": each.pk}, follow=True)
-        for each in (kept, nowhere)
+        for each in (ordered_poison, nowhere)
     )
-    token = Operation.objects.get(items__poison=kept).token
-    asked = {"token": token, "target_topic": "", "ordered": "1", "act": "look"}
-    ordered = anna.post("/operations/confirm", asked, follow=True)
+    token = Operation.objects.get(items__poison=ordered_poison).token
+    data = {"token": token, "target_topic": "", "ordered": "1", "act": "look"}
+    ordered = anna.post("/operations/confirm", data, follow=True)
 
     assert 'name="ordered"' in offered.content.decode()
     assert 'name="ordered"' not in unoffered.content.decode()
@@ -390,9 +392,9 @@ def test_a_browser_keeps_no_preview_that_was_confirmed(
     anna: Client, now: datetime
 ) -> None:
     operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
-    shown = anna.get(f"/operations/preview?token={operation.token}")
+    preview = anna.get(f"/operations/preview?token={operation.token}")
 
     refused = confirm(anna, operation, target_topic="nowhere")
 
-    for page in (shown, refused):
+    for page in (preview, refused):
         assert "no-store" in page["Cache-Control"]

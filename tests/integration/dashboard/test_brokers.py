@@ -219,9 +219,9 @@ def test_options_that_are_no_json_are_answered_with_an_example_of_that_kind(
 def test_a_form_that_makes_no_broker_says_why_beside_the_field(
     admin: Client, change: dict[str, str], field: str
 ) -> None:
-    told = filled("redis://:sesame@127.0.0.1:9", **change)
+    form = filled("redis://:sesame@127.0.0.1:9", **change)
 
-    page = post(admin, "/brokers/new", 422, **told)
+    page = post(admin, "/brokers/new", 422, **form)
 
     assert 'role="alert"' in page
     assert field == "kind" or re.search(
@@ -232,10 +232,10 @@ def test_a_form_that_makes_no_broker_says_why_beside_the_field(
 
 
 def test_a_variable_of_the_environment_is_no_secret(admin: Client) -> None:
-    told = filled("env:BROKER_OURS", name="")
+    form = filled("env:BROKER_OURS", name="")
 
-    page = post(admin, "/brokers/new", 422, **told)
-    post(admin, "/brokers/new", 302, **{**told, "name": "ours"})
+    page = post(admin, "/brokers/new", 422, **form)
+    post(admin, "/brokers/new", 302, **{**form, "name": "ours"})
 
     assert 'value="env:BROKER_OURS"' in page
     assert "enter it once more" not in page
@@ -263,8 +263,8 @@ def test_observing_promises_what_this_kind_of_broker_shows(
 ) -> None:
     can = replace(adapter(ours.kind).capabilities, peeks=peeks)
     monkeypatch.setattr(type(adapter(ours.kind)), "capabilities", can)
-    found = FoundTopic(name="a", depth=1, dead_letter_queue="b", dead_letters=1)
-    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: [found])
+    topic = FoundTopic(name="a", depth=1, dead_letter_queue="b", dead_letters=1)
+    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: [topic])
 
     page = words(post(admin, f"/brokers/{ours.pk}/discover", 200))
 
@@ -309,12 +309,12 @@ def test_what_a_broker_has_is_found_and_observed_as_chosen(
     page = post(admin, f"{path}/discover", 200)
     (mark,) = re.findall(r'value="(\w{32})"><span class="only-heard">orders<', page)
     place = post(admin, f"{path}/observe", 302, topics=mark)
-    told = words(get(admin, place))
+    text = words(get(admin, place))
     again = words(post(admin, f"{path}/discover", 200))
 
     assert "2 dead-letter queues not watched yet of 3 topics that it has" in words(page)
     assert "Observe all 2 with a dead-letter queue" in words(page)
-    assert "Observed from now on: 1" in told
+    assert "Observed from now on: 1" in text
     assert list(Lane.objects.values_list("topic__name", "mode")) == [
         ("orders", "observe")
     ]
@@ -437,7 +437,7 @@ def test_a_hostile_name_is_shown_and_carried_as_it_is(
     pages += [get(admin, each) for each in ("/topics", f"/topics/{topic.pk}")]
 
     assert topic.name == HOSTILE
-    assert [shown for shown in pages if "<script>alert" in shown] == []
+    assert [page for page in pages if "<script>alert" in page] == []
     assert "U+202E" in page
     assert "its name is no text" in page
 
@@ -450,9 +450,9 @@ def test_one_that_cannot_be_kept_never_stops_the_others(
     stream.xadd("orders", {"body": b"1"})
     stream.xadd("orders-poison", {"body": b"1"})
 
-    found = brokers.chosen(ours, [], operator, everything=True)
+    chosen = brokers.chosen(ours, [], operator, everything=True)
 
-    assert [each.name for each in found] == ["orders"]
+    assert [each.name for each in chosen] == ["orders"]
 
 
 def test_a_list_says_how_a_brokers_lanes_are(
@@ -535,7 +535,7 @@ def test_the_worst_lane_is_how_a_broker_is(now: datetime, ours: Broker) -> None:
     row = brokers.BrokerRow(
         broker=ours,
         topics=[
-            brokers.CarriedTopic(topic=Topic(), lane=lane)
+            brokers.BrokerTopic(topic=Topic(), lane_state=lane)
             for lane in ("running", LaneState.PAUSED.value, "silent")
         ],
     )
@@ -550,13 +550,13 @@ def test_admins_confirm_and_strike_what_brokers_of_before_use(
     Broker.objects.filter(pk=ours.pk).update(allowed_unconfirmed=entries)
     ticked = [f"{ours.pk} {entry}" for entry in entries]
 
-    shown = get(admin, "/brokers")
+    page = get(admin, "/brokers")
     confirmed = admin.post("/brokers/allowed", {"entries": ticked[:2], "confirm": 1})
     struck = admin.post("/brokers/allowed", {"entries": ticked[1:], "strike": 1})
 
     broker = Broker.objects.get(pk=ours.pk)
-    assert words(shown).count("to confirm") == 3
-    assert "<b>:1" not in shown
+    assert words(page).count("to confirm") == 3
+    assert "<b>:1" not in page
     assert (confirmed.status_code, struck.status_code) == (302, 302)
     assert broker.allowed_confirmed == ["10.0.0.5:6379"]
     assert broker.allowed_unconfirmed == []

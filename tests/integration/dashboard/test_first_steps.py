@@ -48,7 +48,7 @@ def watched(broker: Broker) -> Topic:
     return topic
 
 
-def sent(poison: Poison, now: datetime) -> Redrive:
+def redrive(poison: Poison, now: datetime) -> Redrive:
     return Redrive.objects.create(
         id=uuid.uuid4(),
         poison=poison,
@@ -64,26 +64,28 @@ def sent(poison: Poison, now: datetime) -> Redrive:
 
 def state(principal: Principal = ADMIN) -> tuple[list[bool], str]:
     """Give which steps are done, and where the next one leads."""
-    found = onboarding.find(principal)
-    if found is None:
+    first_steps = onboarding.find(principal)
+    if first_steps is None:
         return [], ""
-    assert not isinstance(found, TooSlow)
-    return [step.done for step in found.steps], found.next.link if found.next else ""
+    assert not isinstance(first_steps, TooSlow)
+    return [
+        step.done for step in first_steps.steps
+    ], first_steps.next.link if first_steps.next else ""
 
 
 def test_each_step_is_ticked_by_what_is_there(now: datetime) -> None:
-    seen = [state()]
+    states = [state()]
     broker = own_broker()
-    seen.append(state())
+    states.append(state())
     topic = watched(broker)
-    seen.append(state())
+    states.append(state())
     (poison,) = poisons(now, 1)
-    seen.append(state())
-    sent(poison, now)
-    seen.append(state())
+    states.append(state())
+    redrive(poison, now)
+    states.append(state())
 
-    assert [sum(done) for done, _ in seen] == [0, 1, 2, 3, 0]
-    assert [link for _, link in seen] == [
+    assert [sum(done) for done, _ in states] == [0, 1, 2, 3, 0]
+    assert [link for _, link in states] == [
         "/brokers/new",
         f"/brokers/{broker.pk}/discover",
         f"/topics/{topic.pk}#lane",
@@ -94,7 +96,7 @@ def test_each_step_is_ticked_by_what_is_there(now: datetime) -> None:
 
 def test_the_sample_counts_for_nothing(now: datetime) -> None:
     watched(own_broker(is_sample=True))
-    sent(poisons(now, 1)[0], now)
+    redrive(poisons(now, 1)[0], now)
 
     assert state() == ([False] * 4, "/brokers/new")
 
@@ -124,7 +126,7 @@ def test_the_card_leaves_by_itself(anna: Client, now: datetime) -> None:
     (poison,) = poisons(now, 1)
 
     before = words(get(anna, "/"))
-    sent(poison, now)
+    redrive(poison, now)
     after = words(get(anna, "/"))
 
     assert "3 of 4 done" in before

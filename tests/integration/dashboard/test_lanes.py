@@ -59,7 +59,7 @@ def sample(topic: Topic, now: datetime, **changes: object) -> Sample:
     return Sample.objects.create(topic=topic, **{**facts, **changes})
 
 
-def told(topic: Topic, **changes: str) -> dict[str, str]:
+def policies_form(topic: Topic, **changes: str) -> dict[str, str]:
     """Give the form of a topic's policies as it comes, with changes."""
     return {
         "dead_letter_queue": topic.dead_letter_queue,
@@ -110,19 +110,19 @@ def test_a_lane_tells_all_it_knows(admin: Client, lane: Lane, now: datetime) -> 
 def test_a_lane_in_trouble_is_told_wherever_lanes_are(
     admin: Client, lane: Lane, state: str, pill: str, remedy: str
 ) -> None:
-    told = "There is no queue orders-poison."
-    Lane.objects.update(state=state, detail=told, seen_at=clock.now())
+    detail = "There is no queue orders-poison."
+    Lane.objects.update(state=state, detail=detail, seen_at=clock.now())
 
     topic = words(get(admin, f"/topics/{lane.topic_id}"))
     pages = [words(get(admin, path)) for path in ("/", "/topics", "/brokers")]
 
-    assert told in topic
+    assert detail in topic
     assert remedy in topic
     assert "Broker away" not in topic
     assert all(pill in page for page in (topic, *pages))
     # In its row, and with why among what is not well.
     assert pages[0].count(pill) == 2
-    assert told in pages[0]
+    assert detail in pages[0]
 
 
 @pytest.fixture
@@ -137,20 +137,22 @@ def by_convention() -> Topic:
 def test_a_queue_that_is_made_later_is_said_to_be_missing_and_is_no_trouble(
     admin: Client, lane: Lane
 ) -> None:
-    told = "There is no queue orders-poison yet."
-    Lane.objects.update(state="expected", detail=told, depth=None, seen_at=clock.now())
+    detail = "There is no queue orders-poison yet."
+    Lane.objects.update(
+        state="expected", detail=detail, depth=None, seen_at=clock.now()
+    )
 
     topic = words(get(admin, f"/topics/{lane.topic_id}"))
     overview, topics, brokers_ = (
         words(get(admin, path)) for path in ("/", "/topics", "/brokers")
     )
 
-    assert told in topic
+    assert detail in topic
     assert "goes on by itself as soon as it is there" in topic
     assert "Dead letters in it—" in topic
     assert all("Queue missing" in page for page in (topic, topics, brokers_))
     assert "Queue missing" not in overview
-    assert told not in overview
+    assert detail not in overview
     assert "1 of 1 run" in overview
 
 
@@ -160,13 +162,13 @@ def test_a_topic_shows_and_takes_the_queue_of_the_convention(
     path = f"/topics/{by_convention.pk}"
 
     before = words(get(admin, path))
-    asked = words(get(admin, f"{path}/mode?mode=observe"))
+    mode_page = words(get(admin, f"{path}/mode?mode=observe"))
     post(admin, f"{path}/mode", 302, mode="observe")
     after = words(get(admin, path))
 
     assert "None is drained" in before
     assert "By convention it is mail-poison" in before
-    assert "mail-poison on functions by convention" in asked
+    assert "mail-poison on functions by convention" in mode_page
     assert "Queuemail-poison by convention" in after
     assert Topic.objects.get().dead_letter_queue == "mail-poison"
     assert Lane.objects.get().mode == "observe"
@@ -212,8 +214,8 @@ def test_a_lane_of_a_topic_that_is_not_seen_is_not_told(
     )
 
     def named(principal: Principal, at: datetime) -> bool:
-        alarms = health.look(principal, now=at).alarms
-        return "Lane orders" in {alarm.what for alarm in alarms}
+        alarms = health.check(principal, now=at).alarms
+        return "Lane orders" in {alarm.component for alarm in alarms}
 
     assert named(anna, now)
     assert not named(eve, now)
@@ -295,11 +297,11 @@ def test_a_mode_that_is_none_is_refused(admin: Client, lane: Lane, mode: str) ->
 
 
 def test_a_topic_without_a_dead_letter_queue_has_no_mode(admin: Client) -> None:
-    told = Topic.objects.create(name="told", native_name="told")
+    topic = Topic.objects.create(name="told", native_name="told")
 
-    page = words(get(admin, f"/topics/{told.pk}"))
-    get(admin, f"/topics/{told.pk}/mode?mode=capture", 404)
-    answer = admin.post(f"/topics/{told.pk}/mode", {"mode": "observe"})
+    page = words(get(admin, f"/topics/{topic.pk}"))
+    get(admin, f"/topics/{topic.pk}/mode?mode=capture", 404)
+    answer = admin.post(f"/topics/{topic.pk}/mode", {"mode": "observe"})
 
     assert "None is drained" in page
     assert answer.status_code == 409
@@ -329,7 +331,7 @@ def test_a_lane_is_paused_and_resumed(admin: Client, lane: Lane) -> None:
 
 def test_policies_are_filled_in_and_shown(admin: Client, topic: Topic) -> None:
     path = f"/topics/{topic.pk}/policies"
-    form = told(
+    form = policies_form(
         topic,
         max_dequeue_count="3",
         visibility_timeout="00:00:30",
@@ -372,7 +374,9 @@ def test_policies_are_filled_in_and_shown(admin: Client, topic: Topic) -> None:
 def test_what_is_no_policy_is_told_beside_its_field(
     admin: Client, topic: Topic, change: dict[str, str], field: str
 ) -> None:
-    page = post(admin, f"/topics/{topic.pk}/policies", 422, **told(topic, **change))
+    page = post(
+        admin, f"/topics/{topic.pk}/policies", 422, **policies_form(topic, **change)
+    )
 
     before, _, after = page.partition(f'name="{field}"' if field else 'role="alert"')
     assert before
@@ -394,20 +398,22 @@ def test_only_the_limits_that_its_kind_goes_by_are_shown_and_kept(
     pytest.importorskip(f"apps.brokers.adapters.{kind}")
     Broker.objects.update(kind=kind, url=url)
     path = f"/topics/{topic.pk}/policies"
-    form = told(topic, max_dequeue_count="7", visibility_timeout="90", owner="A")
+    form = policies_form(
+        topic, max_dequeue_count="7", visibility_timeout="90", owner="A"
+    )
 
     own, blank = words(get(admin, f"/topics/{topic.pk}")), get(admin, path)
     left_out = {name: form.pop(name) for name in LIMITS - limits}
     post(admin, path, 302, **form)
-    kept = Topic.objects.get()
+    saved = Topic.objects.get()
     post(admin, path, 302, **form, **left_out)
 
     assert {name for name in LIMITS if f'name="{name}"' in blank} == limits
     assert ("Max dequeue count" in own) is ("max_dequeue_count" in limits)
     assert ("Visibility timeout" in own) is ("visibility_timeout" in limits)
-    assert kept.max_dequeue_count == (7 if "max_dequeue_count" in limits else 5)
-    assert kept.visibility_timeout == (90 if "visibility_timeout" in limits else 60)
-    assert (kept.owner, Topic.objects.get()) == ("A", kept)
+    assert saved.max_dequeue_count == (7 if "max_dequeue_count" in limits else 5)
+    assert saved.visibility_timeout == (90 if "visibility_timeout" in limits else 60)
+    assert (saved.owner, Topic.objects.get()) == ("A", saved)
     assert Entry.objects.filter(action="topic.altered").count() == 1
 
 
@@ -427,14 +433,16 @@ def test_a_host_json_is_pasted_where_the_kind_has_one(admin: Client) -> None:
         "maxDequeueCount": 7, "visibilityTimeout": "00:00:10", "batchSize": 8}}}"""
 
     offered = get(admin, path)
-    refused = post(admin, path, 422, **told(topic, host_json='{"version": "2.0"}'))
-    post(admin, path, 302, **told(topic, host_json=pasted))
+    refused = post(
+        admin, path, 422, **policies_form(topic, host_json='{"version": "2.0"}')
+    )
+    post(admin, path, 302, **policies_form(topic, host_json=pasted))
 
-    kept = Topic.objects.get(pk=topic.pk)
+    saved = Topic.objects.get(pk=topic.pk)
     assert 'name="host_json"' in offered
     assert "extensions" in refused
-    assert kept.max_dequeue_count == 7
-    assert kept.options == {"visibilityTimeout": "00:00:10", "batchSize": 8}
+    assert saved.max_dequeue_count == 7
+    assert saved.options == {"visibilityTimeout": "00:00:10", "batchSize": 8}
 
 
 def test_samples_show_what_they_hold_once_somebody_may(
@@ -520,15 +528,15 @@ def test_a_topic_whose_queue_was_taken_away_raises_no_alarm(
 ) -> None:
     Lane.objects.update(state="away", seen_at=now - 2 * LANE_LIVES)
     everybody = Principal(actor=Actor.system("test"), scopes=frozenset())
-    alarmed = health.look(everybody, now=now)
-    form = told(lane.topic, dead_letter_queue="", reason="it is gone")
+    alarmed = health.check(everybody, now=now)
+    form = policies_form(lane.topic, dead_letter_queue="", reason="it is gone")
 
     post(admin, f"/topics/{lane.pk}/policies", 302, **form)
 
-    quiet = health.look(everybody, now=now)
-    assert [each.what for each in alarmed.alarms] == ["Lanes"]
-    assert [each.what for each in quiet.alarms] == []
-    assert quiet.signs[0].state != "stopped"
+    quiet = health.check(everybody, now=now)
+    assert [each.component for each in alarmed.alarms] == ["Lanes"]
+    assert [each.component for each in quiet.alarms] == []
+    assert quiet.statuses[0].state != "stopped"
     assert "orders-poison" not in get(admin, "/positions")
     ready = admin.get("/readyz").json()["dependencies"]
     assert (ready["lanes"], ready["brokers"]) == ("up", {})
@@ -543,7 +551,7 @@ def test_the_page_refuses_a_queue_that_another_topic_reads(
         admin,
         f"/topics/{other.pk}/policies",
         422,
-        **told(other, dead_letter_queue="orders-poison"),
+        **policies_form(other, dead_letter_queue="orders-poison"),
     )
 
     assert "topic orders reads orders-poison already" in words(page)

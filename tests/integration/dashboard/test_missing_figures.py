@@ -121,7 +121,7 @@ def addresses(resolver: URLResolver, before: str = "/") -> Iterator[str]:
         if isinstance(pattern, URLResolver):
             yield from addresses(pattern, path)
         elif "?P<" not in path:
-            yield re.sub(r"<int:(\w+)>", lambda found: str(number_of(found[1])), path)
+            yield re.sub(r"<int:(\w+)>", lambda match: str(number_of(match[1])), path)
 
 
 def number_of(argument: str) -> int:
@@ -132,11 +132,11 @@ def number_of(argument: str) -> int:
 
 
 def pages() -> list[str]:
-    found = [path for path in addresses(get_resolver()) if path != STREAM]
-    assert len(found) > 60
+    paths = [path for path in addresses(get_resolver()) if path != STREAM]
+    assert len(paths) > 60
     tokens = Operation.objects.previews().values_list("token", flat=True)
     previews = ("/operations/preview", "/api/v1/operations/preview")
-    return [*found, *(f"{path}?token={token}" for path in previews for token in tokens)]
+    return [*paths, *(f"{path}?token={token}" for path in previews for token in tokens)]
 
 
 def is_page(answer: Any) -> bool:
@@ -163,8 +163,8 @@ def lived_in(
     waiting = poisons(now, 3)
     run(confirm(operator, preview(operator, now, ids=[waiting[0].pk]), now), now)
     for verb in (Verb.REDRIVE, Verb.DROP):
-        asked = {"verb": verb, "q": "is:open", "everything": "1"}
-        admin.post("/operations/preview", asked)
+        data = {"verb": verb, "q": "is:open", "everything": "1"}
+        admin.post("/operations/preview", data)
     added(now, "1-0", topic=orders)
     position = BookmarkPosition.objects.create(
         topic=orders,
@@ -218,7 +218,7 @@ def test_every_page_is_there_when_no_figure_came_in_time(
 def test_each_figure_that_is_missing_shows_as_such_on_its_page(
     admin: Client, lived_in: None
 ) -> None:
-    seen = 0
+    checked_count = 0
     for path in pages():
         with slow(lambda _: False) as figures:
             usual = admin.get(path)
@@ -229,9 +229,9 @@ def test_each_figure_that_is_missing_shows_as_such_on_its_page(
 
             assert answer.status_code == usual.status_code, (path, place)
             if one.missing and is_page(answer):
-                seen += 1
+                checked_count += 1
                 assert shows_a_missing_figure(answer), (path, place)
-    assert seen > 15
+    assert checked_count > 15
 
 
 def test_every_figure_of_the_product_is_in_these_tests(

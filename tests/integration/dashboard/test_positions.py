@@ -63,8 +63,8 @@ def look(
 def confirm(
     client: Client, position: BookmarkPosition, token: str, **form: str
 ) -> HttpResponse:
-    told = {"token": token, "reason": "a bad deploy", **form}
-    return client.post(f"/positions/{position.pk}/move", told)  # type: ignore[return-value]
+    data = {"token": token, "reason": "a bad deploy", **form}
+    return client.post(f"/positions/{position.pk}/move", data)  # type: ignore[return-value]
 
 
 def test_the_list_has_every_kind_of_reader(
@@ -89,13 +89,13 @@ def test_a_row_tells_lag_in_messages_and_time_with_rate_and_eta(
 ) -> None:
     bookmarks.observe(topic=orders, consumers=[reader("billing")], now=now)
     minute = now.replace(second=0, microsecond=0) - 2 * MINUTE
-    told = {"handled": 80, "failed": 15, "skipped": 5}
-    count_up(now, counter(minute=minute.isoformat(), **told))
+    counts = {"handled": 80, "failed": 15, "skipped": 5}
+    count_up(now, counter(minute=minute.isoformat(), **counts))
 
     (row,) = positions.find(operator, now=now).rows
     page = get(anna, "/positions")
 
-    assert (row.a_minute, row.behind, row.eta) == (10.0, 2 * MINUTE, 4 * MINUTE)
+    assert (row.per_minute, row.behind, row.eta) == (10.0, 2 * MINUTE, 4 * MINUTE)
     assert "10/min" in page
     assert page.count("2\u00a0min") == 1
     assert page.count("4\u00a0min") == 1
@@ -119,8 +119,8 @@ def test_a_consumer_is_caught_up_when_it_has_settled_all_it_was_handed(
     settle(now, update(epoch, (0, 100), received=150, publisher="a"))
     settle(now, update(epoch, (0, 150), received=150, publisher="b"))
     topic = Topic.objects.get()
-    told = reader("billing", seq=200, head_seq=200, lag=0, pending=0)
-    bookmarks.observe(topic=topic, consumers=[told], now=now)
+    consumer = reader("billing", seq=200, head_seq=200, lag=0, pending=0)
+    bookmarks.observe(topic=topic, consumers=[consumer], now=now)
     settle(now, update(epoch, (0, 199)), update(epoch, (0, 200), publisher="c"))
 
     rows = positions.find(operator, now=now).rows
@@ -144,8 +144,8 @@ def test_a_consumer_is_caught_up_when_it_has_settled_all_it_was_handed(
 def test_where_nobody_reads_nobody_has_caught_up(
     anna: Client, orders: Topic, clients: int, lag: int, pill: str
 ) -> None:
-    told = reader("billing", seq=200, lag=lag, pending=0, clients=clients)
-    bookmarks.observe(topic=orders, consumers=[told], now=clock.now())
+    consumer = reader("billing", seq=200, lag=lag, pending=0, clients=clients)
+    bookmarks.observe(topic=orders, consumers=[consumer], now=clock.now())
 
     for path in ("/positions", f"/topics/{orders.pk}"):
         page = anna.get(path).content.decode()
@@ -175,8 +175,8 @@ def test_numbers_of_19_digits_are_drawn_and_shown_exactly(
 ) -> None:
     publisher, seq = "13948331409633568391", 1465596069899000013
     epoch = opened(now).epoch
-    told = update(epoch, (0, seq), (seq + 2, seq + 2), publisher=publisher)
-    settle(now, told)
+    report = update(epoch, (0, seq), (seq + 2, seq + 2), publisher=publisher)
+    settle(now, report)
     poisons(now, 1, bookmark=f"{publisher}|{seq + 1}|")
     position = BookmarkPosition.objects.get()
 
@@ -374,7 +374,7 @@ def test_a_look_is_good_for_a_quarter_of_an_hour(
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "message"),
     [
         ({"strategy": "sideways"}, "Choose where to move it"),
         ({"strategy": "exact"}, "Give the number of at least one publisher"),
@@ -389,11 +389,11 @@ def test_a_look_is_good_for_a_quarter_of_an_hour(
     ],
 )
 def test_a_wish_that_makes_no_sense_is_told_beside_the_form(
-    anna: Client, position: BookmarkPosition, query: dict[str, str], told: str
+    anna: Client, position: BookmarkPosition, query: dict[str, str], message: str
 ) -> None:
     page = get(anna, f"/positions/{position.pk}/move", 422, **query)
 
-    assert told in page
+    assert message in page
     assert 'role="alert"' in page
 
 
@@ -457,8 +457,8 @@ def test_what_is_not_there_is_absent(anna: Client) -> None:
 
 def test_names_of_consumers_cannot_break_a_page(anna: Client, now: datetime) -> None:
     nasty = '<script>alert(1)</script>"\u202e'
-    told: dict[str, Any] = {"client_name": nasty, "sub_id": nasty, "topic": nasty}
-    settle(now, update(opened(now, **told).epoch, (0, 5), publisher=nasty, **told))
+    names: dict[str, Any] = {"client_name": nasty, "sub_id": nasty, "topic": nasty}
+    settle(now, update(opened(now, **names).epoch, (0, 5), publisher=nasty, **names))
     number = BookmarkPosition.objects.get().pk
 
     pages = [

@@ -38,8 +38,8 @@ def raised(message: str, kind: str = "ValueError") -> dict[str, str]:
 def rows(page: str) -> list[str]:
     """Read each row of the messages, its tags taken out."""
     table = page[page.index('id="messages"') :]
-    found = re.findall(r'<tr data-key="\d+">(.*?)</tr>', table, re.DOTALL)
-    return [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in found]
+    cells = re.findall(r'<tr data-key="\d+">(.*?)</tr>', table, re.DOTALL)
+    return [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in cells]
 
 
 def names(page: str) -> list[str]:
@@ -48,8 +48,8 @@ def names(page: str) -> list[str]:
 
 def heads(page: str) -> list[str]:
     table = page[page.index('id="messages"') :]
-    found = re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', table)
-    return [head.strip() for head in found]
+    cells = re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', table)
+    return [head.strip() for head in cells]
 
 
 def revealed() -> QuerySet[Entry]:
@@ -108,9 +108,9 @@ def test_the_trend_prints_its_sum_and_its_peak(anna: Client, now: datetime) -> N
 def test_open_messages_are_listed_and_the_other_states_are_links_with_counts(
     anna: Client, now: datetime
 ) -> None:
-    made = poisons(now, 3)
-    drop(now, made[0])
-    path = f"/problems/{made[0].problem_id}"
+    messages = poisons(now, 3)
+    drop(now, messages[0])
+    path = f"/problems/{messages[0].problem_id}"
 
     page = get(anna, path)
     dropped = get(anna, f"{path}?q=is:dropped")
@@ -259,15 +259,15 @@ def test_a_chosen_header_is_shown_once_its_reader_is_on_record(
     plain = get(anna, path)
     before = get(anna, f"{path}?header=tenant")
     assert not revealed().exists()
-    shown = anna.post(action(before), follow=True).content.decode()
+    after = anna.post(action(before), follow=True).content.decode()
     pages = [get(anna, f"{path}?header=tenant") for _ in range(3)]
     other = get(sign_in(Role.VIEWER, reads_bodies=True), f"{path}?header=tenant")
 
     assert "acme" not in plain + before + other
     assert '<option value="Tenant">Tenant</option>' in plain
     assert "••••••" in rows(before)[0]
-    assert all("acme" in page for page in (shown, *pages))
-    assert "Show its values" not in shown
+    assert all("acme" in page for page in (after, *pages))
+    assert "Show its values" not in after
     # One entry: the page refreshes itself every few seconds.
     entry = revealed().get()
     assert entry.actor == "user:operatorTrue"
@@ -411,22 +411,24 @@ def test_no_text_of_a_message_breaks_the_page(anna: Client, now: datetime) -> No
 def test_the_header_requeues_all_open_messages_through_a_frozen_preview(
     anna: Client, now: datetime
 ) -> None:
-    made = poisons(now, 5)
-    drop(now, made[0])
-    path = f"/problems/{made[0].problem_id}"
+    messages = poisons(now, 5)
+    drop(now, messages[0])
+    path = f"/problems/{messages[0].problem_id}"
     page = get(anna, path)
     head = page[page.index('id="acts-now"') :].partition("</form>")[0]
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', head))
     fields.pop("csrfmiddlewaretoken")
 
-    shown = anna.post("/operations/preview", fields | {"verb": "redrive"}, follow=True)
+    response = anna.post(
+        "/operations/preview", fields | {"verb": "redrive"}, follow=True
+    )
     poisons(now, 1)
 
     assert "Requeue 4 open…" in head
-    assert "Requeue 4 messages?" in shown.content.decode()
+    assert "Requeue 4 messages?" in response.content.decode()
     operation = Operation.objects.get()
     assert (operation.query, operation.total) == (
-        f"problem:{made[0].problem_id} is:open",
+        f"problem:{messages[0].problem_id} is:open",
         4,
     )
     assert fields["back"] == path
@@ -493,24 +495,24 @@ def test_neighbours_are_those_of_the_list_the_person_came_from(
 ) -> None:
     ids = {}
     for age, topic in enumerate(("a", "b", "a", "b", "a")):
-        made = poisons(
+        messages = poisons(
             now - timedelta(minutes=age),
             1,
             exception=raised("", f"E{age}"),
             topic=topic,
         )
-        ids[made[0].problem_id] = age
+        ids[messages[0].problem_id] = age
     by_age = {age: pk for pk, age in ids.items()}
     listed = get(anna, "/problems?q=topic:a")
     (link,) = re.findall(rf'href="(/problems/{by_age[2]}[^"]*)"', listed)
 
     page = get(anna, link.replace("&amp;", "&"))
 
-    found = re.findall(
+    links = re.findall(
         r'href="/problems/(\d+)([^"]*)"[^>]*>(?:<span[^>]*>.</span> )?(\w+ problem)',
         page,
     )
-    assert found == [
+    assert links == [
         (str(by_age[0]), "?list=topic%3Aa", "Newer problem"),
         (str(by_age[4]), "?list=topic%3Aa", "Older problem"),
     ]
@@ -520,16 +522,16 @@ def test_neighbours_are_those_of_the_list_the_person_came_from(
 def test_neighbours_from_the_overview_follow_its_order(
     anna: Client, now: datetime
 ) -> None:
-    made = [
+    messages = [
         poisons(
             now - timedelta(minutes=number), number, exception=raised("", f"E{number}")
         )
         for number in (1, 2, 3)
     ]
-    few, some, most = (each[0].problem_id for each in made)
+    few, some, most = (each[0].problem_id for each in messages)
 
     page = get(anna, f"/problems/{some}?from=overview")
-    drop(now, *made[1])
+    drop(now, *messages[1])
     done = get(anna, f"/problems/{some}?from=overview")
 
     neighbour = re.compile(

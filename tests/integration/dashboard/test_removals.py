@@ -95,10 +95,10 @@ def test_a_broker_without_topics_goes(admin: Client, ours: Broker) -> None:
 
     page = get(admin, path)
     post(admin, path, 302, token=token_on(page))
-    told = words(get(admin, "/audit"))
+    audit = words(get(admin, "/audit"))
 
     assert "The broker and its address." in words(page)
-    assert "removed the broker ours with 0 topics" in told
+    assert "removed the broker ours with 0 topics" in audit
     assert not Broker.objects.exists()
 
 

@@ -75,10 +75,10 @@ def required() -> Iterator[None]:
 
 
 def with_password(
-    name: str = "anna", *, wanted: str = "", address: str = "192.0.2.1"
+    name: str = "anna", *, next_url: str = "", address: str = "192.0.2.1"
 ) -> tuple[Client, Any]:
     client = Client(REMOTE_ADDR=address)
-    form = {"username": name, "password": PASSWORD, "next": wanted}
+    form = {"username": name, "password": PASSWORD, "next": next_url}
     return client, client.post("/sign-in", form)
 
 
@@ -106,7 +106,7 @@ def entries(action: str) -> list[Entry]:
 def test_who_has_a_factor_is_signed_in_by_its_code_and_led_on(
     phone: Phone, time: Time
 ) -> None:
-    client, answer = with_password(wanted="/audit")
+    client, answer = with_password(next_url="/audit")
     early = is_in(client)
 
     form = form_on(client.get(answer["Location"]), button="Sign in")
@@ -139,8 +139,11 @@ def test_admins_see_who_has_a_factor_and_how_a_lost_one_is_removed(
 
     assert people.count(">second factor<") == 1
     assert people.count(">no second factor<") == 1
-    told = [f"remove_second_factor {name}<" for name in ("anna", "ada")]
-    assert [say in page for say, page in zip(told, pages, strict=True)] == [True, False]
+    commands = [f"remove_second_factor {name}<" for name in ("anna", "ada")]
+    assert [say in page for say, page in zip(commands, pages, strict=True)] == [
+        True,
+        False,
+    ]
 
 
 def test_forms_say_what_they_will_do_and_which_codes_they_take(at_home: Client) -> None:
@@ -203,9 +206,14 @@ def test_a_recovery_code_signs_in_once_and_is_on_record(phone: Phone) -> None:
     code, other = phone.recovery_codes[:2]
     first, again = enter(with_password()[0], code), enter(with_password()[0], code)
     client, _ = with_password()
-    left = enter(client, other.replace(" ", ""))
+    other_code = enter(client, other.replace(" ", ""))
 
-    assert (len(set(phone.recovery_codes)), first, again, left) == (10, 302, 200, 302)
+    assert (len(set(phone.recovery_codes)), first, again, other_code) == (
+        10,
+        302,
+        200,
+        302,
+    )
     assert "8 recovery codes" in client.get("/second-factor").content.decode()
     assert [e.subject for e in entries("user.recovery_code_used")] == ["user:anna"] * 2
 
@@ -294,26 +302,26 @@ def test_after_many_wrong_codes_an_account_waits_at_every_address(
 ) -> None:
     for n in range(20):
         enter(with_password(address=f"198.51.100.{n}")[0], "000000")
-    client, asked = with_password(address="203.0.113.1")
+    client, response = with_password(address="203.0.113.1")
 
     waits = enter(client, phone.code(time.now))
     time.go_on()
 
-    assert asked["Location"].startswith("/sign-in/code")
+    assert response["Location"].startswith("/sign-in/code")
     assert waits == 429
     assert enter(client, phone.code(time.now)) == 302
     assert enter(with_password(address="203.0.113.2")[0], "000000") == 200
 
 
 def test_secrets_lie_sealed_in_the_database(phone: Phone, anna: User) -> None:
-    kept = [str(each.data) for each in Authenticator.objects.all()]
+    stored = [str(each.data) for each in Authenticator.objects.all()]
     person("ben", Role.VIEWER)
     ben, _ = with_password("ben")
     offered = secret_on(ben.get("/second-factor").content.decode())
     sessions = [str(each.get_decoded()) for each in Session.objects.all()]
 
-    assert len(kept) == 2
-    assert phone.secret not in "".join(kept)
+    assert len(stored) == 2
+    assert phone.secret not in "".join(stored)
     assert offered not in "".join(sessions)
 
 
@@ -412,12 +420,12 @@ def test_recovery_codes_are_made_anew_and_the_old_end(
     at_home: Client, phone: Phone, time: Time
 ) -> None:
     page = at_home.post("/second-factor/recovery-codes", proof(phone, time.now))
-    fresh = codes_on(page.content.decode())
+    new_codes = codes_on(page.content.decode())
 
-    assert len(fresh) == 10
-    assert not set(fresh) & set(phone.recovery_codes)
+    assert len(new_codes) == 10
+    assert not set(new_codes) & set(phone.recovery_codes)
     assert enter(with_password()[0], phone.recovery_codes[0]) == 200
-    assert enter(with_password()[0], fresh[0]) == 302
+    assert enter(with_password()[0], new_codes[0]) == 302
     assert len(entries("user.recovery_codes_made")) == 1
 
 
@@ -523,9 +531,9 @@ def test_of_guesses_sent_at_once_no_more_are_made_than_one_by_one(
 
     with ThreadPoolExecutor(12) as threads:
         tried = [threads.submit(_guess, anna, together) for _ in range(12)]
-    made = [each.result() for each in tried].count(True)
+    checked_count = [each.result() for each in tried].count(True)
 
-    assert made == 5
+    assert checked_count == 5
 
 
 def _guess(user: User, together: threading.Barrier) -> bool:

@@ -87,9 +87,9 @@ def test_somebody_of_a_group_is_let_in_with_its_role_and_led_on(work: Provider) 
     assert is_in(client)
     assert (user.username, user.role, user.reads_bodies) == ("anna", "operator", False)
     assert not user.has_usable_password()
-    [made] = entries("user.created")
-    assert made.detail["issuer"] == work.url
-    assert made.detail["subject"] == "anna-1"
+    [entry] = entries("user.created")
+    assert entry.detail["issuer"] == work.url
+    assert entry.detail["subject"] == "anna-1"
     [came] = entries("user.signed_in")
     assert (came.actor, came.detail) == (
         "user:anna",
@@ -256,9 +256,9 @@ def test_who_denies_at_the_provider_may_begin_again(work: Provider) -> None:
     assert "You did not agree at the provider" in page
 
 
-@pytest.mark.parametrize("wanted", ["https://evil.example/", "//evil.example", "x:y"])
-def test_the_way_back_leads_to_no_other_site(work: Provider, wanted: str) -> None:
-    assert work.sign_in(Client(), "anna-1", wanted=wanted)["Location"] == "/"
+@pytest.mark.parametrize("next_url", ["https://evil.example/", "//evil.example", "x:y"])
+def test_the_way_back_leads_to_no_other_site(work: Provider, next_url: str) -> None:
+    assert work.sign_in(Client(), "anna-1", wanted=next_url)["Location"] == "/"
 
 
 def test_the_address_decides_neither_what_is_asked_nor_what_is_done(
@@ -311,8 +311,8 @@ def test_a_provider_that_goes_away_meanwhile_is_a_page_that_says_so(
     client = Client()
     back = work.agree(client.post("/sign-in/provider")["Location"], "anna-1")
     description = openid._description(work.url)
-    gone = f"http://127.0.0.1:{free_port()}/token"
-    changed = {**description, "token_endpoint": gone}
+    dead_url = f"http://127.0.0.1:{free_port()}/token"
+    changed = {**description, "token_endpoint": dead_url}
     monkeypatch.setattr(openid, "_description", lambda _: changed)
 
     status, _ = said(client.get(back))
@@ -324,18 +324,18 @@ def test_a_provider_that_goes_away_meanwhile_is_a_page_that_says_so(
 def test_no_session_of_postgres_is_held_while_the_provider_is_asked(
     work: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = []
+    has_session = []
     whole = openid._whole
 
     def watched(answer: Any) -> Any:
-        held.append(connection.connection is not None)
+        has_session.append(connection.connection is not None)
         return whole(answer)
 
     monkeypatch.setattr(openid, "_whole", watched)
 
     work.sign_in(Client(), "anna-1")
 
-    assert held == [False] * 3
+    assert has_session == [False] * 3
 
 
 def test_no_more_ask_the_provider_at_once_than_have_a_turn(

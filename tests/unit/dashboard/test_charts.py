@@ -103,7 +103,7 @@ def test_no_hour_at_all_is_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "told"),
+    ("share", "text"),
     [
         (None, "—"),
         (0.0, "0 %"),
@@ -118,9 +118,9 @@ def test_no_hour_at_all_is_no_fault() -> None:
     ],
 )
 def test_a_small_share_is_never_nothing_nor_a_large_one_everything(
-    share: float | None, told: str
+    share: float | None, text: str
 ) -> None:
-    assert formatting.percent(share) == told.replace(" ", "\u00a0")
+    assert formatting.percent(share) == text.replace(" ", "\u00a0")
 
 
 def test_an_interval_is_told_with_both_its_ends() -> None:
@@ -129,7 +129,7 @@ def test_an_interval_is_told_with_both_its_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "told"), [(None, "—"), (512, "512 ms"), (4096, "4.1 s")]
+    ("bound", "text"), [(None, "—"), (512, "512 ms"), (4096, "4.1 s")]
 )
-def test_a_handling_time_is_told_in_its_unit(bound: int | None, told: str) -> None:
-    assert formatting.milliseconds(bound) == told.replace(" ", "\u00a0")
+def test_a_handling_time_is_told_in_its_unit(bound: int | None, text: str) -> None:
+    assert formatting.milliseconds(bound) == text.replace(" ", "\u00a0")
