@@ -37,6 +37,6 @@ def shell(request: HttpRequest) -> dict[str, Any]:
         # Callables: a page without the bar must not ask the database for them.
         "running_operations": partial(_running, request),
         "may_act": partial(_may_act, request),
-        # What was done by the form that led here; said once, by a whole page.
+        # The messages of the form that led here; only a whole page shows them, once.
         "said": partial(get_messages, request),
     }

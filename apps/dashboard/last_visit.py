@@ -1,4 +1,4 @@
-"""When somebody was here last, so that a page can say what has changed since."""
+"""The time of a person's last visit, so that a page can show what is new since."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from datetime import datetime, timedelta
 from typing import Any
 
-# Whoever stays away for this long comes back to a new visit.
+# A person who comes back after this long begins a new visit.
 VISIT = timedelta(minutes=30)
 _KEY = "visit"
 
@@ -14,7 +14,7 @@ Session = MutableMapping[str, Any]
 
 
 def enter(session: Session, *, now: datetime) -> datetime | None:
-    """Note that somebody is here; tell when their visit before this one ended."""
+    """Record a page view; return when the previous visit ended."""
     last_seen, before = _stored(session)
     if last_seen is not None and now - last_seen > VISIT:
         before = last_seen
@@ -23,7 +23,7 @@ def enter(session: Session, *, now: datetime) -> datetime | None:
 
 
 def before(session: Session) -> datetime | None:
-    """Tell when the visit before this one ended; None where this is the first."""
+    """Return when the previous visit ended; None during the first visit."""
     return _stored(session)[1]
 
 

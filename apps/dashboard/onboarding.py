@@ -1,4 +1,4 @@
-"""Whether somebody wants to see the first steps; kept in a cookie, as preferences."""
+"""The first steps of a new user, hidden by a cookie once they dismissed them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISMISSED = "dismissed"
 def steps_for(
     request: HttpRequest, principal: Principal
 ) -> FirstSteps | TooSlow | None:
-    """Give the steps that are left, unless this person put them away."""
+    """Return the first steps; None once they are dismissed or all done."""
     if request.COOKIES.get(COOKIE) == DISMISSED:
         return None
     return onboarding.find(principal)

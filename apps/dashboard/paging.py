@@ -1,4 +1,4 @@
-"""Pages by key, in both directions: the deepest costs what the first one does."""
+"""Keyset pages in both directions: the last page costs as much as the first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = TypeVar("Row", bound=models.Model)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cursor:
-    """Where a page begins: beyond the row with this time and number."""
+    """Where a page begins: behind the row with this time and id."""
 
     newer: bool
     at: datetime
@@ -50,7 +50,7 @@ class Cursor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page(Generic[Row]):
-    """Rows, newest first, and the cursors of the pages beside this one."""
+    """Rows, newest first, with the cursors of the pages before and after."""
 
     rows: Sequence[Row]
     newer: Cursor | None
@@ -58,7 +58,7 @@ class Page(Generic[Row]):
 
 
 def page(rows: models.QuerySet[Row], *, field: str, cursor: Cursor | None) -> Page[Row]:
-    """Cut a page out of rows that are ordered by this time, the newest first."""
+    """Return a page of rows ordered by a time field, the newest first."""
     backwards = cursor is not None and cursor.newer
     sign = "" if backwards else "-"
     beyond = rows if cursor is None else rows.filter(_beyond(field, cursor))
@@ -80,7 +80,7 @@ def page(rows: models.QuerySet[Row], *, field: str, cursor: Cursor | None) -> Pa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumberCursor:
-    """Where a page begins of rows that their numbers order."""
+    """Where a page begins among rows ordered by id."""
 
     newer: bool
     pk: int
@@ -102,7 +102,7 @@ class NumberCursor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumberedPage(Generic[Row]):
-    """Rows, the highest number first, and the cursors of the pages beside this one."""
+    """Rows, the highest id first, with the cursors of the pages before and after."""
 
     rows: Sequence[Row]
     newer: NumberCursor | None
@@ -112,7 +112,7 @@ class NumberedPage(Generic[Row]):
 def page_by_number(
     rows: models.QuerySet[Row], cursor: NumberCursor | None
 ) -> NumberedPage[Row]:
-    """Cut a page out of rows, the highest number first."""
+    """Return a page of rows, the highest id first."""
     backwards = cursor is not None and cursor.newer
     if cursor is not None:
         rows = rows.filter(**{f"pk__{'gt' if cursor.newer else 'lt'}": cursor.pk})
@@ -147,7 +147,7 @@ def _cursor(row: Row, field: str, *, newer: bool) -> Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many there are, counted up to a limit."""
+    """A number of rows, counted up to a limit."""
 
     number: int
 
@@ -162,7 +162,7 @@ class Count:
 
 
 def counted(rows: models.QuerySet[Row]) -> Count | TooSlow:
-    """Count up to a limit and for a moment; a list must not wait for its number."""
+    """Count rows up to a limit, with a time-out: a list must not wait for its total."""
     limited = rows.order_by().values("pk")[: MOST_COUNTED + 1]
     number = unless_slow(limited.count)
     return number if isinstance(number, TooSlow) else Count(number)

@@ -1,4 +1,4 @@
-"""The days that a report is asked for, parsed once from its address."""
+"""The days and the topic of a report, parsed once from the address."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ OLDEST = date(1970, 1, 1)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Period:
-    """UTC days, the first and the last included, none of which is still going on."""
+    """A range of UTC days that are over; the first and the last day are included."""
 
     first: date
     last: date
 
     @classmethod
     def parse(cls, params: QueryDict, *, now: datetime) -> Self:
-        """Read `from` and `to`, or `days` up to `to`; raises Invalid naming one."""
+        """Parse `from` and `to`, or `days` up to `to`; raises Invalid."""
         newest = newest_over(now)
         last = min(day("to", params.get("to")) or newest, newest)
         first = day("from", params.get("from")) or _so_far_back(
@@ -49,18 +49,18 @@ class Period:
 
     @property
     def before(self) -> date:
-        """Give the last day of the period before this one."""
+        """Return the last day of the previous period."""
         return self.first - timedelta(days=1)
 
     @property
     def after(self) -> date:
-        """Give the last day of the period after this one."""
+        """Return the last day of the next period."""
         return self.last + timedelta(days=self.length)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportParams:
-    """What a report page shows; what made no sense is `wrong`, and left out."""
+    """The parameters of a report page; `wrong` is the error of one that was ignored."""
 
     period: Period
     topic: str
@@ -90,13 +90,13 @@ class ReportParams:
 
     @property
     def as_query(self) -> dict[str, str]:
-        """Spell it as the API's parameters, and as those of the CSV."""
+        """Return the parameters as the API and the CSV download take them."""
         days = {"from": str(self.period.first), "to": str(self.period.last)}
         return {"topic": self.topic, **days} if self.topic else days
 
 
 def day(name: str, value: str | None) -> date | None:
-    """Read a day; raises Invalid for what is none."""
+    """Parse a day; raises Invalid for other text."""
     if not value:
         return None
     try:

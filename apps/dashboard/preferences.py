@@ -1,4 +1,4 @@
-"""How a person likes the pages; kept in cookies, so that the first byte is right."""
+"""A person's display preferences, kept in cookies: the server renders them at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Preference:
         return f"pw_{self.name}"
 
     def chosen(self, values: Mapping[str, str]) -> str:
-        """Read the value from the cookies; anything unknown is the default."""
+        """Return the value in the cookies; the default for an unknown one."""
         value = values.get(self.cookie, "")
         return value if self.allows(value) else self.options[0][0]
 
@@ -63,7 +63,7 @@ def chosen(cookies: Mapping[str, str]) -> dict[str, str]:
 
 
 def cookies_to_set(form: Mapping[str, str]) -> dict[str, str]:
-    """Turn what a form asks for into cookies to set; leave out what is not allowed."""
+    """Return the cookies that a form sets; ignore values that are not allowed."""
     return {
         each.cookie: form[each.name]
         for each in PREFERENCES

@@ -27,7 +27,7 @@ from apps.dashboard.views import (
 )
 from apps.dashboard.views import help as manual
 
-# What a form is asked for by; Django's own would take PUT for POST.
+# The methods of a form; Django's own views would also take PUT as POST.
 FORM = ["get", "head", "post"]
 
 urlpatterns = [

@@ -1,4 +1,4 @@
-"""What people fill in about brokers and topics, read once."""
+"""The forms of brokers, of topics' policies and of lane modes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from apps.team.rights import Principal
 
 REASON_LIMIT = 1_000
 LONGEST_NUMBER = 18
-# Of the policies, those that are filled in as they are, whatever the kind of broker.
+# The policies that every kind of broker has.
 PLAIN = ("dead_letter_queue", "retention_days", "owner", "runbook")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerForm:
-    """As it is filled in, so that it can be shown again: all but an address.
+    """A broker as typed into the form, so that it can be shown again.
 
-    Only that an address is in the environment is shown; `url` "" leaves the known one.
+    The page shows an address only where it names a variable of the environment. An
+    empty `url` keeps the stored one.
     """
 
     name: str = ""
@@ -80,7 +81,7 @@ class BrokerForm:
 
 
 def chosen_allowances(data: QueryDict) -> list[Choice]:
-    """Read which entries of allow-lists are ticked; raises Invalid for none."""
+    """Parse the ticked entries of allow-lists; raises Invalid without any."""
     parted = [value.partition(" ") for value in data.getlist("entries")]
     choices = [
         (int(number), entry)
@@ -94,7 +95,7 @@ def chosen_allowances(data: QueryDict) -> list[Choice]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoliciesForm:
-    """As it is filled in: every policy that its kind of broker goes by, as text."""
+    """A topic's policies as typed into the form; those its kind of broker has."""
 
     values: Mapping[str, str]
     options: str
@@ -138,7 +139,7 @@ class PoliciesForm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModeForm:
-    """What a lane shall do, and why; `queue` is the one that its page showed."""
+    """The new mode of a lane, with a reason; `queue` is the one shown on the page."""
 
     mode: Mode
     tee_queue: str
@@ -147,7 +148,7 @@ class ModeForm:
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Read it; raises Invalid for a mode that is none."""
+        """Parse the form; raises Invalid for an unknown mode."""
         mode = data.get("mode", "")
         if mode not in list(Mode):
             raise Invalid("mode", f"use one of {', '.join(Mode)}.")
@@ -159,7 +160,7 @@ class ModeForm:
         )
 
     def set(self, topic: Topic, principal: Principal, *, now: datetime) -> None:
-        """Change the mode; raises Invalid where another queue was shown."""
+        """Change the mode; raises Invalid where the page showed another queue."""
         if self.queue not in {"", dead_letter_queue_of(topic)}:
             raise Invalid(
                 "queue",
@@ -180,7 +181,7 @@ class ModeForm:
 
 
 def dead_letter_queue_of(topic: Topic) -> str:
-    """Name the queue that its lane reads, or would read by convention; "" for none."""
+    """Return the queue that the lane reads, or would by convention; "" without one."""
     return topic.dead_letter_queue or convention_of_topic(topic).queue
 
 
@@ -191,8 +192,8 @@ def checked(reason: str) -> str:
 
 
 def field_of(wrong: PoisonwebError | None) -> str:
-    """Tell which field an error is about; "" for none of them."""
-    # An adapter says which option, too: "options body_field".
+    """Return the name of the wrong field; "" if the error names no field."""
+    # An adapter also names the option: "options body_field".
     return wrong.field.partition(" ")[0] if isinstance(wrong, Invalid) else ""
 
 

@@ -1,4 +1,4 @@
-"""What narrows a list down."""
+"""The forms that filter lists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from apps.dashboard.selectors.topics import TopicFilter
 
 
 class TopicsForm(forms.Form):
-    """Part of a name, and the name that the page begins after."""
+    """Filter topics by part of a name; the page begins after the name `after`."""
 
     name = forms.CharField(required=False)
     after = forms.CharField(required=False, strip=False)
@@ -21,7 +21,7 @@ class TopicsForm(forms.Form):
 
 
 class SkipsForm(forms.Form):
-    """The topics, by name or pattern, and whether the skips that have ended."""
+    """Filter skips by topic name or pattern; `everything` selects the ended ones."""
 
     topic = forms.CharField(required=False)
     everything = forms.BooleanField(required=False)

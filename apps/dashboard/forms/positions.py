@@ -1,4 +1,4 @@
-"""The forms of a move: where to, and the agreement to what was looked at."""
+"""The forms of a position move: the target, and the signed review to confirm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_NUMBER = 20
 
 
 def wish(params: QueryDict, marks: Mapping[int, Mark]) -> Wish:
-    """Read where to move; raises Invalid with the name of the field that is wrong."""
+    """Parse the target of a move; raises Invalid for the wrong field."""
     strategy = params.get("strategy", "")
     if strategy not in set(Strategy):
         raise Invalid("strategy", "choose where to move it")
@@ -43,7 +43,7 @@ def wish(params: QueryDict, marks: Mapping[int, Mark]) -> Wish:
 
 
 def seal(review: Review, principal: Principal) -> str:
-    """Sign what is shown, for this person to agree to; its epoch lets it pass once."""
+    """Sign a review for this person to confirm; its epoch lets it be used only once."""
     fixed = review.fixed
     return signing.dumps(
         {
@@ -60,10 +60,10 @@ def seal(review: Review, principal: Principal) -> str:
 
 
 class Agreement:
-    """What somebody has looked at and agreed to."""
+    """A signed review that a person sends back to confirm it."""
 
     def __init__(self, token: str, *, position_id: int, principal: Principal) -> None:
-        """Open the token; raises Otherwise for one that is old, or not theirs."""
+        """Open the token; raises Otherwise if it expired or is for another person."""
         try:
             payload = signing.loads(token, salt=SALT, max_age=GOOD_FOR_SECONDS)
         except signing.BadSignature:
@@ -81,8 +81,8 @@ class Agreement:
         self._outcome = payload["outcome"]
 
     def holds(self, review: Review) -> bool:
-        """Tell whether what would be done now is what was agreed to."""
-        # As it comes out of a token, where there are no tuples.
+        """Check that the move would still do what the person confirmed."""
+        # JSON turns tuples into lists, as in the token.
         return bool(json.loads(json.dumps(review.outcome)) == self._outcome)
 
 
@@ -104,7 +104,7 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _numbers(params: QueryDict, marks: Mapping[int, Mark]) -> dict[str, int]:
-    """Read a number for each publisher; those without one stay where they are."""
+    """Parse a number for each publisher; a publisher without one is not moved."""
     texts = {mark: params.get(f"seq-{pk}", "").strip() for pk, mark in marks.items()}
     numbers = {mark.publisher: _seq(mark, text) for mark, text in texts.items() if text}
     if not numbers:

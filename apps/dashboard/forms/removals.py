@@ -1,4 +1,4 @@
-"""The agreement to a removal: which topics somebody has seen that would go."""
+"""Signed tokens of removals: the topics that the page showed as to be removed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ GOOD_FOR_SECONDS = 15 * 60
 
 
 def seal(of: str, going: Iterable[Topic], principal: Principal) -> str:
-    """Sign what is shown of a broker or a topic, for this person to agree to."""
+    """Sign the topics that the page shows, for this person to confirm."""
     payload = [of, str(principal.actor), [topic.pk for topic in going]]
     return signing.dumps(payload, salt=SALT, compress=True)
 
 
 def agreed(token: str, of: str, principal: Principal) -> list[int]:
-    """Open a token; raises Otherwise for one that is old, or of something else."""
+    """Return the topics of a token; raises Otherwise if it expired or differs."""
     try:
         signed_of, actor, going = signing.loads(
             token, salt=SALT, max_age=GOOD_FOR_SECONDS

@@ -1,4 +1,4 @@
-"""The forms of an operation: which messages, what to do with them, and why."""
+"""The forms of an operation: its messages, its verb, its route and its reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from poisonguard.contract import NAME_LIMIT
 
 
 class SelectionForm(forms.Form):
-    """What a list sends: rows, or everything that its query matches; and the verb."""
+    """The form of a list: the selected rows or the whole query, and the verb."""
 
     verb = forms.ChoiceField(choices=[(verb.value, verb.value) for verb in ASKED])
     of = forms.ChoiceField(
@@ -32,7 +32,7 @@ class SelectionForm(forms.Form):
 
 
 class DecisionForm(forms.Form):
-    """What a preview's form sends: how the messages go, why, and what to do now."""
+    """The form of a preview: the route, the reason, and whether to confirm."""
 
     target_topic = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
     ordered = forms.BooleanField(required=False)
@@ -42,7 +42,7 @@ class DecisionForm(forms.Form):
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse it; raises Invalid for the first field that is wrong."""
+        """Parse the form; raises Invalid for the first wrong field."""
         form = cls({"act": "confirm", **data.dict()})
         require_valid(form)
         return form
@@ -56,7 +56,7 @@ class DecisionForm(forms.Form):
 
 
 def of_list(posted: QueryDict) -> Ask:
-    """Read what a list asks for: some rows, or everything that its query matches."""
+    """Parse the selection of a list: some rows, or everything its query matches."""
     form = SelectionForm(posted)
     require_valid(form)
     verb, chosen = Verb(form.cleaned_data["verb"]), tuple(form.cleaned_data["ids"])
@@ -71,14 +71,14 @@ def of_list(posted: QueryDict) -> Ask:
 
 
 def check_typed(preview: PreviewDetail, typed: str) -> None:
-    """Raise Invalid unless the number was typed, where it must be."""
+    """Raise Invalid where the number of messages must be typed, and was not."""
     number = preview.summary.will_act
     if preview.must_type and typed.replace(",", "").strip() != str(number):
         raise Invalid("typed", f"type {number} to say that you mean so many")
 
 
 def back(request: HttpRequest) -> str:
-    """Where Cancel leads: the list that was left, and never another site."""
+    """Return the address for Cancel: the previous list, never another site."""
     url = request.POST.get("back") or request.GET.get("back") or ""
     if url_has_allowed_host_and_scheme(url, allowed_hosts=None):
         return url

@@ -1,4 +1,4 @@
-"""The forms of signing in, and of the second factor."""
+"""The forms of the sign-in and of the second factor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apps.team.errors import TooManySignIns
 from apps.team.models import User
 from apps.team.sign_in import Attempt
 
-# A recovery code, with all the blanks that a person may type.
+# Room for a recovery code with blanks between its characters.
 CODE_LIMIT = 40
 PASSWORD_LIMIT = 4096
 
@@ -68,14 +68,14 @@ class CodeForm(forms.Form):
 
 
 class ProofForm(forms.Form):
-    """What a change of the second factor asks for."""
+    """The password and code that a change of the second factor requires."""
 
     password = forms.CharField(strip=False, max_length=PASSWORD_LIMIT)
     code = forms.CharField(max_length=CODE_LIMIT)
 
     @classmethod
     def read(cls, data: QueryDict) -> Self:
-        """Parse it; raises Invalid for the first field that is wrong."""
+        """Parse the form; raises Invalid for the first wrong field."""
         form = cls(data)
         require_valid(form)
         return form

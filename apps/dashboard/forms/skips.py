@@ -1,4 +1,4 @@
-"""A skip on its way: what a form says so far, and what it would have matched."""
+"""The form of a new skip, and a preview of what it would have matched."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_DIGITS = 19
 
 
 class By(StrEnum):
-    """What a person may skip by; a header and a pointer are both rules."""
+    """What a skip matches by; a header and a JSON Pointer are both rules."""
 
     BOOKMARK = "bookmark"
     MESSAGE_ID = "message_id"
@@ -36,7 +36,7 @@ class By(StrEnum):
     POINTER = "pointer"
 
 
-# What one message has of its own; a rule has to be written.
+# Values that come from a message itself; a rule must be typed.
 OF_A_MESSAGE = {
     By.BOOKMARK: MatcherKind.BOOKMARK,
     By.MESSAGE_ID: MatcherKind.MESSAGE_ID,
@@ -67,9 +67,9 @@ _CHANGED = "The skip is not what you looked at any more: this is what it matches
 
 
 class SkipForm(forms.Form):
-    """What is filled in; `seen` is the mark of what was looked at.
+    """The form of a new skip; `seen` is the signature of the preview.
 
-    Of a message the topic and its values are its own, and nobody fills them in.
+    For a skip of a message, the topic and the values come from that message.
     """
 
     topic = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
@@ -88,7 +88,7 @@ class SkipForm(forms.Form):
     seen = forms.CharField(required=False, max_length=NAME_LIMIT)
 
     def __init__(self, data: QueryDict, message: Poison | None) -> None:
-        # What an address leaves out is as it usually is.
+        # Defaults for what the address leaves out.
         group = message.consumer_group if message else ""
         usual = {"by": By.BOOKMARK, "lives": USUAL, "consumer_group": group}
         super().__init__({**usual, **data.dict()})
@@ -96,7 +96,7 @@ class SkipForm(forms.Form):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draft:
-    """A skip that can be looked at, and added."""
+    """A skip that can be previewed and added."""
 
     topic: Topic
     consumer_group: str | None
@@ -111,14 +111,14 @@ class Draft:
 
     @property
     def only_message(self) -> int | None:
-        """Name the message, where the draft is for that one and for no other."""
+        """Return the id of the message, if the draft matches only that message."""
         if self.message is None or self.matcher.kind is not MatcherKind.BOOKMARK:
             return None
         return self.message.pk
 
     @property
     def api_body(self) -> dict[str, object]:
-        """Say the same to the API."""
+        """Return the body of the API call that adds this skip."""
         kind, value = self.matcher.kind.value, self.matcher.wire_value
         body: dict[str, object] = {
             "topic": self.topic.name,
@@ -132,7 +132,7 @@ class Draft:
         return body
 
     def mark(self, principal: Principal) -> str:
-        """Name what is looked at, so that nobody adds what they have not seen."""
+        """Sign the draft, so that a person can add only the skip they previewed."""
         text = json.dumps(self.api_body)
         return Signer(salt=f"skip of {principal.actor}").signature(text)
 
@@ -153,7 +153,7 @@ class DraftPreview:
 
 
 def message_of(params: QueryDict, principal: Principal) -> Poison | None:
-    """Find the message that a skip is made from; raises Absent where it is not seen."""
+    """Return the message to skip, if any; raises Absent if it is not visible."""
     number = params.get("message", "")
     if not number:
         return None
@@ -163,12 +163,12 @@ def message_of(params: QueryDict, principal: Principal) -> Poison | None:
 
 
 def says_all(form: SkipForm, message: Poison | None) -> bool:
-    """Tell whether nothing but a reason is missing."""
+    """Check that the form lacks nothing but a reason."""
     return message is not None and form["by"].value() in OF_A_MESSAGE
 
 
 def choices(message: Poison | None) -> list[tuple[str, str]]:
-    """Say what there is to skip by, for a message or without one."""
+    """List what a skip can match by, for a message or without one."""
     if message is None:
         return list(ANY.items())
     has_no_id = message.message_id is None
@@ -180,7 +180,7 @@ def choices(message: Poison | None) -> list[tuple[str, str]]:
 
 
 def field_of(wrong: PoisonwebError | None) -> str:
-    """Tell which field of the form an error is about; "" for none of them."""
+    """Return the name of the wrong field; "" if the error names no field."""
     if not isinstance(wrong, Invalid):
         return ""
     last = wrong.field.rpartition("/")[-1]
@@ -189,7 +189,7 @@ def field_of(wrong: PoisonwebError | None) -> str:
 
 
 def draft(form: SkipForm, message: Poison | None, principal: Principal) -> Draft:
-    """Read a form as a skip; raises Invalid or Refused for what makes none."""
+    """Parse a form into a draft; raises Invalid or Refused."""
     require_valid(form)
     data = form.cleaned_data
     return Draft(
@@ -203,7 +203,7 @@ def draft(form: SkipForm, message: Poison | None, principal: Principal) -> Draft
 
 
 def look(draft: Draft) -> DraftPreview:
-    """Tell what a draft would have matched, and show some of it."""
+    """Preview a draft: count what it would have matched, with samples."""
     counts = matching.preview(
         topic=draft.topic, consumer_group=draft.consumer_group, matcher=draft.matcher
     )
@@ -214,7 +214,7 @@ def look(draft: Draft) -> DraftPreview:
 def add(
     form: SkipForm, preview: DraftPreview, principal: Principal, *, now: datetime
 ) -> Skip:
-    """Put on the list what was looked at, once somebody has said why."""
+    """Add the previewed skip to the list; raises Refused if it changed since."""
     draft, data = preview.draft, form.cleaned_data
     if data["seen"] != draft.mark(principal):
         raise Refused(_CHANGED)
@@ -236,7 +236,7 @@ def add(
 
 
 def check_reason(reason: str) -> None:
-    """Raise Invalid unless it says anything: people answer for what is skipped."""
+    """Raise Invalid for an empty reason: people answer for their skips."""
     if not reason.strip():
         raise Invalid("reason", "say why; it stands in the audit trail")
 
@@ -275,7 +275,7 @@ def _rule(rule: dict[str, object]) -> Matcher:
 
 
 def _scalar(text: str) -> object:
-    """Read a number, true, false, null or text in quotes; what is none is text."""
+    """Parse a JSON number, true, false, null or string; anything else is text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The same act as a call of the API, to copy into a terminal."""
+"""The API call for what a page does, as a curl command to copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each number and state counts: pages show it on hover, and Help lists it."""
+"""Definitions of all numbers and states: pages show them on hover, Help lists them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A word that stands beside a number, and what that number counts."""
+    """The label of a number, and what that number counts."""
 
     label: str
     means: str

@@ -1,4 +1,4 @@
-"""Numbers of a report as a person reads them."""
+"""Format the numbers of reports for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ NOTHING = "—"
 
 
 def percent(share: float | None) -> str:
-    """Say a share so that a small one is never nothing, nor a large one everything."""
+    """Format a share as a percentage; never round to 0 % or 100 % what is neither."""
     if share is None:
         return NOTHING
     value = 100 * share
@@ -24,7 +24,7 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def milliseconds(bound: int | None) -> str:
-    """Say the upper bound of a handling time."""
+    """Format the upper bound of a handling time."""
     if bound is None:
         return NOTHING
     if bound < 1000:

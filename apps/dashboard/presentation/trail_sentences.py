@@ -1,7 +1,7 @@
-"""Each entry of the trail as a sentence: who did what, and why.
+"""Describe each audit entry in a sentence: who did what, and why.
 
-An entry that was put into its table by hand may hold anything: nothing of it is taken
-for granted, and all of it is cut.
+An entry that was inserted by hand may hold anything: every member may be missing or of
+another type, and every text is shortened.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from apps.audit.services import Action
 from apps.dashboard.presentation.trail_changes import changes
 from apps.team.sign_in import UNKNOWN
 
-# What a change of a person's rights is called, by what it is now.
+# How to describe a change of a person's rights, by the new value.
 RIGHTS: Final = {
     "is_active": {"yes": "enabled", "no": "disabled"},
     "reads_bodies": {"yes": "may read bodies now", "no": "may no longer read bodies"},
@@ -31,13 +31,13 @@ DECIDED: Final = {
     "restore": "restored",
     "give_back": "gave back",
 }
-# What became of the messages of an operation, where pages have another word.
+# Outcomes of an operation that pages call by another word.
 STANDINGS: Final = {"confirmed": "handled", "recurred": "came back"}
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an entry says, read with care."""
+    """Safe access to the members of an audit entry."""
 
     entry: Entry
 
@@ -51,7 +51,7 @@ class Facts:
 
     @property
     def subject(self) -> str:
-        """Name what it is about, without its kind."""
+        """Return the name of the subject, without its kind."""
         return cut(str(self.entry.subject).partition(":")[2])
 
     @property
@@ -73,7 +73,7 @@ class Facts:
 
 
 def sentence(entry: Entry) -> str:
-    """Say what was decided, with the reason; it is text, to be escaped by who shows it.
+    """Describe an audit entry and its reason in plain text; the page must escape it.
 
     An action that this release does not know is quoted.
     """
@@ -94,7 +94,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(names: list[str]) -> str:
-    """Name the first few, and count the others."""
+    """Join the first few names, and count the others."""
     first, others = names[:MOST_NAMES], len(names) - MOST_NAMES
     return ", ".join(first) + (f" and {others:,} more" if others > 0 else "")
 
@@ -106,7 +106,7 @@ def _unknown(facts: Facts) -> str:
 
 def _operation_confirmed(facts: Facts) -> str:
     deed = DECIDED.get(facts.text("verb"), facts.text("verb", "decided on"))
-    # What one entry of 0.1.0 calls `total`, before what others hold was left out.
+    # Entries of 0.1.0 call this number `total`.
     number = facts.count(
         "will_act" if "will_act" in facts.detail else "total", "message"
     )
@@ -212,7 +212,7 @@ def _sessions_ended(facts: Facts) -> str:
 
 
 def _did(deed: str, *, says_where: bool = False) -> Callable[[Facts], str]:
-    """Make the sentence of a deed that needs no more words than these."""
+    """Return a function that describes an action without further details."""
 
     def say(facts: Facts) -> str:
         return f"{facts.who} {deed}{_from(facts) if says_where else ''}"

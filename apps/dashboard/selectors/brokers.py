@@ -1,4 +1,4 @@
-"""Brokers as their pages show them: where each is, what it can do, and what it has."""
+"""The data of the broker pages: address, capabilities, topics and lanes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from apps.team.rights import Principal
 
 MOST_TOPICS = 200
 MOST_FOUND = 500
-# A broker is as its worst lane is.
+# The state of a broker is that of its worst lane.
 WORST_FIRST = (
     *(LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent"),
     *(LaneState.PAUSED, LaneState.OFF, LaneState.EXPECTED, LaneState.RUNNING),
@@ -62,7 +62,7 @@ class BrokerRow:
 
     @property
     def lanes(self) -> dict[str, int]:
-        """Count its lanes by how they are, the worst first."""
+        """Count its lanes by state, the worst state first."""
         numbers = Counter(
             broker_topic.lane_state
             for broker_topic in self.topics
@@ -91,7 +91,7 @@ class BrokerDetail:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfferedKind:
-    """A kind that can be chosen; not where `remedy` says how to install its client."""
+    """A kind of broker; if its client is missing, `remedy` says how to install it."""
 
     kind: Kind
     remedy: str
@@ -99,9 +99,9 @@ class OfferedKind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiscoveredTopic:
-    """A topic that the broker has; `mark` names it in a form, whatever its name is.
+    """A topic at the broker; `mark` identifies it in a form, whatever its name is.
 
-    `convention` tells the dead-letter queue that it has although the broker has none.
+    `convention` names the dead-letter queue to use where the broker has none.
     """
 
     topic: FoundTopic
@@ -115,14 +115,14 @@ class DiscoveredTopic:
 
     @property
     def may_be_chosen(self) -> bool:
-        """Tell whether choosing it makes it known here, or gives it a lane."""
+        """Whether choosing it would register it here, or give it a lane."""
         queue = self.topic.dead_letter_queue or self.convention.queue
         is_idle = self.registered is None or (not self.mode and bool(queue))
         return self.is_keepable and is_idle
 
     @property
     def is_new(self) -> bool:
-        """Tell whether a lane could be made for it that is not there."""
+        """Whether it could have a lane, and has none."""
         has_queue = bool(self.topic.dead_letter_queue)
         return self.is_keepable and has_queue and not (self.registered and self.mode)
 
@@ -133,9 +133,9 @@ class DiscoveredTopic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Discovery:
-    """What was found: `rows` match the name that was asked for, as far as shown.
+    """The topics of a broker; `rows` are the first whose name contains the search.
 
-    `peeks` tells that samples can be seen, and how old the oldest is.
+    `peeks`: observing shows samples and the age of the oldest message.
     """
 
     rows: list[DiscoveredTopic]
@@ -176,7 +176,7 @@ def mark_of(topic: FoundTopic) -> str:
 def discovered(
     broker: Broker, name: str, principal: Principal, *, now: datetime
 ) -> Discovery:
-    """Ask a broker what it has; raises Unavailable or Refused in its own words."""
+    """List the topics at a broker; raises Unavailable or Refused with its message."""
     broker_topics = [
         t for t in connectivity.discover(broker=broker) if principal.sees(t.name)
     ]
@@ -201,7 +201,7 @@ def discovered(
 def chosen(
     broker: Broker, marks: Iterable[str], principal: Principal, *, everything: bool
 ) -> list[FoundTopic]:
-    """Find again what was chosen: all with a dead-letter queue, or those marked."""
+    """Return the chosen topics: all with a dead-letter queue, or the marked ones."""
     chosen_marks = frozenset(marks)
     broker_topics = [
         t for t in connectivity.discover(broker=broker) if principal.sees(t.name)
@@ -213,7 +213,7 @@ def chosen(
 
 
 def describe(capabilities: Capabilities) -> list[Capability]:
-    """Say in words what a kind of broker can do."""
+    """Describe the capabilities of a kind of broker, as label and text."""
     return [
         ("Largest message", _size(capabilities)),
         ("Headers", _headers(capabilities)),

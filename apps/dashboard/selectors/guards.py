@@ -1,4 +1,4 @@
-"""How the guards of consumers are, as they last said."""
+"""The states of consumers' guards, from their last heartbeats."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from apps.capture.models import Guard, GuardState
 from apps.dashboard.selectors.health import ComponentStatus
 
 MOST_SHOWN = 50
-# An alert names so many; the rest is a number.
+# An alert names this many guards, and counts the others.
 MOST_NAMED = 5
-# Those that take no message by now.
+# Guards that take no message now.
 IDLE = Q(state__in=[GuardState.PAUSED, GuardState.HOLDING])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuardRow:
-    """A guard and its state: silent is one that should have told of itself by now."""
+    """A guard and its state; a guard is silent when its heartbeat is overdue."""
 
     guard: Guard
     state: str
@@ -36,7 +36,7 @@ class GuardList:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdleGuards:
-    """The guards that take no message: the first to have stopped, and their number."""
+    """The guards that take no message, first stopped first, and their number."""
 
     guards: list[Guard]
     number: int
@@ -49,7 +49,7 @@ class IdleGuards:
 def of_topic(topic: Topic, *, now: datetime) -> GuardList:
     """List the guards of a topic, those that take no message first."""
     lately = Q(heard_at__gte=now - GUARD_LIVES)
-    # Who said goodbye is gone, and is not missed.
+    # A guard that announced its stop is not missed.
     there = _missed(now=now).filter(lately | ~Q(state=GuardState.STOPPING), topic=topic)
     ordered = there.alias(is_idle=IDLE & lately).order_by(
         "-is_idle", "consumer_group", "client_name", "pk"
@@ -64,7 +64,7 @@ def of_topic(topic: Topic, *, now: datetime) -> GuardList:
 
 
 def idle(topics: TopicQuerySet, *, now: datetime) -> IdleGuards:
-    """Find the guards that are heard, and say that they take no message."""
+    """Find the guards whose recent heartbeat says that they take no message."""
     idle_guards = Guard.objects.filter(
         IDLE, heard_at__gte=now - GUARD_LIVES, topic__in=topics
     )
@@ -76,7 +76,7 @@ def idle(topics: TopicQuerySet, *, now: datetime) -> IdleGuards:
 
 
 def statuses(topics: TopicQuerySet, *, now: datetime) -> list[ComponentStatus]:
-    """Say of all guards together how they are, where there are any."""
+    """Return one status for all guards; none where there are no guards."""
     heard = Q(heard_at__gte=now - GUARD_LIVES)
     there = _missed(now=now).filter(topic__in=topics).exclude(state=GuardState.STOPPING)
     numbers = there.aggregate(
@@ -96,9 +96,9 @@ def statuses(topics: TopicQuerySet, *, now: datetime) -> list[ComponentStatus]:
 
 
 def _missed(*, now: datetime) -> QuerySet[Guard]:
-    """Leave out who is silent since another of its name, on its host, came after it.
+    """Exclude silent guards that have a successor with the same name and host.
 
-    That is how a consumer looks which died and was started again.
+    Such a consumer died and was started again.
     """
     successors = Guard.objects.filter(
         topic=OuterRef("topic"),

@@ -1,4 +1,4 @@
-"""Whether what does the work is there, in the words of people: one sign for each."""
+"""The health of lanes, worker, brokers and reports: statuses and alarms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from apps.triage.services import upkeep
 
 RUN = (LaneState.RUNNING, LaneState.EXPECTED, LaneState.HOLDING)
 IN_TROUBLE = (LaneState.MISSING, LaneState.HOLDING, "silent")
-# An alarm names so many lanes; the rest is a number.
+# Alarms name this many lanes, and count the others.
 MOST_NAMED = 5
 
 
@@ -36,7 +36,7 @@ class ComponentStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alarm:
-    """Something that does not work and needs a person; `detail` may end in `at`."""
+    """A failure that needs a person; the page shows `at` behind `detail`."""
 
     component: str
     state: str
@@ -47,7 +47,7 @@ class Alarm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SystemHealth:
-    """How what does the work is, and what of it needs a person now."""
+    """The status of each component, and the alarms that need a person."""
 
     statuses: list[ComponentStatus]
     alarms: list[Alarm]
@@ -55,7 +55,7 @@ class SystemHealth:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NightlyReport:
-    """The newest report there is, and what became of the last run."""
+    """The newest published report, and the last run."""
 
     day: Day | None
     run: Run | None
@@ -74,7 +74,7 @@ class NightlyReport:
 
     @property
     def state(self) -> str:
-        """Say it in one word, the worst first."""
+        """Return the worst state that applies."""
         if self.run and self.run.state == State.FAILED:
             return "failed"
         if self.is_late:
@@ -90,7 +90,7 @@ def nightly_report(*, now: datetime) -> NightlyReport:
 
 
 def check(principal: Principal, *, now: datetime) -> SystemHealth:
-    """Ask how the lanes, the worker and the brokers are."""
+    """Check the lanes, the worker, the brokers and the sessions of Postgres."""
     possible = Lane.objects.possible()
     lanes = list(possible.order_by("topic__broker__name", "topic__name"))
     mine = [lane for lane in lanes if principal.sees(lane.topic.name)]
@@ -108,7 +108,7 @@ def check(principal: Principal, *, now: datetime) -> SystemHealth:
 
 
 def nightly_report_alarms(report: NightlyReport) -> list[Alarm]:
-    """Say what is wrong with the nightly report, if it failed or is missing."""
+    """Return an alarm if the nightly report failed or is missing."""
     href = reverse("report-runs")
     if report.state == "failed" and report.run:
         detail = f"of {report.run.first_day} failed: {report.run.trouble}"
@@ -135,7 +135,7 @@ def _by_broker(lanes: Sequence[Lane]) -> list[tuple[str, list[Lane]]]:
 
 
 def _lanes(lanes: list[Lane], *, now: datetime) -> ComponentStatus:
-    """Say how many lanes run; one that a person paused is not expected to."""
+    """Count the running lanes; a paused lane is not expected to run."""
     if not lanes:
         return ComponentStatus(
             component="Lanes", state="none", detail="no dead-letter queue yet"
@@ -163,7 +163,7 @@ def _worker(*, now: datetime) -> ComponentStatus:
 
 
 def _broker(name: str, lanes: list[Lane], *, now: datetime) -> ComponentStatus:
-    """Say of a broker what its lanes say; the worst of them counts."""
+    """Return the status of a broker: the worst that its lanes report."""
     heard = [lane for lane in lanes if lane.is_heard(now)]
     away = [lane for lane in heard if lane.state == LaneState.AWAY]
     state = "away" if away else "up" if heard else "unknown"
@@ -172,7 +172,7 @@ def _broker(name: str, lanes: list[Lane], *, now: datetime) -> ComponentStatus:
 
 
 def _alarms_of_brokers(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
-    """Name each broker that its lanes cannot reach."""
+    """Return an alarm for each broker that its lanes cannot reach."""
     away = [lane for lane in lanes if lane_state(lane, now=now) == LaneState.AWAY]
     return [
         Alarm(
@@ -186,9 +186,9 @@ def _alarms_of_brokers(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
 
 
 def _alarms_of_lanes(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
-    """Name the lanes that should work and do not, one by one unless none of them does.
+    """Return an alarm for each lane in trouble, or a single one if none runs.
 
-    Those of a broker that is away are told of with their broker.
+    Lanes of an unreachable broker are part of the alarm of that broker.
     """
     expected = [lane for lane in lanes if not lane.paused]
     if expected and not any(lane.is_heard(now) for lane in expected):
@@ -251,7 +251,7 @@ def _alarms_of_worker(worker: ComponentStatus) -> list[Alarm]:
 
 
 def _alarms_of_sessions() -> list[Alarm]:
-    """Say when Postgres has few sessions left, while pages still get one."""
+    """Return an alarm if Postgres has few free sessions left."""
     usage = session_usage.usage()
     if not usage.is_short:
         return []

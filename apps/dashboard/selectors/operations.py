@@ -1,4 +1,4 @@
-"""Operations and their previews as their pages show them."""
+"""The data of the pages of operations and previews."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from apps.triage.states import State as Decided
 MOST_LISTED = 200
 MOST_UNDONE = 10
 MOST_COPIED = 50
-# A list counts the items of its operations up to so many in all; a page counts its own.
+# A list counts at most this many items in all; the page of an operation counts all.
 MOST_ITEMS = 100_000
-# A drop of more than this needs its number typed.
+# To drop more than this, a person must type the number.
 MANY = 1_000
 AGES = (
     ("under an hour", timedelta(hours=1)),
@@ -75,7 +75,7 @@ class PreviewDetail:
 
     @property
     def api_body(self) -> dict[str, object]:
-        """Say the same to the API; ids only as far as a person would copy them."""
+        """Return the body of the same API call; with a bounded number of ids."""
         body: dict[str, object] = {"verb": self.operation.verb}
         if self.operation.query is not None:
             body["q"] = self.operation.query
@@ -99,7 +99,7 @@ class PreviewDetail:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationStatus:
-    """How far an operation has come, by what became of its items."""
+    """The progress of an operation, by the states of its items."""
 
     operation: Operation
     counts: dict[str, int]
@@ -118,12 +118,12 @@ class OperationStatus:
 
     @property
     def messages(self) -> int:
-        """Count the messages that it is to act on; once it is over, those it did."""
+        """Count the messages that it will act on, or, once finished, acted on."""
         return self.tally.acts_on if self.is_running else self.tally.acted
 
     @property
     def state(self) -> str:
-        """Name the state for its pill; what failed or came back was no success."""
+        """Return the state for the pill; failures and recurrences are no success."""
         tally = self.tally
         if self.operation.state != Decided.DONE:
             return self.operation.state
@@ -137,7 +137,7 @@ class OperationStatus:
 
     @property
     def also(self) -> str:
-        """Say what the state alone would hide."""
+        """Return what the state alone would hide: how many came back."""
         if self.is_running or not self.tally.recurred:
             return ""
         what = GIVEN_BACK[Outcome.RECURRED] if self._gives_back else "came back"
@@ -167,7 +167,7 @@ class OperationStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationRow:
-    """One of many: without its status where there are too many items to count."""
+    """A row of a list; without a status where there are too many items to count."""
 
     operation: Operation
     status: OperationStatus | None
@@ -208,7 +208,7 @@ class Progress(OperationStatus):
 
     @property
     def seconds_left(self) -> int | None:
-        """Guess from the pace so far, once there is one."""
+        """Estimate the remaining time from the rate so far, once there is one."""
         began, tally = self.operation.confirmed_at, self.tally
         if not (self.is_running and began and tally.finished):
             return None
@@ -222,8 +222,8 @@ def running(principal: Principal) -> list[Operation]:
 
 
 def find(cursor: Cursor | None, principal: Principal) -> OperationList:
-    """List the finished ones by page, the newest first; before them all that run."""
-    # In this order: one that ends between the two questions is still in the list.
+    """List the running operations, then a page of finished ones, newest first."""
+    # Running ones first: one that ends between the two queries is still listed.
     now_running = running(principal) if cursor is None else []
     running_ids = [operation.pk for operation in now_running]
     finished = (
@@ -241,14 +241,14 @@ def find(cursor: Cursor | None, principal: Principal) -> OperationList:
 
 
 def latest(principal: Principal, *, most: int) -> list[OperationRow]:
-    """Give what runs, and what was decided last, for a page that is not about them."""
+    """Return the running and the newest operations, for the overview."""
     newest = _visible(principal).select_related("target_topic").recent_first()[:most]
     ours = {operation.pk: operation for operation in [*running(principal), *newest]}
     return _rows(list(ours.values())[:most])
 
 
 def _visible(principal: Principal) -> OperationQuerySet:
-    """Keep what was decided under this principal's own topics, or fewer of them."""
+    """Return the operations whose topics this principal sees."""
     confirmed = Operation.objects.confirmed()
     if principal.sees_every_topic:
         return confirmed
@@ -269,7 +269,7 @@ def _rows(operations: list[Operation]) -> list[OperationRow]:
 
 
 def _countable(operations: Iterable[Operation]) -> Iterator[int]:
-    """Give as many as a list has time to count; the first ones come first."""
+    """Yield the first operations, as many as a list has time to count."""
     remaining = MOST_ITEMS
     for operation in operations:
         if operation.total <= remaining:
@@ -280,7 +280,7 @@ def _countable(operations: Iterable[Operation]) -> Iterator[int]:
 def _counts(operations: Iterable[int]) -> dict[int, dict[str, int]]:
     counts = {pk: dict.fromkeys(COUNTED, 0) for pk in operations}
     items = Item.objects.filter(operation__in=counts).order_by()
-    # One that is claimed, and no other, has a redrive; its outcome is what it is.
+    # Only a claimed item has a redrive; the outcome of the redrive is its state.
     stateful = items.annotate(state_or_outcome=Coalesce("redrive__outcome", "state"))
     rows = stateful.values_list("operation", "state_or_outcome").annotate(
         number=Count("pk")
@@ -291,7 +291,7 @@ def _counts(operations: Iterable[int]) -> dict[int, dict[str, int]]:
 
 
 def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail:
-    """Find a preview of this principal's own; raises Stale otherwise."""
+    """Find a preview that this principal made; raises Stale otherwise."""
     previews = Operation.objects.filter(token=_uuid(token), actor=str(principal.actor))
     operation = previews.select_related("target_topic").first()
     if operation is None:
@@ -319,7 +319,7 @@ def previewed(
 
 
 def _keep_order(operation: Operation, summary: Seen) -> bool:
-    """Tell whether every topic that would be sent to keeps some order."""
+    """Check that every target topic keeps some order."""
     target = operation.target_topic
     names = [target.name] if target else [name for name, _ in summary.by_topic]
     topics = Topic.objects.filter(name__in=names).exclude(broker=None)
@@ -327,12 +327,12 @@ def _keep_order(operation: Operation, summary: Seen) -> bool:
     try:
         keep = [brokers.ordering_of(topic) is not Ordering.NONE for topic in topic_list]
     except Unavailable:
-        return False  # a client is missing: nothing can be sent there at all
+        return False  # the client of a broker is missing: nothing can be sent there
     return bool(keep) and all(keep)
 
 
 def _swallowed(operation: Operation, *, now: datetime) -> Swallowed | TooSlow | None:
-    """Find what would be skipped again; None where nothing is sent."""
+    """Find messages that a skip would match again; None where nothing is sent."""
     if operation.verb != Verb.REDRIVE:
         return None
     waiting = Item.objects.filter(operation=operation).waiting()
@@ -376,7 +376,7 @@ def _by_age(operation: Operation, *, now: datetime) -> list[tuple[str, int]]:
 
 
 def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
-    """Find a confirmed operation; raises Absent when there is none."""
+    """Load a confirmed operation; raises Absent if it is not visible."""
     visible = _visible(principal).select_related("target_topic")
     operation = visible.filter(pk=operation_id).first()
     if operation is None:
@@ -418,6 +418,6 @@ def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
 
 
 def ask_of_problems(verb: Verb, *, query: Query, problems: tuple[int, ...]) -> Ask:
-    """Ask for what matches in these problems, as their list was showing it."""
+    """Build the selection of these problems, narrowed by the query of their list."""
     numbers = ",".join(str(number) for number in problems)
     return Ask(verb=verb, query=Query((*query.terms, Term("problem", numbers))))

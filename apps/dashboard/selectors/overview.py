@@ -1,4 +1,4 @@
-"""What a person must know first: what is wrong, what needs them, what goes on."""
+"""The data of the overview: alarms, problems that need a person, current numbers."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from apps.poison.states import Shown
 from apps.team.rights import Principal
 
 DAY = timedelta(hours=24)
-# To a person who was away for longer the page counts what is new in this much.
+# The page counts new problems over at most this time.
 LONGEST = timedelta(days=7)
 OPEN = Query((Term("is", Shown.OPEN),))
 MOST_SHOWN = 10
 MOST_TOPICS = 10
 MOST_OPERATIONS = 6
-# Of each problem so many of the newest open messages are searched for a requeue.
+# In each problem, this many of the newest open messages are searched for requeues.
 MOST_SEARCHED = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenProblemRow:
-    """A problem with open messages; `came_back` of them had been requeued before."""
+    """A problem with open messages; `came_back` counts those requeued before."""
 
     row: ProblemRow
     came_back: int | TooSlow
 
     @property
     def came_back_at_least(self) -> bool:
-        """Tell whether more of its messages may have come back than were searched."""
+        """Whether more messages than were searched may have come back."""
         number = self.row.open
         return isinstance(number, TooSlow) or number.number > MOST_SEARCHED
 
@@ -58,8 +58,8 @@ class OpenProblemRow:
 class Needs:
     """The problems that need a person, worst first.
 
-    Not ranked, as counting took too long, they are the problems that failed last. Not
-    whole, they are the worst of `ranked` problems that failed last.
+    Without `is_ranked` counting took too long, and these are the problems that failed
+    last. Without `is_whole` only the last `ranked` problems were compared.
     """
 
     rows: list[OpenProblemRow]
@@ -99,7 +99,7 @@ class Overview:
 
     @property
     def is_new_here(self) -> bool:
-        """Tell whether nothing ever came in, and nothing could."""
+        """Whether the installation has no topic, and never had a message."""
         return not self.topics and self.last_failed_at is None
 
     @property
@@ -129,7 +129,7 @@ def find(since: datetime | None, principal: Principal, *, now: datetime) -> Over
 
 
 def oversize(visible: TopicQuerySet) -> list[Topic]:
-    """Find the topics with messages too large for us; each with their `number`."""
+    """List topics with oversize messages, each with their `number`."""
     there = visible.filter(oversize__isnull=False)
     return list(
         there.annotate(number=CountOf("oversize")).order_by("-number", "name")[
@@ -169,7 +169,7 @@ def _in_order(ids: Sequence[int]) -> list[Problem]:
 
 
 def _failed_last(principal: Principal) -> list[Problem]:
-    """Give the problems that failed last, where the open messages are too many."""
+    """Return the problems that failed last, where ranking took too long."""
     with_open = matching(OPEN, topics=principal.topics)
     return list(with_open.recent_first().select_related("topic")[:MOST_SHOWN])
 
@@ -191,6 +191,6 @@ def _rows(shown_problems: Sequence[Problem], *, now: datetime) -> list[OpenProbl
 
 
 def _new(since: datetime, principal: Principal) -> ProblemQuerySet:
-    # What was first seen since then was last seen since then: that has an index.
+    # `last_seen` is redundant here, but it has an index.
     with_open = matching(OPEN, topics=principal.topics)
     return with_open.filter(last_seen__gt=since, first_seen__gt=since)

@@ -1,4 +1,4 @@
-"""People and keys as their pages show them; whose sessions are open, and where."""
+"""The data of the pages of people, API keys and sessions."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class KeyRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnSession:
-    """A session of who asks; `is_this` is the one they ask in."""
+    """A session of the user; `is_this` marks the current one."""
 
     session: OpenSession
     is_this: bool
 
 
 def people(*, now: datetime) -> Rows[PersonRow]:
-    """List who may sign in, and then who is disabled, by name."""
+    """List active people, then disabled ones, by name."""
     users = list(User.objects.order_by("-is_active", "username")[: MOST + 1])
     first = users[:MOST]
     open_sessions = sessions.open_sessions(first, now=now)
@@ -87,8 +87,8 @@ def person(user_id: int, *, now: datetime) -> PersonRow:
 
 
 def keys(*, now: datetime) -> Rows[KeyRow]:
-    """List those that may be used, and then those that may not, by name."""
-    # Of a key without an end `expires_at <= now` is neither true nor false to SQL.
+    """List usable keys, then ended ones, by name."""
+    # In SQL, `expires_at <= now` is NULL for a key that never expires.
     is_expired = Q(expires_at__isnull=False, expires_at__lte=now)
     has_ended = Q(revoked_at__isnull=False) | is_expired
     ordered = ApiKey.objects.alias(has_ended=has_ended).order_by("has_ended", "name")
@@ -106,7 +106,7 @@ def key(key_id: int, *, now: datetime) -> KeyRow:
 
 
 def unmatched(key: ApiKey) -> list[str]:
-    """List the patterns of a key that no topic has yet."""
+    """List the patterns of a key that match no topic yet."""
     return [
         pattern
         for pattern in key.topics
@@ -115,21 +115,20 @@ def unmatched(key: ApiKey) -> list[str]:
 
 
 def revoked_by(key: ApiKey) -> str:
-    """Name who revoked a key, as the trail does; "" where it was not revoked."""
+    """Return the actor who revoked a key; "" if it was not revoked."""
     about = {"action": Action.KEY_REVOKED.value, "subject": f"api_key:{key.name}"}
     entries = Entry.objects.filter(**about).order_by("-seq")
     return entries.values_list("actor", flat=True).first() or ""
 
 
 def sees_no_trail(key: ApiKey) -> bool:
-    """Tell whether a key may read the trail in vain: it spans all topics."""
+    """Whether a key's scope for the trail is useless: the trail needs all topics."""
     return Scope.AUDIT_READ in key.scopes and ALL_TOPICS[0] not in key.topics
 
 
 def own_sessions(user: User, *, here: str, now: datetime) -> list[OwnSession]:
-    """List where a person is signed in; `here` is the key of this session."""
+    """List a person's sessions, the current one first; `here` is its key."""
     mark = sessions.mark_of(here)
     open_sessions = sessions.open_sessions([user], now=now)[user.pk]
     rows = [OwnSession(session=one, is_this=one.mark == mark) for one in open_sessions]
-    # This one first, and the others as they come.
     return sorted(rows, key=lambda row: not row.is_this)

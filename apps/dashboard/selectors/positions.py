@@ -1,4 +1,4 @@
-"""How far consumers have read, and what the lanes say of themselves."""
+"""The data of the position pages: positions of consumers, and lanes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.services import moves
 from apps.triage.services.moves import Placed, PlacedPoison
 
-# Consumers tell of a minute when it is over, so the pace is that of the ten before.
+# Consumers report a minute once it is over: the rate is that of the ten before.
 PACE_MINUTES = 10
 FORESEEABLE = timedelta(days=365)
 HOURS = 24
@@ -36,16 +36,16 @@ MOST_MOVES = 50
 MOST_POISONS = 50
 MOST_ENTRIES = 20
 
-# A topic and a consumer: its group where a broker keeps its position, else its client.
+# Topic and consumer: the group where the broker keeps the position, else the client.
 Reader = tuple[int, str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PositionRow:
-    """A reader and one publisher; without a mark it has not settled anything yet.
+    """A position and one publisher's mark; without a mark nothing is settled yet.
 
-    `per_minute` is how many messages it gets through, None where nobody counts them.
-    `last_move` is a person's.
+    `per_minute` is the rate of messages, None where they are not counted. `last_move`
+    is the last move by a person.
     """
 
     position: BookmarkPosition
@@ -64,30 +64,30 @@ class PositionRow:
                 return "unknown"
             if self.mark.lag or self.mark.pending:
                 return "behind"
-            # Nothing waits; but where nobody reads, nobody has caught up either.
+            # Nothing waits; but without a consumer the state is not "caught up".
             return "current" if self.position.clients else "unread"
         return "current" if self.mark.processed >= self._reach else "behind"
 
     @property
     def _reach(self) -> int:
-        """Give the furthest number that it has to come to."""
+        """Return the highest number that it has to settle."""
         received = self.mark.received if self.mark else None
         return max(self.head or 0, received or 0)
 
     @property
     def behind(self) -> timedelta | None:
-        """Give the time between the watermark and the head, where numbers tell time."""
+        """Return the time from the watermark to the head, where numbers are times."""
         if self.mark is None or self.head is None or self.mark.processed < 0:
             return None
         try:
             topic = self.position.topic
             return brokers.time_between(topic, self.mark.processed, self.head)
         except Unavailable:
-            return None  # the client of its broker is missing: nobody knows its numbers
+            return None  # the client of its broker is missing
 
     @property
     def eta(self) -> timedelta | TooSlow | None:
-        """Give the time until it has caught up, if nothing new came."""
+        """Estimate the time until it has caught up, without new messages."""
         lag = self.mark and self.mark.lag
         if not lag or not self.per_minute:
             return None
@@ -98,7 +98,7 @@ class PositionRow:
 
     @property
     def pressure(self) -> float:
-        """Tell how much of what a position can hold is holes."""
+        """Return the share of the holes that a position can store."""
         return len(self.mark.ahead) / MOST_RUNS if self.mark else 0
 
     @property
@@ -121,9 +121,9 @@ class Positions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublisherDetail:
-    """One publisher's mark on a position's own page, drawn, with its last day.
+    """One publisher's mark on the page of a position, with a drawing and a history.
 
-    `hours` are the numbers by which the watermark got ahead, hour by hour.
+    `hours` says how far the watermark advanced in each hour.
     """
 
     row: PositionRow
@@ -143,7 +143,7 @@ class PublisherDetail:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PositionDetail:
-    """`entries` is None for who may not read the trail."""
+    """A position for its page; `entries` is None if the user may not read them."""
 
     position: BookmarkPosition
     publishers: list[PublisherDetail]
@@ -160,7 +160,7 @@ class PositionDetail:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveChoices:
-    """What the wizard offers: marks to name numbers for, and consumers to copy."""
+    """The choices of a move: marks to set numbers for, and positions to copy."""
 
     position: BookmarkPosition
     marks: dict[int, Mark]
@@ -183,13 +183,13 @@ def find(principal: Principal, *, now: datetime) -> Positions:
 
 
 def rows(marks: QuerySet[Mark], *, now: datetime) -> list[PositionRow]:
-    """Tell of each mark whether it is what its broker says by now."""
+    """Return a row for each mark."""
     marks_with_topics = marks.select_related("position__topic__broker")
     return _rows([(mark.position, mark) for mark in marks_with_topics], now=now)
 
 
 def one(position_id: int, principal: Principal, *, now: datetime) -> PositionDetail:
-    """Find a position that this principal may see; raises Absent otherwise."""
+    """Load a position for its page; raises Absent if this principal may not see it."""
     position = _visible_position(position_id, principal)
     position_rows = _rows(_each_mark([position]), now=now)
     placed = _placed(position, principal)
@@ -210,9 +210,9 @@ def one(position_id: int, principal: Principal, *, now: datetime) -> PositionDet
 
 
 def choices(position_id: int, principal: Principal) -> MoveChoices:
-    """Give what a move of this position can name.
+    """Return the choices of a move of this position.
 
-    Raises Absent where it is not seen, and Refused where its broker keeps it.
+    Raises Absent if it is not visible, and Refused if its broker keeps it.
     """
     position = _visible_position(position_id, principal)
     if position.source == Source.BROKER:
@@ -227,7 +227,7 @@ def choices(position_id: int, principal: Principal) -> MoveChoices:
 
 
 def lane_state(lane: Lane, *, now: datetime) -> str:
-    """Say how a lane is, in a word; silent once it stopped telling."""
+    """Return the state of a lane; "silent" once its heartbeat is overdue."""
     if lane.state != LaneState.OFF and not lane.is_heard(now):
         return "silent"
     return lane.state
@@ -249,7 +249,7 @@ def _visible_position(position_id: int, principal: Principal) -> BookmarkPositio
 def _each_mark(
     positions: Iterable[BookmarkPosition],
 ) -> list[tuple[BookmarkPosition, Mark | None]]:
-    """Pair each position with its marks; one without any is there all the same."""
+    """Pair each position with its marks; one without marks is paired with None."""
     pairs: list[tuple[BookmarkPosition, Mark | None]] = []
     for position in positions:
         pairs += [(position, mark) for mark in position.marks.all() or [None]]
@@ -304,14 +304,14 @@ GROUP BY 1, 2, 3
 
 
 def _paces(topics: set[int], *, now: datetime) -> dict[Reader, float]:
-    """Give the messages a minute of each consumer group, and of each client."""
+    """Return the messages per minute of each consumer group and each client."""
     until = now.replace(second=0, microsecond=0) - timedelta(minutes=1)
     since = until - timedelta(minutes=PACE_MINUTES)
     params: dict[str, list[int] | datetime | date] = {
         "topics": list(topics),
         "since": since,
         "until": until,
-        # Older partitions cannot hold any of it: no clock is a day ahead.
+        # Older partitions hold no such row: no clock is a day ahead.
         "day": (now - timedelta(days=2)).date(),
     }
     paces: dict[Reader, float] = {}
@@ -348,7 +348,7 @@ def _publisher(
 
 
 def _hours(mark: Mark, *, now: datetime) -> list[int]:
-    """Give how far the watermark got in each of the last hours, the newest last."""
+    """Return how far the watermark advanced in each of the last hours, newest last."""
     samples = Sample.objects.filter(mark=mark, at__gt=now - (HOURS + 1) * HOUR)
     readings = [*samples.order_by("at").values_list("at", "processed")]
     readings.append((now, mark.processed))

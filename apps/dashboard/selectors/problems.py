@@ -1,4 +1,4 @@
-"""Problems as their pages show them."""
+"""The data of the problem pages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from apps.team.rights import Principal
 DAY = timedelta(hours=24)
 HOURS = 24
 TOP_VALUES = 5
-# Top values are counted over the newest failures, so that a huge problem opens fast.
+# Count top values over the newest failures only, so that a huge problem opens fast.
 MOST_FAILURES = 10_000
 SORTS = {"": ("last_seen", "Last seen"), "first": ("first_seen", "First seen")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemRow:
-    """`counts` and `hours` are None where counting them took too long."""
+    """A problem with its numbers; TooSlow where counting took too long."""
 
     problem: Problem
     counts: Mapping[Shown, Count] | TooSlow
@@ -85,7 +85,7 @@ class ProblemList:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Top:
-    """The commonest values of one property, of `whole` failures that were looked at."""
+    """The most frequent values of one property among `whole` failures."""
 
     title: str
     values: list[tuple[str, int]]
@@ -94,7 +94,7 @@ class Top:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstFailure:
-    """Where a problem began, as far as its oldest failure is still there."""
+    """Where a problem began: version and host of its oldest stored failure."""
 
     version: str
     host: str
@@ -134,12 +134,12 @@ class ProblemDetail:
 
     @property
     def shows_state(self) -> bool:
-        """Tell whether the rows may differ in state; sent ones may be on their way."""
+        """Whether the rows may differ in state; "sent" includes messages on their way."""
         return self.messages.query.value_of("is") in {None, Shown.SENT}
 
 
 def find(params: ListParams, principal: Principal, *, now: datetime) -> ProblemList:
-    """List the problems that have a poison which matches."""
+    """List the problems that have a matching poison."""
     matching = asked_for(params, principal).select_related("topic")
     shown_page = page(matching, field=_field(params.sort), cursor=params.cursor)
     return ProblemList(
@@ -153,7 +153,7 @@ def find(params: ListParams, principal: Principal, *, now: datetime) -> ProblemL
 def one(
     problem_id: int, params: ProblemPageParams, principal: Principal, *, now: datetime
 ) -> ProblemDetail:
-    """Find a problem that this principal may see; raises Absent otherwise."""
+    """Load a problem for its page; raises Absent if this principal may not see it."""
     allowed = problems.visible(topics=principal.topics)
     problem = allowed.select_related("topic").filter(pk=problem_id).first()
     if problem is None:
@@ -179,7 +179,7 @@ def one(
 
 
 def asked_for(params: ListParams | Origin, principal: Principal) -> ProblemQuerySet:
-    """Give the problems of a list, in no order."""
+    """Return the problems of a list, unordered."""
     return problems.matching(params.query, topics=principal.topics)
 
 
@@ -199,7 +199,7 @@ def rows(page_problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]
 
 
 def peak(problem_rows: Sequence[ProblemRow]) -> int:
-    """Return the most failures in an hour: the scale that these rows share."""
+    """Return the most failures in an hour, as the common scale of these rows."""
     return max((row.peak for row in problem_rows), default=0)
 
 
@@ -208,7 +208,7 @@ def _field(sort: str) -> str:
 
 
 def _neighbours(problem: Problem, origin: Origin, principal: Principal) -> Neighbours:
-    """Find the neighbours in the list that this person came from."""
+    """Return the neighbours in the list that the person came from."""
     if origin.is_overview:
         return ranking.neighbours(problem.pk, principal)
     listed = asked_for(origin, principal)
@@ -250,7 +250,7 @@ GROUP BY 1, 2
 def _hours(ids: list[int], *, now: datetime) -> dict[int, list[int]]:
     """Count the failures of each of the last 24 hours, the oldest hour first."""
     hours = {pk: [0] * HOURS for pk in ids}
-    # A clock may be minutes ahead of the day of capture.
+    # Clocks differ by minutes, so the day of capture may be the day before.
     captured = (now - 2 * DAY).date()
     with connection.cursor() as cursor:
         cursor.execute(_HOURLY, {"now": now, "ids": ids, "captured": captured})
@@ -271,7 +271,7 @@ PROPERTIES = {
     "client_name": "Consumers",
     "cause": "Causes",
 }
-# One walk over the newest failures counts all four properties.
+# One scan of the newest failures counts all four properties.
 _TOPS = """
 SELECT property, value, number, whole FROM (
     SELECT property, value, count(*) AS number,
@@ -296,7 +296,7 @@ ORDER BY property, place
 
 
 def _tops(problem_id: int) -> list[Top]:
-    """List what is known of versions, hosts, consumers and causes, in this order."""
+    """Count the most frequent versions, hosts, consumers and causes, in this order."""
     values = {"problem": problem_id, "most": MOST_FAILURES, "shown": TOP_VALUES}
     by_property: dict[str, list[tuple[str, int, int]]] = {
         name: [] for name in PROPERTIES

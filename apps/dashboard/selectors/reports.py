@@ -1,4 +1,4 @@
-"""What the nights measured, as the reports pages show it. Nothing here is live."""
+"""The data of the report pages, from the nightly runs; no number is live."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from apps.team.rights import Principal
 MOST_TOPICS = 60
 MOST_GROUPS = 20
 ALL_GROUPS = When(consumer_group=None, then=Value("topic"))
-# Of a file: the name of each column, and what is in it.
+# The columns of the CSV file, and the fields behind them.
 COLUMNS = {
     "day": "day_id",
     "topic": "topic__name",
@@ -61,7 +61,7 @@ COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Freshness:
-    """The newest published day, the run that ended last, and one that has not yet."""
+    """The newest published day, the last finished run, and an unfinished one."""
 
     newest: Day | None
     last: Run | None
@@ -82,7 +82,7 @@ class Freshness:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """Some topics or one; `gaps` are days of the period that no run published."""
+    """A report on one or all topics; `gaps` counts days without a published report."""
 
     freshness: Freshness
     names: Sequence[str]
@@ -101,7 +101,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EveryTopic(Report):
-    """Where most failed comes first; no more topics than a page can bear."""
+    """A report on all topics, most failures first, up to MOST_TOPICS."""
 
     rising: Rising | None
 
@@ -121,7 +121,7 @@ class OneTopic(Report):
 def find(
     params: ReportParams, principal: Principal, *, now: datetime
 ) -> EveryTopic | OneTopic:
-    """Report on the topic that was asked for, or on all that this principal sees."""
+    """Report on the chosen topic, or on all that this principal sees."""
     if params.topic:
         return _one(params, principal, now=now)
     return _every(params, principal, now=now)
@@ -142,12 +142,12 @@ def runs(cursor: Cursor | None) -> Page[Run]:
 
 
 def spread(params: ReportParams, principal: Principal) -> Iterator[tuple[object, ...]]:
-    """List the days of every topic and group in a fixed order, for a file."""
+    """Yield the rows of the CSV file, in a fixed order."""
     rates = _visible_rates(params.period, principal).whole_days()
     if params.topic:
         rates = rates.on(params.topic)
     ordered = rates.order_by("day", "topic__name", "consumer_group")
-    # An empty cell is a group without a name, or none at all: `of` tells.
+    # An empty consumer_group may be a nameless group, or all of them: see `of`.
     labelled = ordered.annotate(of=Case(ALL_GROUPS, default=Value("consumer_group")))
     return labelled.values_list(*COLUMNS.values()).iterator()
 
@@ -173,7 +173,7 @@ def _every(params: ReportParams, principal: Principal, *, now: datetime) -> Ever
 
 
 def _one(params: ReportParams, principal: Principal, *, now: datetime) -> OneTopic:
-    """Raises Absent where this principal sees no such topic."""
+    """Report on one topic; raises Absent if this principal may not see it."""
     topic = Topic.objects.select_related("broker").filter(name=params.topic).first()
     if topic is None or not principal.sees(topic.name):
         raise Absent("There is no such topic here.")
@@ -212,7 +212,7 @@ def _visible_rates(period: Period, principal: Principal) -> RateQuerySet:
 
 
 def _totals(rates: RateQuerySet) -> dict[int, tuple[str, Total]]:
-    """Sum up each topic: its name and total by its number, most failures first."""
+    """Map the id of each topic to its name and total, most failures first."""
     summed = rates.order_by().values_list("topic", "topic__name")
     columns = summed.annotate(
         Sum("delivered"), total=Sum("failed"), un=Sum("uncounted")
@@ -235,7 +235,7 @@ def _sum(totals: Iterable[Total]) -> Total:
 
 
 def _groups(here: RateQuerySet) -> list[str]:
-    """Name the consumer groups of a topic, those with the most failures first."""
+    """List the consumer groups of a topic, most failures first."""
     summed = here.whole_days().values_list("consumer_group")
     ordered = summed.annotate(total=Sum("failed")).order_by("-total", "consumer_group")
     return [group for group, _ in ordered if group is not None]

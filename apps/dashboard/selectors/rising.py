@@ -1,4 +1,4 @@
-"""What rose: the newest published day against the mean of the same weekday before."""
+"""Compare the newest published day with the mean of the same weekday before it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from apps.reports.models import Day, ProblemDay, Rate
 from apps.team.rights import Principal
 
 WEEKS = tuple(timedelta(weeks=number) for number in range(1, 5))
-# Of fewer days nobody can say what is usual.
+# With fewer days than this there is no usual value.
 FEWEST = 2
 MOST = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Riser:
-    """`newest` and `usual` are failure rates of a topic, failures of a problem."""
+    """A topic with its failure rates, or a problem with its numbers of failures."""
 
     pk: int
     name: str
@@ -36,7 +36,7 @@ class Riser:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rising:
-    """Those with the most failures above what is usual come first."""
+    """Topics and problems above their usual value, the largest increase first."""
 
     day: date
     weeks: int
@@ -45,7 +45,7 @@ class Rising:
 
 
 def rising(day: date, principal: Principal) -> Rising | None:
-    """Compare this published day; None where too few of its weekday are published."""
+    """Compare a published day; None if too few earlier weekdays are published."""
     before = [day - week for week in WEEKS]
     published = list(Day.objects.filter(day__in=before).values_list("day", flat=True))
     if len(published) < FEWEST:
@@ -59,7 +59,7 @@ def rising(day: date, principal: Principal) -> Rising | None:
 
 
 def of_topics(principal: Principal, field: str = "topic") -> Q:
-    """Keep what is of the topics that this principal may see."""
+    """Return a condition for the topics that this principal may see."""
     if principal.sees_every_topic:
         return Q()
     return Q(**{f"{field}__in": Topic.objects.matching(principal.topics)})
@@ -88,7 +88,7 @@ def _topics(day: date, usual_days: list[date], principal: Principal) -> list[Ris
 
 
 def _problems(day: date, usual_days: list[date], principal: Principal) -> list[Riser]:
-    """Compare numbers of failures: a published day without a row is one without any."""
+    """Compare numbers of failures; a published day without a row had none."""
     rows = ProblemDay.objects.filter(of_topics(principal, "problem__topic"))
     compared = rows.filter(day__in=[day, *usual_days]).values(
         "problem", "problem__title", "problem__summary"

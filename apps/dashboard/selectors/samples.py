@@ -1,4 +1,4 @@
-"""Dead letters as a lane saw them that only observes."""
+"""The samples of dead letters that an observing lane keeps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from apps.dashboard.selectors.messages import MASKED, legible
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleRow:
-    """One of them; `body` is None until somebody who may has it revealed."""
+    """A sample for its page; `body` is None until a person reveals it."""
 
     sample: Sample
     headers: list[tuple[str, str]]
@@ -46,6 +46,6 @@ def opened(revealed: Sequence[Sample]) -> list[SampleRow]:
 
 
 def _size_of_body(sample: Sample) -> int:
-    """Take the headers, as far as they are kept, off the size of the whole letter."""
+    """Subtract the size of the stored headers from that of the whole letter."""
     headers = sum(len(bytes(part)) for part in sample.headers)
     return max(len(sample.start), sample.size - headers)

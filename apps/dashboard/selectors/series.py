@@ -1,4 +1,4 @@
-"""Published rates day by day, with the chart of them: a topic, or one of its groups."""
+"""Daily published rates of a topic, or of one consumer group, with their chart."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from apps.reports.models import Rate
 from apps.reports.states import Source
 
 HOURS = 24
-# The axis of rates ends between these; that of numbers of failures at 1 or above.
+# Bounds of the upper end of the axis: for rates, and for numbers of failures.
 LEAST_RATE, MOST_RATE = 0.001, 1.0
 LEAST_NUMBER = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Total:
-    """What some rates come to; `delivered` is None where nobody counted."""
+    """The sum of several rates; `delivered` is None if deliveries are not counted."""
 
     delivered: int | None
     failed: int
@@ -45,7 +45,7 @@ class Total:
 
     @property
     def rate(self) -> float | None:
-        """Give failed / delivered; None where more failed than were counted."""
+        """Return failed / delivered; None where more failed than were delivered."""
         counted = self.failed - self.uncounted
         if not self.delivered or counted > self.delivered:
             return None
@@ -54,7 +54,7 @@ class Total:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayRow:
-    """A day of a series: without a rate nothing happened; of a gap nobody knows."""
+    """A day of a series; without a rate nothing happened, at a gap no report exists."""
 
     day: date
     rate: Rate | None
@@ -64,7 +64,7 @@ class DayRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """`group` is None for all consumer groups together."""
+    """The days of a topic; `group` is None for all consumer groups together."""
 
     topic: Topic
     group: str | None
@@ -74,7 +74,7 @@ class Series:
 
     @property
     def shows_rates(self) -> bool:
-        """Tell whether the chart shows rates; where there are none it counts."""
+        """Whether the chart shows rates; otherwise it shows numbers of failures."""
         return self.total.rate is not None
 
     @property
@@ -83,7 +83,7 @@ class Series:
 
     @property
     def sources(self) -> list[str]:
-        """Name who counted the deliveries, as far as it is known for any day."""
+        """List who counted the deliveries of these days."""
         sources = {row.rate.source for row in self.rows if row.rate}
         return [source.value for source in Source if source in sources]
 
@@ -97,7 +97,7 @@ class Series:
 
     @property
     def summary(self) -> str:
-        """Say in a sentence what the chart shows."""
+        """Describe the chart in a sentence."""
         what = "Failure rate" if self.shows_rates else "Failures"
         first, last = self.rows[0].day, self.rows[-1].day
         gaps = f"; {self.gaps} of {len(self.rows)} days have no report"
@@ -146,7 +146,7 @@ def series(
 
 
 def _messages(topic: Topic, group: str | None, day: date) -> str:
-    """Link to the messages that failed last on this day."""
+    """Return the link to the messages that last failed on this day."""
     terms = [Term("topic", topic.name)]
     if group:
         terms.append(Term("consumer", group))
@@ -192,7 +192,7 @@ def _blank_point(row: DayRow) -> Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HourRow:
-    """A day, hour by hour; None of an hour in which nothing happened."""
+    """The hours of a day; None for an hour in which nothing happened."""
 
     day: DayRow
     hours: Sequence[Rate | None]
@@ -210,7 +210,7 @@ def by_hour(whole: Series, rates: Iterable[Rate]) -> list[HourRow]:
 
 
 def heat(whole: Series, rows: Iterable[HourRow]) -> Heat:
-    """Draw a column of hours for each day: rates, or numbers where there are none."""
+    """Draw a column of hours for each day: rates, or numbers of failures."""
     columns = [
         None
         if row.day.is_gap

@@ -1,4 +1,4 @@
-"""The skip list as its pages show it."""
+"""The data of the skip pages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from poisonguard.skipping.rules import HeaderRule
 MOST_SHOWN = 20
 MOST_TOPICS = 200
 MOST_SWALLOWED = 20
-# A list that could not take what came is told of for so long.
+# Warn about a full skip list for this long.
 WITHHELD_LATELY = timedelta(days=1)
 _WHAT = {
     MatcherKind.BOOKMARK: "bookmark",
@@ -51,7 +51,7 @@ _WHAT = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatcherLabel:
-    """What a skip matches, for a sentence: the header `x` is `1`."""
+    """The parts of the sentence "header `x` is `1`" that says what a skip matches."""
 
     what: str
     where: str
@@ -78,7 +78,7 @@ class SkipRow:
 
     @classmethod
     def of(cls, skip: Skip, *, now: datetime) -> SkipRow:
-        # One that is over is ended by a worker, a moment later; nobody honours it.
+        # A worker ends an expired skip a moment later; consumers ignore it already.
         is_over = skip.expires_at is not None and skip.expires_at <= now
         alive = "suspected" if skip.is_suspected else "active"
         state = skip.because or (Because.EXPIRED.value if is_over else alive)
@@ -87,7 +87,7 @@ class SkipRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkipFilter:
-    """Which skips: of topics with this name, or like this pattern; or those ended."""
+    """A filter: skips of topics with this name or pattern, active or ended."""
 
     topic: str = ""
     ended: bool = False
@@ -120,7 +120,7 @@ class SwallowedMessage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Swallowed:
-    """What active skips would swallow of a requeue, of as many as were looked at."""
+    """The messages of a requeue that active skips would match again."""
 
     looked_at: int
     unread: int
@@ -135,7 +135,7 @@ class Swallowed:
 def find(
     filters: SkipFilter, cursor: Cursor | None, principal: Principal, *, now: datetime
 ) -> SkipPage:
-    """List the active skips, or those that have ended, by page, the newest first."""
+    """List a page of active or ended skips, the newest first."""
     skips = _filtered(filters, principal)
     ended_or_not = (
         skips.exclude(removed_revision=None) if filters.ended else skips.active()
@@ -152,14 +152,14 @@ def find(
 
 
 def one(skip_id: int, principal: Principal, *, now: datetime) -> SkipDetail:
-    """Find a skip that this principal may see; raises Absent otherwise."""
+    """Load a skip for its page; raises Absent if this principal may not see it."""
     skip = skip_list.visible(skip_id=skip_id, principal=principal)
     entries = Entry.objects.filter(subject=f"skip:{skip_id}").order_by("-seq")
     return SkipDetail(row=SkipRow.of(skip, now=now), entries=list(entries[:MOST_SHOWN]))
 
 
 def of_message(message: Poison, *, now: datetime) -> list[SkipRow]:
-    """Find the active skips by which its consumer group passes over a message."""
+    """List the active skips that match a message in its consumer group."""
     theirs = Skip.objects.in_force(now).for_group(message.consumer_group)
     exact = [
         skip
@@ -178,7 +178,7 @@ def of_message(message: Poison, *, now: datetime) -> list[SkipRow]:
 def swallowed(
     poisons: PoisonQuerySet, target: Topic | None, *, now: datetime
 ) -> Swallowed:
-    """Find what consumers would pass over, if these poisons were requeued now."""
+    """Find the poisons that consumers would skip if they were requeued now."""
     result = matching.swallowed(poisons=poisons, target=target, now=now)
     first = list(result.skips.items())[:MOST_SWALLOWED]
     return Swallowed(
@@ -193,7 +193,7 @@ def swallowed(
 
 
 def topics(principal: Principal) -> list[str]:
-    """Name topics, to choose from; a longer list is no help to anybody."""
+    """List the first topic names, to choose from."""
     names = Topic.objects.matching(principal.topics).order_by("name")
     return list(names.values_list("name", flat=True)[:MOST_TOPICS])
 
@@ -208,9 +208,9 @@ def _filtered(filters: SkipFilter, principal: Principal) -> SkipQuerySet:
 
 
 def withheld(of: TopicQuerySet, *, now: datetime) -> list[SkipList]:
-    """Find the topics' lists that have no room for what capture has to add, or had.
+    """Find skip lists that are, or recently were, too full for automatic skips.
 
-    Each comes with `waiting`, how many of its messages wait for their skip.
+    Each has `waiting`: how many messages wait for their skip.
     """
     waiting = (
         WaitingSkip.objects.filter(topic=OuterRef("topic"))

@@ -1,4 +1,4 @@
-"""Topics as their pages show them: what goes through, what is open, who reads on."""
+"""The data of the topic pages: traffic, failures, backlog, lag and lanes."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from apps.team.rights import Principal
 
 HOURS = 24
 DAY = timedelta(hours=HOURS)
-# Consumers tell of a minute when it is over, so the pace is that of the ten before.
+# Consumers report a minute once it is over: the rate is that of the ten before.
 LATE = timedelta(minutes=1)
 PACE_MINUTES = 10
 MOST_HELD = 50
-# How many of the newest problems are looked through for the topics that fail now.
+# How many of the newest problems are searched for topics that fail now.
 MOST_PROBLEMS = 500
-# The states in which a lane looks into its queue, and those that people must know of.
+# The states in which a lane counts its queue, and those that pages must show.
 COUNTS = (LaneState.RUNNING, LaneState.HOLDING)
 LANE_TROUBLE = (LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent")
 
@@ -54,10 +54,10 @@ SqlParams = dict[str, list[int] | datetime | date]
 
 @dataclass(kw_only=True, slots=True)
 class Traffic:
-    """What went through a topic in the last 24 hours, as its `source` counted it.
+    """The deliveries of a topic in the last 24 hours, as its `source` counted them.
 
-    `source` is `sdk` for its consumers, `broker`, or `none`. Only consumers count which
-    messages failed: `failed` is None for any other source.
+    `source` is `sdk` for the consumers, `broker`, or `none`. Only consumers count
+    failed messages: `failed` is None for any other source.
     """
 
     source: str = "none"
@@ -67,7 +67,7 @@ class Traffic:
 
     @property
     def share(self) -> float | None:
-        """Give failed / delivered, both of one source and of the same 24 hours."""
+        """Return failed / delivered, both from one source and the same 24 hours."""
         if self.failed is None or not self.delivered:
             return None
         return self.failed / self.delivered
@@ -87,7 +87,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failures:
-    """The failures of the last 24 hours that are kept here, the oldest hour first."""
+    """The stored failures of the last 24 hours, the oldest hour first."""
 
     hours: list[int] = field(default_factory=lambda: [0] * HOURS)
 
@@ -102,7 +102,7 @@ class Failures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backlog:
-    """What is open on a topic, and when the oldest of it failed last."""
+    """The number of open messages, and when the oldest of them last failed."""
 
     open: Count
     oldest: datetime | None
@@ -110,7 +110,7 @@ class Backlog:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicRow:
-    """A topic with what is going on there now.
+    """A topic with its current numbers.
 
     `lag` is how far its consumers are behind; `dead_letters` wait at the broker.
     """
@@ -124,17 +124,17 @@ class TopicRow:
 
     @property
     def lane(self) -> Lane | None:
-        """Give its lane, where it has one."""
+        """Return the lane of the topic, or None."""
         return getattr(self.topic, "lane", None)
 
     @property
     def dead_letters(self) -> int | None:
-        """Give the depth of its dead-letter queue, as long as that is no old news."""
+        """Return the depth of the dead-letter queue; None if it is out of date."""
         return self.lane.depth if self.lane and self.lane_state in COUNTS else None
 
     @property
     def has_lane_trouble(self) -> bool:
-        """Tell whether its lane cannot do all its work, though nobody paused it."""
+        """Whether its lane cannot do all its work, though it is not paused."""
         return self.lane_state in LANE_TROUBLE
 
     @property
@@ -173,7 +173,7 @@ class TopicDetail:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicFilter:
-    """Which topics: those whose name holds this text, after that name."""
+    """A filter: topics whose name contains `name` and sorts behind `after`."""
 
     name: str = ""
     after: str = ""
@@ -197,7 +197,7 @@ def find(filters: TopicFilter, principal: Principal, *, now: datetime) -> TopicL
 def worst(
     principal: Principal, *, first: Sequence[int], most: int, now: datetime
 ) -> tuple[list[TopicRow], bool]:
-    """Give the worst topics, and whether there are others.
+    """Return the worst topics, and whether there are more.
 
     `first` are those with open messages, most first; then come those that failed last.
     """
@@ -213,7 +213,7 @@ def worst(
 
 def _badness(row: TopicRow) -> tuple[int, float, int]:
     """Order topics by their open messages now, then by their failure rate today."""
-    # What could not be counted in time is likely large.
+    # A count that took too long is probably large.
     backlog = row.backlog
     number = MOST_COUNTED if isinstance(backlog, TooSlow) else backlog.open.number
     share = None if isinstance(row.traffic, TooSlow) else row.traffic.share
@@ -228,7 +228,7 @@ def peak(rows: Sequence[TopicRow]) -> int:
 
 
 def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
-    """Find a topic that this principal may see; raises Absent otherwise."""
+    """Load a topic for its page; raises Absent if this principal may not see it."""
     topic = visible(topic_id, principal)
     marks = Mark.objects.filter(position__topic=topic)
     held_letters = HeldDeadLetter.objects.filter(topic=topic)
@@ -274,7 +274,7 @@ def _other_reader(topic: Topic) -> Topic | None:
 
 
 def _counted(topic: Topic, state: Shown) -> Count | TooSlow:
-    # Through its problems: their index knows the state, and the topic's does not.
+    # Through its problems, because their index contains the state.
     return counted(
         Poison.objects.filter(problem__topic=topic, state__in=shown_as(state))
     )
@@ -314,8 +314,8 @@ WHERE topic_id = ANY(%(ids)s) AND minute > %(since)s AND minute <= %(now)s
   AND day >= %(day)s
 GROUP BY 1, 2
 """
-# As a problem's page counts them, so that its problems add up to the topic. Without a
-# word on the partition: the index alone answers then, five times as fast.
+# Counted as on a problem's page, so that the problems add up to the topic. Without a
+# condition on the partition the index alone answers, five times as fast.
 _FAILED = """
 SELECT problem.topic_id, extract(epoch FROM %(now)s - failure.failed_at)::int / 3600,
        count(*)
@@ -329,7 +329,7 @@ GROUP BY 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _SourceCount:
-    """What one source counted on one topic in 24 hours."""
+    """The counts of one source on one topic in 24 hours."""
 
     topic: int
     source: str
@@ -344,7 +344,7 @@ class _SourceCount:
             "ids": ids,
             "now": now,
             "since": now - DAY,
-            # Older partitions cannot hold any of it: no clock is a day ahead.
+            # Older partitions hold no such row: no clock is a day ahead.
             "day": (now - 2 * DAY).date(),
             "lately": late - timedelta(minutes=PACE_MINUTES),
             "late": late,
@@ -365,7 +365,7 @@ def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
 
 
 def _add(traffic: Traffic, count: _SourceCount) -> None:
-    """Add what a consumer counted, or what a broker handed out, good or bad."""
+    """Add the counts of a source to a topic's traffic."""
     traffic.source = count.source
     traffic.delivered = (traffic.delivered or 0) + count.handled + count.failed
     traffic.lately += count.lately
@@ -391,7 +391,7 @@ def _backlogs(ids: list[int]) -> dict[int, Backlog]:
 
 
 def _lags(ids: list[int], *, now: datetime) -> dict[int, int]:
-    """Add up how far the readers of each topic are behind, where that is known."""
+    """Sum up the lag of the readers of each topic, where it is known."""
     recent_marks = Mark.objects.filter(
         position__topic__in=ids, position__observed_at__gte=now - LANE_LIVES
     )

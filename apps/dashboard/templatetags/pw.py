@@ -1,4 +1,4 @@
-"""The small pieces that every page is built of."""
+"""Template tags and filters of all pages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ register = template.Library()
 register.filter(app_frames)
 register.filter(sentence)
 
-# State = word + glyph + colour, so that none of the three has to be seen.
+# Each state has a label, a glyph and a colour, so that one of them is enough.
 PILLS = {
     "new": ("New", "●", "info"),
     "ongoing": ("Ongoing", "◐", "warn"),
@@ -56,10 +56,10 @@ PILLS |= {
     "off": ("Off", "○", ""),
     "away": ("Broker away", "!", "danger"),
     "missing": ("Queue missing", "!", "danger"),
-    # The same to people, but no trouble: its first dead letter makes it.
+    # Same label, but no trouble: the first dead letter creates the queue.
     "expected": ("Queue missing", "○", ""),
     "silent": ("Silent", "◌", "warn"),
-    # Of what does the work, and of the nightly report.
+    # Of the components of the system, and of the nightly report.
     "up": ("Up", "✓", "ok"),
     "partly up": ("Not all up", "◐", "warn"),
     "stopped": ("Stopped", "!", "danger"),
@@ -117,14 +117,14 @@ DEEDS: Mapping[str, str] = {
     Verb.RESTORE: "Restored",
     Verb.GIVE_BACK: "Gave back",
 }
-# Where a name may break: behind what joins its words, and before a capital.
+# Where a long name may break: behind punctuation, and before a capital.
 SEAMS = re.compile(r"(?<=[._:/$@-])(?=\w)|(?<=[a-z0-9])(?=[A-Z])")
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60))
 
 
 @register.simple_tag
 def pill(state: str, also: str = "") -> SafeString:
-    """Show a state; one that is not known here is shown by its own word."""
+    """Show a state as a pill; an unknown state shows its own name."""
     label, glyph, colour = PILLS.get(state, (state.capitalize(), "·", ""))
     return format_html(
         '<span class="pill {}"><span aria-hidden="true">{}</span>{}</span>',
@@ -141,9 +141,9 @@ def too_slow(figure: object) -> bool:
 
 @register.simple_tag
 def term(name: str, label: str = "") -> SafeString:
-    """Name a number; what it counts shows on hover, and Help has it.
+    """Show the label of a number, with its definition on hover and a link to Help.
 
-    A link, so that it is reached by keyboard, and its title is read out.
+    A link can be reached by keyboard, and screen readers read its title.
     """
     definition = DEFINITIONS[name]
     return _defined(name, label or definition.label)
@@ -151,7 +151,7 @@ def term(name: str, label: str = "") -> SafeString:
 
 @register.simple_tag
 def counted_pill(state: str) -> SafeString:
-    """Show the state beside its number, with what it counts."""
+    """Show the pill of a state beside its number, with its definition."""
     return _defined(state, pill(state)) if state in DEFINITIONS else pill(state)
 
 
@@ -167,7 +167,7 @@ def _defined(name: str, text: str) -> SafeString:
 
 @register.filter
 def anchor(name: str) -> str:
-    """Name the place of a definition in Help."""
+    """Return the anchor of a definition in Help."""
     return f"means-{slugify(name)}"
 
 
@@ -178,14 +178,14 @@ def means(name: str) -> str:
 
 @register.filter
 def state_in_words(status: OperationStatus) -> str:
-    """Say what the pill of an operation says: partly refused; done, 3 came back."""
+    """Describe the state of an operation: partly refused; done, 3 came back."""
     label = PILLS[status.state][0].lower()
     return f"{label}, {status.also}" if status.also else label
 
 
 @register.filter
 def deed(row: OperationRow | OperationStatus) -> str:
-    """Name an operation by what it is to do, and once it is over by what it did."""
+    """Describe an operation by what it will do, or, once finished, by what it did."""
     verb = row.operation.verb
     status = row.status if isinstance(row, OperationRow) else row
     if status is None:
@@ -196,7 +196,7 @@ def deed(row: OperationRow | OperationStatus) -> str:
 
 @register.simple_tag
 def took_too_long() -> SafeString:
-    """Show a figure that is missing because Postgres took too long to give it."""
+    """Show a dash for a number that Postgres took too long to count."""
     return format_html(
         '<span class="too-slow" title="{why}">—<span class="only-heard">'
         " ({why})</span></span>",
@@ -206,7 +206,7 @@ def took_too_long() -> SafeString:
 
 @register.simple_tag
 def ago(moment: datetime | TooSlow | None, *, said: bool = False) -> SafeString:
-    """Tell how old something is: 3h in a table, or, said in a sentence, 3h ago."""
+    """Show an age: 3h in a table; with `said`, as in a sentence, 3h ago."""
     if isinstance(moment, TooSlow):
         return took_too_long()
     if moment is None:
@@ -252,7 +252,7 @@ def in_words(age: str) -> str:
 def number(value: int | Count | TooSlow | Literal[""] | None) -> str:
     if isinstance(value, TooSlow):
         return took_too_long()
-    # "" is what a template makes of a member of nothing.
+    # A template passes "" for a missing attribute.
     if value is None or value == "":
         return "—"
     return str(value) if isinstance(value, Count) else f"{value:,}"
@@ -284,13 +284,13 @@ def silent(message: Poison) -> bool:
 
 @register.filter
 def verb(name: str) -> str:
-    """Say a verb as its button does."""
+    """Return the label of a verb's button."""
     return VERBS[name]
 
 
 @register.simple_tag
 def search(**terms: object) -> str:
-    """Link to what has all these terms: `{% search topic=name is="open" %}`."""
+    """Build the query string of a search: `{% search topic=name is="open" %}`."""
     query = Query(tuple(Term(key, str(value)) for key, value in terms.items()))
     return "?" + urlencode({"q": str(query)})
 
@@ -302,8 +302,8 @@ def kind(broker: Broker) -> str:
 
 @register.filter
 def facts(detail: Mapping[str, object]) -> str:
-    """Tell an entry's detail in a line, what is empty left out."""
-    # The time of the preview comes last: the line may be cut, and it says least.
+    """Show the detail of an audit entry in one line, without empty members."""
+    # The least important member comes last: the line may be cut.
     ordered = sorted(detail.items(), key=lambda pair: pair[0] == "as_of")
     members = {name: value for name, value in ordered if value not in (None, "", 0, [])}
     return " · ".join(f"{name} {_fact(value)}" for name, value in members.items())
@@ -319,7 +319,7 @@ def _fact(value: object) -> str:
 
 @register.filter
 def legible(text: object) -> SafeString:
-    """Show a message's text so that nothing in it hides, moves or forges anything."""
+    """Show untrusted text; invisible characters appear as their code points."""
     runs = groupby(str(text), key=_is_visible)
     pieces = (
         _joined(run) if is_visible else _code_points(run) for is_visible, run in runs
@@ -329,7 +329,7 @@ def legible(text: object) -> SafeString:
 
 @register.filter
 def breakable(name: object) -> SafeString:
-    """Show a long name so that it breaks behind its dots and dashes, or at a hump."""
+    """Show a long name that may break behind punctuation and before capitals."""
     pieces = ((legible(piece),) for piece in SEAMS.split(str(name)))
     return format_html_join(SafeString("<wbr>"), "{}", pieces)
 
@@ -355,10 +355,10 @@ def sparkline(
     wide: bool = False,
     top: int | None = None,
 ) -> dict[str, Any]:
-    """Draw one bar per value, as high as its share of `top`: by default the highest.
+    """Draw one bar per value, scaled to `top` (by default the highest value).
 
-    Rows that are compared share one `top`; the least value still shows. A single bar
-    needs no axis to be compared along.
+    Rows that are compared share one `top`; a small value is still visible. A single bar
+    is drawn without an axis.
     """
     if isinstance(values, TooSlow):
         return {"is_missing": True}

@@ -1,4 +1,4 @@
-"""A person's own: the sign-in, and how the pages look to them."""
+"""The sign-in, and the display preferences of a user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from apps.team import second_factor, second_factor_session, sign_in
 
 
 class SignIn(LoginView):
-    """Ask for name and password; says so where there were too many wrong ones."""
+    """Ask for name and password; show the delay after too many wrong ones."""
 
     template_name = "registration/sign_in.html"
     form_class = SignInForm
@@ -43,7 +43,7 @@ class SignIn(LoginView):
     def render_to_response(
         self, context: dict[str, Any], **kwargs: Any
     ) -> HttpResponse:
-        """Let the provider's button lead there, and to no other site."""
+        """Allow forms to lead to the provider's site, and to no other."""
         response = super().render_to_response(context, **kwargs)
         oidc = settings.POISONWEB_OIDC
         if oidc is None:
@@ -53,7 +53,7 @@ class SignIn(LoginView):
         return response
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
-        """Sign in, or ask for a code first where the person has a second factor."""
+        """Sign in, or first ask for a code if the person has a second factor."""
         user = form.get_user()
         if not second_factor.is_set(user):
             return super().form_valid(form)
@@ -66,7 +66,7 @@ class SignIn(LoginView):
 
 
 class SignInCode(LoginView):
-    """Ask whose password was right for a code of their second factor."""
+    """Ask for a code of the second factor, after the right password."""
 
     template_name = "registration/sign_in_code.html"
     form_class = CodeForm  # type: ignore[assignment]  # the view asks no more of it

@@ -1,4 +1,4 @@
-"""Brokers: the list, one of them, a new one, a try of it, and what it has."""
+"""The pages of brokers: list, detail, form, connection test, discovery."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def allowances(request: SignedIn) -> HttpResponse:
-    """Confirm entries of allow-lists, or strike them out."""
+    """Confirm entries of allow-lists, or strike them."""
     if request.method == "POST":
         act = allow_list.strike if "strike" in request.POST else allow_list.confirm
         act(
@@ -97,9 +97,9 @@ def edit(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def test(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Reach it now, while somebody waits: nothing of it is kept."""
+    """Test the connection while the person waits; the result is not stored."""
     if request.method != "POST":
-        return redirect("broker", broker_id)  # somebody reloads the page of an answer
+        return redirect("broker", broker_id)  # a reload of the result
     reached = connectivity.reach(broker=registration.one(broker_id=broker_id))
     return _detail(request, broker_id, reached=reached)
 
@@ -107,7 +107,7 @@ def test(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_READ)
 def discover(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Ask the broker what it has, once somebody presses the button."""
+    """List the topics at the broker; only a POST connects to it."""
     broker = registration.one(broker_id=broker_id)
     if request.method != "POST":
         return render(request, "brokers/ask.html", {"broker": broker})
@@ -117,9 +117,9 @@ def discover(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def observe(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Observe what is chosen of what the broker has."""
+    """Observe the chosen topics of the broker."""
     if request.method != "POST":
-        return redirect("broker-discover", broker_id)  # the page of a refusal, reloaded
+        return redirect("broker-discover", broker_id)  # a reload of a refusal
     broker = registration.one(broker_id=broker_id)
     try:
         number = _observe(request, broker)
@@ -133,7 +133,7 @@ def observe(request: SignedIn, broker_id: int) -> HttpResponse:
 
 
 def _observe(request: SignedIn, broker: Broker) -> int:
-    """Register what was chosen, and observe what of it has a dead-letter queue."""
+    """Register the chosen topics, and observe those with a dead-letter queue."""
     principal, now = request.user.principal, clock.now()
     chosen = brokers.chosen(
         broker,
@@ -182,7 +182,7 @@ def _form(
         "example": adapters.known(broker.kind).url if broker else "",
         "wrong": wrong,
         "wrong_at": field_of(wrong),
-        # An address is not shown again, so whoever gave one has to give it once more.
+        # An address is never shown again: a person who typed one must type it again.
         "again": wrong is not None and form.url != form.shown_url,
     }
     status = errors.status_of(wrong) if wrong else 200

@@ -1,4 +1,4 @@
-"""How a page says that something is wrong; the only such table of the dashboard."""
+"""Error pages: the only mapping of errors to status codes in the dashboard."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ bad_request, forbidden, absent = _handler(400), _handler(403), _handler(404)
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """Answer for what nobody caught; a database that is away is no fault of ours."""
+    """Handle an uncaught error: 503 if Postgres is unavailable, 500 otherwise."""
     if isinstance(sys.exception(), OperationalError | InterfaceError):
         return _page(request, 503, why="Postgres is away, or busier than it can bear.")
     return _page(request, 500)

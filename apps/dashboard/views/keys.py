@@ -1,4 +1,4 @@
-"""Keys of programs: the list, a new one with its secret, and the end of one."""
+"""The pages of API keys: the list, a new key with its secret, revocation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def new(request: SignedIn) -> HttpResponse:
-    """Make a key; its secret is on the page that answers, and never again."""
+    """Create a key; only the page that answers shows its secret."""
     now = clock.now()
     if request.method != "POST":
         return _new(request, KeyForm(initial=KeyForm.usual(now)))

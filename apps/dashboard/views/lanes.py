@@ -1,4 +1,4 @@
-"""What the lane of a topic does, what it saw, and the topic's policies."""
+"""The pages of a topic's lane, its samples and its policies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ API = "/api/v1/topics"
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def mode(request: SignedIn, topic_id: int) -> HttpResponse:
-    """Show what another mode means for this very topic; and change to it."""
+    """Explain another mode for this topic, and change to it."""
     topic = topics.visible(topic_id, request.user.principal)
     form = ModeForm.read(request.POST if request.method == "POST" else request.GET)
     if request.method != "POST":
@@ -49,7 +49,7 @@ def mode(request: SignedIn, topic_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def pause(request: SignedIn, topic_id: int) -> HttpResponse:
-    """Let the lane stand still, or go on."""
+    """Pause the lane, or resume it."""
     topic = topics.visible(topic_id, request.user.principal)
     if request.method == "POST":
         act = lane_settings.resume if "resume" in request.POST else lane_settings.pause
@@ -80,7 +80,7 @@ def policies(request: SignedIn, topic_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.POISONS_READ)
 def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
-    """List what an observing lane saw; a POST reveals what is in it."""
+    """List the samples of an observing lane; a POST reveals their contents."""
     principal = request.user.principal
     topic = topics.visible(topic_id, principal)
     rows = (

@@ -1,4 +1,4 @@
-"""Messages: the list, one of them, and what is in it."""
+"""The pages of messages: the list, one message, its body."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def detail(request: SignedIn, message_id: int) -> HttpResponse:
 @needs(Scope.BODIES_READ)
 def reveal(request: SignedIn, message_id: int) -> HttpResponse:
     if request.method != "POST":
-        return redirect("message", message_id)  # somebody reloads the revealed page
+        return redirect("message", message_id)  # a reload of the revealed page
     principal, now = request.user.principal, clock.now()
     revealed = reading.reveal(poison_id=message_id, principal=principal, now=now)
     return _page(request, messages.opened(revealed, principal, now=now))

@@ -1,4 +1,4 @@
-"""Decisions: look at what one would do, confirm it, watch it, undo it; all of them."""
+"""The pages of operations: preview, confirm, progress, undo, and the list."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def index(request: SignedIn) -> HttpResponse:
     return show(request, "operations/list.html", context, live="operations/_rows.html")
 
 
-# Shown again from a cache, a preview would look as if it could still be confirmed.
+# A preview from a browser's cache would look as if it could still be confirmed.
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
@@ -62,9 +62,9 @@ def preview(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def confirm(request: SignedIn) -> HttpResponse:
-    """Carry out a preview, or preview its selection again as the form says."""
+    """Confirm a preview, or preview its selection again, as the form says."""
     if request.method != "POST":
-        return redirect("messages")  # the page of a refusal was reloaded
+        return redirect("messages")  # a reload of the page of a refusal
     principal, now = request.user.principal, clock.now()
     detail = operations.preview(request.POST.get("token", ""), principal, now=now)
     try:
@@ -111,7 +111,7 @@ def undo(request: SignedIn, operation_id: int) -> HttpResponse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Before:
-    """The preview that another one stands for; `confirmed` is what it has become."""
+    """The previous preview; `confirmed` is its operation if it was confirmed."""
 
     confirmed: Operation | None
 
@@ -137,7 +137,7 @@ def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
 def _changed(
     request: SignedIn, detail: PreviewDetail, changed: NotTaken | Stale
 ) -> HttpResponse:
-    """Show how things stand by now; raises what it was told where nothing can be."""
+    """Show a new preview and why the old one is void; raises if there is none."""
     if isinstance(changed, NotTaken):
         return _preview(request, detail, changed=str(changed), status=409)
     if changed.fresh is None:
@@ -152,7 +152,7 @@ def _changed(
 
 
 def _posted_route(request: SignedIn) -> Route:
-    """Give back what was chosen, right or wrong, to be shown beside what is wrong."""
+    """Return the submitted route, valid or not, to show it again."""
     target = request.POST.get("target_topic") or None
     return Route(target_topic=target, ordered="ordered" in request.POST)
 
@@ -166,9 +166,9 @@ def _preview(
     before: Before | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """Show a preview; `changed` says what kept one from being confirmed.
+    """Show a preview; `changed` says why the submitted one could not be confirmed.
 
-    `before` is set where that was another one than this.
+    `before` is the submitted preview if this is another one.
     """
     context = {
         "preview": detail,

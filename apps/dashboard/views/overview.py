@@ -1,4 +1,4 @@
-"""What somebody sees first."""
+"""The overview page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from apps.team.rights import Scope
 @needs(Scope.PROBLEMS_READ)
 def index(request: SignedIn) -> HttpResponse:
     now = clock.now()
-    # A page that refreshes itself is nobody who looks.
+    # A page that refreshes itself is no visit of a person.
     before = (
         last_visit.before(request.session)
         if request.htmx

@@ -1,4 +1,4 @@
-"""One's own account: the password, and where one is signed in."""
+"""The account page of the user: password and sessions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def password(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_everyone
 def end_sessions(request: SignedIn) -> HttpResponse:
-    """End the session that is named, or all but this one."""
+    """End the given session, or all but the current one."""
     if request.method != "POST":
         return redirect("account")
     user, now = request.user, clock.now()

@@ -1,4 +1,4 @@
-"""How far consumers have read; and moving one, after a look at what that does."""
+"""The pages of positions: the list, one position, and its move with a review."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def detail(request: SignedIn, position_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.POSITIONS_WRITE)
 def move(request: SignedIn, position_id: int) -> HttpResponse:
-    """Choose where to, look at what it does (both by address), and confirm that."""
+    """Choose the target and review the move (both with GET), then confirm with POST."""
     if request.method == "POST":
         return _confirm(request, position_id)
     choices = positions.choices(position_id, request.user.principal)

@@ -1,4 +1,4 @@
-"""Problems: the list, and one of them."""
+"""The pages of problems: the list, and one problem."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def detail(request: SignedIn, problem_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BODIES_READ)
 def reveal_header(request: SignedIn, problem_id: int) -> HttpResponse:
-    """Put on record who reads a header; the page then shows it to them for an hour."""
+    """Record that a person reads a header; the page shows it to them for an hour."""
     if request.method == "POST":
         params, now = ProblemPageParams.of(request), clock.now()
         problem_detail = problems.one(

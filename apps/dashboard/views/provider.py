@@ -1,4 +1,4 @@
-"""Single sign-on: to the provider, and back."""
+"""Single sign-on: the redirect to the provider, and the callback."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def callback(request: HttpRequest) -> HttpResponse:
 
 
 def _of_provider(act: str, request: HttpRequest, **kwargs: str) -> HttpResponse:
-    """Load what speaks to the provider with its first use: workers have none for it.
+    """Import the OpenID client on first use: workers import all views and need none.
 
-    They load each address, for Celery runs Django's checks.
+    (Celery runs Django's checks, which load every URL.)
     """
     response: HttpResponse = import_string(f"apps.team.openid.{act}")(request, **kwargs)
     return response

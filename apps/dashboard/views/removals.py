@@ -1,4 +1,4 @@
-"""Removing a broker or a topic: a look at what goes, then the agreement to it."""
+"""The removal of a broker or a topic: a review, then the confirmation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from apps.team.rights import Scope
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def broker(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Remove it with its topics; or, where it has to stay, those that can go."""
+    """Remove a broker with its topics, or only those topics that can be removed."""
     broker = registration.one(broker_id=broker_id)
     if request.method != "POST":
         return _broker(request, broker)
@@ -61,14 +61,14 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
 
 
 def _at(request: SignedIn, broker: Broker, number: int) -> HttpResponse:
-    """Lead to a broker that stays, and tell how many of its topics went."""
+    """Redirect to the broker, with a message about the number of removed topics."""
     text = f"Removed: {number:,}. What is at the broker stays there."
     messages.success(request, text)
     return redirect("broker", broker.pk)
 
 
 def _remove_broker(request: SignedIn, broker: Broker) -> int:
-    """Do what was agreed to; give the number of topics that went."""
+    """Carry out the confirmed removal; return the number of removed topics."""
     principal, now = request.user.principal, clock.now()
     token = request.POST.get("token", "")
     agreed = removals.agreed(token, _name(broker), principal)

@@ -1,4 +1,4 @@
-"""What the nights measured: the report, the same as a file, and the runs."""
+"""The report pages: the report, its CSV file, and the runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.REPORTS_READ)
 def download(request: SignedIn) -> StreamingHttpResponse:
-    """Give the report as CSV; raises Invalid for a period that makes no sense."""
+    """Download the report as CSV; raises Invalid for an invalid period."""
     params = ReportParams.of(request.GET, now=clock.now())
     if params.wrong:
         raise params.wrong
@@ -70,7 +70,7 @@ def runs(request: SignedIn) -> HttpResponse:
 @needs(Scope.REPORTS_WRITE)
 def run(request: SignedIn) -> HttpResponse:
     if request.method != "POST":
-        return redirect("report-runs")  # somebody reloads the page of a refusal
+        return redirect("report-runs")  # a reload of the page of a refusal
     try:
         dispatch.request(
             first_day=_posted_day(request, "from"),
@@ -113,7 +113,7 @@ def _runs(
 
 
 def _asking(request: SignedIn) -> dict[str, object]:
-    """Give what the form needs that asks for a run; it keeps what was sent."""
+    """Return the context of the form that requests a run, with the submitted values."""
     newest = newest_over(clock.now()).isoformat()
     data = request.POST if request.method == "POST" else request.GET
     return {

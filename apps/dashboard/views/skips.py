@@ -1,4 +1,4 @@
-"""Skips: the list, one of them, a new one after a look at it, and its end."""
+"""The pages of skips: the list, one skip, preview, add and remove."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def detail(request: SignedIn, skip_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.SKIPS_WRITE)
 def new(request: SignedIn) -> HttpResponse:
-    """Show what a skip would match; add it when that is what was looked at."""
+    """Preview a skip; add it if the preview is still what the person saw."""
     principal = request.user.principal
     data = request.POST if request.method == "POST" else request.GET
     message = skip_forms.message_of(data, principal)
@@ -70,7 +70,7 @@ def new(request: SignedIn) -> HttpResponse:
 @needs(Scope.SKIPS_WRITE)
 def remove(request: SignedIn, skip_id: int) -> HttpResponse:
     if request.method != "POST":
-        return redirect("skip", skip_id)  # somebody reloads the page of a refusal
+        return redirect("skip", skip_id)  # a reload of the page of a refusal
     principal, now = request.user.principal, clock.now()
     reason = reason_in(request.POST)
     try:
@@ -109,7 +109,7 @@ def _new(
 
 
 def _curl(request: SignedIn, draft: Draft) -> str:
-    # A bookmark may be as long as a book; nobody would copy that.
+    # A bookmark may be too long to copy.
     if len(draft.matcher.value) > MOST_COPIED:
         return ""
     return curl.post(request, API, draft.api_body)

@@ -1,4 +1,4 @@
-"""Topics: the list, and one of them."""
+"""The pages of topics: the list, and one topic."""
 
 from __future__ import annotations
 
