@@ -134,7 +134,7 @@ class ProblemDetail:
 
     @property
     def shows_state(self) -> bool:
-        """Whether the rows may differ in state; "sent" includes messages on their way."""
+        """Whether the rows may differ in state: "sent" includes unfinished sends."""
         return self.messages.query.value_of("is") in {None, Shown.SENT}
 
 
