@@ -368,7 +368,7 @@ def test_an_order_is_offered_where_it_is_kept(
 
     assert 'name="ordered"' in offered.content.decode()
     assert 'name="ordered"' not in unoffered.content.decode()
-    assert "They go one after the other" in ordered.content.decode()
+    assert "They are sent one after the other" in ordered.content.decode()
     assert Operation.objects.latest("pk").ordered
 
 
@@ -384,7 +384,7 @@ def test_a_refused_preview_says_who_has_its_messages_and_that_another_one_follow
     late = confirm(anna, second, reason="second tab").content.decode()
 
     assert f"2 skipped, operation {first.pk} has it. Nothing was done now" in late
-    assert "this is a new preview, of what matches by now" in late
+    assert "this is a new preview of what matches now" in late
     assert "See what operation" not in late
 
 

@@ -269,7 +269,7 @@ def test_observing_promises_what_this_kind_of_broker_shows(
     page = words(post(admin, f"/brokers/{ours.pk}/discover", 200))
 
     assert ("depth, and age and samples, too" in page) is peeks
-    assert ("no more, as this kind of broker" in page) is not peeks
+    assert ("nothing else: this kind of broker" in page) is not peeks
 
 
 def test_a_try_says_so_where_only_a_part_is_refused(
@@ -439,7 +439,7 @@ def test_a_hostile_name_is_shown_and_carried_as_it_is(
     assert topic.name == HOSTILE
     assert [page for page in pages if "<script>alert" in page] == []
     assert "U+202E" in page
-    assert "its name is no text" in page
+    assert "its name is not valid text" in page
 
 
 def test_one_that_cannot_be_kept_never_stops_the_others(

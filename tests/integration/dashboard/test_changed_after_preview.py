@@ -292,7 +292,7 @@ def test_a_skip_that_was_changed_is_refused_with_a_fresh_look_and_the_reason_sur
 
     refused = skip.press(admin, "add", reason=REASON, everything="1", **{field: value})
 
-    form = form_on(refused, button="What consumers shall pass over")
+    form = form_on(refused, button="What consumers will pass over")
     assert refused.status_code in {409, 422}
     assert (form.values[field], form.values["reason"]) == (value, REASON)
     assert not Skip.objects.exists()

@@ -138,7 +138,7 @@ def test_an_installation_without_guards_says_how_they_come(
     overview, page = pages(anna, topic)
 
     assert "Guards" not in overview
-    assert "Consumers that run on the SDK tell how they are" in page
+    assert "Consumers that use the SDK send a heartbeat" in page
 
 
 def test_no_text_of_a_guard_breaks_a_page(anna: Client, now: datetime) -> None:

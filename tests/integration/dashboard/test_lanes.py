@@ -103,7 +103,7 @@ def test_a_lane_tells_all_it_knows(admin: Client, lane: Lane, now: datetime) -> 
 @pytest.mark.parametrize(
     ("state", "pill", "remedy"),
     [
-        ("missing", "Queue missing", "Make it at the broker"),
+        ("missing", "Queue missing", "Create it at the broker"),
         ("holding", "Holding", "pause and resume the lane"),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_queue_that_is_made_later_is_said_to_be_missing_and_is_no_trouble(
     )
 
     assert detail in topic
-    assert "goes on by itself as soon as it is there" in topic
+    assert "starts by itself once the queue exists" in topic
     assert "Dead letters in it—" in topic
     assert all("Queue missing" in page for page in (topic, topics, brokers_))
     assert "Queue missing" not in overview
@@ -166,7 +166,7 @@ def test_a_topic_shows_and_takes_the_queue_of_the_convention(
     post(admin, f"{path}/mode", 302, mode="observe")
     after = words(get(admin, path))
 
-    assert "None is drained" in before
+    assert "There is none: failures" in before
     assert "By convention it is mail-poison" in before
     assert "mail-poison on functions by convention" in mode_page
     assert "Queuemail-poison by convention" in after
@@ -249,7 +249,7 @@ def test_a_mode_is_looked_at_then_set_with_a_reason(admin: Client, lane: Lane) -
 
     entry = Entry.objects.get(action="lane.set")
     assert "312" in page
-    assert "removed from the queue" in page
+    assert "removes it from the queue" in page
     assert "Capture orders-poison" in page
     assert "Say why" in refused
     assert place == f"/topics/{lane.topic_id}"
@@ -282,7 +282,7 @@ def test_a_topic_without_a_lane_gets_one(admin: Client, topic: Topic) -> None:
 
     post(admin, f"/topics/{topic.pk}/mode", 302, mode="observe")
 
-    assert "none: nobody looks at it" in page
+    assert "none: the queue is not read" in page
     assert all("not looked at yet" in look for look in looks.values())
     assert Lane.objects.get().mode == "observe"
 
@@ -303,7 +303,7 @@ def test_a_topic_without_a_dead_letter_queue_has_no_mode(admin: Client) -> None:
     get(admin, f"/topics/{topic.pk}/mode?mode=capture", 404)
     answer = admin.post(f"/topics/{topic.pk}/mode", {"mode": "observe"})
 
-    assert "None is drained" in page
+    assert "There is none: failures" in page
     assert answer.status_code == 409
     assert Lane.objects.count() == 0
 

@@ -166,7 +166,7 @@ def test_its_own_page_draws_it_with_the_poison_on_its_way(
     assert f'href="/messages/{on_its_way.pk}"' in page
     assert re.search(r"Resumes after</dt><dd[^>]*>100<", page)
     assert "121–140" in page  # noqa: RUF001 - a range
-    assert "Nobody has moved it yet." in page
+    assert "It has not been moved yet." in page
     assert f"/positions/{position.pk}/move" in page
 
 
@@ -231,7 +231,7 @@ def test_a_move_is_chosen_looked_at_and_confirmed_by_forms_alone(
     assert "80 numbers replayed" in page
     assert "1 open poison" in page
     assert (untouched, done.status_code, Mark.objects.get().processed) == (100, 302, 40)
-    assert "It is moved." in after
+    assert "The position was moved" in after
     assert "100 → 40" in after
     assert Entry.objects.latest("seq").reason == "a bad deploy"
 
@@ -369,7 +369,7 @@ def test_a_look_is_good_for_a_quarter_of_an_hour(
         refused = confirm(anna, position, token)
 
     assert refused.status_code == 409
-    assert "too old, or not yours" in refused.content.decode()
+    assert "has expired, or belongs to another person" in refused.content.decode()
     assert not Move.objects.exists()
 
 

@@ -382,7 +382,7 @@ def test_a_late_report_has_a_banner(anna: Client, now: datetime) -> None:
 
     page = get(anna, "/reports")
 
-    assert "the night after it has made no newer one" in page
+    assert "the next night made no newer one" in page
     assert 'role="alert"' in page
 
 

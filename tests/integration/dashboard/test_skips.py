@@ -456,7 +456,7 @@ def test_a_suspected_message_says_so(anna: Client, now: datetime) -> None:
     pages = [get(anna, path) for path in ("/messages", f"/messages/{poison.pk}")]
 
     assert [">suspected</span>" in page for page in pages] == [True, True]
-    assert "may itself be what is sick" in pages[1]
+    assert "may itself be the problem" in pages[1]
 
 
 def test_the_list_is_narrowed_to_a_topic_or_a_pattern(

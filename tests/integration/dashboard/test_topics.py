@@ -199,7 +199,7 @@ def test_a_topic_known_by_report_says_so(anna: Client, now: datetime) -> None:
     page = get(anna, f"/topics/{poison.topic_id}")
 
     assert "known by report only" in page
-    assert "come by the API alone" in page
+    assert "come only by the API" in page
 
 
 def test_only_ones_own_topics_are_there(now: datetime) -> None:

@@ -117,8 +117,8 @@ def test_the_page_warns_when_decisions_wait_for_a_checkpoint(
     quiet = page_of(reader)
     decide(now)
 
-    assert "takes new ones" not in quiet
-    assert "takes new ones" in page_of(reader)
+    assert "makes new ones" not in quiet
+    assert "makes new ones" in page_of(reader)
 
 
 def written(
