@@ -22,7 +22,7 @@ DESK = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
 CHROMIUM = (
     *("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"),
-    # It asks for no other machine, for whatever reason of its own.
+    # The browser must not contact any other host.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 )
 
@@ -40,7 +40,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Windows:
-    """Keeps windows, one for each way to be opened: they cost more than their pages."""
+    """Reuse windows, one for each set of options: opening a window is slow."""
 
     def __init__(self, browser: Browser, product: Product) -> None:
         self._browser = browser
@@ -49,7 +49,7 @@ class Windows:
         self._contexts: dict[str, BrowserContext] = {}
 
     def sign_in(self) -> None:
-        """Sign in as people do, for all the pages to come."""
+        """Sign in through the form, for all later pages."""
         complaints: list[str] = []
         page = self.open(viewport=DESK)
         listen(page, complaints, refused=False)
@@ -59,7 +59,7 @@ class Windows:
         assert complaints == []
 
     def tidy(self) -> None:
-        """Let nothing be left of what was there before, but for the sign-in."""
+        """Remove all state of earlier tests, except the sign-in."""
         for context in self._contexts.values():
             context.clear_cookies()
             context.add_cookies(self._cookies)
@@ -87,7 +87,7 @@ def windows(browser: Browser, product: Product) -> Windows:
 
 @pytest.fixture
 def open_page(windows: Windows) -> Iterator[Open]:
-    """Open a page as the signed-in admin; in the end nothing may have complained.
+    """Open a page as the signed-in admin; fail if the console shows errors.
 
     A violated Content-Security-Policy is an error on the console, too. Pages that tell
     of an error complain by being one: `refused` says that they may.

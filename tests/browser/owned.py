@@ -1,7 +1,7 @@
-"""A newcomer's own RabbitMQ, with a consumer that one message brings down.
+"""A newcomer's own RabbitMQ, with a consumer that crashes on one message.
 
-Nobody gives that message up: its quorum queue counts the deliveries of which none was
-settled, and dead-letters what had too many.
+No consumer gives up on the message: the quorum queue counts unsettled deliveries, and
+dead-letters a message that had too many.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Own:
             return int(channel.queue_declare(QUEUE, passive=True).method.message_count)
 
     def consumed(self) -> dict[str, Any]:
-        """Mend the consumer, and give what it then handles, with its headers."""
+        """Fix the consumer; return the message that it handles, with its headers."""
         handled = self._consume("mended")
         assert handled.returncode == 0, handled.stderr
         message: dict[str, Any] = json.loads(handled.stdout)

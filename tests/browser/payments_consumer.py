@@ -1,4 +1,4 @@
-"""A newcomer's consumer: a payment without a currency ends it, until it is mended."""
+"""A newcomer's consumer that crashes on a payment without a currency until fixed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pika
 
 
 def main(url: str, *, mended: bool) -> None:
-    """Handle one message and tell of it; whatever is raised ends the process."""
+    """Handle one message and print it; an exception ends the process."""
     channel = pika.BlockingConnection(pika.URLParameters(url)).channel()
     for method, properties, body in channel.consume("payments", inactivity_timeout=20):
         if method is None:

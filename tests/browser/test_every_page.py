@@ -1,4 +1,4 @@
-"""Every page in both themes, at a desk and on a phone: quiet, whole and reachable."""
+"""Check every page in both themes, on a desktop and on a phone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LISTS = (
     *("/reports", "/reports?topic=orders", "/reports/runs"),
     "/second-factor",
 )
-# Nothing matches there, so that each says so.
+# Searches without a match.
 EMPTY = ("/problems?q=error:nowhere", "/topics?name=nowhere", "/audit?actor=nobody")
 OF_A_TOPIC = (
     "/mode?mode=observe",
@@ -76,7 +76,7 @@ def revocation(page: Page) -> str:
 
 
 def decided(page: Page) -> tuple[str, str]:
-    """Requeue a message; give the pages of a preview and of the operation."""
+    """Requeue a message; return the addresses of the preview and the operation."""
     page.goto("/messages?q=is:open")
     page.locator("tbody input[name=ids]").first.check()
     page.locator("button[value=redrive]").click()
@@ -91,7 +91,7 @@ def decided(page: Page) -> tuple[str, str]:
 
 
 def faults(page: Page) -> list[str]:
-    """Tell what is wrong with the page as it is, in both themes."""
+    """List the faults of the page in both themes."""
     return [
         *page.evaluate(TOO_SMALL),
         *(["too wide"] if page.evaluate(WIDER_THAN_THE_SCREEN) else []),
@@ -152,7 +152,7 @@ def test_what_opens_over_a_page_can_be_used_by_everybody(
 def test_a_revealed_body_can_be_used_by_everybody(
     open_page: Open, size: dict[str, int]
 ) -> None:
-    # Some of the orders are no UTF-8, and have no text to show.
+    # Some orders are not UTF-8, and have no text view.
     page = open_page("/messages?q=topic:ContentTopic", viewport=size)
     await_rows(page, 1)
 

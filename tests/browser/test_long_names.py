@@ -1,4 +1,4 @@
-"""Long names on a narrow screen: they break where a reader would break them."""
+"""Long names on a narrow screen break between their words."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_long_names_break_behind_their_dots_and_at_their_humps(page: Page) -> No
     problem = page.evaluate(TORN, NAMES), faults(page)
 
     assert message == problem == ([], [])
-    # It has the whole width, and is not squeezed between a state and buttons.
+    # The heading has the whole width, not only the space between pill and buttons.
     assert title is not None
     assert title["width"] > PHONE["width"] * 0.8
 

@@ -23,7 +23,7 @@ PASSWORD = "correct horse battery"
 def page(
     request: pytest.FixtureRequest, browser: Browser, product: Product
 ) -> Iterator[Page]:
-    """Open a window in which nobody is signed in, and nothing may complain."""
+    """Open a window without a sign-in; fail if the console shows errors."""
     complaints: list[str] = []
     context = browser.new_context(base_url=product.url, viewport=request.param)
     page = context.new_page()
@@ -35,7 +35,7 @@ def page(
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest, product: Product) -> str:
-    """Add somebody for this test alone."""
+    """Add a person for this test."""
     name = f"second{len(request.node.name)}"
     subprocess.run(
         [PYTHON, "manage.py", "create_user", name],
@@ -78,7 +78,7 @@ def test_a_second_factor_is_added_and_asked_for(page: Page, name: str) -> None:
     sign_in(page, name)
     expect(page.get_by_label("Code")).to_be_focused()
     by_page["asked"] = faults(page)
-    # That of the next half minute is good by now, and was not used yet.
+    # The code of the next half minute is valid already, and unused.
     page.get_by_label("Code").fill(app_code(secret, now + timedelta(seconds=PERIOD)))
     page.get_by_role("button", name="Sign in").click()
 

@@ -1,4 +1,4 @@
-"""What stands around every page: ways, keys, times; and the pages people come in by."""
+"""The frame of every page: navigation, keys and times; and the sign-in pages."""
 
 from __future__ import annotations
 

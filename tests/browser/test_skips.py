@@ -1,4 +1,4 @@
-"""What consumers pass over, and where they stand, decided by somebody in a browser."""
+"""Add and remove skips, and move positions, in a browser."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def look_at_a_skip(page: Page) -> None:
 
 
 def await_heading(page: Page, name: str) -> None:
-    """Wait for the page that a click leads to: it is not there with the click."""
+    """Wait for the page that a click leads to."""
     expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
 
 

@@ -24,10 +24,9 @@ def rows(page: Page) -> list[str]:
 
 
 def await_rows(page: Page, number: int) -> None:
-    """Wait until the sample has failed so often, and leave no answer on its way.
+    """Wait until the list has this many rows, and no poll is pending.
 
-    A list that is brought anew takes new rows in: one that came late would move them
-    under the test.
+    A reloaded list contains new rows: a late one would move the rows during the test.
     """
     for _ in range(60):
         if len(rows(page)) >= number:
@@ -98,7 +97,7 @@ def test_a_topic_chosen_after_the_preview_is_previewed_before_anything_is_sent(
 
 
 def test_what_its_consumer_can_handle_by_now_becomes_handled(open_page: Open) -> None:
-    # The sample's back end is away for a while and then back; until it is, they return.
+    # The back end of the sample is down for a while: until it is up, messages return.
     page = open_page("/messages?q=is:open+error:TimeoutError")
     await_rows(page, 1)
     handled = page.locator(".counts div", has_text="Handled").locator("dd")

@@ -164,12 +164,12 @@ class ModeForm:
         if self.queue not in {"", dead_letter_queue_of(topic)}:
             raise Invalid(
                 "queue",
-                "another person changed the dead-letter queue meanwhile: look at the "
-                "one below, and confirm again.",
+                "another person changed the dead-letter queue: check the new one, "
+                "then confirm again.",
             )
         reason = checked(self.reason)
         if not reason and self.mode is not Mode.OBSERVE:
-            raise Invalid("reason", "say why; it stands in the audit trail.")
+            raise Invalid("reason", "say why; the audit trail records it.")
         lane_settings.set_mode(
             topic=topic,
             mode=self.mode,

@@ -74,7 +74,7 @@ def check_typed(preview: PreviewDetail, typed: str) -> None:
     """Raise Invalid where the number of messages must be typed, and was not."""
     number = preview.summary.will_act
     if preview.must_type and typed.replace(",", "").strip() != str(number):
-        raise Invalid("typed", f"type {number} to say that you mean so many")
+        raise Invalid("typed", f"type {number} to confirm the number")
 
 
 def back(request: HttpRequest) -> str:

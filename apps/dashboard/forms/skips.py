@@ -60,7 +60,7 @@ LIVES: Mapping[str, tuple[str, timedelta | None]] = {
     "week": ("for 7 days", timedelta(days=7)),
     "month": ("for 30 days", timedelta(days=30)),
     "quarter": ("for 90 days", timedelta(days=90)),
-    "ever": ("until somebody removes it", None),
+    "ever": ("until a person removes it", None),
 }
 USUAL = "month"
 _CHANGED = "The skip is not what you looked at any more: this is what it matches now."

@@ -245,11 +245,11 @@ DURABILITY = {
     "page cache": "in its memory, and soon on its disk",
 }
 COUNTING: Mapping[Counting, str] = {
-    Counting.BROKER: "told by the broker",
-    Counting.POLICY: "not told: taken to be the topic's max dequeue count",
+    Counting.BROKER: "reported by the broker",
+    Counting.POLICY: "not reported: assumed to be the topic's max dequeue count",
     Counting.NONE: "not known",
 }
-PEEKS = ("changes nothing", "cannot be done without changing them")
+PEEKS = ("changes nothing", "not possible without changing them")
 EXTENDS = ("possible", "not needed, or not possible")
 DEAD_LETTERS = ("the broker does it itself", "a lane does it, by the topic's limits")
 DELIVERED = ("counted by the broker", "not counted by the broker")
@@ -262,7 +262,7 @@ def _size(capabilities: Capabilities) -> str:
 
 def _headers(capabilities: Capabilities) -> str:
     if capabilities.headers is Headers.NONE:
-        return "none: a requeued message carries no mark of it"
+        return "none: a requeued message cannot be marked as requeued"
     kind = "of any bytes" if capabilities.headers is Headers.BYTES else "of text"
     most = (
         ""
@@ -284,15 +284,17 @@ def _window(seconds: float) -> str:
 def _delay(seconds: float) -> str:
     if not seconds:
         return "none"
-    return f"up to {_time(seconds)}, for its producers; what is requeued goes at once"
+    return (
+        f"up to {_time(seconds)}, for its producers; requeued messages are sent at once"
+    )
 
 
 def _waiting(longest: float) -> str:
     if not longest:
         return "costs nothing"
     return (
-        "each look is a request that is paid for: made less and less often while there "
-        f"are none, up to {_time(longest)} apart"
+        "each look is a paid request: while there are no dead letters, looks become "
+        f"less frequent, up to {_time(longest)} apart"
     )
 
 

@@ -97,26 +97,26 @@ def _steps(facts: _Facts, principal: Principal) -> tuple[Step, ...]:
     return (
         Step(
             what="Add a broker",
-            why="Where your messages are. Nothing is read from it before you say so.",
+            why="The broker that has your messages. Nothing is read from it yet.",
             link=reverse("broker-new") if writes else "",
             done=facts.broker is not None,
             again="Add another",
         ),
         Step(
             what="See its dead-letter queues",
-            why="How many are in each, and samples where it lets us look at them.",
+            why="How many messages each holds, and samples where the broker allows it.",
             link=_to_discover(facts) if writes else "",
             done=facts.topic is not None,
         ),
         Step(
             what="Capture one",
-            why="A topic's dead letters are then kept here, each with why it failed.",
+            why="Poisonweb then stores a topic's dead letters, each with its error.",
             link=_to_capture(facts) if writes else "",
             done=facts.poison is not None,
         ),
         Step(
             what="Requeue one",
-            why="It goes back to its topic byte for byte, once its consumer is mended.",
+            why="Once its consumer is fixed, send it back to its topic, unchanged.",
             link=_to_requeue(facts) if acts else "",
             done=facts.has_requeued,
         ),

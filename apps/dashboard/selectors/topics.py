@@ -75,7 +75,7 @@ class Traffic:
     @property
     def why_no_share(self) -> str:
         if self.source == "none":
-            return "no share: nobody counts what is delivered"
+            return "no share: deliveries are not counted"
         if self.source == "broker":
             return "no share: its broker counts deliveries, not failures"
         return "" if self.delivered else "no share: nothing was delivered"

@@ -22,13 +22,15 @@ from apps.dashboard.views import errors
 from apps.team.rights import Scope
 
 API = "/api/v1/brokers"
-ADDED = "It is added. See whether it answers, then which dead-letter queues it has."
+ADDED = (
+    "The broker is added. Test its connection, then discover its dead-letter queues."
+)
 OBSERVED = (
     "Observed from now on: {:,}. Nothing is removed from their dead-letter queues."
 )
 NOTHING_OBSERVED = (
-    "Nothing new to observe: what you chose is observed already, or is only known here "
-    "now, for it has no dead-letter queue of its own."
+    "Nothing new to observe: the chosen topics are observed already, or have no "
+    "dead-letter queue of their own; these are now known here."
 )
 
 

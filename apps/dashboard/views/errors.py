@@ -48,7 +48,7 @@ bad_request, forbidden, absent = _handler(400), _handler(403), _handler(404)
 def broken(request: HttpRequest) -> HttpResponse:
     """Handle an uncaught error: 503 if Postgres is unavailable, 500 otherwise."""
     if isinstance(sys.exception(), OperationalError | InterfaceError):
-        return _page(request, 503, why="Postgres is away, or busier than it can bear.")
+        return _page(request, 503, why="Postgres is away, or overloaded.")
     return _page(request, 500)
 
 

@@ -62,7 +62,7 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
 
 def _at(request: SignedIn, broker: Broker, number: int) -> HttpResponse:
     """Redirect to the broker, with a message about the number of removed topics."""
-    text = f"Removed: {number:,}. What is at the broker stays there."
+    text = f"Removed: {number:,}. Nothing changed at the broker."
     messages.success(request, text)
     return redirect("broker", broker.pk)
 

@@ -1,4 +1,4 @@
-"""One's own account: another password, and the end of sessions elsewhere."""
+"""The account page: change the password, and end sessions."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_password_is_changed_and_only_this_session_goes_on(vera: User) -> None
         ("repeated", {"repeated": ""}, "Enter the new password a second time"),
     ],
 )
-def test_what_is_wrong_is_told_at_its_field(
+def test_a_wrong_password_form_shows_the_error_at_its_field(
     vera: User, field: str, changes: dict[str, str], says: str
 ) -> None:
     here, there = signed_in(), signed_in()
@@ -162,7 +162,7 @@ def test_the_account_lists_where_one_is_signed_in(
     assert "End" not in lines[0]
 
 
-def test_no_page_shows_what_a_session_is_shown_by(vera: User) -> None:
+def test_no_page_contains_the_key_of_a_session(vera: User) -> None:
     here, there = signed_in(), signed_in()
 
     page = here.get("/account").content.decode()
@@ -199,7 +199,9 @@ def test_all_other_sessions_are_ended(vera: User) -> None:
 
 
 @pytest.mark.parametrize("path", ["/account/password", "/account/sessions"])
-def test_a_reload_of_an_answer_leads_to_the_account(vera: User, path: str) -> None:
+def test_reloading_the_page_of_a_post_redirects_to_the_account(
+    vera: User, path: str
+) -> None:
     answer = signed_in().get(path)
 
     assert (answer.status_code, answer["Location"]) == (302, "/account")

@@ -1,4 +1,4 @@
-"""A decision by forms alone: select, look, confirm, watch, undo. No script needed."""
+"""Operations without scripts: select, preview, confirm, watch, undo."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def look(client: Client, verb: str, **form: Any) -> tuple[Operation, str]:
-    """Ask for a preview as a list does; give the operation and its page."""
+    """Request a preview as a list does; return the operation and its page."""
     response = client.post("/operations/preview", {"verb": verb, **form})
     assert response.status_code == 302, response.content
     page = client.get(response["Location"])
@@ -55,7 +55,7 @@ def ids(*chosen: Poison) -> list[int]:
     return [poison.pk for poison in chosen]
 
 
-def test_selected_messages_are_sent_after_a_look_and_a_confirmation(
+def test_selected_messages_are_sent_after_preview_and_confirmation(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
     first, second, unselected = poisons(now, 3)
@@ -74,7 +74,7 @@ def test_selected_messages_are_sent_after_a_look_and_a_confirmation(
     ]
 
 
-def test_everything_that_matches_is_what_was_there_at_the_look(
+def test_everything_that_matches_excludes_messages_after_the_preview(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
     poisons(now, 3)
@@ -90,7 +90,9 @@ def test_everything_that_matches_is_what_was_there_at_the_look(
     assert Poison.objects.open().count() == 1
 
 
-def test_a_look_says_what_will_be_skipped_and_why(anna: Client, now: datetime) -> None:
+def test_a_preview_says_which_messages_will_be_skipped_and_why(
+    anna: Client, now: datetime
+) -> None:
     dropped, open_poison = poisons(now, 2)
     drop(now, dropped)
 
@@ -101,7 +103,7 @@ def test_a_look_says_what_will_be_skipped_and_why(anna: Client, now: datetime) -
 
 
 @pytest.mark.parametrize("failed_in", ["Sales.Billing", "Sales.Billing@host"])
-def test_a_look_says_who_failed_in_another_queue_than_it_is_sent_to(
+def test_a_preview_warns_of_messages_that_failed_in_another_queue(
     anna: Client, orders: Topic, now: datetime, failed_in: str
 ) -> None:
     headers = [("NServiceBus.FailedQ", failed_in.encode())]
@@ -125,7 +127,7 @@ def test_a_look_says_who_failed_in_another_queue_than_it_is_sent_to(
     assert "Failed in" not in message
 
 
-def test_a_look_says_which_headers_are_left_out_and_of_how_many(
+def test_a_preview_counts_the_messages_whose_headers_are_left_out(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
     rabbit = Broker.objects.create(
@@ -140,7 +142,8 @@ def test_a_look_says_which_headers_are_left_out_and_of_how_many(
 
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     assert (
-        "Header left out: it steers the broker, not the consumer Messages CC 2" in text
+        "Header left out: it controls the broker, not the consumer Messages CC 2"
+        in text
     )
     assert "Header left out" not in other
 
@@ -162,7 +165,7 @@ def test_problems_are_taken_as_their_list_showed_them(
     assert "Requeue 1 message</button>" in page
 
 
-def test_the_end_of_a_line_of_a_reason_is_one_sign(anna: Client, now: datetime) -> None:
+def test_crlf_in_a_reason_is_stored_as_lf(anna: Client, now: datetime) -> None:
     longest = "a\r\n" * 500
     (poison,) = poisons(now, 1)
     operation, _ = look(anna, "drop", ids=ids(poison))
@@ -255,7 +258,7 @@ def test_a_drop_is_undone_from_its_own_page(anna: Client, now: datetime) -> None
     assert Poison.objects.open().count() == 2
 
 
-def test_one_look_is_one_decision(anna: Client, now: datetime) -> None:
+def test_a_preview_can_be_confirmed_only_once(anna: Client, now: datetime) -> None:
     operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
     confirm(anna, operation)
 
@@ -264,14 +267,12 @@ def test_one_look_is_one_decision(anna: Client, now: datetime) -> None:
 
     page = again.content.decode()
     assert again.status_code == 409
-    assert (
-        f"confirmed before, as operation {operation.pk}. Nothing was done now" in page
-    )
+    assert f"confirmed before, as operation {operation.pk}. Nothing was done:" in page
     assert f'<a href="/operations/{operation.pk}">See what operation' in page
     assert reloaded["Location"] == f"/operations/{operation.pk}"
 
 
-def test_a_look_of_somebody_else_is_none_of_yours(
+def test_a_preview_of_another_person_is_refused(
     anna: Client, sign_in: SignIn, now: datetime
 ) -> None:
     operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
@@ -325,7 +326,7 @@ def test_refused_messages_are_listed_with_the_reason(
         {"verb": "redrive", "ids": ["1"], "of": "topics"},
     ],
 )
-def test_a_form_that_makes_no_sense_is_told(anna: Client, form: dict[str, Any]) -> None:
+def test_an_invalid_selection_is_refused(anna: Client, form: dict[str, Any]) -> None:
     response = anna.post("/operations/preview", form)
 
     assert response.status_code == 422
@@ -334,7 +335,7 @@ def test_a_form_that_makes_no_sense_is_told(anna: Client, form: dict[str, Any]) 
 @pytest.mark.parametrize(
     "path", ["/operations/preview", "/operations/confirm", "/operations/1/undo"]
 )
-def test_who_only_reads_decides_nothing(sign_in: SignIn, path: str) -> None:
+def test_a_viewer_cannot_confirm_an_operation(sign_in: SignIn, path: str) -> None:
     response = sign_in(Role.VIEWER).post(path, {"verb": "redrive", "ids": ["1"]})
 
     assert response.status_code == 403
@@ -383,7 +384,7 @@ def test_a_refused_preview_says_who_has_its_messages_and_that_another_one_follow
 
     late = confirm(anna, second, reason="second tab").content.decode()
 
-    assert f"2 skipped, operation {first.pk} has it. Nothing was done now" in late
+    assert f"2 skipped, operation {first.pk} has it. Nothing was done:" in late
     assert "this is a new preview of what matches now" in late
     assert "See what operation" not in late
 

@@ -1,4 +1,4 @@
-"""What is confirmed is what stands in the form, whatever was changed after a preview.
+"""A confirmation uses the values of the form, even those changed after a preview.
 
 Each field of each form that previews is changed, and its button is pressed: what the
 form says is done, or nothing is, and a fresh preview keeps the reason that was typed.
@@ -74,7 +74,7 @@ def restoring(admin: Client, now: datetime) -> PageForm:
 
 @pytest.fixture
 def skip(admin: Client, orders: Topic, now: datetime) -> PageForm:
-    # So many that a rule which matches all of them has a box to tick.
+    # Enough messages that a rule which matches all of them must be ticked.
     poisons(now, OVERBROAD_AFTER, headers=[("tenant", b"acme")])
     form = {"topic": "orders", "by": "header", "where": "tenant", "value": "acme"}
     response = admin.post("/skips/new", {"act": "look", **form})

@@ -1,4 +1,4 @@
-"""The first hour is ticked by facts, leads to the next step, and then leaves."""
+"""The first steps follow the database, link to the next one, and then disappear."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def redrive(poison: Poison, now: datetime) -> Redrive:
 
 
 def state(principal: Principal = ADMIN) -> tuple[list[bool], str]:
-    """Give which steps are done, and where the next one leads."""
+    """Return which steps are done, and the link of the next one."""
     first_steps = onboarding.find(principal)
     if first_steps is None:
         return [], ""
@@ -94,14 +94,14 @@ def test_each_step_is_ticked_by_what_is_there(now: datetime) -> None:
     ]
 
 
-def test_the_sample_counts_for_nothing(now: datetime) -> None:
+def test_the_sample_broker_completes_no_step(now: datetime) -> None:
     watched(own_broker(is_sample=True))
     redrive(poisons(now, 1)[0], now)
 
     assert state() == ([False] * 4, "/brokers/new")
 
 
-def test_who_may_not_is_led_nowhere() -> None:
+def test_a_person_without_the_right_gets_no_link() -> None:
     assert state(READER) == ([False] * 4, "")
 
 
@@ -121,7 +121,7 @@ def test_the_card_stands_on_the_overview_until_it_is_put_away(
     assert "No message yet" in words(after)
 
 
-def test_the_card_leaves_by_itself(anna: Client, now: datetime) -> None:
+def test_the_card_is_gone_once_all_steps_are_done(anna: Client, now: datetime) -> None:
     watched(own_broker())
     (poison,) = poisons(now, 1)
 
@@ -130,7 +130,7 @@ def test_the_card_leaves_by_itself(anna: Client, now: datetime) -> None:
     after = words(get(anna, "/"))
 
     assert "3 of 4 done" in before
-    assert re.search(r"Requeue one It goes back .* Requeue one", before)
+    assert re.search(r"Requeue one Once its consumer .* Requeue one", before)
     assert "Your first hour" not in after
 
 
@@ -142,7 +142,7 @@ def test_a_broker_that_is_added_need_not_be_reached(sign_in: SignIn) -> None:
     assert re.search(r"Add a broker is done\. .* Add another", page)
 
 
-def test_who_may_not_connect_a_broker_is_told_who_can(sign_in: SignIn) -> None:
+def test_a_person_without_the_right_is_told_that_an_admin_can(sign_in: SignIn) -> None:
     page = get(sign_in(Role.VIEWER), "/")
 
     assert "an admin can" in page

@@ -1,4 +1,4 @@
-"""A guard that has paused is named where people look, with its host and version."""
+"""Paused guards are shown on the overview and the topic page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOSTILE = "</td><script>alert(1)</script>\u202e\x00\ud800" + "A" * 400
 
 
 def tell(now: datetime, **changes: object) -> Topic:
-    """Let a guard say how it is; each call is another process."""
+    """Send the heartbeat of a guard; each call is another process."""
     word = guard_word(now, **changes)
     (answer,) = guards.note(members=[word], principal=GUARD, now=now)
     assert answer.status == "created", answer
@@ -62,7 +62,7 @@ def test_guards_that_run_raise_no_alarm(anna: Client, now: datetime) -> None:
     assert "Running" in page
 
 
-def test_who_is_not_heard_any_more_is_silent_and_not_paused(
+def test_a_guard_without_heartbeats_is_silent_and_not_paused(
     anna: Client, now: datetime
 ) -> None:
     topic = tell(now - 2 * guards.GUARD_LIVES, state="paused", detail=WHY)
@@ -74,7 +74,9 @@ def test_who_is_not_heard_any_more_is_silent_and_not_paused(
     assert "Silent" in page
 
 
-def test_who_said_goodbye_is_not_missed(anna: Client, now: datetime) -> None:
+def test_a_guard_that_announced_its_stop_is_not_listed(
+    anna: Client, now: datetime
+) -> None:
     topic = tell(now - 2 * guards.GUARD_LIVES, state="stopping")
 
     overview, page = pages(anna, topic)
@@ -92,7 +94,7 @@ def test_who_said_goodbye_is_not_missed(anna: Client, now: datetime) -> None:
         ({"consumer_group": "audit"}, "1 of 2 run"),
     ],
 )
-def test_only_who_was_started_again_under_its_name_is_not_missed(
+def test_a_silent_guard_is_hidden_only_by_a_successor_of_its_name(
     anna: Client, now: datetime, successor: dict[str, object], summary: str
 ) -> None:
     tell(now - 2 * guards.GUARD_LIVES)
@@ -104,7 +106,7 @@ def test_only_who_was_started_again_under_its_name_is_not_missed(
     assert ("Silent" in page) is bool(successor)
 
 
-def test_those_that_take_no_message_come_first_and_the_rest_is_a_number(
+def test_idle_guards_come_first_and_the_rest_is_counted(
     anna: Client, now: datetime
 ) -> None:
     for place in range(7):

@@ -1,4 +1,4 @@
-"""Help explains the words, and its examples are taken as they are written."""
+"""The help page explains the terms, and its examples work as written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys are made and revoked on pages of their own, by admins only."""
+"""Admins create and revoke API keys on their pages."""
 
 from __future__ import annotations
 
@@ -95,10 +95,12 @@ def test_topics_may_stand_between_commas(admin: Client, orders: Topic) -> None:
     answer = admin.post("/keys/new", {**NEW, "topics": "orders, ship.*,\r\norders"})
 
     assert ApiKey.objects.get().topics == ["orders", "ship.*"]
-    assert "No topic is called so yet: ship.*." in words(answer)
+    assert "No topic has this name yet: ship.*." in words(answer)
 
 
-def test_a_key_for_some_topics_says_that_the_trail_stays_shut(admin: Client) -> None:
+def test_a_key_for_some_topics_warns_that_it_cannot_read_the_trail(
+    admin: Client,
+) -> None:
     trail = {**NEW, "scopes": ["audit:read"]}
     some = admin.post("/keys/new", trail)
     every = admin.post("/keys/new", {**trail, "name": "all", "topics": "*"})
@@ -107,7 +109,7 @@ def test_a_key_for_some_topics_says_that_the_trail_stays_shut(admin: Client) -> 
     assert "has no effect" not in words(every)
 
 
-def test_today_is_a_last_day(admin: Client, now: datetime) -> None:
+def test_a_key_may_expire_today(admin: Client, now: datetime) -> None:
     answer = admin.post("/keys/new", {**NEW, "expires": f"{now:%Y-%m-%d}"})
 
     assert answer.status_code == 200
@@ -138,7 +140,7 @@ def test_today_is_a_last_day(admin: Client, now: datetime) -> None:
         ("expires", "99999-01-01", "Write a day as 2027-01-31, or nothing"),
     ],
 )
-def test_what_is_wrong_of_a_new_key_is_told_at_its_field(
+def test_an_invalid_key_form_shows_the_error_at_its_field(
     admin: Client, now: datetime, field: str, value: object, says: str
 ) -> None:
     key(now)

@@ -1,4 +1,4 @@
-"""What a lane does is said by admins, with a reason; what it saw is shown safely."""
+"""Admins set the mode of a lane, with a reason; samples are shown safely."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def sample(topic: Topic, now: datetime, **changes: object) -> Sample:
 
 
 def policies_form(topic: Topic, **changes: str) -> dict[str, str]:
-    """Give the form of a topic's policies as it comes, with changes."""
+    """Return the data of the policies form of a topic, with changes."""
     return {
         "dead_letter_queue": topic.dead_letter_queue,
         "max_dequeue_count": "5",
@@ -74,7 +74,9 @@ def policies_form(topic: Topic, **changes: str) -> dict[str, str]:
     }
 
 
-def test_a_lane_tells_all_it_knows(admin: Client, lane: Lane, now: datetime) -> None:
+def test_the_page_of_a_topic_shows_all_data_of_its_lane(
+    admin: Client, lane: Lane, now: datetime
+) -> None:
     Lane.objects.update(
         mode=Mode.CAPTURE.value,
         captured=4_711,
@@ -107,7 +109,7 @@ def test_a_lane_tells_all_it_knows(admin: Client, lane: Lane, now: datetime) -> 
         ("holding", "Holding", "pause and resume the lane"),
     ],
 )
-def test_a_lane_in_trouble_is_told_wherever_lanes_are(
+def test_a_lane_in_trouble_is_shown_on_every_page_with_lanes(
     admin: Client, lane: Lane, state: str, pill: str, remedy: str
 ) -> None:
     detail = "There is no queue orders-poison."
@@ -120,14 +122,14 @@ def test_a_lane_in_trouble_is_told_wherever_lanes_are(
     assert remedy in topic
     assert "Broker away" not in topic
     assert all(pill in page for page in (topic, *pages))
-    # In its row, and with why among what is not well.
+    # In its row, and with the reason among the alarms.
     assert pages[0].count(pill) == 2
     assert detail in pages[0]
 
 
 @pytest.fixture
 def by_convention() -> Topic:
-    """Give a topic without a dead-letter queue, whose kind of broker names one."""
+    """Return a topic whose dead-letter queue is only named by convention."""
     broker = Broker.objects.create(
         name="functions", kind="azure_queue", url="UseDevelopmentStorage=true"
     )
@@ -187,7 +189,9 @@ def test_the_queue_of_the_convention_can_be_changed_and_taken_away(
     post(admin, f"{path}/policies", 302, dead_letter_queue="", **form)
 
     assert 'value="mail-poison"' in page
-    assert "By convention it is mail-poison. Empty: none is watched." in words(page)
+    assert "By convention it is mail-poison. Leave it empty to watch none." in words(
+        page
+    )
     assert "Queuefailed" in named
     assert "by convention" not in named
     assert Topic.objects.get().dead_letter_queue == ""
@@ -204,7 +208,7 @@ def test_a_topic_that_the_convention_leaves_without_a_queue_says_why(
     assert "Observe…" not in page
 
 
-def test_a_lane_of_a_topic_that_is_not_seen_is_not_told(
+def test_a_lane_of_an_invisible_topic_raises_no_alarm(
     admin: Client, lane: Lane, now: datetime
 ) -> None:
     Lane.objects.update(state="missing", seen_at=now)
@@ -219,7 +223,7 @@ def test_a_lane_of_a_topic_that_is_not_seen_is_not_told(
 
     assert named(anna, now)
     assert not named(eve, now)
-    # Then none is heard, and one alarm says so of all of them.
+    # Now no lane is heard, and a single alarm covers all of them.
     assert not named(anna, now + LANE_LIVES * 2)
 
 
@@ -240,7 +244,7 @@ def test_the_depth_of_the_dead_letter_queue_is_told_in_lists(
         assert ">Consumer lag</a></th>" in page
 
 
-def test_a_mode_is_looked_at_then_set_with_a_reason(admin: Client, lane: Lane) -> None:
+def test_a_mode_is_reviewed_then_set_with_a_reason(admin: Client, lane: Lane) -> None:
     path = f"/topics/{lane.topic_id}/mode"
 
     page = words(get(admin, f"{path}?mode=capture"))
@@ -288,7 +292,7 @@ def test_a_topic_without_a_lane_gets_one(admin: Client, topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("mode", ["", "steal", "<script>"])
-def test_a_mode_that_is_none_is_refused(admin: Client, lane: Lane, mode: str) -> None:
+def test_an_unknown_mode_is_refused(admin: Client, lane: Lane, mode: str) -> None:
     for answer in (
         admin.get(f"/topics/{lane.topic_id}/mode", {"mode": mode}),
         admin.post(f"/topics/{lane.topic_id}/mode", {"mode": mode}),
@@ -371,7 +375,7 @@ def test_policies_are_filled_in_and_shown(admin: Client, topic: Topic) -> None:
         ({"host_json": "{}"}, ""),
     ],
 )
-def test_what_is_no_policy_is_told_beside_its_field(
+def test_an_invalid_policy_shows_the_error_beside_its_field(
     admin: Client, topic: Topic, change: dict[str, str], field: str
 ) -> None:
     page = post(
@@ -445,7 +449,7 @@ def test_a_host_json_is_pasted_where_the_kind_has_one(admin: Client) -> None:
     assert saved.options == {"visibilityTimeout": "00:00:10", "batchSize": 8}
 
 
-def test_samples_show_what_they_hold_once_somebody_may(
+def test_samples_are_revealed_by_a_post_of_a_reader_of_bodies(
     admin: Client, sign_in: SignIn, lane: Lane, now: datetime
 ) -> None:
     sample(lane.topic, now)
@@ -491,7 +495,7 @@ def test_nothing_that_a_sample_holds_breaks_its_page(
     assert "<script>alert" not in page
 
 
-def test_no_sample_says_why(admin: Client, lane: Lane) -> None:
+def test_a_page_without_samples_says_why(admin: Client, lane: Lane) -> None:
     page = words(post(admin, f"/topics/{lane.topic_id}/samples", 200))
 
     assert "None was seen" in page

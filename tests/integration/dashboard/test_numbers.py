@@ -79,7 +79,7 @@ def scene(broker: Queues, operator: Principal, now: datetime) -> Scene:
 
 
 def reported(at: datetime, *, number: int) -> None:
-    """Let so many messages fail at this time, the first of them twice."""
+    """Let messages fail at this time, the first of them twice."""
     members = [failure(at, topic="mail") for _ in range(number)]
     again = {**members[0], "report_id": failure(at)["report_id"]}
     capture(at, *members, again)
@@ -131,13 +131,13 @@ def ask_api(client: Client, path: str, **query: str) -> Any:
 
 
 def counts_on(page: str) -> dict[str, int]:
-    """Read the numbers that stand under the pills of a page."""
+    """Return the numbers under the pills of a page."""
     pattern = r"</span>([A-Z][\w ]*)</span></a></dt><dd>(?:<a [^>]*>)?([\d,]+)"
     return {word: int(n.replace(",", "")) for word, n in re.findall(pattern, page)}
 
 
 def counts_in_tabs(page: str) -> dict[str, int]:
-    """Read the numbers that stand beside the names of tabs, but for the last: all."""
+    """Return the numbers beside the tabs, without the last tab (all)."""
     pattern = r'title="[^"]+">([A-Z]\w+) <span class="count">([\d,]+)'
     counts = {word: int(n.replace(",", "")) for word, n in re.findall(pattern, page)}
     assert counts.pop("All") == sum(counts.values())
@@ -145,7 +145,7 @@ def counts_in_tabs(page: str) -> dict[str, int]:
 
 
 def listed(client: Client, query: str) -> int:
-    """Read how many messages a list says that it has."""
+    """Return the number of messages that a list shows."""
     page = client.get("/messages", {"q": query}).content.decode()
     match = re.search(r'id="list-count"[^>]*>(\d+) message', page)
     assert match

@@ -1,4 +1,4 @@
-"""The list of decisions: what runs, then the newest, and what became of each."""
+"""The list of operations: running ones first, with their outcomes."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_an_operation_is_named_by_what_it_did_and_not_by_what_was_selected(
     assert "5 messages" not in own + listed + overview
 
 
-def test_what_is_skipped_is_no_progress(anna: Client, now: datetime) -> None:
+def test_skipped_items_do_not_count_as_progress(anna: Client, now: datetime) -> None:
     first, second, *others = poisons(now, 5)
     operation = decided(now, state="running", total=5)
     item(operation, first, "sent", now)
@@ -223,7 +223,7 @@ def skipped(operation: Operation, *others: Poison) -> None:
         )
 
 
-def test_what_was_only_refused_and_skipped_worked_for_nobody(
+def test_an_operation_with_only_refused_and_skipped_items_is_refused(
     anna: Client, now: datetime
 ) -> None:
     first, second = poisons(now, 2)
@@ -341,13 +341,13 @@ def test_decisions_over_other_topics_are_not_there(now: datetime) -> None:
             operations.progress(other.pk, EU, now=now)
 
 
-def test_whoever_reads_may_look(sign_in: SignIn, now: datetime) -> None:
+def test_a_viewer_may_open_the_list(sign_in: SignIn, now: datetime) -> None:
     operation = decided(now)
 
     assert numbers(get(sign_in(Role.VIEWER))) == [operation.pk]
 
 
-def test_a_cursor_of_somebody_elses_making_is_refused(anna: Client) -> None:
+def test_an_invalid_cursor_is_refused(anna: Client) -> None:
     assert "no such place" in get(anna, "/operations?cursor=newer.1", 422)
 
 

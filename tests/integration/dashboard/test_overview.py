@@ -1,4 +1,4 @@
-"""The overview lists what needs a person, worst first, and what goes on."""
+"""The overview: alarms, problems that need a person, topics and operations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.sessions import sessions_left
 
 pytestmark = pytest.mark.django_db
 
-# The statements of figures that the page can do without.
+# The SQL of counts that the page can omit.
 SLOWED = {"_OPEN", "_CAME_BACK", "_BY_STATE", "_HOURLY"}
 HOSTILE_TEXT = "</a><script>alert(1)</script>\u202e\x00" + "A" * 500
 
@@ -97,7 +97,7 @@ def test_the_first_visit_counts_the_new_problems_of_a_day(
     assert lives(page) == ["New", "Ongoing"]
 
 
-def test_a_later_visit_counts_the_problems_that_are_new_since_the_one_before(
+def test_a_later_visit_counts_problems_new_since_the_previous_visit(
     anna: Client, now: datetime
 ) -> None:
     poisons(now - timedelta(hours=5), 1, exception=broken("Before"))
@@ -325,7 +325,7 @@ def test_rows_of_one_table_share_the_scale_that_its_head_names(
     assert "to 38/h</span>" in page
 
 
-def test_operations_over_other_topics_are_not_told_of(now: datetime) -> None:
+def test_operations_over_other_topics_are_not_shown(now: datetime) -> None:
     for topics in (["orders.*"], ["*"]):
         Operation.objects.create(
             verb="drop",
@@ -468,7 +468,7 @@ def other_lane(like: Topic, **changes: object) -> Lane:
 
 
 def strip(page: str) -> list[tuple[str, ...]]:
-    """Read the lines of the red strip: state, what, and what is told of it."""
+    """Return the lines of the red strip: state, component and detail."""
     _, _, rest = page.partition('<section class="strip"')
     lines = re.findall(r"<li>(.*?)</li>", rest.partition("</section>")[0], re.DOTALL)
     bare = [re.sub(r'<span aria-hidden="true">.</span>', "", line) for line in lines]
@@ -530,7 +530,7 @@ def test_it_asks_the_database_as_often_for_much_as_for_little(
     little, _ = failing(range(2))
     much, page = failing(range(2, 30))
 
-    # Within a test's transaction, each figure costs one statement more.
+    # In a test's transaction each count needs one more statement.
     assert little == much <= 72
     assert page.count("</tr>") == overview.MOST_SHOWN + overview.MOST_TOPICS + 2
     assert "All topics" in page
@@ -553,7 +553,7 @@ def test_a_database_that_is_away_is_not_merely_slow() -> None:
         unless_slow(away)
 
 
-def test_nobody_who_is_not_signed_in_has_running_operations(rf: RequestFactory) -> None:
+def test_an_anonymous_request_has_no_running_operations(rf: RequestFactory) -> None:
     request = rf.get("/nowhere")
     request.user = AnonymousUser()
 

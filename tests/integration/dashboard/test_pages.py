@@ -1,4 +1,4 @@
-"""Every page shows what there is, to whoever may see it, whatever a message holds."""
+"""Pages of messages, problems, positions and the trail: rights, search, safety."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def get(client: Client, path: str, status: int = 200) -> str:
     return response.content.decode()
 
 
-def test_what_is_on_its_way_is_sending_and_not_yet_sent(
+def test_a_claimed_redrive_is_shown_as_sending_and_not_as_sent(
     anna: Client, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1)
@@ -143,7 +143,7 @@ def test_a_search_without_a_match_shows_the_search(
     assert "Clear the search" in page
 
 
-def test_a_search_that_makes_no_sense_names_the_word_and_keeps_the_list(
+def test_an_invalid_search_names_the_word_and_keeps_the_list(
     anna: Client, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1, topic="orders")
@@ -180,7 +180,7 @@ def link(page: str, rel: str) -> str:
     return "/messages" + match[1].replace("&amp;", "&")
 
 
-def test_a_cursor_of_somebody_elses_making_is_refused(anna: Client) -> None:
+def test_an_invalid_cursor_is_refused(anna: Client) -> None:
     assert "no such place" in get(anna, "/messages?cursor=%00", 422)
 
 
@@ -320,7 +320,7 @@ def test_what_is_not_there_is_not_found(anna: Client, path: str) -> None:
         (ValueError("a bug"), 500, "Something broke on our side"),
     ],
 )
-def test_what_nobody_caught_is_told_without_its_details(
+def test_an_uncaught_error_shows_no_details(
     rf: RequestFactory, error: Exception, status: int, message: str
 ) -> None:
     try:
@@ -334,7 +334,7 @@ def test_what_nobody_caught_is_told_without_its_details(
     assert str(error) not in page
 
 
-def test_a_reader_sees_the_buttons_and_why_they_rest(
+def test_a_viewer_sees_disabled_buttons_with_the_reason(
     sign_in: SignIn, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -345,7 +345,7 @@ def test_a_reader_sees_the_buttons_and_why_they_rest(
     assert "Your role only reads." in page
 
 
-def test_positions_tell_of_readers_lanes_and_what_is_held(
+def test_the_position_page_shows_consumers_lanes_and_held_letters(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
     reader = told_by_broker(seq=17 << 20, head_seq=19 << 20)
@@ -373,7 +373,7 @@ def test_the_trail_is_filtered_by_what_is_asked(anna: Client, now: datetime) -> 
 
 
 @pytest.mark.parametrize("query", ["from=soon", "action=guess", "actor=%00"])
-def test_a_filter_that_makes_no_sense_is_told(anna: Client, query: str) -> None:
+def test_an_invalid_filter_shows_an_error(anna: Client, query: str) -> None:
     assert 'role="alert"' in get(anna, f"/audit?{query}", 422)
 
 
@@ -457,9 +457,7 @@ def test_a_traceback_of_megabytes_is_cut_and_the_page_says_so(
     assert b"this is their beginning" in page.content
 
 
-def test_a_message_of_which_nobody_told_why_says_so(
-    anna: Client, now: datetime
-) -> None:
+def test_a_message_without_an_error_says_so(anna: Client, now: datetime) -> None:
     (unexplained,) = poisons(now, 1)
     (explained,) = poisons(now, 1, exception=None)
     pages = {

@@ -1,4 +1,4 @@
-"""Positions on pages: all of them, one of them, and a move by forms alone."""
+"""The pages of positions: list, detail, and moves without scripts."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def get(client: Client, path: str, status: int = 200, /, **query: Any) -> str:
 
 
 def reader(group: str, **changes: Any) -> ConsumerPosition:
-    """Give one that is two minutes behind, by the numbers of its broker."""
+    """Return a position that is two minutes behind, by its broker's numbers."""
     behind = {"seq": 17_000 << 20, "head_seq": 137_000 << 20, "lag": 40}
     return told_by_broker(group, **{**behind, **changes})
 
 
 @pytest.fixture
 def position(now: datetime) -> BookmarkPosition:
-    """Give a position an hour old: 0 to 100 and 121 to 140 are settled."""
+    """Return a position of an hour ago: 0 to 100 and 121 to 140 are settled."""
     epoch = opened(now - HOUR).epoch
     settle(now - HOUR, update(epoch, (0, 100), (121, 140), received=150))
     return BookmarkPosition.objects.get()
@@ -54,7 +54,7 @@ def position(now: datetime) -> BookmarkPosition:
 def look(
     client: Client, position: BookmarkPosition, **query: object
 ) -> tuple[str, str]:
-    """Ask what a move would do; give the page and the token on it."""
+    """Request the review of a move; return the page and its token."""
     page = get(client, f"/positions/{position.pk}/move", **query)
     token = re.search(r'name="token" value="([^"]+)"', page)
     return page, token[1] if token else ""
@@ -141,7 +141,7 @@ def test_a_consumer_is_caught_up_when_it_has_settled_all_it_was_handed(
     ("clients", "lag", "pill"),
     [(0, 0, "No consumer"), (1, 0, "Caught up"), (0, 3, "Behind")],
 )
-def test_where_nobody_reads_nobody_has_caught_up(
+def test_a_position_without_a_consumer_is_not_caught_up(
     anna: Client, orders: Topic, clients: int, lag: int, pill: str
 ) -> None:
     consumer = reader("billing", seq=200, lag=lag, pending=0, clients=clients)
@@ -314,7 +314,7 @@ def test_a_holder_at_work_has_to_be_fenced_expressly(
     assert (untouched, Mark.objects.get().processed) == (101, 51)
 
 
-def test_what_changed_meanwhile_is_shown_anew_and_not_done(
+def test_a_move_is_reviewed_again_when_the_position_changed(
     anna: Client, position: BookmarkPosition, now: datetime
 ) -> None:
     _, forward = look(anna, position, strategy="shift", by="10")
@@ -329,7 +329,7 @@ def test_what_changed_meanwhile_is_shown_anew_and_not_done(
     assert (Mark.objects.get().processed, Move.objects.count()) == (118, 0)
 
 
-def test_what_only_went_on_meanwhile_is_done_as_it_was_shown(
+def test_a_move_is_done_as_reviewed_when_the_position_only_advanced(
     anna: Client, position: BookmarkPosition, now: datetime
 ) -> None:
     _, back = look(anna, position, strategy="shift", by="-50")
@@ -340,7 +340,7 @@ def test_what_only_went_on_meanwhile_is_done_as_it_was_shown(
     assert (done.status_code, Mark.objects.get().processed) == (302, 50)
 
 
-def test_a_look_is_good_once_for_one_person_and_one_position(
+def test_a_review_is_valid_once_for_one_person_and_one_position(
     sign_in: SignIn, anna: Client, position: BookmarkPosition, now: datetime
 ) -> None:
     (other,) = opened(now, client_name="billing-2").positions
@@ -358,7 +358,7 @@ def test_a_look_is_good_once_for_one_person_and_one_position(
     assert Move.objects.count() == 1
 
 
-def test_a_look_is_good_for_a_quarter_of_an_hour(
+def test_a_review_expires_after_fifteen_minutes(
     anna: Client, position: BookmarkPosition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, token = look(anna, position, strategy="start")
@@ -388,7 +388,7 @@ def test_a_look_is_good_for_a_quarter_of_an_hour(
         ({"strategy": "restore", "move": "77777"}, "This position has no such move"),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_told_beside_the_form(
+def test_an_invalid_move_shows_the_error_beside_the_form(
     anna: Client, position: BookmarkPosition, query: dict[str, str], message: str
 ) -> None:
     page = get(anna, f"/positions/{position.pk}/move", 422, **query)
@@ -412,7 +412,7 @@ def test_an_exact_place_is_a_number_or_a_bookmark_of_that_publisher(
     assert "a bookmark of this publisher" in foreign
 
 
-def test_a_move_wants_a_reason(anna: Client, position: BookmarkPosition) -> None:
+def test_a_move_needs_a_reason(anna: Client, position: BookmarkPosition) -> None:
     _, token = look(anna, position, strategy="start")
 
     refused = confirm(anna, position, token, reason=" ")
@@ -422,7 +422,7 @@ def test_a_move_wants_a_reason(anna: Client, position: BookmarkPosition) -> None
     assert Mark.objects.get().processed == 100
 
 
-def test_to_where_it_is_there_is_nothing_to_move(
+def test_a_move_to_the_present_position_has_nothing_to_confirm(
     anna: Client, position: BookmarkPosition, now: datetime
 ) -> None:
     mark = Mark.objects.get()
@@ -450,7 +450,7 @@ def test_who_only_reads_sees_why_and_moves_nothing(
     assert confirm(viewer, position, "x").status_code == 403
 
 
-def test_what_is_not_there_is_absent(anna: Client) -> None:
+def test_an_unknown_position_is_not_found(anna: Client) -> None:
     get(anna, "/positions/77777", 404)
     get(anna, "/positions/77777/move", 404)
 

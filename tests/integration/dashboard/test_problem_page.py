@@ -36,7 +36,7 @@ def raised(message: str, kind: str = "ValueError") -> dict[str, str]:
 
 
 def rows(page: str) -> list[str]:
-    """Read each row of the messages, its tags taken out."""
+    """Return the text of each row of messages."""
     table = page[page.index('id="messages"') :]
     cells = re.findall(r'<tr data-key="\d+">(.*?)</tr>', table, re.DOTALL)
     return [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in cells]
@@ -141,7 +141,7 @@ def test_a_state_without_messages_says_so(anna: Client, now: datetime) -> None:
     )
 
 
-def test_a_search_that_makes_no_sense_is_refused_above_the_open_messages(
+def test_an_invalid_search_is_refused_above_the_open_messages(
     anna: Client, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1)
@@ -276,7 +276,7 @@ def test_a_chosen_header_is_shown_once_its_reader_is_on_record(
 
 
 def action(page: str) -> str:
-    """Give the address to which the button *Show its values* posts."""
+    """Return the address of the button *Show its values*."""
     (address,) = re.findall(r'action="(/problems/\d+/header\?[^"]*)"', page)
     return str(address).replace("&amp;", "&")
 
@@ -288,7 +288,7 @@ def test_showing_a_header_comes_back_to_the_same_list(
     path = f"/problems/{poison.problem_id}?from=overview&q=is%3Aopen&header=tenant"
 
     address = action(get(anna, path))
-    # By GET it is asked for by who had to sign in again in between.
+    # A person who had to sign in again in between arrives with a GET.
     places = [call(address)["Location"] for call in (anna.get, anna.post)]
 
     assert places == [path, path]
@@ -540,7 +540,7 @@ def test_neighbours_from_the_overview_follow_its_order(
     assert neighbour.findall(page) == [(str(most), "["), (str(few), "]")]
     assert "Previous problem" in page
     assert 'href="/">Overview /' in page
-    # With nothing left open here, the worst of the others is next.
+    # With no open message left, the next problem is the first of the ranking.
     assert neighbour.findall(done) == [(str(most), "]")]
 
 
@@ -569,7 +569,7 @@ def test_the_page_asks_the_database_as_often_for_many_messages_as_for_one(
     assert len(rows(page)) == 31
 
 
-def test_figures_that_take_too_long_are_dashes(anna: Client, now: datetime) -> None:
+def test_counts_that_time_out_are_dashes(anna: Client, now: datetime) -> None:
     (poison,) = poisons(now, 1, headers=[("type", b"Charged")])
 
     with slow(lambda _: True):

@@ -1,4 +1,4 @@
-"""The reports say what was published and nothing else, and what they do not know."""
+"""The report pages show published numbers, and mark what is missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
 
-# A Thursday, and what a page of the seven days up to it is asked for.
+# A Thursday, and the address of the report on the seven days up to it.
 DAY = date(2026, 11, 19)
 WEEK = ONE_DAY * 7
 PAGE = "/reports?days=7&to=2026-11-19"
@@ -41,7 +41,7 @@ FORMULA = "=cmd|' /C calc'!A0"
 
 
 def report(query: str = PAGE, *topics: str) -> EveryTopic | OneTopic:
-    """Ask as somebody who sees these topics, or all of them."""
+    """Load a report for a principal with these topics, or with all."""
     reader = Principal(
         actor=Actor.user("anna"),
         scopes=frozenset({Scope.REPORTS_READ}),
@@ -147,7 +147,9 @@ def test_where_nothing_was_delivered_there_is_no_rate(anna: Client) -> None:
     assert '<td class="num strong">—</td>' in get(anna, f"{PAGE}&topic=orders")
 
 
-def test_where_nobody_counts_the_chart_is_of_failures(anna: Client) -> None:
+def test_the_chart_shows_failures_where_deliveries_are_not_counted(
+    anna: Client,
+) -> None:
     publish(DAY)
     rate(DAY, None, 7)
 
@@ -214,7 +216,7 @@ def test_there_is_no_rate_where_more_failed_than_were_delivered(anna: Client) ->
     assert "100\u00a0%" not in get(anna, f"{PAGE}&topic=orders")
 
 
-def test_failures_that_nobody_counts_are_told_in_a_footnote(anna: Client) -> None:
+def test_failures_without_counted_deliveries_have_a_footnote(anna: Client) -> None:
     publish(DAY)
     rate(DAY, 100, 5, uncounted=4)
 
@@ -223,7 +225,7 @@ def test_failures_that_nobody_counts_are_told_in_a_footnote(anna: Client) -> Non
     assert orders.total.rate == pytest.approx(0.01)
     page = get(anna, PAGE)
     assert "† Some of these failed" in page
-    # The numbers above the topics divide to another rate than is shown there.
+    # failed / delivered would give another rate than the page shows.
     assert "Failed</a></dt><dd>5†</dd>" in page
 
 
@@ -271,7 +273,7 @@ def test_what_did_not_rise_is_not_among_it() -> None:
     assert rising.topics == []
 
 
-def test_of_one_week_nobody_knows_what_is_usual(anna: Client) -> None:
+def test_nothing_rises_with_only_one_week_of_reports(anna: Client) -> None:
     publish(DAY, DAY - WEEK)
     rate(DAY, 100, 50)
     rate(DAY - WEEK, 100, 1)
@@ -368,7 +370,7 @@ def test_a_fresh_report_says_who_made_it_and_of_what(anna: Client) -> None:
 
 
 @pytest.mark.parametrize(("hours", "stale"), [(25, False), (27, True)])
-def test_a_report_that_is_late_is_told(hours: int, stale: bool) -> None:
+def test_a_report_is_stale_once_the_next_night_is_over(hours: int, stale: bool) -> None:
     publish(DAY)
     over = datetime(2026, 11, 20, tzinfo=UTC)
 
@@ -393,7 +395,7 @@ def test_a_failed_run_has_a_banner_until_another_one_is_done(anna: Client) -> No
     run(DAY, finished_at=AFTER + timedelta(hours=1))
     mended = get(anna, PAGE)
 
-    assert "are as they were before: It broke." in failed
+    assert "did not change. It broke." in failed
     assert "\u202e" not in failed
     assert "It broke." not in mended
 
@@ -453,7 +455,7 @@ def test_a_topic_that_is_not_there_is_not_found(anna: Client, topic: str) -> Non
         "topic=%00",
     ],
 )
-def test_a_period_that_makes_no_sense_is_told_and_the_usual_one_shown(
+def test_an_invalid_period_shows_an_error_and_the_default_period(
     anna: Client, now: datetime, query: str
 ) -> None:
     publish(newest_over(now))
@@ -666,7 +668,7 @@ def test_an_admin_asks_for_a_run(sign_in: SignIn, now: datetime) -> None:
         ({"from": "2026-11-19", "to": "9999-12-30"}, "from", "at most"),
     ],
 )
-def test_a_run_of_days_that_cannot_be_is_refused_with_the_remedy(
+def test_a_run_of_invalid_days_is_refused_with_the_remedy(
     sign_in: SignIn, data: dict[str, str], field: str, remedy: str
 ) -> None:
     response = sign_in(Role.ADMIN).post("/reports/run", data)
@@ -689,7 +691,9 @@ def test_a_day_that_is_not_over_cannot_be_reported(
     assert "is over at" in response.content.decode()
 
 
-def test_two_runs_of_one_day_do_not_meet(sign_in: SignIn, now: datetime) -> None:
+def test_a_second_run_of_a_day_is_refused_while_one_is_unfinished(
+    sign_in: SignIn, now: datetime
+) -> None:
     admin, day = sign_in(Role.ADMIN), newest_over(now)
     first = run(day, state="running", finished_at=None)
 
@@ -699,7 +703,7 @@ def test_two_runs_of_one_day_do_not_meet(sign_in: SignIn, now: datetime) -> None
     assert f"run {first.pk} is making some of these days" in response.content.decode()
 
 
-def test_a_reader_sees_the_button_and_why_it_rests(sign_in: SignIn) -> None:
+def test_a_viewer_sees_a_disabled_button_with_the_reason(sign_in: SignIn) -> None:
     viewer = sign_in(Role.VIEWER)
 
     page = get(viewer, "/reports/runs")

@@ -1,4 +1,4 @@
-"""A code after the password: who is asked, what counts as one, what is on record."""
+"""The second factor: sign-in by code, enrolment, recovery codes, audit."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def with_password(
 
 @pytest.fixture
 def phone(anna: User, time: Time) -> Phone:
-    """Give anna a factor, and time for the next code."""
+    """Add a second factor for anna, and move the clock to the next code."""
     client, _ = with_password()
     phone = add_factor(client, time.now)
     time.go_on()
@@ -239,7 +239,7 @@ def test_the_password_counts_for_ten_minutes(phone: Phone, time: Time) -> None:
     "change",
     [{"is_active": False}, {"password": "!"}, {"sessions_ended_at": BEGAN - PERIOD}],
 )
-def test_who_is_disabled_or_ended_meanwhile_gets_no_further(
+def test_a_sign_in_that_ended_before_the_code_is_refused(
     phone: Phone, time: Time, change: dict[str, Any]
 ) -> None:
     client, _ = with_password()
@@ -268,7 +268,7 @@ def test_wrong_codes_wait_and_are_on_record_like_wrong_passwords(
     assert enter(client, phone.code(time.now)) == 302
 
 
-def test_a_right_password_buys_no_more_guesses_of_the_code(phone: Phone) -> None:
+def test_a_right_password_does_not_reset_the_limit_of_wrong_codes(phone: Phone) -> None:
     for _ in range(4):
         enter(with_password()[0], "000000")
     client, _ = with_password()
@@ -389,7 +389,7 @@ def proof(phone: Phone, moment: datetime, **changes: str) -> dict[str, str]:
 
 @pytest.fixture
 def at_home(phone: Phone, time: Time) -> Client:
-    """Give anna's browser, signed in by a code that is used up."""
+    """Return anna's client, signed in by a code that is used up."""
     client, _ = with_password()
     enter(client, phone.code(time.now))
     time.go_on()
@@ -416,7 +416,7 @@ def test_a_change_needs_the_password_and_a_code(
     ]
 
 
-def test_recovery_codes_are_made_anew_and_the_old_end(
+def test_new_recovery_codes_replace_the_old_ones(
     at_home: Client, phone: Phone, time: Time
 ) -> None:
     page = at_home.post("/second-factor/recovery-codes", proof(phone, time.now))
@@ -537,7 +537,7 @@ def test_of_guesses_sent_at_once_no_more_are_made_than_one_by_one(
 
 
 def _guess(user: User, together: threading.Barrier) -> bool:
-    """Guess wrong; tell whether the guess was made."""
+    """Send a wrong code; return whether it was checked."""
     together.wait()
     attempt = Attempt(address="192.0.2.9", account=user.username, of="code")
     try:

@@ -1,4 +1,4 @@
-"""The skip list is shown, changed after a look at what it means, and accounted for."""
+"""The skip pages: list, preview, add, remove and audit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def of_tenant(now: datetime, tenant: str, number: int = 1) -> list[Poison]:
 
 
 def skip(now: datetime, **changes: Any) -> Skip:
-    """Put a skip on the list: what no call changes is a bookmark of orders."""
+    """Add a skip; by default of a bookmark on orders."""
     topic, _ = Topic.objects.get_or_create(
         name=changes.pop("topic", "orders"),
         defaults={"native_name": str(uuid.uuid4())},
@@ -81,7 +81,7 @@ def add(client: Client, signature: str, **form: object) -> Any:
 
 
 def words(page: str) -> str:
-    """Give what a page says, without its tags and in one line."""
+    """Return the text of a page in one line."""
     return " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
 
 
@@ -163,7 +163,7 @@ def test_a_rule_shows_how_much_it_would_have_matched_with_samples(
         (b'{"customer": {"id": true}}', "true"),
     ],
 )
-def test_a_place_in_the_body_is_matched_as_what_it_is(
+def test_a_pointer_matches_values_by_their_json_type(
     anna: Client, now: datetime, body: bytes, value: str
 ) -> None:
     poisons(now, 1, body=body)
@@ -175,7 +175,7 @@ def test_a_place_in_the_body_is_matched_as_what_it_is(
     assert "1 of the last 2 messages" in words(page)
 
 
-def test_what_matches_everything_has_to_be_meant(anna: Client, now: datetime) -> None:
+def test_a_skip_of_everything_needs_its_box_ticked(anna: Client, now: datetime) -> None:
     of_tenant(now, "acme", skip_list.OVERBROAD_AFTER)
     page = look(anna, RULE)
 
@@ -189,7 +189,7 @@ def test_what_matches_everything_has_to_be_meant(anna: Client, now: datetime) ->
     assert Skip.objects.count() == 1
 
 
-def test_only_what_was_looked_at_is_added(anna: Client, now: datetime) -> None:
+def test_only_the_previewed_skip_is_added(anna: Client, now: datetime) -> None:
     of_tenant(now, "acme")
     signature = mark(look(anna, RULE))
 
@@ -207,7 +207,7 @@ def test_only_what_was_looked_at_is_added(anna: Client, now: datetime) -> None:
     assert not Skip.objects.exists()
 
 
-def test_what_somebody_else_looked_at_is_not_what_you_have_seen(
+def test_a_preview_of_another_person_is_refused(
     anna: Client, sign_in: SignIn, now: datetime
 ) -> None:
     of_tenant(now, "acme")
@@ -251,7 +251,7 @@ def test_a_skip_needs_a_reason_and_its_end_too(anna: Client, now: datetime) -> N
         ({"consumer_group": "\0"}, "Null characters"),
     ],
 )
-def test_what_makes_no_skip_is_told_beside_what_was_filled_in(
+def test_an_invalid_skip_shows_the_error_beside_the_form(
     anna: Client, now: datetime, form: dict[str, object], message: str
 ) -> None:
     of_tenant(now, "acme")
@@ -309,7 +309,7 @@ def test_the_list_tells_all_about_a_skip(anna: Client, now: datetime) -> None:
     assert "2026.11.20" in alone
 
 
-def test_a_skip_that_was_made_by_itself_is_marked(anna: Client, now: datetime) -> None:
+def test_an_automatic_skip_is_marked(anna: Client, now: datetime) -> None:
     topic = Topic.objects.create(name="orders", native_name="orders", replays=True)
     capture(now, failure(now))
     automatic = Skip.objects.get(topic=topic, is_automatic=True)
@@ -382,7 +382,7 @@ def test_a_skip_whose_time_is_up_is_expired_wherever_it_is_shown(
     assert "No skip" in get(anna, "/skips")
 
 
-def test_a_message_shows_its_skips_and_is_unpoisoned_from_there(
+def test_a_skip_is_removed_from_the_page_of_its_message(
     anna: Client, now: datetime
 ) -> None:
     (poison,) = of_tenant(now, "acme")
@@ -508,7 +508,7 @@ def test_a_list_asks_the_database_as_often_for_many_skips_as_for_one(
         get(anna, "/skips")
 
 
-def test_nobody_sees_or_ends_the_skips_of_other_topics(now: datetime) -> None:
+def test_skips_of_invisible_topics_are_not_found(now: datetime) -> None:
     existing = skip(now)
     filters = skips.SkipFilter()
 
@@ -519,7 +519,7 @@ def test_nobody_sees_or_ends_the_skips_of_other_topics(now: datetime) -> None:
         skips.one(existing.pk, EU, now=now)
 
 
-def test_nobody_skips_on_other_topics(now: datetime) -> None:
+def test_a_skip_on_an_invisible_topic_is_refused(now: datetime) -> None:
     (poison,) = of_tenant(now, "acme")
     data = QueryDict(mutable=True)
     data.update({**RULE, "message": str(poison.pk)})
@@ -530,7 +530,7 @@ def test_nobody_skips_on_other_topics(now: datetime) -> None:
         skip_forms.message_of(data, EU)
 
 
-def test_who_only_reads_sees_the_buttons_and_why_they_rest(
+def test_a_viewer_sees_disabled_buttons_with_the_reason(
     sign_in: SignIn, now: datetime
 ) -> None:
     existing = skip(now)
@@ -549,7 +549,7 @@ def test_who_only_reads_sees_the_buttons_and_why_they_rest(
 
 
 @pytest.mark.parametrize("path", ["/skips/new", "/skips/1/remove"])
-def test_who_only_reads_changes_nothing(
+def test_a_viewer_cannot_change_skips(
     sign_in: SignIn, now: datetime, path: str
 ) -> None:
     skip(now)
@@ -692,7 +692,7 @@ def test_the_page_says_the_same_to_the_api(anna: Client, now: datetime) -> None:
     assert "-X DELETE" in unescape(get(anna, f"/skips/{existing.pk}"))
 
 
-def test_a_poll_gets_the_part_that_lives(anna: Client, now: datetime) -> None:
+def test_a_poll_gets_only_the_live_part(anna: Client, now: datetime) -> None:
     existing = skip(now)
 
     part = anna.get("/skips", headers={"hx-request": "true"}).content.decode()

@@ -1,4 +1,4 @@
-"""A topic's page tells what goes through it, what is open on it, and who reads it."""
+"""The topic pages: traffic, open messages, consumers and lanes."""
 
 from __future__ import annotations
 
@@ -140,16 +140,16 @@ def test_what_consumers_count_goes_before_what_the_broker_counts(now: datetime) 
     assert (traffic.source, traffic.delivered, traffic.failed) == ("sdk", 49, 4)
 
 
-def test_where_nobody_counts_there_is_no_share(now: datetime) -> None:
+def test_there_is_no_share_where_deliveries_are_not_counted(now: datetime) -> None:
     poisons(now - timedelta(minutes=1), 2)
 
     traffic = traffic_of(Topic.objects.get(), now)
 
     assert (traffic.delivered, traffic.share, traffic.failed) == (None, None, None)
-    assert traffic.why_no_share == "no share: nobody counts what is delivered"
+    assert traffic.why_no_share == "no share: deliveries are not counted"
 
 
-def test_the_pace_is_that_of_the_ten_minutes_that_are_over(now: datetime) -> None:
+def test_the_rate_covers_the_last_ten_full_minutes(now: datetime) -> None:
     topic = topic_named("orders")
     for minute in range(30):
         counted(topic, now - timedelta(minutes=minute), handled=6)
@@ -202,7 +202,7 @@ def test_a_topic_known_by_report_says_so(anna: Client, now: datetime) -> None:
     assert "come only by the API" in page
 
 
-def test_only_ones_own_topics_are_there(now: datetime) -> None:
+def test_invisible_topics_are_not_listed(now: datetime) -> None:
     ours, theirs = topic_named("orders.eu"), topic_named("orders.us")
 
     result = topics.find(TopicFilter(), EU, now=now)
@@ -227,7 +227,7 @@ def test_the_pages_of_the_list_hold_every_topic_once(anna: Client) -> None:
     assert 'rel="next"' not in second
 
 
-def test_a_part_of_a_name_finds_it_and_nothing_says_what_was_asked(
+def test_a_topic_is_found_by_part_of_its_name(
     anna: Client,
 ) -> None:
     topic_named("orders.eu")
@@ -266,7 +266,7 @@ def test_the_sample_is_marked(anna: Client, orders: Topic) -> None:
     assert all('<span class="badge">sample</span>' in page for page in pages)
 
 
-def test_many_topics_are_asked_for_at_once(
+def test_the_list_needs_no_more_queries_for_many_topics(
     anna: Client, now: datetime, django_assert_max_num_queries: object
 ) -> None:
     for number in range(30):
@@ -278,7 +278,7 @@ def test_many_topics_are_asked_for_at_once(
     assert Poison.objects.count() == 30
 
 
-def test_a_list_that_withheld_skips_lately_is_named_on_its_topic_s_page_alone(
+def test_a_full_skip_list_is_shown_only_on_the_page_of_its_topic(
     anna: Client, now: datetime
 ) -> None:
     full, calm, long_ago = (
@@ -320,7 +320,7 @@ def test_messages_that_are_too_large_are_named_with_where_they_are(
     assert "2 messages of orders</a> are too large to be kept here" in overview
 
 
-def test_how_many_wait_for_a_skip_is_told_on_the_skips_page_and_their_topic_s(
+def test_waiting_skips_are_counted_on_the_skip_page_and_the_topic_page(
     anna: Client, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1)

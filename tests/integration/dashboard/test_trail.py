@@ -1,4 +1,4 @@
-"""The page of the audit trail: what was decided, in sentences, and what proves it."""
+"""The audit page: sentences, filters, downloads and checkpoints."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_page_shows_the_last_checkpoint(reader: Client, now: datetime) -> No
         ({"signature": "forged"}, "is not signed with this installation"),
         ({"seq": 0}, "is not signed with this installation"),
         ({"contradicts": 3}, "The trail contradicts the checkpoint of entry 3"),
-        ({"trouble": "the <b>URL"}, "Of the last checkpoint: the &lt;b&gt;URL."),
+        ({"trouble": "the <b>URL"}, "The last checkpoint: the &lt;b&gt;URL."),
     ],
 )
 def test_the_page_warns_of_what_is_wrong_with_the_checkpoint(
@@ -124,7 +124,7 @@ def test_the_page_warns_when_decisions_wait_for_a_checkpoint(
 def written(
     action: Action | str, subject: str, now: datetime, **changes: object
 ) -> int:
-    """Put an entry on the trail; what else it says is in `changes`."""
+    """Add an audit entry; `changes` overrides its members."""
     values: dict[str, object] = {"actor": ANNA, "now": now, **changes}
     return audit.record(action=action, subject=subject, **values)  # type: ignore[arg-type]
 
@@ -432,7 +432,7 @@ def test_a_name_alone_finds_people_and_keys_in_any_case(
     assert "A person is user:anna or anna" in page_of(reader, "?actor=nobody")
 
 
-def test_a_message_may_be_asked_for_by_the_word_of_the_pages(
+def test_the_subject_of_a_message_may_be_written_as_message(
     reader: Client, now: datetime
 ) -> None:
     entry = written(Action.BODY_REVEALED, "poison:7", now)
@@ -440,7 +440,7 @@ def test_a_message_may_be_asked_for_by_the_word_of_the_pages(
     assert numbers(page_of(reader, "?subject=message:7")) == [entry]
 
 
-# A selection is of a snapshot, in which nothing is that a test has not committed.
+# A selection reads a snapshot, which contains only committed rows.
 @pytest.mark.django_db(transaction=True)
 def test_a_problem_is_listed_with_the_operations_on_it(
     reader: Client, now: datetime
@@ -678,7 +678,7 @@ def test_the_pages_of_things_lead_to_their_entries(
 
 
 def entries_of_pages(now: datetime) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Give the address of a page of each of these, and the filters it leads to."""
+    """Return a page of each kind, and the filters that it links to."""
     name = "ours & theirs"
     key = services.create_api_key(
         name=name, scopes=[Scope.SKIPS_READ], actor=ANNA, now=now

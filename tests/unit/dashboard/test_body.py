@@ -1,4 +1,4 @@
-"""A body as a person reads it: nothing is changed, and nothing breaks."""
+"""Show bodies as JSON, text and hex without changing them."""
 
 from __future__ import annotations
 

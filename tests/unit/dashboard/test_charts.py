@@ -1,4 +1,4 @@
-"""Charts are geometry: each kind of value has its own shape, and its own place."""
+"""The geometry of charts: each kind of point has its own shape."""
 
 from __future__ import annotations
 

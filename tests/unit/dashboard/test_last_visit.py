@@ -1,4 +1,4 @@
-"""A visit ends when somebody has been away for half an hour."""
+"""A visit ends after half an hour without a page."""
 
 from __future__ import annotations
 

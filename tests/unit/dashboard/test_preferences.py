@@ -1,4 +1,4 @@
-"""Preferences are read from cookies that anybody may have written."""
+"""Preferences come from cookies, which may hold any value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small pieces that pages are built of."""
+"""Template tags and filters."""
 
 from __future__ import annotations
 
