@@ -38,5 +38,5 @@ def shell(request: HttpRequest) -> dict[str, Any]:
         "running_operations": partial(_running, request),
         "may_act": partial(_may_act, request),
         # The messages of the form that led here; only a whole page shows them, once.
-        "said": partial(get_messages, request),
+        "flash_messages": partial(get_messages, request),
     }

@@ -7,22 +7,22 @@ from datetime import datetime, timedelta
 from typing import Any
 
 # A person who comes back after this long begins a new visit.
-VISIT = timedelta(minutes=30)
+VISIT_GAP = timedelta(minutes=30)
 _KEY = "visit"
 
 Session = MutableMapping[str, Any]
 
 
-def enter(session: Session, *, now: datetime) -> datetime | None:
+def record_visit(session: Session, *, now: datetime) -> datetime | None:
     """Record a page view; return when the previous visit ended."""
     last_seen, before = _stored(session)
-    if last_seen is not None and now - last_seen > VISIT:
+    if last_seen is not None and now - last_seen > VISIT_GAP:
         before = last_seen
     session[_KEY] = [now.isoformat(), before and before.isoformat()]
     return before
 
 
-def before(session: Session) -> datetime | None:
+def previous_visit(session: Session) -> datetime | None:
     """Return when the previous visit ended; None during the first visit."""
     return _stored(session)[1]
 

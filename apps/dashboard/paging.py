@@ -161,7 +161,7 @@ class Count:
         return self.number == 1
 
 
-def counted(rows: models.QuerySet[Row]) -> Count | TooSlow:
+def bounded_count(rows: models.QuerySet[Row]) -> Count | TooSlow:
     """Count rows up to a limit, with a time-out: a list must not wait for its total."""
     limited = rows.order_by().values("pk")[: MOST_COUNTED + 1]
     number = unless_slow(limited.count)

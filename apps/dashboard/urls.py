@@ -32,7 +32,9 @@ FORM = ["get", "head", "post"]
 
 urlpatterns = [
     path("", overview.index, name="home"),
-    path("first-steps/dismiss", overview.put_away, name="first-steps-dismiss"),
+    path(
+        "first-steps/dismiss", overview.dismiss_first_steps, name="first-steps-dismiss"
+    ),
     path("sign-in", account.SignIn.as_view(http_method_names=FORM), name="sign-in"),
     path(
         "sign-in/code",

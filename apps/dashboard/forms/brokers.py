@@ -47,7 +47,9 @@ class BrokerForm:
 
     @classmethod
     def of(cls, broker: Broker) -> Self:
-        return cls(name=broker.name, kind=broker.kind, options=written(broker.options))
+        return cls(
+            name=broker.name, kind=broker.kind, options=options_as_json(broker.options)
+        )
 
     @property
     def shown_url(self) -> str:
@@ -116,10 +118,10 @@ class PoliciesForm:
         values = {name: getattr(current, name) for name in (*PLAIN, *limits)}
         return cls(
             values={name: _text(value) for name, value in values.items()},
-            options=written(current.options),
+            options=options_as_json(current.options),
         )
 
-    def keep(self, topic: Topic, principal: Principal, *, now: datetime) -> Topic:
+    def save(self, topic: Topic, principal: Principal, *, now: datetime) -> Topic:
         values: dict[str, object] = {
             **self.values,
             "options": policies.options_from(
@@ -131,7 +133,7 @@ class PoliciesForm:
         return policies.set_policies(
             topic=topic,
             policies=Policies.of(topic).changed(values),
-            reason=checked(self.reason),
+            reason=checked_reason(self.reason),
             principal=principal,
             now=now,
         )
@@ -167,7 +169,7 @@ class ModeForm:
                 "another person changed the dead-letter queue: check the new one, "
                 "then confirm again.",
             )
-        reason = checked(self.reason)
+        reason = checked_reason(self.reason)
         if not reason and self.mode is not Mode.OBSERVE:
             raise Invalid("reason", "say why; the audit trail records it.")
         lane_settings.set_mode(
@@ -185,7 +187,7 @@ def dead_letter_queue_of(topic: Topic) -> str:
     return topic.dead_letter_queue or convention_of_topic(topic).queue
 
 
-def checked(reason: str) -> str:
+def checked_reason(reason: str) -> str:
     if len(reason) > REASON_LIMIT:
         raise Invalid("reason", f"give at most {REASON_LIMIT} characters.")
     return reason.strip()
@@ -197,7 +199,7 @@ def field_of(wrong: PoisonwebError | None) -> str:
     return wrong.field.partition(" ")[0] if isinstance(wrong, Invalid) else ""
 
 
-def written(options: Mapping[str, object]) -> str:
+def options_as_json(options: Mapping[str, object]) -> str:
     return json.dumps(options, ensure_ascii=False, indent=2) if options else ""
 
 

@@ -18,11 +18,11 @@ from apps.team.rights import Principal
 from apps.triage.services.moves import Otherwise, Review, Strategy, Wish
 
 SALT = "poisonweb.move"
-GOOD_FOR_SECONDS = 15 * 60
+TOKEN_MAX_AGE_SECONDS = 15 * 60
 LONGEST_NUMBER = 20
 
 
-def wish(params: QueryDict, marks: Mapping[int, Mark]) -> Wish:
+def parse_wish(params: QueryDict, marks: Mapping[int, Mark]) -> Wish:
     """Parse the target of a move; raises Invalid for the wrong field."""
     strategy = params.get("strategy", "")
     if strategy not in set(Strategy):
@@ -42,7 +42,7 @@ def wish(params: QueryDict, marks: Mapping[int, Mark]) -> Wish:
             return Wish(strategy=start_or_end)
 
 
-def seal(review: Review, principal: Principal) -> str:
+def sign_review(review: Review, principal: Principal) -> str:
     """Sign a review for this person to confirm; its epoch lets it be used only once."""
     fixed = review.fixed
     return signing.dumps(
@@ -59,13 +59,13 @@ def seal(review: Review, principal: Principal) -> str:
     )
 
 
-class Agreement:
+class SignedReview:
     """A signed review that a person sends back to confirm it."""
 
     def __init__(self, token: str, *, position_id: int, principal: Principal) -> None:
         """Open the token; raises Otherwise if it expired or is for another person."""
         try:
-            payload = signing.loads(token, salt=SALT, max_age=GOOD_FOR_SECONDS)
+            payload = signing.loads(token, salt=SALT, max_age=TOKEN_MAX_AGE_SECONDS)
         except signing.BadSignature:
             raise Otherwise from None
         if (payload["position"], payload["actor"]) != (
@@ -80,7 +80,7 @@ class Agreement:
         )
         self._outcome = payload["outcome"]
 
-    def holds(self, review: Review) -> bool:
+    def matches(self, review: Review) -> bool:
         """Check that the move would still do what the person confirmed."""
         # JSON turns tuples into lists, as in the token.
         return bool(json.loads(json.dumps(review.outcome)) == self._outcome)

@@ -11,20 +11,20 @@ from apps.capture.topic_removal import Otherwise
 from apps.team.rights import Principal
 
 SALT = "poisonweb.removal"
-GOOD_FOR_SECONDS = 15 * 60
+TOKEN_MAX_AGE_SECONDS = 15 * 60
 
 
-def seal(of: str, going: Iterable[Topic], principal: Principal) -> str:
+def sign(of: str, going: Iterable[Topic], principal: Principal) -> str:
     """Sign the topics that the page shows, for this person to confirm."""
     payload = [of, str(principal.actor), [topic.pk for topic in going]]
     return signing.dumps(payload, salt=SALT, compress=True)
 
 
-def agreed(token: str, of: str, principal: Principal) -> list[int]:
+def signed_topics(token: str, of: str, principal: Principal) -> list[int]:
     """Return the topics of a token; raises Otherwise if it expired or differs."""
     try:
         signed_of, actor, going = signing.loads(
-            token, salt=SALT, max_age=GOOD_FOR_SECONDS
+            token, salt=SALT, max_age=TOKEN_MAX_AGE_SECONDS
         )
     except signing.BadSignature:
         raise Otherwise from None

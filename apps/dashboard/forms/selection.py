@@ -55,7 +55,7 @@ class DecisionForm(forms.Form):
         )
 
 
-def of_list(posted: QueryDict) -> Ask:
+def parse_list(posted: QueryDict) -> Ask:
     """Parse the selection of a list: some rows, or everything its query matches."""
     form = SelectionForm(posted)
     require_valid(form)
@@ -66,7 +66,7 @@ def of_list(posted: QueryDict) -> Ask:
     if not chosen:
         raise Invalid("ids", "select at least one row first")
     if form.cleaned_data["of"] == "problems":
-        return operations.ask_of_problems(verb, query=query, problems=chosen)
+        return operations.selection_of_problems(verb, query=query, problems=chosen)
     return Ask(verb=verb, ids=chosen)
 
 
@@ -77,7 +77,7 @@ def check_typed(preview: PreviewDetail, typed: str) -> None:
         raise Invalid("typed", f"type {number} to confirm the number")
 
 
-def back(request: HttpRequest) -> str:
+def back_url(request: HttpRequest) -> str:
     """Return the address for Cancel: the previous list, never another site."""
     url = request.POST.get("back") or request.GET.get("back") or ""
     if url_has_allowed_host_and_scheme(url, allowed_hosts=None):

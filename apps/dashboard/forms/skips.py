@@ -26,7 +26,7 @@ MOST_HEADERS = 100
 MOST_DIGITS = 19
 
 
-class By(StrEnum):
+class SkipCriterion(StrEnum):
     """What a skip matches by; a header and a JSON Pointer are both rules."""
 
     BOOKMARK = "bookmark"
@@ -38,23 +38,23 @@ class By(StrEnum):
 
 # Values that come from a message itself; a rule must be typed.
 OF_A_MESSAGE = {
-    By.BOOKMARK: MatcherKind.BOOKMARK,
-    By.MESSAGE_ID: MatcherKind.MESSAGE_ID,
-    By.BODY_DIGEST: MatcherKind.BODY_DIGEST,
+    SkipCriterion.BOOKMARK: MatcherKind.BOOKMARK,
+    SkipCriterion.MESSAGE_ID: MatcherKind.MESSAGE_ID,
+    SkipCriterion.BODY_DIGEST: MatcherKind.BODY_DIGEST,
 }
-ANY = {
-    By.BOOKMARK: "The message with this bookmark",
-    By.MESSAGE_ID: "Every message with this message id",
-    By.BODY_DIGEST: "Every message whose body has this SHA-256",
-    By.HEADER: "Every message with this header",
-    By.POINTER: "Every message with this in its body",
+LABELS = {
+    SkipCriterion.BOOKMARK: "The message with this bookmark",
+    SkipCriterion.MESSAGE_ID: "Every message with this message id",
+    SkipCriterion.BODY_DIGEST: "Every message whose body has this SHA-256",
+    SkipCriterion.HEADER: "Every message with this header",
+    SkipCriterion.POINTER: "Every message with this in its body",
 }
-ITS_OWN = {
-    By.BOOKMARK: "This message alone, by its bookmark",
-    By.MESSAGE_ID: "Every message with its message id",
-    By.BODY_DIGEST: "Every message with the same body, byte for byte",
+LABELS_OF_A_MESSAGE = {
+    SkipCriterion.BOOKMARK: "This message alone, by its bookmark",
+    SkipCriterion.MESSAGE_ID: "Every message with its message id",
+    SkipCriterion.BODY_DIGEST: "Every message with the same body, byte for byte",
 }
-LIVES: Mapping[str, tuple[str, timedelta | None]] = {
+LIFETIMES: Mapping[str, tuple[str, timedelta | None]] = {
     "hour": ("for an hour", timedelta(hours=1)),
     "day": ("for a day", timedelta(days=1)),
     "week": ("for 7 days", timedelta(days=7)),
@@ -62,7 +62,7 @@ LIVES: Mapping[str, tuple[str, timedelta | None]] = {
     "quarter": ("for 90 days", timedelta(days=90)),
     "ever": ("until a person removes it", None),
 }
-USUAL = "month"
+DEFAULT_LIFETIME = "month"
 _CHANGED = "The skip is not what you looked at any more: this is what it matches now."
 
 
@@ -74,14 +74,14 @@ class SkipForm(forms.Form):
 
     topic = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
     consumer_group = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
-    by = forms.ChoiceField(choices=[(by.value, by.value) for by in By])
+    by = forms.ChoiceField(choices=[(by.value, by.value) for by in SkipCriterion])
     where = forms.CharField(required=False, strip=False, max_length=TEXT_LIMIT)
     value = forms.CharField(required=False, strip=False, max_length=TEXT_LIMIT)
     handler_version = forms.CharField(
         required=False, strip=False, max_length=NAME_LIMIT
     )
     lives = forms.ChoiceField(
-        choices=[(name, label) for name, (label, _) in LIVES.items()]
+        choices=[(name, label) for name, (label, _) in LIFETIMES.items()]
     )
     reason = ReasonField(required=False, max_length=skip_list.REASON_LIMIT)
     everything = forms.BooleanField(required=False)
@@ -90,19 +90,23 @@ class SkipForm(forms.Form):
     def __init__(self, data: QueryDict, message: Poison | None) -> None:
         # Defaults for what the address leaves out.
         group = message.consumer_group if message else ""
-        usual = {"by": By.BOOKMARK, "lives": USUAL, "consumer_group": group}
+        usual = {
+            "by": SkipCriterion.BOOKMARK,
+            "lives": DEFAULT_LIFETIME,
+            "consumer_group": group,
+        }
         super().__init__({**usual, **data.dict()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Draft:
+class SkipDraft:
     """A skip that can be previewed and added."""
 
     topic: Topic
     consumer_group: str | None
     matcher: Matcher
     handler_version: str | None
-    lives: timedelta | None
+    lifetime: timedelta | None
     message: Poison | None
 
     @property
@@ -141,7 +145,7 @@ class Draft:
 class DraftPreview:
     """What a draft would have matched among the newest messages of its topic."""
 
-    draft: Draft
+    draft: SkipDraft
     counts: Preview
     sample: list[Poison]
 
@@ -162,7 +166,7 @@ def message_of(params: QueryDict, principal: Principal) -> Poison | None:
     return reading.visible(poison_id=int(number), principal=principal)
 
 
-def says_all(form: SkipForm, message: Poison | None) -> bool:
+def is_complete(form: SkipForm, message: Poison | None) -> bool:
     """Check that the form lacks nothing but a reason."""
     return message is not None and form["by"].value() in OF_A_MESSAGE
 
@@ -170,12 +174,12 @@ def says_all(form: SkipForm, message: Poison | None) -> bool:
 def choices(message: Poison | None) -> list[tuple[str, str]]:
     """List what a skip can match by, for a message or without one."""
     if message is None:
-        return list(ANY.items())
+        return list(LABELS.items())
     has_no_id = message.message_id is None
     return [
         (by, label)
-        for by, label in {**ANY, **ITS_OWN}.items()
-        if not (by is By.MESSAGE_ID and has_no_id)
+        for by, label in {**LABELS, **LABELS_OF_A_MESSAGE}.items()
+        if not (by is SkipCriterion.MESSAGE_ID and has_no_id)
     ]
 
 
@@ -188,21 +192,23 @@ def field_of(wrong: PoisonwebError | None) -> str:
     return field if field in SkipForm.base_fields else ""
 
 
-def draft(form: SkipForm, message: Poison | None, principal: Principal) -> Draft:
+def draft(form: SkipForm, message: Poison | None, principal: Principal) -> SkipDraft:
     """Parse a form into a draft; raises Invalid or Refused."""
     require_valid(form)
     data = form.cleaned_data
-    return Draft(
+    return SkipDraft(
         topic=message.topic if message else _topic(data["topic"], principal),
         consumer_group=data["consumer_group"] or None,
-        matcher=_matcher(By(data["by"]), data["where"], data["value"], message),
+        matcher=_matcher(
+            SkipCriterion(data["by"]), data["where"], data["value"], message
+        ),
         handler_version=data["handler_version"] or None,
-        lives=LIVES[data["lives"]][1],
+        lifetime=LIFETIMES[data["lives"]][1],
         message=message,
     )
 
 
-def look(draft: Draft) -> DraftPreview:
+def preview(draft: SkipDraft) -> DraftPreview:
     """Preview a draft: count what it would have matched, with samples."""
     counts = matching.preview(
         topic=draft.topic, consumer_group=draft.consumer_group, matcher=draft.matcher
@@ -226,7 +232,7 @@ def add(
         consumer_group=draft.consumer_group,
         matcher=draft.matcher,
         handler_version=draft.handler_version,
-        expires_at=None if draft.lives is None else now + draft.lives,
+        expires_at=None if draft.lifetime is None else now + draft.lifetime,
         reason=data["reason"],
         poison_id=draft.only_message,
         everything=data["everything"],
@@ -260,10 +266,12 @@ def _topic(name: str, principal: Principal) -> Topic:
     return topic
 
 
-def _matcher(by: By, where: str, value: str, message: Poison | None) -> Matcher:
-    if by is By.HEADER:
+def _matcher(
+    by: SkipCriterion, where: str, value: str, message: Poison | None
+) -> Matcher:
+    if by is SkipCriterion.HEADER:
         return _rule({"header": where, "equals": value})
-    if by is By.POINTER:
+    if by is SkipCriterion.POINTER:
         return _rule({"pointer": where, "equals": _scalar(value)})
     if message is not None:
         return Matcher.from_poison(message, OF_A_MESSAGE[by])

@@ -20,7 +20,7 @@ FLATTEST = 2.0
 LEVELS = 4
 
 
-class Kind(StrEnum):
+class PointKind(StrEnum):
     BAR = "bar"
     ZERO = "zero"
     NOTHING = "nothing"
@@ -42,12 +42,12 @@ class Point:
     is_gap: bool = False
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PointKind:
         if self.is_gap:
-            return Kind.GAP
+            return PointKind.GAP
         if self.value is None:
-            return Kind.NOTHING
-        return Kind.BAR if self.value else Kind.ZERO
+            return PointKind.NOTHING
+        return PointKind.BAR if self.value else PointKind.ZERO
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ class Chart:
 
     slots: Sequence[Slot]
     top: float
-    outlines: Mapping[Kind, str]
+    outlines: Mapping[PointKind, str]
     whiskers: str
 
     @property
@@ -86,7 +86,7 @@ def chart(points: Sequence[Point], *, least: float, most: float | None = None) -
         top=top,
         outlines={
             kind: "".join(_outline(x, p, top) for x, p in placed if p.kind is kind)
-            for kind in Kind
+            for kind in PointKind
         },
         whiskers="".join(_whisker(x, p, top) for x, p in placed),
     )
@@ -102,14 +102,14 @@ def ceiling(value: float) -> float:
 def _outline(x: int, point: Point, top: float) -> str:
     x_left = x + (SLOT - BAR) / 2
     match point.kind:
-        case Kind.BAR:
+        case PointKind.BAR:
             height = max(_height(point.value or 0, top), FLATTEST)
             return f"M{x_left} {HEIGHT}v-{height:.1f}h{BAR}V{HEIGHT}z"
-        case Kind.ZERO:
+        case PointKind.ZERO:
             return f"M{x_left} {HEIGHT}v-{FLATTEST}h{BAR}v{FLATTEST}z"
-        case Kind.NOTHING:
+        case PointKind.NOTHING:
             return f"M{x_left} {HEIGHT - 10}l{BAR} 10m0-10l-{BAR} 10"
-        case Kind.GAP:
+        case PointKind.GAP:
             return f"M{x} 0h{SLOT}v{HEIGHT}h-{SLOT}z"
 
 

@@ -94,12 +94,12 @@ def _summary(mark: Mark, head: int | None, poisons: Sequence[PlacedPoison]) -> s
         f"settled up to {mark.processed}"
         if mark.processed >= 0
         else "nothing settled yet",
-        f"{_counted(len(mark.ahead), 'run')} settled ahead" if mark.ahead else "",
+        f"{_plural(len(mark.ahead), 'run')} settled ahead" if mark.ahead else "",
         "" if head is None else f"the topic ends at {head}",
-        _counted(len(poisons), "open poison") if poisons else "no open poison",
+        _plural(len(poisons), "open poison") if poisons else "no open poison",
     ]
     return ", ".join(filter(None, parts))
 
 
-def _counted(number: int, noun: str) -> str:
+def _plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

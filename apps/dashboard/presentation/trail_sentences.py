@@ -69,7 +69,7 @@ class Facts:
     def count(self, name: str, noun: str) -> str:
         value = self.detail.get(name)
         number = value if isinstance(value, int) else 0
-        return counted(number, noun)
+        return plural(number, noun)
 
 
 def sentence(entry: Entry) -> str:
@@ -89,7 +89,7 @@ def cut(text: str, *, limit: int = LONGEST_NAME) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def counted(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -205,9 +205,7 @@ def _right_changed(name: str, old: str, new: str) -> str:
 
 def _sessions_ended(facts: Facts) -> str:
     ended = facts.detail.get("sessions")
-    where = (
-        f"of {counted(ended, 'session')}" if isinstance(ended, int) else "everywhere"
-    )
+    where = f"of {plural(ended, 'session')}" if isinstance(ended, int) else "everywhere"
     return f"{facts.who} signed {facts.subject} out {where}"
 
 
@@ -259,7 +257,7 @@ def _topic_registered(facts: Facts) -> str:
 def _topic_altered(facts: Facts) -> str:
     changed = changes(facts.entry)
     if len(changed) != 1:
-        policies = counted(len(changed), "policy").replace("policys", "policies")
+        policies = plural(len(changed), "policy").replace("policys", "policies")
         return f"{facts.who} changed {policies} of the topic {facts.subject}"
     ((name, old, new),) = changed
     values = f"from {cut(old) or 'none'} to {cut(new) or 'none'}"
@@ -285,7 +283,7 @@ def _broker_altered(facts: Facts) -> str:
 
 
 def _broker_removed(facts: Facts) -> str:
-    topics = counted(len(facts.texts("topics")), "topic")
+    topics = plural(len(facts.texts("topics")), "topic")
     return f"{facts.who} removed the broker {facts.subject} with {topics}"
 
 

@@ -68,7 +68,7 @@ class BrokerRow:
             for broker_topic in self.topics
             if broker_topic.lane_state
         )
-        states = sorted(numbers, key=_badness)
+        states = sorted(numbers, key=_severity)
         return {state: numbers[state] for state in states}
 
     @property
@@ -342,5 +342,5 @@ def _has_in_name(topic: FoundTopic, name: str) -> bool:
     return name.lower() in topic.name.lower()
 
 
-def _badness(state: str) -> int:
+def _severity(state: str) -> int:
     return WORST_FIRST.index(state) if state in WORST_FIRST else 0

@@ -14,7 +14,7 @@ from apps.audit.models import Entry
 from apps.core.text import readable
 from apps.core.timeouts import TooSlow
 from apps.dashboard.list_params import ListParams
-from apps.dashboard.paging import Count, Cursor, Page, counted, page
+from apps.dashboard.paging import Count, Cursor, Page, bounded_count, page
 from apps.dashboard.presentation.body import BodyView, view
 from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.neighbours import Neighbours, neighbours
@@ -99,7 +99,7 @@ def _matching(query: Query, cursor: Cursor | None, principal: Principal) -> Mess
     return MessageList(
         query=query,
         page=page(rows, field="last_failed_at", cursor=cursor),
-        total=counted(poisons),
+        total=bounded_count(poisons),
         last_failed_at=last_failed_at(principal),
     )
 

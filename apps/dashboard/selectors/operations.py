@@ -417,7 +417,9 @@ def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
     return [item for item in first if principal.sees(item.poison.topic.name)]
 
 
-def ask_of_problems(verb: Verb, *, query: Query, problems: tuple[int, ...]) -> Ask:
+def selection_of_problems(
+    verb: Verb, *, query: Query, problems: tuple[int, ...]
+) -> Ask:
     """Build the selection of these problems, narrowed by the query of their list."""
     numbers = ",".join(str(number) for number in problems)
     return Ask(verb=verb, query=Query((*query.terms, Term("problem", numbers))))

@@ -12,7 +12,7 @@ from django.db.models import Count as CountOf
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.core.timeouts import TooSlow, unless_slow
-from apps.dashboard.paging import Count, counted
+from apps.dashboard.paging import Count, bounded_count
 from apps.dashboard.selectors import guards, health, operations, problems, topics
 from apps.dashboard.selectors.guards import IdleGuards
 from apps.dashboard.selectors.health import Alarm, ComponentStatus, NightlyReport
@@ -123,7 +123,7 @@ def find(since: datetime | None, principal: Principal, *, now: datetime) -> Over
         oversize=oversize(visible),
         statuses=[*system.statuses, *guards.statuses(visible, now=now)],
         nightly_report=report,
-        open=counted(Poison.objects.on_topics(principal.topics).open()),
+        open=bounded_count(Poison.objects.on_topics(principal.topics).open()),
         last_failed_at=last_failed_at(principal),
     )
 
@@ -158,7 +158,7 @@ def needs(
         is_ranked=not isinstance(ranking, TooSlow),
         is_whole=is_whole,
         ranked=MOST_PROBLEMS,
-        new=counted(_new(since, principal)),
+        new=bounded_count(_new(since, principal)),
         since=since,
     )
 

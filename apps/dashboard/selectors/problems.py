@@ -12,7 +12,7 @@ from django.db import connection
 from apps.core.errors import Absent
 from apps.core.timeouts import TOO_SLOW, TooSlow, unless_slow
 from apps.dashboard.list_params import ListParams, Origin, ProblemPageParams
-from apps.dashboard.paging import MOST_COUNTED, Count, Page, counted, page
+from apps.dashboard.paging import MOST_COUNTED, Count, Page, bounded_count, page
 from apps.dashboard.selectors import differences, messages, ranking
 from apps.dashboard.selectors.differences import Differences
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
@@ -140,12 +140,12 @@ class ProblemDetail:
 
 def find(params: ListParams, principal: Principal, *, now: datetime) -> ProblemList:
     """List the problems that have a matching poison."""
-    matching = asked_for(params, principal).select_related("topic")
+    matching = matching_problems(params, principal).select_related("topic")
     shown_page = page(matching, field=_field(params.sort), cursor=params.cursor)
     return ProblemList(
         rows=rows(shown_page.rows, now=now),
         page=shown_page,
-        total=counted(matching),
+        total=bounded_count(matching),
         last_failed_at=last_failed_at(principal),
     )
 
@@ -162,7 +162,7 @@ def one(
     listed = messages.of_problem(problem_id, params.messages, principal)
     return ProblemDetail(
         row=rows([problem], now=now)[0],
-        given_back=counted(Poison.objects.filter(problem=problem).given_back()),
+        given_back=bounded_count(Poison.objects.filter(problem=problem).given_back()),
         sample=samples[0] if samples else None,
         first=_first(problem.pk),
         tops=unless_slow(partial(_tops, problem.pk)),
@@ -178,7 +178,9 @@ def one(
     )
 
 
-def asked_for(params: ListParams | Origin, principal: Principal) -> ProblemQuerySet:
+def matching_problems(
+    params: ListParams | Origin, principal: Principal
+) -> ProblemQuerySet:
     """Return the problems of a list, unordered."""
     return problems.matching(params.query, topics=principal.topics)
 
@@ -211,7 +213,7 @@ def _neighbours(problem: Problem, origin: Origin, principal: Principal) -> Neigh
     """Return the neighbours in the list that the person came from."""
     if origin.is_overview:
         return ranking.neighbours(problem.pk, principal)
-    listed = asked_for(origin, principal)
+    listed = matching_problems(origin, principal)
     return neighbours(listed, problem, field=_field(origin.sort))
 
 

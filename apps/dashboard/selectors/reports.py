@@ -100,14 +100,14 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EveryTopic(Report):
+class AllTopicsReport(Report):
     """A report on all topics, most failures first, up to MOST_TOPICS."""
 
     rising: Rising | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OneTopic(Report):
+class TopicReport(Report):
     groups: Sequence[Series]
     groups_in_all: int
     hours: Sequence[HourRow]
@@ -120,11 +120,11 @@ class OneTopic(Report):
 
 def find(
     params: ReportParams, principal: Principal, *, now: datetime
-) -> EveryTopic | OneTopic:
+) -> AllTopicsReport | TopicReport:
     """Report on the chosen topic, or on all that this principal sees."""
     if params.topic:
-        return _one(params, principal, now=now)
-    return _every(params, principal, now=now)
+        return _one_topic(params, principal, now=now)
+    return _all_topics(params, principal, now=now)
 
 
 def freshness(*, now: datetime) -> Freshness:
@@ -141,7 +141,9 @@ def runs(cursor: Cursor | None) -> Page[Run]:
     return page(Run.objects.all(), field="asked_at", cursor=cursor)
 
 
-def spread(params: ReportParams, principal: Principal) -> Iterator[tuple[object, ...]]:
+def csv_rows(
+    params: ReportParams, principal: Principal
+) -> Iterator[tuple[object, ...]]:
     """Yield the rows of the CSV file, in a fixed order."""
     rates = _visible_rates(params.period, principal).whole_days()
     if params.topic:
@@ -152,14 +154,16 @@ def spread(params: ReportParams, principal: Principal) -> Iterator[tuple[object,
     return labelled.values_list(*COLUMNS.values()).iterator()
 
 
-def _every(params: ReportParams, principal: Principal, *, now: datetime) -> EveryTopic:
+def _all_topics(
+    params: ReportParams, principal: Principal, *, now: datetime
+) -> AllTopicsReport:
     period, published = params.period, _published(params.period)
     rates = _visible_rates(period, principal).whole_days().of_all_groups()
     totals = _totals(rates)
     topic_ids = list(totals)[:MOST_TOPICS]
     topics = Topic.objects.select_related("broker").in_bulk(topic_ids)
     by_topic = _by_topic(rates.filter(topic__in=topic_ids))
-    return EveryTopic(
+    return AllTopicsReport(
         freshness=freshness(now=now),
         names=sorted(name for name, _ in totals.values()),
         total=_sum(total for _, total in totals.values()),
@@ -172,7 +176,9 @@ def _every(params: ReportParams, principal: Principal, *, now: datetime) -> Ever
     )
 
 
-def _one(params: ReportParams, principal: Principal, *, now: datetime) -> OneTopic:
+def _one_topic(
+    params: ReportParams, principal: Principal, *, now: datetime
+) -> TopicReport:
     """Report on one topic; raises Absent if this principal may not see it."""
     topic = Topic.objects.select_related("broker").filter(name=params.topic).first()
     if topic is None or not principal.sees(topic.name):
@@ -185,7 +191,7 @@ def _one(params: ReportParams, principal: Principal, *, now: datetime) -> OneTop
     by_group = _by_group(here.whole_days(), groups[:MOST_GROUPS])
     whole = series(topic, by_group[None], period=period, published=published)
     hours = by_hour(whole, here.by_hour().of_all_groups())
-    return OneTopic(
+    return TopicReport(
         freshness=freshness(now=now),
         names=sorted(names),
         total=whole.total,

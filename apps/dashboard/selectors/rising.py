@@ -20,7 +20,7 @@ MOST = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Riser:
+class RisingRow:
     """A topic with its failure rates, or a problem with its numbers of failures."""
 
     pk: int
@@ -40,8 +40,8 @@ class Rising:
 
     day: date
     weeks: int
-    topics: Sequence[Riser]
-    problems: Sequence[Riser]
+    topics: Sequence[RisingRow]
+    problems: Sequence[RisingRow]
 
 
 def rising(day: date, principal: Principal) -> Rising | None:
@@ -65,7 +65,7 @@ def of_topics(principal: Principal, field: str = "topic") -> Q:
     return Q(**{f"{field}__in": Topic.objects.matching(principal.topics)})
 
 
-def _topics(day: date, usual_days: list[date], principal: Principal) -> list[Riser]:
+def _topics(day: date, usual_days: list[date], principal: Principal) -> list[RisingRow]:
     rates = Rate.objects.whole_days().of_all_groups().filter(of_topics(principal))
     compared = rates.filter(day__in=[day, *usual_days]).values("topic", "topic__name")
     now, usual = Q(day=day), Q(day__in=usual_days)
@@ -76,7 +76,7 @@ def _topics(day: date, usual_days: list[date], principal: Principal) -> list[Ris
         above=(F("newest") - F("usual")) * Max("delivered", filter=now),
     ).filter(weeks__gte=FEWEST, newest__gt=F("usual"))
     return [
-        Riser(
+        RisingRow(
             pk=row["topic"],
             name=row["topic__name"],
             detail="",
@@ -87,7 +87,9 @@ def _topics(day: date, usual_days: list[date], principal: Principal) -> list[Ris
     ]
 
 
-def _problems(day: date, usual_days: list[date], principal: Principal) -> list[Riser]:
+def _problems(
+    day: date, usual_days: list[date], principal: Principal
+) -> list[RisingRow]:
     """Compare numbers of failures; a published day without a row had none."""
     rows = ProblemDay.objects.filter(of_topics(principal, "problem__topic"))
     compared = rows.filter(day__in=[day, *usual_days]).values(
@@ -100,7 +102,7 @@ def _problems(day: date, usual_days: list[date], principal: Principal) -> list[R
         above=F("newest") - F("usual"),
     ).filter(newest__gt=F("usual"))
     return [
-        Riser(
+        RisingRow(
             pk=row["problem"],
             name=row["problem__title"],
             detail=row["problem__summary"],

@@ -27,7 +27,7 @@ from apps.core.ids import unraw
 from apps.core.patterns import like
 from apps.core.text import storable
 from apps.core.timeouts import TooSlow
-from apps.dashboard.paging import Count, Cursor, Page, counted, page
+from apps.dashboard.paging import Count, Cursor, Page, bounded_count, page
 from apps.poison import matching, skip_list
 from apps.poison.matching import Matcher
 from apps.poison.models import Poison, Skip, SkipList, WaitingSkip
@@ -145,7 +145,7 @@ def find(
     return SkipPage(
         rows=[SkipRow.of(skip, now=now) for skip in skip_page.rows],
         page=skip_page,
-        total=counted(ended_or_not),
+        total=bounded_count(ended_or_not),
         topics=topics(principal),
         withheld=withheld(Topic.objects.matching(principal.topics), now=now),
     )

@@ -28,7 +28,7 @@ from apps.capture.models import (
 from apps.core.errors import Absent
 from apps.core.patterns import like
 from apps.core.timeouts import TooSlow, unless_slow
-from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, counted
+from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, bounded_count
 from apps.dashboard.selectors import guards, positions, skips
 from apps.dashboard.selectors.guards import GuardList, IdleGuards
 from apps.dashboard.selectors.positions import PositionRow
@@ -207,11 +207,11 @@ def worst(
     others = allowed.order_by("name").values_list("pk", flat=True)[: most + 1]
     chosen = list(dict.fromkeys([*first, *failed, *others]))
     topics = allowed.filter(pk__in=chosen[:most]).order_by("name")
-    rows = sorted(_rows(list(topics), now=now), key=_badness, reverse=True)
+    rows = sorted(_rows(list(topics), now=now), key=_severity, reverse=True)
     return rows, len(chosen) > most
 
 
-def _badness(row: TopicRow) -> tuple[int, float, int]:
+def _severity(row: TopicRow) -> tuple[int, float, int]:
     """Order topics by their open messages now, then by their failure rate today."""
     # A count that took too long is probably large.
     backlog = row.backlog
@@ -238,7 +238,7 @@ def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
         limits=policies.limits_of(topic),
         convention=convention_of_topic(topic),
         counts={state: _counted(topic, state) for state in Shown},
-        given_back=counted(Poison.objects.filter(topic=topic).given_back()),
+        given_back=bounded_count(Poison.objects.filter(topic=topic).given_back()),
         positions=positions.rows(
             marks.order_by("position__consumer_group", "publisher"), now=now
         ),
@@ -275,7 +275,7 @@ def _other_reader(topic: Topic) -> Topic | None:
 
 def _counted(topic: Topic, state: Shown) -> Count | TooSlow:
     # Through its problems, because their index contains the state.
-    return counted(
+    return bounded_count(
         Poison.objects.filter(problem__topic=topic, state__in=shown_as(state))
     )
 

@@ -111,7 +111,7 @@ VERBS: Mapping[str, str] = {
     Verb.RESTORE: "Restore",
     Verb.GIVE_BACK: "Give back",
 }
-DEEDS: Mapping[str, str] = {
+PAST_VERBS: Mapping[str, str] = {
     Verb.REDRIVE: "Requeued",
     Verb.DROP: "Dropped",
     Verb.RESTORE: "Restored",
@@ -184,13 +184,13 @@ def state_in_words(status: OperationStatus) -> str:
 
 
 @register.filter
-def deed(row: OperationRow | OperationStatus) -> str:
+def operation_label(row: OperationRow | OperationStatus) -> str:
     """Describe an operation by what it will do, or, once finished, by what it did."""
     verb = row.operation.verb
     status = row.status if isinstance(row, OperationRow) else row
     if status is None:
         return f"{VERBS[verb]}: {row.operation.total:,} selected"
-    words = VERBS if status.is_running else DEEDS
+    words = VERBS if status.is_running else PAST_VERBS
     return f"{words[verb]} {counted(status.messages, 'message')}"
 
 
@@ -205,8 +205,8 @@ def took_too_long() -> SafeString:
 
 
 @register.simple_tag
-def ago(moment: datetime | TooSlow | None, *, said: bool = False) -> SafeString:
-    """Show an age: 3h in a table; with `said`, as in a sentence, 3h ago."""
+def ago(moment: datetime | TooSlow | None, *, in_sentence: bool = False) -> SafeString:
+    """Show an age: 3h in a table; `in_sentence`, 3h ago."""
     if isinstance(moment, TooSlow):
         return took_too_long()
     if moment is None:
@@ -216,8 +216,8 @@ def ago(moment: datetime | TooSlow | None, *, said: bool = False) -> SafeString:
         '<time datetime="{}" title="{}" data-relative="{}">{}</time>',
         stamp(moment),
         utc(moment),
-        "said" if said else "",
-        in_words(age) if said else age,
+        "said" if in_sentence else "",
+        in_words(age) if in_sentence else age,
     )
 
 

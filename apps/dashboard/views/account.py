@@ -102,7 +102,7 @@ def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpRespons
 
 @require_POST
 def preferences(request: SignedIn) -> HttpResponse:
-    response = redirect(selection.back(request))
+    response = redirect(selection.back_url(request))
     for cookie, value in cookies_to_set(request.POST).items():
         response.set_cookie(
             cookie,

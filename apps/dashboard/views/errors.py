@@ -42,10 +42,10 @@ def _handler(status: int) -> Callable[[HttpRequest, Exception], HttpResponse]:
     return handler
 
 
-bad_request, forbidden, absent = _handler(400), _handler(403), _handler(404)
+bad_request, forbidden, not_found = _handler(400), _handler(403), _handler(404)
 
 
-def broken(request: HttpRequest) -> HttpResponse:
+def server_error(request: HttpRequest) -> HttpResponse:
     """Handle an uncaught error: 503 if Postgres is unavailable, 500 otherwise."""
     if isinstance(sys.exception(), OperationalError | InterfaceError):
         return _page(request, 503, why="Postgres is away, or overloaded.")

@@ -18,7 +18,7 @@ from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.forms.brokers import (
     ModeForm,
     PoliciesForm,
-    checked,
+    checked_reason,
     dead_letter_queue_of,
     field_of,
 )
@@ -55,7 +55,7 @@ def pause(request: SignedIn, topic_id: int) -> HttpResponse:
         act = lane_settings.resume if "resume" in request.POST else lane_settings.pause
         act(
             topic=topic,
-            reason=checked(reason_in(request.POST)),
+            reason=checked_reason(reason_in(request.POST)),
             principal=request.user.principal,
             now=clock.now(),
         )
@@ -71,7 +71,7 @@ def policies(request: SignedIn, topic_id: int) -> HttpResponse:
         return _policies(request, topic, PoliciesForm.of(Policies.of(topic), limits))
     form = PoliciesForm.read(request.POST, limits)
     try:
-        form.keep(topic, request.user.principal, now=clock.now())
+        form.save(topic, request.user.principal, now=clock.now())
     except (Invalid, Unavailable) as wrong:
         return _policies(request, topic, form, wrong=wrong)
     return redirect("topic", topic_id)

@@ -49,7 +49,7 @@ def index(request: SignedIn) -> HttpResponse:
 def preview(request: SignedIn) -> HttpResponse:
     principal, now = request.user.principal, clock.now()
     if request.method == "POST":
-        ask = selection.of_list(request.POST)
+        ask = selection.parse_list(request.POST)
         operation = dispatch.preview(ask=ask, principal=principal, now=now)
         return _to_preview(request, operation)
     detail = operations.preview(request.GET.get("token", ""), principal, now=now)
@@ -110,7 +110,7 @@ def undo(request: SignedIn, operation_id: int) -> HttpResponse:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Before:
+class PreviousPreview:
     """The previous preview; `confirmed` is its operation if it was confirmed."""
 
     confirmed: Operation | None
@@ -130,7 +130,7 @@ def _look_again(
 
 
 def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
-    place = {"token": str(operation.token), "back": selection.back(request)}
+    place = {"token": str(operation.token), "back": selection.back_url(request)}
     return redirect(f"{reverse('preview')}?{urlencode(place)}")
 
 
@@ -145,7 +145,7 @@ def _changed(
     principal, now = request.user.principal, clock.now()
     new_preview = operations.previewed(changed.fresh, principal, now=now)
     confirmed = Operation.objects.confirmed().filter(pk=detail.operation.pk).first()
-    before = Before(confirmed=confirmed)
+    before = PreviousPreview(confirmed=confirmed)
     return _preview(
         request, new_preview, changed=str(changed), before=before, status=409
     )
@@ -163,7 +163,7 @@ def _preview(
     *,
     wrong: Invalid | None = None,
     changed: str = "",
-    before: Before | None = None,
+    before: PreviousPreview | None = None,
     status: int = 200,
 ) -> HttpResponse:
     """Show a preview; `changed` says why the submitted one could not be confirmed.
@@ -181,7 +181,7 @@ def _preview(
         or request.GET.get("reason")  # typed before a session ended
         or detail.operation.reason,
         "route": _posted_route(request) if wrong else Route.of(detail.operation),
-        "back": selection.back(request),
+        "back": selection.back_url(request),
         "curl": curl.post(request, "/api/v1/operations/preview", detail.api_body),
     }
     live = "operations/_preview.html"

@@ -19,9 +19,9 @@ def index(request: SignedIn) -> HttpResponse:
     now = clock.now()
     # A page that refreshes itself is no visit of a person.
     before = (
-        last_visit.before(request.session)
+        last_visit.previous_visit(request.session)
         if request.htmx
-        else last_visit.enter(request.session, now=now)
+        else last_visit.record_visit(request.session, now=now)
     )
     page = overview.find(before, request.user.principal, now=now)
     context: dict[str, object] = {
@@ -34,6 +34,6 @@ def index(request: SignedIn) -> HttpResponse:
 
 @require_POST
 @needs(Scope.PROBLEMS_READ)
-def put_away(_: SignedIn) -> HttpResponse:
+def dismiss_first_steps(_: SignedIn) -> HttpResponse:
     """Hide the first steps from this browser."""
     return onboarding.dismiss(redirect("home"))

@@ -63,7 +63,7 @@ def move(request: SignedIn, position_id: int) -> HttpResponse:
     if "strategy" not in request.GET:
         return _choose(request, position_id)
     try:
-        wish = forms.wish(request.GET, choices.marks)
+        wish = forms.parse_wish(request.GET, choices.marks)
         review = _look(request, position_id, wish)
     except Invalid as wrong:
         return _choose(request, position_id, wrong=wrong)
@@ -74,22 +74,24 @@ def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
     principal = request.user.principal
     token = request.POST.get("token", "")
     try:
-        agreement = forms.Agreement(token, position_id=position_id, principal=principal)
+        signed_review = forms.SignedReview(
+            token, position_id=position_id, principal=principal
+        )
     except Otherwise:
         return _choose(request, position_id, stale=True)
     try:
         _, done = moves.move(
             position_id=position_id,
-            wish=agreement.wish,
+            wish=signed_review.wish,
             reason=reason_in(request.POST),
             fence="fence" in request.POST,
             principal=principal,
             now=clock.now(),
-            agreed=agreement.holds,
+            agreed=signed_review.matches,
         )
     except (Invalid, Otherwise, StillHeld) as refusal:
         return _review(
-            request, _look(request, position_id, agreement.wish), refusal=refusal
+            request, _look(request, position_id, signed_review.wish), refusal=refusal
         )
     place = reverse("position", args=[position_id])
     return redirect(f"{place}?{urlencode({'moved': done.pk})}")
@@ -149,7 +151,7 @@ def _review(
         "review": review,
         "position": position,
         "is_held": review.is_held(clock.now()),
-        "token": forms.seal(review, request.user.principal),
+        "token": forms.sign_review(review, request.user.principal),
         "reason": reason_in(request.POST),
         "wrong": refusal if isinstance(refusal, Invalid) else None,
         "changed": "" if isinstance(refusal, Invalid | None) else str(refusal),

@@ -14,7 +14,7 @@ from apps.core import clock
 from apps.core.errors import Invalid, Refused
 from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.forms import removals
-from apps.dashboard.forms.brokers import checked, field_of
+from apps.dashboard.forms.brokers import checked_reason, field_of
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import topics
@@ -50,8 +50,8 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
     try:
         token = request.POST.get("token", "")
         topic_removal.remove_topics(
-            topics=removals.agreed(token, _name(topic), principal),
-            reason=checked(reason_in(request.POST)),
+            topics=removals.signed_topics(token, _name(topic), principal),
+            reason=checked_reason(reason_in(request.POST)),
             principal=principal,
             now=clock.now(),
         )
@@ -71,17 +71,17 @@ def _remove_broker(request: SignedIn, broker: Broker) -> int:
     """Carry out the confirmed removal; return the number of removed topics."""
     principal, now = request.user.principal, clock.now()
     token = request.POST.get("token", "")
-    agreed = removals.agreed(token, _name(broker), principal)
-    reason = checked(reason_in(request.POST))
+    topic_ids = removals.signed_topics(token, _name(broker), principal)
+    reason = checked_reason(reason_in(request.POST))
     if "others" in request.POST:
         topic_removal.remove_topics(
-            topics=agreed, reason=reason, principal=principal, now=now
+            topics=topic_ids, reason=reason, principal=principal, now=now
         )
     else:
         topic_removal.remove_broker(
-            broker=broker, agreed=agreed, reason=reason, principal=principal, now=now
+            broker=broker, agreed=topic_ids, reason=reason, principal=principal, now=now
         )
-    return len(agreed)
+    return len(topic_ids)
 
 
 def _broker(
@@ -119,7 +119,7 @@ def _render(
     page = {
         **context,
         "removal": look,
-        "token": removals.seal(_name(of), look.going, request.user.principal),
+        "token": removals.sign(_name(of), look.going, request.user.principal),
         "reason": reason_in(request.POST),
         "wrong": wrong,
         "wrong_at": field_of(wrong),

@@ -51,7 +51,7 @@ def download(request: SignedIn) -> StreamingHttpResponse:
     params = ReportParams.of(request.GET, now=clock.now())
     if params.wrong:
         raise params.wrong
-    rows = reports.spread(params, request.user.principal)
+    rows = reports.csv_rows(params, request.user.principal)
     name = f"failure-rates-{params.period.first}-to-{params.period.last}.csv"
     return StreamingHttpResponse(
         flowing(request, spreadsheet.lines(reports.COLUMNS, rows)),

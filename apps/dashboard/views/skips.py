@@ -13,7 +13,7 @@ from apps.dashboard.forms import selection
 from apps.dashboard.forms import skips as skip_forms
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.forms.filters import SkipsForm
-from apps.dashboard.forms.skips import Draft, DraftPreview, SkipForm
+from apps.dashboard.forms.skips import DraftPreview, SkipDraft, SkipForm
 from apps.dashboard.paging import Cursor
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import skips
@@ -56,8 +56,8 @@ def new(request: SignedIn) -> HttpResponse:
     message = skip_forms.message_of(data, principal)
     form, preview = SkipForm(data, message), None
     try:
-        if request.method == "POST" or skip_forms.says_all(form, message):
-            preview = skip_forms.look(skip_forms.draft(form, message, principal))
+        if request.method == "POST" or skip_forms.is_complete(form, message):
+            preview = skip_forms.preview(skip_forms.draft(form, message, principal))
         if preview and request.POST.get("act") == "add":
             skip = skip_forms.add(form, preview, principal, now=clock.now())
             return redirect("skip", skip.pk)
@@ -79,7 +79,7 @@ def remove(request: SignedIn, skip_id: int) -> HttpResponse:
         skip_list.remove(skip_id=skip_id, reason=reason, principal=principal, now=now)
     except Invalid as wrong:
         return _detail(request, skip_id, wrong=wrong)
-    return redirect(selection.back(request) if "back" in request.POST else "skips")
+    return redirect(selection.back_url(request) if "back" in request.POST else "skips")
 
 
 def _new(
@@ -99,7 +99,9 @@ def _new(
         "wrong": wrong,
         "wrong_at": skip_forms.field_of(wrong),
         "choices": skip_forms.choices(message),
-        "lives": [(name, label) for name, (label, _) in skip_forms.LIVES.items()],
+        "lifetimes": [
+            (name, label) for name, (label, _) in skip_forms.LIFETIMES.items()
+        ],
         "topics": skips.topics(principal),
         "headers": skip_forms.header_names(message) if message else [],
         "curl": _curl(request, preview.draft) if preview else "",
@@ -108,7 +110,7 @@ def _new(
     return render(request, "skips/new.html", context, status=status)
 
 
-def _curl(request: SignedIn, draft: Draft) -> str:
+def _curl(request: SignedIn, draft: SkipDraft) -> str:
     # A bookmark may be too long to copy.
     if len(draft.matcher.value) > MOST_COPIED:
         return ""

@@ -13,7 +13,7 @@ from apps.core.actor import Actor
 from apps.core.errors import Absent
 from apps.dashboard.paging import PAGE_SIZE
 from apps.dashboard.selectors import operations
-from apps.dashboard.templatetags.pw import DEEDS
+from apps.dashboard.templatetags.pw import PAST_VERBS
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Item, Operation
@@ -292,7 +292,7 @@ def test_each_verb_has_a_word_on_every_page_that_tells_it(
         get(anna, path) for path in ("/", "/operations", f"/operations/{operation.pk}")
     ]
 
-    assert all(DEEDS[verb].lower() in page.lower() for page in pages)
+    assert all(PAST_VERBS[verb].lower() in page.lower() for page in pages)
 
 
 def test_the_pages_hold_every_operation_once_and_what_runs_only_on_the_first(

@@ -326,7 +326,7 @@ def test_an_uncaught_error_shows_no_details(
     try:
         raise error
     except type(error):
-        response = errors.broken(rf.get("/problems"))
+        response = errors.server_error(rf.get("/problems"))
 
     page = response.content.decode()
     assert response.status_code == status

@@ -161,7 +161,7 @@ def test_a_removal_without_a_valid_review_is_refused(
     elif change == "other":
         token = token_on(get(admin, f"/brokers/{other.pk}/remove"))
     elif change == "old":
-        monkeypatch.setattr(removals, "GOOD_FOR_SECONDS", -1)
+        monkeypatch.setattr(removals, "TOKEN_MAX_AGE_SECONDS", -1)
     elif change == "another's":
         asks = sign_in(Role.ADMIN, reads_bodies=True)
     else:

@@ -19,7 +19,7 @@ from apps.core.actor import Actor
 from apps.core.errors import Absent
 from apps.dashboard.period import ReportParams
 from apps.dashboard.selectors import reports
-from apps.dashboard.selectors.reports import EveryTopic, OneTopic
+from apps.dashboard.selectors.reports import AllTopicsReport, TopicReport
 from apps.poison.models import Problem
 from apps.reports.models import Day, Rate, Run
 from apps.reports.services.requests import newest_over
@@ -40,7 +40,7 @@ HOSTILE = "</td><script>alert(1)</script>\u202e\x1b[31m" + "A" * 200
 FORMULA = "=cmd|' /C calc'!A0"
 
 
-def report(query: str = PAGE, *topics: str) -> EveryTopic | OneTopic:
+def report(query: str = PAGE, *topics: str) -> AllTopicsReport | TopicReport:
     """Load a report for a principal with these topics, or with all."""
     reader = Principal(
         actor=Actor.user("anna"),
@@ -51,15 +51,15 @@ def report(query: str = PAGE, *topics: str) -> EveryTopic | OneTopic:
     return reports.find(params, reader, now=AFTER)
 
 
-def every(query: str = PAGE, *topics: str) -> EveryTopic:
+def every(query: str = PAGE, *topics: str) -> AllTopicsReport:
     result = report(query, *topics)
-    assert isinstance(result, EveryTopic)
+    assert isinstance(result, AllTopicsReport)
     return result
 
 
-def one(query: str = f"{PAGE}&topic=orders") -> OneTopic:
+def one(query: str = f"{PAGE}&topic=orders") -> TopicReport:
     result = report(query)
-    assert isinstance(result, OneTopic)
+    assert isinstance(result, TopicReport)
     return result
 
 

@@ -14,7 +14,7 @@ def test_a_visit_ends_after_half_an_hour() -> None:
     minutes = (0, 20, 40, 71, 72)
 
     visits = [
-        last_visit.enter(session, now=NOON + timedelta(minutes=minute))
+        last_visit.record_visit(session, now=NOON + timedelta(minutes=minute))
         for minute in minutes
     ]
 
@@ -24,8 +24,8 @@ def test_a_visit_ends_after_half_an_hour() -> None:
 
 def test_asking_when_somebody_was_here_is_no_visit() -> None:
     session: dict[str, Any] = {}
-    last_visit.enter(session, now=NOON)
+    last_visit.record_visit(session, now=NOON)
     before = dict(session)
 
-    assert last_visit.before(session) is None
+    assert last_visit.previous_visit(session) is None
     assert session == before

@@ -85,7 +85,7 @@ def test_counts_in_words(count: int | Count | TooSlow, text: str) -> None:
         pw.number(TOO_SLOW),
         pw.percent(TOO_SLOW),
         pw.ago(TOO_SLOW),
-        pw.ago(TOO_SLOW["oldest"], said=True),
+        pw.ago(TOO_SLOW["oldest"], in_sentence=True),
     ],
 )
 def test_a_figure_that_took_too_long_is_a_dash_that_says_so(html: str) -> None:
