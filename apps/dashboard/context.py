@@ -1,4 +1,4 @@
-"""What every page needs around its own content."""
+"""The context that every page needs around its own content."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read a cursor of ours; raises Invalid for any other text."""
+        """Parse a cursor; raises Invalid for any other text."""
         if not text:
             return None
         try:
@@ -87,7 +87,7 @@ class NumberCursor:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read a cursor of ours; raises Invalid for any other text."""
+        """Parse a cursor; raises Invalid for any other text."""
         if not text:
             return None
         direction, _, number = text.partition(".")

@@ -12,9 +12,7 @@ ONE_YEAR = 365 * 86_400
 class Preference:
     name: str
     label: str
-    options: tuple[
-        tuple[str, str], ...
-    ]  # value and what its button says; first = default
+    options: tuple[tuple[str, str], ...]  # value and label; the first is the default
 
     @property
     def cookie(self) -> str:

@@ -105,7 +105,7 @@ class NewPersonForm(RightsForm):
     password = _password()
 
     def add(self, *, actor: Actor, now: datetime) -> User:
-        """Add the person; raises Invalid for the first field that is wrong."""
+        """Add the person; raises Invalid for the first wrong field."""
         require_valid(self)
         values = self.cleaned_data
         return services.create_user(

@@ -22,7 +22,7 @@ PASSWORD_LIMIT = 4096
 
 
 class SignInForm(AuthenticationForm):
-    """Name and password; `delay` is set where the next attempt has to wait."""
+    """Name and password; `delay` is set while the next try must wait."""
 
     delay: timedelta | None = None
 
@@ -35,7 +35,7 @@ class SignInForm(AuthenticationForm):
 
 
 class CodeForm(forms.Form):
-    """A code of the second factor; `delay` is set where the next one has to wait."""
+    """A code of the second factor; `delay` is set while the next try must wait."""
 
     code = forms.CharField(max_length=CODE_LIMIT)
     delay: timedelta | None = None

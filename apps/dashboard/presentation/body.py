@@ -29,7 +29,7 @@ class BodyView:
 
 
 def view(head: bytes, *, size: int) -> BodyView:
-    """Prepare the start of a body of this size: as JSON, as text and as bytes."""
+    """Render the start of a body of this size as JSON, text and hex."""
     truncated = len(head) < size
     text, why = _text(head, truncated=truncated)
     pretty = None

@@ -77,7 +77,7 @@ class Chart:
 
 
 def chart(points: Sequence[Point], *, least: float, most: float | None = None) -> Chart:
-    """Draw the points up to a round number that is not below `least`."""
+    """Draw the points on an axis that ends at a round number, at least `least`."""
     top = ceiling(max(least, *(point.value or 0 for point in points)))
     top = top if most is None else min(top, most)
     placed = [(SLOT * at, point) for at, point in enumerate(points)]

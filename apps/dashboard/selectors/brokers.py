@@ -115,14 +115,14 @@ class DiscoveredTopic:
 
     @property
     def may_be_chosen(self) -> bool:
-        """Whether choosing it would register it here, or give it a lane."""
+        """Return whether choosing it would register it, or give it a lane."""
         queue = self.topic.dead_letter_queue or self.convention.queue
         is_idle = self.registered is None or (not self.mode and bool(queue))
         return self.is_keepable and is_idle
 
     @property
     def is_new(self) -> bool:
-        """Whether it could have a lane, and has none."""
+        """Return whether it could have a lane, and has none."""
         has_queue = bool(self.topic.dead_letter_queue)
         return self.is_keepable and has_queue and not (self.registered and self.mode)
 

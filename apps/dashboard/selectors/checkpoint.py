@@ -21,7 +21,7 @@ class CheckpointStatus:
 
     @property
     def is_late(self) -> bool:
-        """Whether entries have waited too long for a checkpoint."""
+        """Return whether entries have waited too long for a checkpoint."""
         if self.last is None:
             return False
         return self.uncovered > 0 and self.now - self.last.at > LATE

@@ -49,7 +49,7 @@ class OpenProblemRow:
 
     @property
     def came_back_at_least(self) -> bool:
-        """Whether more messages than were searched may have come back."""
+        """Return whether more messages may have come back than were searched."""
         number = self.row.open
         return isinstance(number, TooSlow) or number.number > MOST_SEARCHED
 
@@ -99,7 +99,7 @@ class Overview:
 
     @property
     def is_new_here(self) -> bool:
-        """Whether the installation has no topic, and never had a message."""
+        """Return whether the installation has no topic and never had a message."""
         return not self.topics and self.last_failed_at is None
 
     @property

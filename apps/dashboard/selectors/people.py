@@ -25,7 +25,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows(Generic[Row]):
-    """The first of a list, and whether there are more than `MOST`."""
+    """The first `MOST` rows of a list, and whether there are more."""
 
     rows: Sequence[Row]
     has_more: bool
@@ -74,7 +74,7 @@ def people(*, now: datetime) -> Rows[PersonRow]:
 
 
 def person(user_id: int, *, now: datetime) -> PersonRow:
-    """Find one; raises Absent for an unknown number."""
+    """Load a person; raises Absent for an unknown id."""
     user = User.objects.filter(pk=user_id).first()
     if user is None:
         raise Absent("There is no such person here.")
@@ -98,7 +98,7 @@ def keys(*, now: datetime) -> Rows[KeyRow]:
 
 
 def key(key_id: int, *, now: datetime) -> KeyRow:
-    """Find one; raises Absent for an unknown number."""
+    """Load a key; raises Absent for an unknown id."""
     api_key = ApiKey.objects.filter(pk=key_id).first()
     if api_key is None:
         raise Absent("There is no such key here.")
@@ -122,7 +122,7 @@ def revoked_by(key: ApiKey) -> str:
 
 
 def sees_no_trail(key: ApiKey) -> bool:
-    """Whether a key's scope for the trail is useless: the trail needs all topics."""
+    """Check that a key has the scope of the trail, but not all topics."""
     return Scope.AUDIT_READ in key.scopes and ALL_TOPICS[0] not in key.topics
 
 

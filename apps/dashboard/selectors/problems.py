@@ -134,7 +134,7 @@ class ProblemDetail:
 
     @property
     def shows_state(self) -> bool:
-        """Whether the rows may differ in state: "sent" includes unfinished sends."""
+        """Return whether rows may differ in state: "sent" includes unfinished ones."""
         return self.messages.query.value_of("is") in {None, Shown.SENT}
 
 

@@ -74,7 +74,7 @@ class Series:
 
     @property
     def shows_rates(self) -> bool:
-        """Whether the chart shows rates; otherwise it shows numbers of failures."""
+        """Return whether the chart shows rates; if not, numbers of failures."""
         return self.total.rate is not None
 
     @property

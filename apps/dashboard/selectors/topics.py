@@ -134,7 +134,7 @@ class TopicRow:
 
     @property
     def has_lane_trouble(self) -> bool:
-        """Whether its lane cannot do all its work, though it is not paused."""
+        """Return whether its lane has trouble, though it is not paused."""
         return self.lane_state in LANE_TROUBLE
 
     @property
@@ -222,7 +222,7 @@ def _severity(row: TopicRow) -> tuple[int, float, int]:
 
 
 def peak(rows: Sequence[TopicRow]) -> int:
-    """Return the most failures in an hour: the scale that these rows share."""
+    """Return the most failures in an hour, as the common scale of these rows."""
     failures = (row.failures for row in rows)
     return max((f.peak for f in failures if not isinstance(f, TooSlow)), default=0)
 

@@ -69,7 +69,7 @@ class SignInCode(LoginView):
     """Ask for a code of the second factor, after the right password."""
 
     template_name = "registration/sign_in_code.html"
-    form_class = CodeForm  # type: ignore[assignment]  # the view asks no more of it
+    form_class = CodeForm  # type: ignore[assignment]  # it has all that LoginView uses
     redirect_authenticated_user = True
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
