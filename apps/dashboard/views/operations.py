@@ -137,7 +137,7 @@ def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
 def _changed(
     request: SignedIn, detail: PreviewDetail, changed: NotTaken | Stale
 ) -> HttpResponse:
-    """Show a new preview and why the old one is void; raises if there is none."""
+    """Show a new preview and why the old one is void; raises without a new one."""
     if isinstance(changed, NotTaken):
         return _preview(request, detail, changed=str(changed), status=409)
     if changed.fresh is None:

@@ -168,7 +168,7 @@ def test_a_topic_shows_and_takes_the_queue_of_the_convention(
     post(admin, f"{path}/mode", 302, mode="observe")
     after = words(get(admin, path))
 
-    assert "There is none: failures" in before
+    assert "No queue is set: failures" in before
     assert "By convention it is mail-poison" in before
     assert "mail-poison on functions by convention" in mode_page
     assert "Queuemail-poison by convention" in after
@@ -307,7 +307,7 @@ def test_a_topic_without_a_dead_letter_queue_has_no_mode(admin: Client) -> None:
     get(admin, f"/topics/{topic.pk}/mode?mode=capture", 404)
     answer = admin.post(f"/topics/{topic.pk}/mode", {"mode": "observe"})
 
-    assert "There is none: failures" in page
+    assert "No queue is set: failures" in page
     assert answer.status_code == 409
     assert Lane.objects.count() == 0
 
