@@ -257,8 +257,8 @@ def _topic_registered(facts: Facts) -> str:
 def _topic_altered(facts: Facts) -> str:
     changed = changes(facts.entry)
     if len(changed) != 1:
-        policies = plural(len(changed), "policy").replace("policys", "policies")
-        return f"{facts.who} changed {policies} of the topic {facts.subject}"
+        number = f"{len(changed):,} policies"
+        return f"{facts.who} changed {number} of the topic {facts.subject}"
     ((name, old, new),) = changed
     values = f"from {cut(old) or 'none'} to {cut(new) or 'none'}"
     return f"{facts.who} changed {cut(name)} of the topic {facts.subject} {values}"
