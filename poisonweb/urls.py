@@ -16,5 +16,5 @@ urlpatterns = [
 ]
 handler400 = "apps.dashboard.views.errors.bad_request"
 handler403 = "apps.dashboard.views.errors.forbidden"
-handler404 = "apps.dashboard.views.errors.absent"
-handler500 = "apps.dashboard.views.errors.broken"
+handler404 = "apps.dashboard.views.errors.not_found"
+handler500 = "apps.dashboard.views.errors.server_error"

@@ -1,4 +1,4 @@
-"""What every page needs around its own content."""
+"""The context that every page needs around its own content."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def shell(request: HttpRequest) -> dict[str, Any]:
         # Callables: a page without the bar must not ask the database for them.
         "running_operations": partial(_running, request),
         "may_act": partial(_may_act, request),
-        # What was done by the form that led here; said once, by a whole page.
-        "said": partial(get_messages, request),
+        # The messages of the form that led here; only a whole page shows them, once.
+        "flash_messages": partial(get_messages, request),
     }

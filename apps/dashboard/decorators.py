@@ -1,4 +1,4 @@
-"""The way into a page: who asks, whether they may, and how a refusal is told."""
+"""Decorators of views: check the rights of a user, and show a refusal as a page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ View = Callable[Concatenate[SignedIn, P], HttpResponseBase]
 
 
 def needs(scope: Scope) -> Callable[[View[P]], View[P]]:
-    """Let in who has the right; turn what the view raises into a page that says it."""
+    """Require a scope; show a PoisonwebError of the view as an error page."""
 
     def decorate(view: View[P]) -> View[P]:
         return _guarded(view, lambda user: user.principal.require(scope))
@@ -36,12 +36,12 @@ def needs(scope: Scope) -> Callable[[View[P]], View[P]]:
 
 
 def for_admins(view: View[P]) -> View[P]:
-    """Let in admins; no scope opens these pages, so no key does."""
+    """Require an admin; no scope opens these pages, so no API key does."""
     return _guarded(view, _require_admin)
 
 
 def for_everyone(view: View[P]) -> View[P]:
-    """Let in whoever is signed in."""
+    """Require a signed-in user, with any role."""
     return _guarded(view, lambda _: None)
 
 
@@ -59,7 +59,7 @@ def _guarded(view: View[P], check: Callable[[User], None]) -> View[P]:
             check(request.user)
             return view(request, *args, **kwargs)
         except PoisonwebError as error:
-            return errors.told(request, error)
+            return errors.error_page(request, error)
 
     return guarded
 
@@ -72,7 +72,7 @@ def show(
     live: str,
     status: int = 200,
 ) -> HttpResponse:
-    """Render a page; to htmx, only the part of it that lives."""
+    """Render a whole page, or only its live part where htmx asks."""
     if request.htmx:
         return render(request, "live.html", {**context, "live": live}, status=status)
     return render(request, whole, context, status=status)

@@ -1,4 +1,4 @@
-"""The shortest way to a first message, to copy into a terminal."""
+"""Examples of a first message, to copy into a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ redis-cli XADD orders-poison '*' \\
 
 
 def failure(*, now: datetime) -> dict[str, object]:
-    """Give one member of POST /api/v1/failures with what every member needs."""
+    """Return a minimal member of POST /api/v1/failures."""
     at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
     return {
         "report_id": str(uuid.uuid4()),

@@ -1,4 +1,4 @@
-"""When somebody was here last, so that a page can say what has changed since."""
+"""The time of a person's last visit, so that a page can show what is new since."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections.abc import MutableMapping
 from datetime import datetime, timedelta
 from typing import Any
 
-# Whoever stays away for this long comes back to a new visit.
-VISIT = timedelta(minutes=30)
+# A person who comes back after this long begins a new visit.
+VISIT_GAP = timedelta(minutes=30)
 _KEY = "visit"
 
 Session = MutableMapping[str, Any]
 
 
-def enter(session: Session, *, now: datetime) -> datetime | None:
-    """Note that somebody is here; tell when their visit before this one ended."""
-    seen, before = _kept(session)
-    if seen is not None and now - seen > VISIT:
-        before = seen
+def record_visit(session: Session, *, now: datetime) -> datetime | None:
+    """Record a page view; return when the previous visit ended."""
+    last_seen, before = _stored(session)
+    if last_seen is not None and now - last_seen > VISIT_GAP:
+        before = last_seen
     session[_KEY] = [now.isoformat(), before and before.isoformat()]
     return before
 
 
-def before(session: Session) -> datetime | None:
-    """Tell when the visit before this one ended; None where this is the first."""
-    return _kept(session)[1]
+def previous_visit(session: Session) -> datetime | None:
+    """Return when the previous visit ended; None during the first visit."""
+    return _stored(session)[1]
 
 
-def _kept(session: Session) -> tuple[datetime | None, datetime | None]:
-    seen, earlier = session.get(_KEY, [None, None])
-    return _moment(seen), _moment(earlier)
+def _stored(session: Session) -> tuple[datetime | None, datetime | None]:
+    last_seen, earlier = session.get(_KEY, [None, None])
+    return _moment(last_seen), _moment(earlier)
 
 
 def _moment(text: str | None) -> datetime | None:

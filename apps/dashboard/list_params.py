@@ -1,4 +1,4 @@
-"""What a list was asked for, parsed once from its address."""
+"""The query parameters of lists, parsed once from the address."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from apps.poison.query import Query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class ListParams:
     """`query` is what the list shows; `text` is what the box shows.
 
-    They differ only while the text makes no sense: then `wrong` says why, and the list
-    stays what it was.
+    They differ only where the text is not a valid query: then `wrong` says why, and the
+    list keeps its last valid query.
     """
 
     query: Query
@@ -53,7 +53,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """The list from which a person opened a problem, to go on in it and back to it."""
+    """The list from which a person opened a problem, for links back and onwards."""
 
     query: Query
     sort: str = ""
@@ -63,7 +63,7 @@ class Origin:
 
     @classmethod
     def of(cls, request: HttpRequest) -> Self:
-        """Read the address of a problem's page; the list of all open by default."""
+        """Parse the address of a problem's page; by default, all open problems."""
         query, _ = _parsed(request.GET.get("list", cls.DEFAULT))
         return cls(
             query=query if query is not None else Query.parse(cls.DEFAULT),
@@ -72,12 +72,12 @@ class Origin:
         )
 
     @classmethod
-    def in_list(cls, asked: Asked) -> Self:
-        return cls(query=asked.query, sort=asked.sort)
+    def in_list(cls, params: ListParams) -> Self:
+        return cls(query=params.query, sort=params.sort)
 
     @property
     def params(self) -> dict[str, str]:
-        """Give the query of a problem's address that leads back to this list."""
+        """Return the parameters by which a problem's page leads back to this list."""
         if self.is_overview:
             return {"from": "overview"}
         text = str(self.query)
@@ -100,20 +100,20 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ProblemAsked:
-    """What a problem's page was asked for: its messages, its list, and a column.
+class ProblemPageParams:
+    """The parameters of a problem's page: its messages, its list, and a column.
 
-    `header` is the name of the header that the messages are shown with, if chosen.
+    `header` is the name of the header that the list shows; "" if none is chosen.
     """
 
-    messages: Asked
+    messages: ListParams
     origin: Origin
     header: str
 
     @classmethod
     def of(cls, request: HttpRequest) -> Self:
         return cls(
-            messages=Asked.of(request, default=Origin.DEFAULT),
+            messages=ListParams.of(request, default=Origin.DEFAULT),
             origin=Origin.of(request),
             header=request.GET.get("header", ""),
         )
@@ -127,7 +127,7 @@ def _parsed(text: str) -> tuple[Query | None, str]:
 
 
 def _last_good(request: HttpRequest, default: str) -> Query:
-    """Give the query of the page that this one was asked from."""
+    """Return the query of the page that led here, or the default."""
     parts = urlsplit(request.META.get("HTTP_REFERER", ""))
     before = _first(parse_qs(parts.query)) if parts.path == request.path else default
     query, _ = _parsed(before)

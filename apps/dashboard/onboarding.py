@@ -1,4 +1,4 @@
-"""Whether somebody wants to see the first steps; kept in a cookie, as preferences."""
+"""The first steps of a new user, hidden by a cookie once they dismissed them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ COOKIE = "pw_first_steps"
 DISMISSED = "dismissed"
 
 
-def wanted(request: HttpRequest, principal: Principal) -> FirstSteps | TooSlow | None:
-    """Give the steps that are left, unless this person put them away."""
+def steps_for(
+    request: HttpRequest, principal: Principal
+) -> FirstSteps | TooSlow | None:
+    """Return the first steps; None once they are dismissed or all done."""
     if request.COOKIES.get(COOKIE) == DISMISSED:
         return None
     return onboarding.find(principal)

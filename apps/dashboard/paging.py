@@ -1,4 +1,4 @@
-"""Pages by key, in both directions: the deepest costs what the first one does."""
+"""Keyset pages in both directions: the last page costs as much as the first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = TypeVar("Row", bound=models.Model)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cursor:
-    """Where a page begins: beyond the row with this time and number."""
+    """Where a page begins: behind the row with this time and id."""
 
     newer: bool
     at: datetime
@@ -32,7 +32,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read a cursor of ours; raises Invalid for any other text."""
+        """Parse a cursor; raises Invalid for any other text."""
         if not text:
             return None
         try:
@@ -50,7 +50,7 @@ class Cursor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page(Generic[Row]):
-    """Rows, newest first, and the cursors of the pages beside this one."""
+    """Rows, newest first, with the cursors of the pages before and after."""
 
     rows: Sequence[Row]
     newer: Cursor | None
@@ -58,32 +58,36 @@ class Page(Generic[Row]):
 
 
 def page(rows: models.QuerySet[Row], *, field: str, cursor: Cursor | None) -> Page[Row]:
-    """Cut a page out of rows that are ordered by this time, the newest first."""
+    """Return a page of rows ordered by a time field, the newest first."""
     backwards = cursor is not None and cursor.newer
     sign = "" if backwards else "-"
-    wanted = rows if cursor is None else rows.filter(_beyond(field, cursor))
-    found = list(wanted.order_by(f"{sign}{field}", f"{sign}pk")[: PAGE_SIZE + 1])
-    more = len(found) > PAGE_SIZE
-    shown = found[:PAGE_SIZE][:: -1 if backwards else 1]
+    beyond = rows if cursor is None else rows.filter(_beyond(field, cursor))
+    fetched = list(beyond.order_by(f"{sign}{field}", f"{sign}pk")[: PAGE_SIZE + 1])
+    more = len(fetched) > PAGE_SIZE
+    page_rows = fetched[:PAGE_SIZE][:: -1 if backwards else 1]
     has_newer = more if backwards else cursor is not None
     has_older = True if backwards else more
     return Page(
-        rows=shown,
-        newer=_cursor(shown[0], field, newer=True) if shown and has_newer else None,
-        older=_cursor(shown[-1], field, newer=False) if shown and has_older else None,
+        rows=page_rows,
+        newer=_cursor(page_rows[0], field, newer=True)
+        if page_rows and has_newer
+        else None,
+        older=_cursor(page_rows[-1], field, newer=False)
+        if page_rows and has_older
+        else None,
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumberCursor:
-    """Where a page begins of rows that their numbers order."""
+    """Where a page begins among rows ordered by id."""
 
     newer: bool
     pk: int
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read a cursor of ours; raises Invalid for any other text."""
+        """Parse a cursor; raises Invalid for any other text."""
         if not text:
             return None
         direction, _, number = text.partition(".")
@@ -98,7 +102,7 @@ class NumberCursor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumberedPage(Generic[Row]):
-    """Rows, the highest number first, and the cursors of the pages beside this one."""
+    """Rows, the highest id first, with the cursors of the pages before and after."""
 
     rows: Sequence[Row]
     newer: NumberCursor | None
@@ -108,20 +112,22 @@ class NumberedPage(Generic[Row]):
 def page_by_number(
     rows: models.QuerySet[Row], cursor: NumberCursor | None
 ) -> NumberedPage[Row]:
-    """Cut a page out of rows, the highest number first."""
+    """Return a page of rows, the highest id first."""
     backwards = cursor is not None and cursor.newer
     if cursor is not None:
         rows = rows.filter(**{f"pk__{'gt' if cursor.newer else 'lt'}": cursor.pk})
-    read = list(rows.order_by("pk" if backwards else "-pk")[: PAGE_SIZE + 1])
-    more = len(read) > PAGE_SIZE
-    shown = read[:PAGE_SIZE][:: -1 if backwards else 1]
+    fetched = list(rows.order_by("pk" if backwards else "-pk")[: PAGE_SIZE + 1])
+    more = len(fetched) > PAGE_SIZE
+    page_rows = fetched[:PAGE_SIZE][:: -1 if backwards else 1]
     has_newer = more if backwards else cursor is not None
     has_older = True if backwards else more
     return NumberedPage(
-        rows=shown,
-        newer=NumberCursor(newer=True, pk=shown[0].pk) if shown and has_newer else None,
-        older=NumberCursor(newer=False, pk=shown[-1].pk)
-        if shown and has_older
+        rows=page_rows,
+        newer=NumberCursor(newer=True, pk=page_rows[0].pk)
+        if page_rows and has_newer
+        else None,
+        older=NumberCursor(newer=False, pk=page_rows[-1].pk)
+        if page_rows and has_older
         else None,
     )
 
@@ -141,7 +147,7 @@ def _cursor(row: Row, field: str, *, newer: bool) -> Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many there are, counted up to a limit."""
+    """A number of rows, counted up to a limit."""
 
     number: int
 
@@ -155,8 +161,8 @@ class Count:
         return self.number == 1
 
 
-def counted(rows: models.QuerySet[Row]) -> Count | TooSlow:
-    """Count up to a limit and for a moment; a list must not wait for its number."""
+def bounded_count(rows: models.QuerySet[Row]) -> Count | TooSlow:
+    """Count rows up to a limit, with a time-out: a list must not wait for its total."""
     limited = rows.order_by().values("pk")[: MOST_COUNTED + 1]
     number = unless_slow(limited.count)
     return number if isinstance(number, TooSlow) else Count(number)

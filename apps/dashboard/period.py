@@ -1,4 +1,4 @@
-"""The days that a report is asked for, parsed once from its address."""
+"""The days and the topic of a report, parsed once from the address."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ OLDEST = date(1970, 1, 1)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Period:
-    """UTC days, the first and the last included, none of which is still going on."""
+    """A range of UTC days that are over; the first and the last day are included."""
 
     first: date
     last: date
 
     @classmethod
-    def parse(cls, sent: QueryDict, *, now: datetime) -> Self:
-        """Read `from` and `to`, or `days` up to `to`; raises Invalid naming one."""
+    def parse(cls, params: QueryDict, *, now: datetime) -> Self:
+        """Parse `from` and `to`, or `days` up to `to`; raises Invalid."""
         newest = newest_over(now)
-        last = min(day("to", sent.get("to")) or newest, newest)
-        first = day("from", sent.get("from")) or _so_far_back(sent.get("days"), last)
+        last = min(day("to", params.get("to")) or newest, newest)
+        first = day("from", params.get("from")) or _so_far_back(
+            params.get("days"), last
+        )
         if first > last:
             raise Invalid("from", f"send a day that is not after {last}")
         if (last - first).days >= MOST_DAYS:
@@ -47,18 +49,18 @@ class Period:
 
     @property
     def before(self) -> date:
-        """Give the last day of the period before this one."""
+        """Return the last day of the previous period."""
         return self.first - timedelta(days=1)
 
     @property
     def after(self) -> date:
-        """Give the last day of the period after this one."""
+        """Return the last day of the next period."""
         return self.last + timedelta(days=self.length)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What a report page shows; what made no sense is `wrong`, and left out."""
+class ReportParams:
+    """The parameters of a report page; `wrong` is the error of one that was ignored."""
 
     period: Period
     topic: str
@@ -66,10 +68,10 @@ class Asked:
     wrong: Invalid | None
 
     @classmethod
-    def of(cls, sent: QueryDict, *, now: datetime) -> Self:
-        topic, wrong = sent.get("topic", ""), None
+    def of(cls, params: QueryDict, *, now: datetime) -> Self:
+        topic, wrong = params.get("topic", ""), None
         try:
-            period = Period.parse(sent, now=now)
+            period = Period.parse(params, now=now)
         except Invalid as reason:
             period, wrong = Period.parse(QueryDict(), now=now), reason
         if topic != storable(topic):
@@ -88,27 +90,27 @@ class Asked:
 
     @property
     def as_query(self) -> dict[str, str]:
-        """Spell it as the API's parameters, and as those of the CSV."""
+        """Return the parameters as the API and the CSV download take them."""
         days = {"from": str(self.period.first), "to": str(self.period.last)}
         return {"topic": self.topic, **days} if self.topic else days
 
 
 def day(name: str, value: str | None) -> date | None:
-    """Read a day; raises Invalid for what is none."""
+    """Parse a day; raises Invalid for other text."""
     if not value:
         return None
     try:
-        found = date.fromisoformat(value)
+        parsed = date.fromisoformat(value)
     except ValueError:
         raise Invalid(name, "send a day such as 2026-11-20") from None
-    if found < OLDEST:
+    if parsed < OLDEST:
         raise Invalid(name, f"send a day that is not before {OLDEST}")
-    return found
+    return parsed
 
 
 def _so_far_back(value: str | None, last: date) -> date:
-    told = (value or str(DEFAULT_DAYS))[:4]
-    number = int(told) if told.isascii() and told.isdigit() else 0
+    text = (value or str(DEFAULT_DAYS))[:4]
+    number = int(text) if text.isascii() and text.isdigit() else 0
     if not 1 <= number <= MOST_DAYS:
         raise Invalid("days", f"send a number from 1 to {MOST_DAYS}")
     return last - timedelta(days=number - 1)

@@ -1,4 +1,4 @@
-"""How a person likes the pages; kept in cookies, so that the first byte is right."""
+"""A person's display preferences, kept in cookies: the server renders them at once."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ ONE_YEAR = 365 * 86_400
 class Preference:
     name: str
     label: str
-    options: tuple[
-        tuple[str, str], ...
-    ]  # value and what its button says; first = default
+    options: tuple[tuple[str, str], ...]  # value and label; the first is the default
 
     @property
     def cookie(self) -> str:
         return f"pw_{self.name}"
 
     def chosen(self, values: Mapping[str, str]) -> str:
-        """Read the value from the cookies; anything unknown is the default."""
+        """Return the value in the cookies; the default for an unknown one."""
         value = values.get(self.cookie, "")
         return value if self.allows(value) else self.options[0][0]
 
@@ -62,8 +60,8 @@ def chosen(cookies: Mapping[str, str]) -> dict[str, str]:
     return {each.name: each.chosen(cookies) for each in PREFERENCES}
 
 
-def wanted(form: Mapping[str, str]) -> dict[str, str]:
-    """Turn what a form asks for into cookies to set; leave out what is not allowed."""
+def cookies_to_set(form: Mapping[str, str]) -> dict[str, str]:
+    """Return the cookies that a form sets; ignore values that are not allowed."""
     return {
         each.cookie: form[each.name]
         for each in PREFERENCES

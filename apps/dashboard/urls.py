@@ -27,12 +27,14 @@ from apps.dashboard.views import (
 )
 from apps.dashboard.views import help as manual
 
-# What a form is asked for by; Django's own would take PUT for POST.
+# The methods of a form; Django's own views would also take PUT as POST.
 FORM = ["get", "head", "post"]
 
 urlpatterns = [
     path("", overview.index, name="home"),
-    path("first-steps/dismiss", overview.put_away, name="first-steps-dismiss"),
+    path(
+        "first-steps/dismiss", overview.dismiss_first_steps, name="first-steps-dismiss"
+    ),
     path("sign-in", account.SignIn.as_view(http_method_names=FORM), name="sign-in"),
     path(
         "sign-in/code",

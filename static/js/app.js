@@ -20,7 +20,7 @@ function say(text) {
   expire(toast);
 }
 
-/** Take a toast away after ten seconds, but never from under a pointer or the focus. */
+/** Remove a toast after ten seconds, but not while it has the pointer or the focus. */
 function expire(toast) {
   setTimeout(() => (toast.matches(":hover, :focus-within") ? expire(toast) : toast.remove()), 10_000);
 }
@@ -95,7 +95,7 @@ const selection = {
     sessionStorage.setItem("pw.selection", JSON.stringify(kept));
   },
 
-  /** Select or leave one row, or all from the last one touched to it. */
+  /** Select or deselect one row, or all rows from the last one to it. */
   mark(row, on, ranged) {
     if (this.everything) this.narrow();
     const { rows } = this;
@@ -110,7 +110,7 @@ const selection = {
     this.show();
   },
 
-  /** "Everything that matches" becomes "these rows" as soon as one is touched. */
+  /** Replace "everything that matches" by the visible rows once one is changed. */
   narrow() {
     this.everything.remove();
     this.keys = new Set(this.rows.map((row) => row.dataset.key));
@@ -131,7 +131,7 @@ const selection = {
     this.show();
   },
 
-  /** After a whole refresh: what was selected here and is gone is selected no more. */
+  /** After a full refresh: deselect rows that are gone. */
   forget(keysBefore) {
     const here = new Set(this.rows.map((row) => row.dataset.key));
     const lost = keysBefore.filter((key) => this.keys.has(key) && !here.has(key));
@@ -147,14 +147,14 @@ document.addEventListener("click", (event) => {
   else selection.mark(box.closest("tr"), box.checked, event.shiftKey);
 });
 
-// Rows of other pages travel with the form, though they have no box here.
+// Submit selected rows of other pages, which have no check box here.
 document.addEventListener("formdata", (event) => {
   if (!event.target.matches("form.selectable") || selection.everything) return;
   event.formData.delete("ids");
   for (const key of selection.keys) event.formData.append("ids", key);
 });
 
-/* ---- Live: poll, unless somebody is in the middle of something -------------------- */
+/* ---- Live updates: poll, unless the person is using the list ----------------------- */
 
 const live = {
   due: 0,
@@ -172,7 +172,7 @@ const live = {
       || Boolean($("dialog[open], details.menu[open]")) || !getSelection().isCollapsed;
   },
 
-  /** A list that orders itself stays as it is while a pointer moves over its rows. */
+  /** Do not reorder a list while the pointer is over its rows. */
   aimed() {
     return Boolean($("[data-steady]:hover")) && Date.now() - this.movedAt < 3000;
   },
@@ -185,7 +185,7 @@ const live = {
     this.ask();
   },
 
-  /** Ask for fresh rows; `whole` also takes the new ones in, in their order. */
+  /** Request current rows; `whole` also inserts new ones, in order. */
   ask(whole = false) {
     this.due = Date.now() + Math.max(this.every, 1000);
     this.rowsBefore = selection.rows.map((row) => row.dataset.key);
@@ -200,7 +200,7 @@ const live = {
     button.setAttribute("aria-pressed", String(!paused));
   },
 
-  /** Change cells in place and count what is new: no row moves under the pointer. */
+  /** Update cells in place and count new rows: no row moves under the pointer. */
   merge(fragment) {
     const fresh = new Map($$("tr[data-key]", fragment).map((row) => [row.dataset.key, row]));
     const shown = new Map(selection.rows.map((row) => [row.dataset.key, row]));
@@ -257,7 +257,7 @@ document.addEventListener("htmx:before:swap", (event) => {
   }
 });
 
-/** A poll of a list changes its cells; only who asks for it gets the list anew. */
+/** A poll of a list changes its cells; only a refresh by hand reloads the list. */
 function mergeInstead(ctx, tasks) {
   const at = tasks.findIndex((task) => task.type === "main");
   live.whole = ctx.sourceEvent.detail?.whole || !selection.rows.length
@@ -274,7 +274,7 @@ document.addEventListener("htmx:after:swap", () => {
   tellTimes();
 });
 
-/** What would do nothing without this file comes hidden: at first, and with every swap. */
+/** Show the elements that need this script: at the start, and after every swap. */
 function revealScripted() {
   for (const hidden of $$("[data-needs-script]")) hidden.hidden = false;
 }
@@ -505,7 +505,7 @@ document.addEventListener("keydown", (event) => {
   if (press(key)) event.preventDefault();
 });
 
-/** Do what a key stands for; every key but the row keys has a visible button or link. */
+/** Run the action of a key; every key except row keys has a visible button or link. */
 function press(key) {
   const going = Date.now() - wentAt < 1200;
   wentAt = key === "g" ? Date.now() : 0;

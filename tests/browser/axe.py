@@ -11,14 +11,14 @@ Options = dict[str, Any]
 
 SCRIPT = files("axe_playwright_python").joinpath("axe.min.js").read_text()
 LEVELS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
-# All rules of these levels that ask for a colour: they cost as much as all others.
+# The rules about colours: they take as long as all the others.
 COLOURS = ["color-contrast", "link-in-text-block"]
 OF_COLOURS: Options = {"runOnly": {"type": "rule", "values": COLOURS}}
 OF_ALL_ELSE: Options = {
     "runOnly": {"type": "tag", "values": LEVELS},
     "rules": {rule: {"enabled": False} for rule in COLOURS},
 }
-# Parts of a page are alike where the style sheet can tell no difference between them.
+# Two elements are alike if no rule of the style sheet distinguishes them.
 RUN = """async ({options, alikeOnce}) => {
     const looks = /^(class|style|type|scope|colspan|aria-.*ed|aria-current)$/;
     const says = e => [...e.childNodes].some(
@@ -41,7 +41,7 @@ RUN = """async ({options, alikeOnce}) => {
 
 
 def violations(page: Page) -> list[str]:
-    """Give the broken rules of both themes, with the elements that break them.
+    """Return the broken rules in both themes, with the elements that break them.
 
     Another theme is the same page in other colours: only those are asked for twice.
     """
@@ -53,9 +53,9 @@ def violations(page: Page) -> list[str]:
 
 
 def _broken(page: Page, options: Options, *, alike_once: bool = False) -> list[str]:
-    # Evaluated, not loaded: the Content-Security-Policy lets no such script in.
+    # Evaluated, not loaded: the Content-Security-Policy forbids other scripts.
     if not page.evaluate("'axe' in window"):
         page.evaluate(SCRIPT)
-    asked = {"options": options, "alikeOnce": alike_once}
-    found: list[str] = page.evaluate(RUN, asked)
-    return found
+    arguments = {"options": options, "alikeOnce": alike_once}
+    faults: list[str] = page.evaluate(RUN, arguments)
+    return faults

@@ -22,7 +22,7 @@ DESK = {"width": 1366, "height": 768}
 PHONE = {"width": 390, "height": 844}
 CHROMIUM = (
     *("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"),
-    # It asks for no other machine, for whatever reason of its own.
+    # The browser must not contact any other host.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 )
 
@@ -40,7 +40,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Windows:
-    """Keeps windows, one for each way to be opened: they cost more than their pages."""
+    """Reuse windows, one for each set of options: opening a window is slow."""
 
     def __init__(self, browser: Browser, product: Product) -> None:
         self._browser = browser
@@ -49,7 +49,7 @@ class Windows:
         self._contexts: dict[str, BrowserContext] = {}
 
     def sign_in(self) -> None:
-        """Sign in as people do, for all the pages to come."""
+        """Sign in through the form, for all later pages."""
         complaints: list[str] = []
         page = self.open(viewport=DESK)
         listen(page, complaints, refused=False)
@@ -59,18 +59,18 @@ class Windows:
         assert complaints == []
 
     def tidy(self) -> None:
-        """Let nothing be left of what was there before, but for the sign-in."""
+        """Remove all state of earlier tests, except the sign-in."""
         for context in self._contexts.values():
             context.clear_cookies()
             context.add_cookies(self._cookies)
 
-    def open(self, **wanted: Any) -> Page:
-        return self._context(wanted).new_page()
+    def open(self, **options: Any) -> Page:
+        return self._context(options).new_page()
 
-    def _context(self, wanted: dict[str, Any]) -> BrowserContext:
-        way = repr(sorted(wanted.items()))
+    def _context(self, options: dict[str, Any]) -> BrowserContext:
+        way = repr(sorted(options.items()))
         if way not in self._contexts:
-            context = self._browser.new_context(base_url=self._product.url, **wanted)
+            context = self._browser.new_context(base_url=self._product.url, **options)
             context.add_cookies(self._cookies)
             # A window ends with its last page: this one stays.
             context.new_page()
@@ -87,7 +87,7 @@ def windows(browser: Browser, product: Product) -> Windows:
 
 @pytest.fixture
 def open_page(windows: Windows) -> Iterator[Open]:
-    """Open a page as the signed-in admin; in the end nothing may have complained.
+    """Open a page as the signed-in admin; fail if the console shows errors.
 
     A violated Content-Security-Policy is an error on the console, too. Pages that tell
     of an error complain by being one: `refused` says that they may.
@@ -97,9 +97,9 @@ def open_page(windows: Windows) -> Iterator[Open]:
     windows.tidy()
 
     def opened(
-        path: str = "/problems", *, refused: bool = False, **wanted: Any
+        path: str = "/problems", *, refused: bool = False, **options: Any
     ) -> Page:
-        page = windows.open(**({"viewport": DESK} | wanted))
+        page = windows.open(**({"viewport": DESK} | options))
         pages.append(page)
         listen(page, complaints, refused=refused)
         page.goto(path)

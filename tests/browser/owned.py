@@ -1,7 +1,7 @@
-"""A newcomer's own RabbitMQ, with a consumer that one message brings down.
+"""A newcomer's own RabbitMQ, with a consumer that crashes on one message.
 
-Nobody gives that message up: its quorum queue counts the deliveries of which none was
-settled, and dead-letters what had too many.
+No consumer gives up on the message: the quorum queue counts unsettled deliveries, and
+dead-letters a message that had too many.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Own:
 
     def fail(self) -> None:
         """Send a payment, and let its consumer crash until the queue gives it up."""
-        told = pika.BasicProperties(headers=HEADERS, message_id="m-4711")
+        properties = pika.BasicProperties(headers=HEADERS, message_id="m-4711")
         with self._server.connection() as connection, connection.channel() as channel:
             channel.confirm_delivery()
-            channel.basic_publish("", TOPIC, BODY, told, mandatory=True)
+            channel.basic_publish("", TOPIC, BODY, properties, mandatory=True)
         for _ in range(DELIVERY_LIMIT + 1):
             crashed = self._consume()
             assert "KeyError: 'currency'" in crashed.stderr, crashed
@@ -54,11 +54,11 @@ class Own:
             return int(channel.queue_declare(QUEUE, passive=True).method.message_count)
 
     def consumed(self) -> dict[str, Any]:
-        """Mend the consumer, and give what it then handles, with its headers."""
+        """Fix the consumer; return the message that it handles, with its headers."""
         handled = self._consume("mended")
         assert handled.returncode == 0, handled.stderr
-        told: dict[str, Any] = json.loads(handled.stdout)
-        return told
+        message: dict[str, Any] = json.loads(handled.stdout)
+        return message
 
     def _consume(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

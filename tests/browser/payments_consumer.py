@@ -1,4 +1,4 @@
-"""A newcomer's consumer: a payment without a currency ends it, until it is mended."""
+"""A newcomer's consumer that crashes on a payment without a currency until fixed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import pika
 
 
 def main(url: str, *, mended: bool) -> None:
-    """Handle one message and tell of it; whatever is raised ends the process."""
+    """Handle one message and print it; an exception ends the process."""
     channel = pika.BlockingConnection(pika.URLParameters(url)).channel()
-    for method, told, body in channel.consume("payments", inactivity_timeout=20):
+    for method, properties, body in channel.consume("payments", inactivity_timeout=20):
         if method is None:
             sys.exit("nothing came")
         payment = json.loads(body)
         currency = payment.get("currency", "EUR") if mended else payment["currency"]
         channel.basic_ack(method.delivery_tag)
-        handled = {"body": body.decode(), "headers": told.headers, "paid": currency}
+        handled = {
+            "body": body.decode(),
+            "headers": properties.headers,
+            "paid": currency,
+        }
         sys.stdout.write(json.dumps(handled, default=str))
         return
 

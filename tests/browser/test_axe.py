@@ -1,4 +1,4 @@
-"""What our pages are held against: it must see what is wrong, in whatever row it is."""
+"""The accessibility checker itself: it must find faults in any row of a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.browser.conftest import Open
 pytestmark = pytest.mark.browser
 
 ROWS = "".join(f"<tr class={look}><td>{look}</td></tr>" for look in ("plain", "pale"))
-# The first of a kind may have nothing to be read.
+# The first element of its kind may be empty.
 TABLE = f"<table><tbody><tr class=pale><td></td></tr>{ROWS * 20}</tbody></table>"
 PAGE = f"""data:text/html,<!doctype html><html lang=en><title>rows</title><style>
 td {{ background: white; color: black }} .pale td {{ color: silver }}
@@ -24,12 +24,12 @@ def test_a_fault_of_some_rows_is_found_and_told_once_in_each_theme(
 ) -> None:
     page = open_page(PAGE.replace("\n", " "))
 
-    found = violations(page)
+    faults = violations(page)
 
-    assert found == [
+    assert faults == [
         'light: image-alt: <img src="data:,">',
         "light: color-contrast: <td>pale</td>",
-        # On something dark, it is the others that are not seen.
+        # In the dark theme the other elements are unreadable.
         "light: color-contrast: <td>plain</td>",
         "dark: color-contrast: <td>pale</td>",
         "dark: color-contrast: <td>plain</td>",

@@ -1,4 +1,4 @@
-"""Every page in both themes, at a desk and on a phone: quiet, whole and reachable."""
+"""Check every page in both themes, on a desktop and on a phone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LISTS = (
     *("/reports", "/reports?topic=orders", "/reports/runs"),
     "/second-factor",
 )
-# Nothing matches there, so that each says so.
+# Searches without a match.
 EMPTY = ("/problems?q=error:nowhere", "/topics?name=nowhere", "/audit?actor=nobody")
 OF_A_TOPIC = (
     "/mode?mode=observe",
@@ -52,17 +52,17 @@ def paths(page: Page) -> list[str]:
     """List every kind of page, with one message, problem and operation of each."""
     page.goto("/problems?q=")
     await_rows(page, 1)
-    found = [first_link(page, path) for path in ("/problems", "/topics")]
-    found += [found[-1] + of_a_topic for of_a_topic in OF_A_TOPIC]
+    linked = [first_link(page, path) for path in ("/problems", "/topics")]
+    linked += [linked[-1] + of_a_topic for of_a_topic in OF_A_TOPIC]
     broker = first_link(page, "/brokers")
-    found += [broker, *(broker + of_a_broker for of_a_broker in OF_A_BROKER)]
-    found += [first_link(page, "/people"), revocation(page)]
+    linked += [broker, *(broker + of_a_broker for of_a_broker in OF_A_BROKER)]
+    linked += [first_link(page, "/people"), revocation(page)]
     preview, operation = decided(page)
     page.goto("/messages")
     page.locator("td.what a").first.click()
     message = page.url
     fixed = [*LISTS, *EMPTY, "/help", "/api/v1/docs"]
-    return [*fixed, *found, message, preview, operation]
+    return [*fixed, *linked, message, preview, operation]
 
 
 def first_link(page: Page, path: str) -> str:
@@ -76,7 +76,7 @@ def revocation(page: Page) -> str:
 
 
 def decided(page: Page) -> tuple[str, str]:
-    """Requeue a message; give the pages of a preview and of the operation."""
+    """Requeue a message; return the addresses of the preview and the operation."""
     page.goto("/messages?q=is:open")
     page.locator("tbody input[name=ids]").first.check()
     page.locator("button[value=redrive]").click()
@@ -91,7 +91,7 @@ def decided(page: Page) -> tuple[str, str]:
 
 
 def faults(page: Page) -> list[str]:
-    """Tell what is wrong with the page as it is, in both themes."""
+    """List the faults of the page in both themes."""
     return [
         *page.evaluate(TOO_SMALL),
         *(["too wide"] if page.evaluate(WIDER_THAN_THE_SCREEN) else []),
@@ -111,8 +111,8 @@ def wrong_headings(page: Page) -> list[str]:
     return [*skips, *([] if levels.count(1) == 1 else [f"{levels.count(1)} h1"])]
 
 
-def only_faulty(found: Faults) -> Faults:
-    return {path: told for path, told in found.items() if told}
+def only_faulty(by_path: Faults) -> Faults:
+    return {path: broken for path, broken in by_path.items() if broken}
 
 
 @pytest.fixture(params=[DESK, PHONE], ids=["desk", "phone"])
@@ -125,12 +125,12 @@ def test_every_page_fits_and_can_be_used_by_everybody(
 ) -> None:
     page = open_page(viewport=size)
 
-    found: Faults = {}
+    by_path: Faults = {}
     for path in paths(page):
         page.goto(path)
-        found[path] = faults(page)
+        by_path[path] = faults(page)
 
-    assert only_faulty(found) == {}
+    assert only_faulty(by_path) == {}
 
 
 def test_what_opens_over_a_page_can_be_used_by_everybody(
@@ -152,7 +152,7 @@ def test_what_opens_over_a_page_can_be_used_by_everybody(
 def test_a_revealed_body_can_be_used_by_everybody(
     open_page: Open, size: dict[str, int]
 ) -> None:
-    # Some of the orders are no UTF-8, and have no text to show.
+    # Some orders are not UTF-8, and have no text view.
     page = open_page("/messages?q=topic:ContentTopic", viewport=size)
     await_rows(page, 1)
 
@@ -197,24 +197,24 @@ def test_pages_that_refuse_can_be_used_by_everybody(
 ) -> None:
     page = open_page(viewport=size, refused=True)
 
-    found: Faults = {}
+    by_path: Faults = {}
     for path in REFUSED:
         page.goto(path)
-        found[path] = faults(page)
+        by_path[path] = faults(page)
     page.context.clear_cookies()
     page.goto("/sign-in")
-    found["/sign-in"] = faults(page)
+    by_path["/sign-in"] = faults(page)
 
-    assert only_faulty(found) == {}
+    assert only_faulty(by_path) == {}
 
 
 def test_a_desk_shows_sixteen_rows(open_page: Open) -> None:
     page = open_page("/messages")
     await_rows(page, 17)
 
-    seen: int = page.evaluate(ROWS_SEEN)
+    visible_rows: int = page.evaluate(ROWS_SEEN)
 
-    assert seen >= 16
+    assert visible_rows >= 16
 
 
 def test_a_phone_acts_from_the_bottom_of_the_screen(open_page: Open) -> None:

@@ -1,4 +1,4 @@
-"""What a stranger meets who has only read the README; its picture is taken here."""
+"""The first steps of a new user of the README; takes its screenshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two pages that people open first: what is on top, and what a click leads to."""
+"""The overview and the page of a problem: what is on top, and where clicks lead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.reports import failure
 pytestmark = pytest.mark.browser
 
 FIRE = "GatewayTimeout"
-# The page asks every 5 s; 10 s were promised.
+# The page refreshes every 5 s; the docs promise 10 s.
 IN_TIME = 10_000
 
 
@@ -33,7 +33,7 @@ def reporter(product: Product) -> Client:
         "--scope",
         "capture:write",
     ]
-    made = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=product.tree,
         env=environment(),
@@ -41,7 +41,7 @@ def reporter(product: Product) -> Client:
         text=True,
         check=True,
     )
-    return Client(url=product.url, key=made.stdout.strip())
+    return Client(url=product.url, key=process.stdout.strip())
 
 
 def report(reporter: Client, number: int, *, topic: str, kind: str) -> None:
@@ -118,7 +118,7 @@ def test_rows_stay_where_they_are_while_a_pointer_moves_over_them(
     open_page: Open, reporter: Client
 ) -> None:
     page = open_page("/")
-    # So many that it is among the first, whatever else has failed by now.
+    # Enough failures to be among the first problems.
     report(reporter, 100, topic="checkout", kind="Quiet")
     expect(page.get_by_text("Quiet").first).to_be_visible(timeout=SOON)
 

@@ -1,4 +1,4 @@
-"""Selecting, keys and live updates: what the script adds and must not break."""
+"""Selection, keys and live updates: the features that need the script."""
 
 from __future__ import annotations
 

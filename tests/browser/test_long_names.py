@@ -1,4 +1,4 @@
-"""Long names on a narrow screen: they break where a reader would break them."""
+"""Long names on a narrow screen break between their words."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NAMES = "h1, h2.named, summary .named, .inside > p > .strong, table.pairs th"
 @pytest.fixture
 def page(open_page: Open) -> Page:
     """Open the page of a message whose names are long, on a phone."""
-    told = failure(
+    report = failure(
         clock.now(),
         topic="settlements",
         exception={"type": NAME, "message": "", "traceback": ""},
@@ -53,12 +53,12 @@ def page(open_page: Open) -> Page:
     (token,) = (
         each["value"] for each in page.context.cookies() if each["name"] == "pw_csrf"
     )
-    sent = page.request.post(
+    response = page.request.post(
         "/api/v1/failures",
-        data={"failures": [told]},
+        data={"failures": [report]},
         headers={"X-CSRFToken": token, "Referer": page.url},
     )
-    assert sent.ok, sent.text()
+    assert response.ok, response.text()
     page.goto("/messages?q=topic:settlements")
     page.locator("td.what a").first.click()
     page.get_by_role("heading", name=re.compile("Headers")).wait_for()
@@ -73,7 +73,7 @@ def test_long_names_break_behind_their_dots_and_at_their_humps(page: Page) -> No
     problem = page.evaluate(TORN, NAMES), faults(page)
 
     assert message == problem == ([], [])
-    # It has the whole width, and is not squeezed between a state and buttons.
+    # The heading has the whole width, not only the space between pill and buttons.
     assert title is not None
     assert title["width"] > PHONE["width"] * 0.8
 
@@ -81,10 +81,10 @@ def test_long_names_break_behind_their_dots_and_at_their_humps(page: Page) -> No
 def test_long_values_stay_within_their_rows(page: Page) -> None:
     page.get_by_role("button", name="Show body").click()
     page.get_by_text("0123456789abcdef").first.wait_for()
-    shown = page.evaluate(SPILT), page.evaluate(WIDER_THAN_THE_SCREEN)
+    on_list = page.evaluate(SPILT), page.evaluate(WIDER_THAN_THE_SCREEN)
     page.goto("/brokers")
     page.locator("td.what a").first.click()
     page.get_by_role("heading", name=re.compile("What .* can do")).wait_for()
-    told = page.evaluate(SPILT), page.evaluate(WIDER_THAN_THE_SCREEN)
+    on_detail = page.evaluate(SPILT), page.evaluate(WIDER_THAN_THE_SCREEN)
 
-    assert shown == told == ([], False)
+    assert on_list == on_detail == ([], False)

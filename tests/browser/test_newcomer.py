@@ -31,13 +31,13 @@ from tests.browser.test_triage import SOON, await_rows
 
 pytestmark = pytest.mark.browser
 
-# Of theirs in Redis: the dead-letter queue has the name that is usual there.
+# Their Redis: the dead-letter queue has the usual name.
 REFUNDS = "refunds"
 
 
 @pytest.fixture(scope="session")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own]:
-    # It stays there for the tests of all pages: they find the pages about it, too.
+    # It stays for the tests of all pages, which then include its pages.
     server = Server(tmp_path_factory.mktemp("their broker"))
     yield Own(server)
     server.stop()
@@ -71,10 +71,10 @@ def observe(page: Page) -> None:
     expect(page.get_by_text("Observed from now on: 1")).to_be_visible()
 
 
-def await_seen(page: Page, seen: Locator) -> None:
-    """Wait until a lane has looked, as a person would: by looking again."""
+def await_seen(page: Page, locator: Locator) -> None:
+    """Wait until the lane has counted, by reloading the page as a person would."""
     for _ in range(30):
-        if seen.is_visible():
+        if locator.is_visible():
             return
         page.wait_for_timeout(1000)
         page.reload()
@@ -102,8 +102,8 @@ def requeue(page: Page) -> None:
     tell_why_it_failed(page)
     page.get_by_role("button", name=re.compile("Requeue…")).click()
     page.get_by_role("button", name="Requeue 1 message").click()
-    sent = page.locator(".counts div", has_text="Sent").locator("dd")
-    expect(sent).to_have_text("1", timeout=SOON)
+    sent_count = page.locator(".counts div", has_text="Sent").locator("dd")
+    expect(sent_count).to_have_text("1", timeout=SOON)
 
 
 def tell_why_it_failed(page: Page) -> None:
@@ -131,15 +131,15 @@ def test_what_crashed_a_newcomers_consumer_is_captured_and_handled_after_one_cli
 
     handled = own.consumed()
     mark = handled["headers"].pop(MARK)
-    told = {k: v for k, v in handled["headers"].items() if k in HEADERS}
+    headers = {k: v for k, v in handled["headers"].items() if k in HEADERS}
     assert handled["body"] == BODY.decode()
-    assert told == HEADERS
+    assert headers == HEADERS
     assert mark
     assert (was_there, own.dead_letters()) == (1, 0)
     page.goto("/")
     expect(page.get_by_role("heading", name="Needs you")).to_be_visible()
     expect(page.get_by_role("heading", name="Your first hour")).to_have_count(0)
-    # A person reads, too; the machine itself must leave them nearly all of it.
+    # A person also needs time to read: the machine may take only a small part.
     assert time.monotonic() - began < 15 * 60 / 5
 
 
@@ -154,7 +154,7 @@ def test_the_way_there_and_back_works_without_scripts_and_by_keyboard(
     page.keyboard.press("Tab")
     page.keyboard.type(own_redis)
     page.keyboard.press("Enter")
-    expect(page.get_by_text("It is added.")).to_be_visible()
+    expect(page.get_by_text("The broker is added.")).to_be_visible()
     page.get_by_role("button", name="Test connection").press("Enter")
     expect(page.get_by_text("It answers")).to_be_visible()
     page.get_by_role("button", name="Discover").press("Enter")

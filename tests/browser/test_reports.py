@@ -1,4 +1,4 @@
-"""The reports in a real browser: charts lead on, and everybody can read them."""
+"""The reports in a real browser: charts link to messages, and are accessible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.browser.conftest import DESK, PHONE, Open
 
 pytestmark = pytest.mark.browser
 
-# Long before what the sample made up, so that no night touches these days.
+# Long before the history of the sample, so that no nightly run changes these days.
 LAST = date(2025, 6, 28)
 DAYS = [LAST - timedelta(days=number) for number in range(28) if number != 9]
 PERIOD = f"days=28&to={LAST}"
@@ -57,7 +57,7 @@ WHERE run_id = %(run)s
 
 @pytest.fixture(autouse=True, scope="module")
 def published(product: Product) -> Iterator[None]:
-    """Publish four weeks with a gap, as a night would have."""
+    """Publish four weeks with a gap, as nightly runs would."""
     where = json.loads((product.var / "run" / "servers.json").read_text())
     with psycopg.connect(where["database_url"], autocommit=True) as database:
         run = one(database, RUN, [DAYS[-1], DAYS[0]])
@@ -104,7 +104,7 @@ def test_every_report_fits_and_can_be_read_by_everybody(
         faults[way] = violations(page)
         assert not page.evaluate(WIDER_THAN_THE_SCREEN), way
 
-    assert {where: found for where, found in faults.items() if found} == {}
+    assert {where: broken for where, broken in faults.items() if broken} == {}
 
 
 def test_a_bar_leads_to_the_messages_of_its_day(open_page: Open) -> None:

@@ -23,7 +23,7 @@ PASSWORD = "correct horse battery"
 def page(
     request: pytest.FixtureRequest, browser: Browser, product: Product
 ) -> Iterator[Page]:
-    """Open a window in which nobody is signed in, and nothing may complain."""
+    """Open a window without a sign-in; fail if the console shows errors."""
     complaints: list[str] = []
     context = browser.new_context(base_url=product.url, viewport=request.param)
     page = context.new_page()
@@ -35,7 +35,7 @@ def page(
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest, product: Product) -> str:
-    """Add somebody for this test alone."""
+    """Add a person for this test."""
     name = f"second{len(request.node.name)}"
     subprocess.run(
         [PYTHON, "manage.py", "create_user", name],
@@ -56,10 +56,10 @@ def sign_in(page: Page, name: str) -> None:
 
 
 def test_a_second_factor_is_added_and_asked_for(page: Page, name: str) -> None:
-    found: Faults = {}
+    by_page: Faults = {}
     sign_in(page, name)
     page.goto("/second-factor")
-    found["add"] = faults(page)
+    by_page["add"] = faults(page)
     expect(page.get_by_alt_text("QR code")).to_be_visible()
     is_drawn = page.evaluate("document.querySelector('img.qr').naturalWidth > 0")
     secret = page.locator("code.secret").inner_text()
@@ -69,19 +69,19 @@ def test_a_second_factor_is_added_and_asked_for(page: Page, name: str) -> None:
     page.get_by_label("Code", exact=True).fill(app_code(secret, now))
     page.get_by_role("button", name="Add").click()
     expect(page.get_by_role("heading", name="Write these down")).to_be_visible()
-    found["recovery codes"] = faults(page)
+    by_page["recovery codes"] = faults(page)
     page.get_by_role("link", name="I have written them down").click()
     page.goto("/second-factor")
-    found["added"] = faults(page)
+    by_page["added"] = faults(page)
 
     page.context.clear_cookies()
     sign_in(page, name)
     expect(page.get_by_label("Code")).to_be_focused()
-    found["asked"] = faults(page)
-    # That of the next half minute is good by now, and was not used yet.
+    by_page["asked"] = faults(page)
+    # The code of the next half minute is valid already, and unused.
     page.get_by_label("Code").fill(app_code(secret, now + timedelta(seconds=PERIOD)))
     page.get_by_role("button", name="Sign in").click()
 
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     assert is_drawn
-    assert only_faulty(found) == {}
+    assert only_faulty(by_page) == {}

@@ -1,4 +1,4 @@
-"""What stands around every page: ways, keys, times; and the pages people come in by."""
+"""The frame of every page: navigation, keys and times; and the sign-in pages."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def times(page: Page) -> Locator:
 
 def report(page: Page) -> None:
     """Report the failure of the help page's example, as its reader would."""
-    told = {"failures": [first_message.failure(now=datetime.now(UTC))]}
+    body = {"failures": [first_message.failure(now=datetime.now(UTC))]}
     cookies = {cookie.get("name"): cookie for cookie in page.context.cookies()}
     token = cookies["pw_csrf"]["value"]
     answer = page.request.post(
-        "/api/v1/failures", data=told, headers={"X-CSRFToken": token}
+        "/api/v1/failures", data=body, headers={"X-CSRFToken": token}
     )
     assert answer.ok, answer.text()
 
@@ -169,10 +169,10 @@ def test_times_are_told_in_ones_own_zone_also_after_a_refresh(open_page: Open) -
 def test_without_a_script_times_are_utc_and_say_so(open_page: Open) -> None:
     page = open_page("/audit", java_script_enabled=False, timezone_id=KOLKATA)
 
-    told = times(page).all_inner_texts()
+    texts = times(page).all_inner_texts()
 
-    assert told
-    assert all(text.endswith(" UTC") for text in told)
+    assert texts
+    assert all(text.endswith(" UTC") for text in texts)
 
 
 def test_a_phone_has_its_menu_behind_one_button(open_page: Open) -> None:

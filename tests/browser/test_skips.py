@@ -1,4 +1,4 @@
-"""What consumers pass over, and where they stand, decided by somebody in a browser."""
+"""Add and remove skips, and move positions, in a browser."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def look_at_a_skip(page: Page) -> None:
 
 
 def await_heading(page: Page, name: str) -> None:
-    """Wait for the page that a click leads to: it is not there with the click."""
+    """Wait for the page that a click leads to."""
     expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
 
 
@@ -41,13 +41,13 @@ def test_a_skip_is_looked_at_made_with_a_reason_and_removed(
     page.goto("/skips")
     page.locator("td.what a", has_text="nobody's").first.click()
     await_heading(page, "Handle it again")
-    made = faults(page)
+    after_adding = faults(page)
     page.get_by_label("Reason").fill("tried")
     page.get_by_role("button", name="Remove this skip").click()
     await_heading(page, "Skips")
     page.goto("/skips?everything=1")
 
-    assert (looked, made) == ([], [])
+    assert (looked, after_adding) == ([], [])
     expect(page.locator("td.what a", has_text="nobody's").first).to_be_visible()
 
 

@@ -24,10 +24,9 @@ def rows(page: Page) -> list[str]:
 
 
 def await_rows(page: Page, number: int) -> None:
-    """Wait until the sample has failed so often, and leave no answer on its way.
+    """Wait until the list has this many rows, and no poll is pending.
 
-    A list that is brought anew takes new rows in: one that came late would move them
-    under the test.
+    A reloaded list contains new rows: a late one would move the rows during the test.
     """
     for _ in range(60):
         if len(rows(page)) >= number:
@@ -54,9 +53,9 @@ def test_failures_appear_by_themselves_gathered_into_problems(open_page: Open) -
 def times_back(page: Page, key: str) -> int:
     """Read how often a message came back before: other tests requeue too."""
     page.goto(f"/messages/{key}")
-    found = re.search(r"came back\s+(\d+)x", page.locator("main").inner_text())
+    match = re.search(r"came back\s+(\d+)x", page.locator("main").inner_text())
     page.goto(CONTENT)
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0
 
 
 def test_a_message_that_fails_again_is_the_same_message(open_page: Open) -> None:
@@ -98,7 +97,7 @@ def test_a_topic_chosen_after_the_preview_is_previewed_before_anything_is_sent(
 
 
 def test_what_its_consumer_can_handle_by_now_becomes_handled(open_page: Open) -> None:
-    # The sample's back end is away for a while and then back; until it is, they return.
+    # The back end of the sample is down for a while: until it is up, messages return.
     page = open_page("/messages?q=is:open+error:TimeoutError")
     await_rows(page, 1)
     handled = page.locator(".counts div", has_text="Handled").locator("dd")

@@ -1,4 +1,4 @@
-"""What people fill in about brokers and topics, read once."""
+"""The forms of brokers, of topics' policies and of lane modes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from apps.team.rights import Principal
 
 REASON_LIMIT = 1_000
 LONGEST_NUMBER = 18
-# Of the policies, those that are filled in as they are, whatever the kind of broker.
+# The policies that every kind of broker has.
 PLAIN = ("dead_letter_queue", "retention_days", "owner", "runbook")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerForm:
-    """As it is filled in, so that it can be shown again: all but an address.
+    """A broker as typed into the form, so that it can be shown again.
 
-    Only that an address is in the environment is shown; `url` "" leaves the known one.
+    The page shows an address only where it names a variable of the environment. An
+    empty `url` keeps the stored one.
     """
 
     name: str = ""
@@ -41,12 +42,14 @@ class BrokerForm:
     options: str = ""
 
     @classmethod
-    def read(cls, sent: QueryDict) -> Self:
-        return cls(**{name: sent.get(name, "") for name in cls.__slots__})
+    def read(cls, data: QueryDict) -> Self:
+        return cls(**{name: data.get(name, "") for name in cls.__slots__})
 
     @classmethod
     def of(cls, broker: Broker) -> Self:
-        return cls(name=broker.name, kind=broker.kind, options=written(broker.options))
+        return cls(
+            name=broker.name, kind=broker.kind, options=options_as_json(broker.options)
+        )
 
     @property
     def shown_url(self) -> str:
@@ -79,22 +82,22 @@ class BrokerForm:
         return policies.options_from(self.options, example=example)
 
 
-def chosen_allowances(sent: QueryDict) -> list[Choice]:
-    """Read which entries of allow-lists are ticked; raises Invalid for none."""
-    parted = [value.partition(" ") for value in sent.getlist("entries")]
-    found = [
+def chosen_allowances(data: QueryDict) -> list[Choice]:
+    """Parse the ticked entries of allow-lists; raises Invalid without any."""
+    parted = [value.partition(" ") for value in data.getlist("entries")]
+    choices = [
         (int(number), entry)
         for number, _, entry in parted
         if number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER
     ]
-    if not found or len(found) != len(parted):
+    if not choices or len(choices) != len(parted):
         raise Invalid("entries", "tick at least one entry of the allow-list.")
-    return found
+    return choices
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoliciesForm:
-    """As it is filled in: every policy that its kind of broker goes by, as text."""
+    """A topic's policies as typed into the form; those its kind of broker has."""
 
     values: Mapping[str, str]
     options: str
@@ -102,35 +105,35 @@ class PoliciesForm:
     reason: str = ""
 
     @classmethod
-    def read(cls, sent: QueryDict, limits: Collection[str]) -> Self:
+    def read(cls, data: QueryDict, limits: Collection[str]) -> Self:
         return cls(
-            values={name: sent.get(name, "") for name in (*PLAIN, *limits)},
-            options=sent.get("options", ""),
-            host_json=sent.get("host_json", ""),
-            reason=reason_in(sent),
+            values={name: data.get(name, "") for name in (*PLAIN, *limits)},
+            options=data.get("options", ""),
+            host_json=data.get("host_json", ""),
+            reason=reason_in(data),
         )
 
     @classmethod
-    def of(cls, known: Policies, limits: Collection[str]) -> Self:
-        values = {name: getattr(known, name) for name in (*PLAIN, *limits)}
+    def of(cls, current: Policies, limits: Collection[str]) -> Self:
+        values = {name: getattr(current, name) for name in (*PLAIN, *limits)}
         return cls(
             values={name: _text(value) for name, value in values.items()},
-            options=written(known.options),
+            options=options_as_json(current.options),
         )
 
-    def keep(self, topic: Topic, principal: Principal, *, now: datetime) -> Topic:
-        told: dict[str, object] = {
+    def save(self, topic: Topic, principal: Principal, *, now: datetime) -> Topic:
+        values: dict[str, object] = {
             **self.values,
             "options": policies.options_from(
                 self.options, example=_example_of_options(topic)
             ),
         }
         if self.host_json.strip():
-            told = policies.pasted(topic, self.host_json, told)
+            values = policies.pasted(topic, self.host_json, values)
         return policies.set_policies(
             topic=topic,
-            policies=Policies.of(topic).changed(told),
-            reason=checked(self.reason),
+            policies=Policies.of(topic).changed(values),
+            reason=checked_reason(self.reason),
             principal=principal,
             now=now,
         )
@@ -138,7 +141,7 @@ class PoliciesForm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModeForm:
-    """What a lane shall do, and why; `queue` is the one that its page showed."""
+    """The new mode of a lane, with a reason; `queue` is the one shown on the page."""
 
     mode: Mode
     tee_queue: str
@@ -146,29 +149,29 @@ class ModeForm:
     queue: str
 
     @classmethod
-    def read(cls, sent: QueryDict) -> Self:
-        """Read it; raises Invalid for a mode that is none."""
-        mode = sent.get("mode", "")
+    def read(cls, data: QueryDict) -> Self:
+        """Parse the form; raises Invalid for an unknown mode."""
+        mode = data.get("mode", "")
         if mode not in list(Mode):
             raise Invalid("mode", f"use one of {', '.join(Mode)}.")
         return cls(
             mode=Mode(mode),
-            tee_queue=sent.get("tee_queue", ""),
-            reason=reason_in(sent),
-            queue=sent.get("queue", ""),
+            tee_queue=data.get("tee_queue", ""),
+            reason=reason_in(data),
+            queue=data.get("queue", ""),
         )
 
     def set(self, topic: Topic, principal: Principal, *, now: datetime) -> None:
-        """Change the mode; raises Invalid where another queue was shown."""
+        """Change the mode; raises Invalid where the page showed another queue."""
         if self.queue not in {"", dead_letter_queue_of(topic)}:
             raise Invalid(
                 "queue",
-                "another person changed the dead-letter queue meanwhile: look at the "
-                "one below, and confirm again.",
+                "another person changed the dead-letter queue: check the new one, "
+                "then confirm again.",
             )
-        reason = checked(self.reason)
+        reason = checked_reason(self.reason)
         if not reason and self.mode is not Mode.OBSERVE:
-            raise Invalid("reason", "say why; it stands in the audit trail.")
+            raise Invalid("reason", "say why; the audit trail records it.")
         lane_settings.set_mode(
             topic=topic,
             mode=self.mode,
@@ -180,23 +183,23 @@ class ModeForm:
 
 
 def dead_letter_queue_of(topic: Topic) -> str:
-    """Name the queue that its lane reads, or would read by convention; "" for none."""
+    """Return the queue that the lane reads, or would by convention; "" without one."""
     return topic.dead_letter_queue or convention_of_topic(topic).queue
 
 
-def checked(reason: str) -> str:
+def checked_reason(reason: str) -> str:
     if len(reason) > REASON_LIMIT:
         raise Invalid("reason", f"give at most {REASON_LIMIT} characters.")
     return reason.strip()
 
 
 def field_of(wrong: PoisonwebError | None) -> str:
-    """Tell which field an error is about; "" for none of them."""
-    # An adapter says which option, too: "options body_field".
+    """Return the name of the wrong field; "" if the error names no field."""
+    # An adapter also names the option: "options body_field".
     return wrong.field.partition(" ")[0] if isinstance(wrong, Invalid) else ""
 
 
-def written(options: Mapping[str, object]) -> str:
+def options_as_json(options: Mapping[str, object]) -> str:
     return json.dumps(options, ensure_ascii=False, indent=2) if options else ""
 
 

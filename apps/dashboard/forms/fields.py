@@ -1,4 +1,4 @@
-"""Fields that several forms share, and how a form's first fault is raised."""
+"""Form fields and checks that several forms share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from apps.dashboard.paging import MAX_ID
 
 
 class Ids(forms.TypedMultipleChoiceField):
-    """Any number of row numbers; which of them exist is for the selection to say."""
+    """A list of row ids; the selection checks later which of them exist."""
 
     def __init__(self) -> None:
         super().__init__(coerce=int, required=False)
@@ -23,7 +23,7 @@ class Ids(forms.TypedMultipleChoiceField):
 
 
 def one_line_break(text: str) -> str:
-    """Give a text with one sign for each end of a line: browsers send CRLF."""
+    """Replace CRLF, which browsers send, by LF."""
     return text.replace("\r\n", "\n")
 
 
@@ -32,13 +32,13 @@ class ReasonField(forms.CharField):
         return one_line_break(super().to_python(value) or "")
 
 
-def reason_in(sent: QueryDict) -> str:
-    """Read the reason that a form sends, as it will be on record."""
-    return one_line_break(sent.get("reason") or "")
+def reason_in(data: QueryDict) -> str:
+    """Return the reason in a form's data, as it will be recorded."""
+    return one_line_break(data.get("reason") or "")
 
 
 def require_valid(form: forms.Form) -> None:
-    """Raise Invalid for the first field that is wrong."""
+    """Raise Invalid for the first wrong field of a form."""
     if not form.is_valid():
         field, problems = next(iter(form.errors.items()))
         raise Invalid(field, str(problems[0]).rstrip("."))

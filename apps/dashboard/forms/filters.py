@@ -1,35 +1,35 @@
-"""What narrows a list down."""
+"""The forms that filter lists."""
 
 from __future__ import annotations
 
 from django import forms
 
-from apps.dashboard.selectors.skips import SkipsWanted
-from apps.dashboard.selectors.topics import TopicsWanted
+from apps.dashboard.selectors.skips import SkipFilter
+from apps.dashboard.selectors.topics import TopicFilter
 
 
 class TopicsForm(forms.Form):
-    """Part of a name, and the name that the page begins after."""
+    """Filter topics by part of a name; the page begins after the name `after`."""
 
     name = forms.CharField(required=False)
     after = forms.CharField(required=False, strip=False)
 
     @property
-    def wanted(self) -> TopicsWanted:
-        """Give the filter; one that makes no sense filters nothing."""
-        return TopicsWanted(**self.cleaned_data) if self.is_valid() else TopicsWanted()
+    def as_filter(self) -> TopicFilter:
+        """Return the filter; an invalid form filters nothing."""
+        return TopicFilter(**self.cleaned_data) if self.is_valid() else TopicFilter()
 
 
 class SkipsForm(forms.Form):
-    """The topics, by name or pattern, and whether the skips that have ended."""
+    """Filter skips by topic name or pattern; `everything` selects the ended ones."""
 
     topic = forms.CharField(required=False)
     everything = forms.BooleanField(required=False)
 
     @property
-    def wanted(self) -> SkipsWanted:
-        """Give the filter; one that makes no sense filters nothing."""
+    def as_filter(self) -> SkipFilter:
+        """Return the filter; an invalid form filters nothing."""
         if not self.is_valid():
-            return SkipsWanted()
-        told = self.cleaned_data
-        return SkipsWanted(topic=told["topic"], ended=told["everything"])
+            return SkipFilter()
+        data = self.cleaned_data
+        return SkipFilter(topic=data["topic"], ended=data["everything"])

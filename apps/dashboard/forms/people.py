@@ -1,4 +1,4 @@
-"""What is filled in about people, keys and one's own account."""
+"""The forms of people, API keys and one's own account."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _role() -> forms.ChoiceField:
 
 
 class RightsForm(forms.Form):
-    """A role, and whether its person reads bodies."""
+    """A person's role, and whether they may read bodies."""
 
     role = _role()
     reads_bodies = forms.BooleanField(required=False)
@@ -89,7 +89,7 @@ class RightsForm(forms.Form):
         return cls({"role": user.role, "reads_bodies": user.reads_bodies})
 
     def save(self, user: User, *, actor: Actor, now: datetime) -> User:
-        """Give a person these rights; raises Invalid, or Refused for the last admin."""
+        """Set the rights of a person; raises Invalid, or Refused for the last admin."""
         require_valid(self)
         return services.alter_user(
             username=user.username,
@@ -105,7 +105,7 @@ class NewPersonForm(RightsForm):
     password = _password()
 
     def add(self, *, actor: Actor, now: datetime) -> User:
-        """Add the person; raises Invalid for the first field that is wrong."""
+        """Add the person; raises Invalid for the first wrong field."""
         require_valid(self)
         values = self.cleaned_data
         return services.create_user(
@@ -123,7 +123,7 @@ class PasswordForm(forms.Form):
 
     @property
     def value(self) -> str:
-        """Give the password; raises Invalid where there is none."""
+        """Return the password; raises Invalid without one."""
         require_valid(self)
         return str(self.cleaned_data["password"])
 
@@ -142,7 +142,7 @@ class OwnPasswordForm(PasswordForm):
 
 
 class KeyForm(forms.Form):
-    """A key to be made; the last day is one of UTC."""
+    """A new API key; its last day is a UTC day."""
 
     name = _name(NAME_LIMIT)
     scopes = forms.MultipleChoiceField(
@@ -166,7 +166,7 @@ class KeyForm(forms.Form):
 
     @classmethod
     def usual(cls, now: datetime) -> dict[str, Any]:
-        """Give what the form says before anything is filled in."""
+        """Return the initial values of the form."""
         return {"topics": "*", "expires": f"{now + USUAL_LIFE:%Y-%m-%d}"}
 
     @property
@@ -174,7 +174,7 @@ class KeyForm(forms.Form):
         return self.data.getlist("scopes") if isinstance(self.data, QueryDict) else []
 
     def make(self, *, actor: Actor, now: datetime) -> NewKey:
-        """Make the key; raises Invalid for the first field that is wrong."""
+        """Create the key; raises Invalid for the first wrong field."""
         require_valid(self)
         values = self.cleaned_data
         return services.create_api_key(
@@ -196,13 +196,13 @@ class KeyForm(forms.Form):
 
 
 def _topics(text: str) -> list[str]:
-    """Take names apart at line ends and commas; each is wanted once."""
+    """Split names at line ends and commas, and drop duplicates."""
     names = (name.strip() for name in re.split(r"[,\r\n]", text))
     return list(dict.fromkeys(name for name in names if name))
 
 
 def field_of(wrong: PoisonwebError | None) -> str:
-    """Tell which field of a form an error is about; "" for none of them."""
+    """Return the name of the wrong field; "" if the error names no field."""
     if not isinstance(wrong, Invalid):
         return ""
     return {"scope": "scopes"}.get(wrong.field, wrong.field)

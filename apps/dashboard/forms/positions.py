@@ -1,4 +1,4 @@
-"""The forms of a move: where to, and the agreement to what was looked at."""
+"""The forms of a position move: the target, and the signed review to confirm."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from apps.team.rights import Principal
 from apps.triage.services.moves import Otherwise, Review, Strategy, Wish
 
 SALT = "poisonweb.move"
-GOOD_FOR_SECONDS = 15 * 60
+TOKEN_MAX_AGE_SECONDS = 15 * 60
 LONGEST_NUMBER = 20
 
 
-def wish(asked: QueryDict, marks: Mapping[int, Mark]) -> Wish:
-    """Read where to move; raises Invalid with the name of the field that is wrong."""
-    strategy = asked.get("strategy", "")
+def parse_wish(params: QueryDict, marks: Mapping[int, Mark]) -> Wish:
+    """Parse the target of a move; raises Invalid for the wrong field."""
+    strategy = params.get("strategy", "")
     if strategy not in set(Strategy):
         raise Invalid("strategy", "choose where to move it")
     match Strategy(strategy):
         case Strategy.TIME:
-            return Wish(strategy=Strategy.TIME, at=_moment(asked))
+            return Wish(strategy=Strategy.TIME, at=_moment(params))
         case Strategy.EXACT:
-            return Wish(strategy=Strategy.EXACT, to=_numbers(asked, marks))
+            return Wish(strategy=Strategy.EXACT, to=_numbers(params, marks))
         case Strategy.SHIFT:
-            return Wish(strategy=Strategy.SHIFT, by=_number("by", asked))
+            return Wish(strategy=Strategy.SHIFT, by=_number("by", params))
         case Strategy.COPY:
-            return Wish(strategy=Strategy.COPY, other=_number("other", asked))
+            return Wish(strategy=Strategy.COPY, other=_number("other", params))
         case Strategy.RESTORE:
-            return Wish(strategy=Strategy.RESTORE, move=_number("move", asked))
+            return Wish(strategy=Strategy.RESTORE, move=_number("move", params))
         case start_or_end:
             return Wish(strategy=start_or_end)
 
 
-def seal(review: Review, principal: Principal) -> str:
-    """Sign what is shown, for this person to agree to; its epoch lets it pass once."""
+def sign_review(review: Review, principal: Principal) -> str:
+    """Sign a review for this person to confirm; its epoch lets it be used only once."""
     fixed = review.fixed
     return signing.dumps(
         {
@@ -59,33 +59,38 @@ def seal(review: Review, principal: Principal) -> str:
     )
 
 
-class Agreement:
-    """What somebody has looked at and agreed to."""
+class SignedReview:
+    """A signed review that a person sends back to confirm it."""
 
     def __init__(self, token: str, *, position_id: int, principal: Principal) -> None:
-        """Open the token; raises Otherwise for one that is old, or not theirs."""
+        """Open the token; raises Otherwise if it expired or is for another person."""
         try:
-            told = signing.loads(token, salt=SALT, max_age=GOOD_FOR_SECONDS)
+            payload = signing.loads(token, salt=SALT, max_age=TOKEN_MAX_AGE_SECONDS)
         except signing.BadSignature:
             raise Otherwise from None
-        if (told["position"], told["actor"]) != (position_id, str(principal.actor)):
+        if (payload["position"], payload["actor"]) != (
+            position_id,
+            str(principal.actor),
+        ):
             raise Otherwise
         self.wish = Wish(
-            strategy=Strategy(told["strategy"]), to=told["to"], move=told["move"]
+            strategy=Strategy(payload["strategy"]),
+            to=payload["to"],
+            move=payload["move"],
         )
-        self._outcome = told["outcome"]
+        self._outcome = payload["outcome"]
 
-    def holds(self, review: Review) -> bool:
-        """Tell whether what would be done now is what was agreed to."""
-        # As it comes out of a token, where there are no tuples.
+    def matches(self, review: Review) -> bool:
+        """Check that the move would still do what the person confirmed."""
+        # JSON turns tuples into lists, as in the token.
         return bool(json.loads(json.dumps(review.outcome)) == self._outcome)
 
 
-def _moment(asked: QueryDict) -> datetime:
-    zone = _zone(asked.get("zone") or "UTC")
+def _moment(params: QueryDict) -> datetime:
+    zone = _zone(params.get("zone") or "UTC")
     try:
-        told = datetime.fromisoformat(asked.get("at", ""))
-        moment = told if told.tzinfo else told.replace(tzinfo=zone)
+        parsed = datetime.fromisoformat(params.get("at", ""))
+        moment = parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)
         return moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise Invalid("at", "give a day and a time such as 2026-11-20 09:30") from None
@@ -98,10 +103,10 @@ def _zone(name: str) -> ZoneInfo:
         raise Invalid("zone", "name a zone such as Europe/Berlin") from None
 
 
-def _numbers(asked: QueryDict, marks: Mapping[int, Mark]) -> dict[str, int]:
-    """Read a number for each publisher; those without one stay where they are."""
-    told = {mark: asked.get(f"seq-{pk}", "").strip() for pk, mark in marks.items()}
-    numbers = {mark.publisher: _seq(mark, text) for mark, text in told.items() if text}
+def _numbers(params: QueryDict, marks: Mapping[int, Mark]) -> dict[str, int]:
+    """Parse a number for each publisher; a publisher without one is not moved."""
+    texts = {mark: params.get(f"seq-{pk}", "").strip() for pk, mark in marks.items()}
+    numbers = {mark.publisher: _seq(mark, text) for mark, text in texts.items() if text}
     if not numbers:
         raise Invalid("seq", "give the number of at least one publisher")
     return numbers
@@ -115,8 +120,8 @@ def _seq(mark: Mark, text: str) -> int:
     return place.seq
 
 
-def _number(field: str, asked: QueryDict) -> int:
-    text = asked.get(field, "").strip()
+def _number(field: str, params: QueryDict) -> int:
+    text = params.get(field, "").strip()
     digits = text[1:] if text[:1] in {"-", "+"} else text
     if not (digits.isascii() and digits.isdigit() and len(digits) < LONGEST_NUMBER):
         raise Invalid(field, "give a whole number")

@@ -1,4 +1,4 @@
-"""The agreement to a removal: which topics somebody has seen that would go."""
+"""Signed tokens of removals: the topics that the page showed as to be removed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from apps.capture.topic_removal import ChangedSincePreview
 from apps.team.rights import Principal
 
 SALT = "poisonweb.removal"
-GOOD_FOR_SECONDS = 15 * 60
+TOKEN_MAX_AGE_SECONDS = 15 * 60
 
 
-def seal(of: str, going: Iterable[Topic], principal: Principal) -> str:
-    """Sign what is shown of a broker or a topic, for this person to agree to."""
-    told = [of, str(principal.actor), [topic.pk for topic in going]]
-    return signing.dumps(told, salt=SALT, compress=True)
+def sign(of: str, going: Iterable[Topic], principal: Principal) -> str:
+    """Sign the topics that the page shows, for this person to confirm."""
+    payload = [of, str(principal.actor), [topic.pk for topic in going]]
+    return signing.dumps(payload, salt=SALT, compress=True)
 
 
-def agreed(token: str, of: str, principal: Principal) -> list[int]:
-    """Open a token; raise ChangedSincePreview if it is old, or for something else."""
+def signed_topics(token: str, of: str, principal: Principal) -> list[int]:
+    """Return the topics of a token; raise ChangedSincePreview if it differs."""
     try:
-        shown, actor, going = signing.loads(token, salt=SALT, max_age=GOOD_FOR_SECONDS)
+        signed_of, actor, going = signing.loads(
+            token, salt=SALT, max_age=TOKEN_MAX_AGE_SECONDS
+        )
     except signing.BadSignature:
         raise ChangedSincePreview from None
-    if (shown, actor) != (of, str(principal.actor)):
+    if (signed_of, actor) != (of, str(principal.actor)):
         raise ChangedSincePreview
     return list(going)

@@ -1,4 +1,4 @@
-"""The forms of an operation: which messages, what to do with them, and why."""
+"""The forms of an operation: its messages, its verb, its route and its reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from poisonguard.contract import NAME_LIMIT
 
 
 class SelectionForm(forms.Form):
-    """What a list sends: rows, or everything that its query matches; and the verb."""
+    """The form of a list: the selected rows or the whole query, and the verb."""
 
     verb = forms.ChoiceField(choices=[(verb.value, verb.value) for verb in ASKED])
     of = forms.ChoiceField(
@@ -32,7 +32,7 @@ class SelectionForm(forms.Form):
 
 
 class DecisionForm(forms.Form):
-    """What a preview's form sends: how the messages go, why, and what to do now."""
+    """The form of a preview: the route, the reason, and whether to confirm."""
 
     target_topic = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
     ordered = forms.BooleanField(required=False)
@@ -41,9 +41,9 @@ class DecisionForm(forms.Form):
     act = forms.ChoiceField(choices=[("confirm", "confirm"), ("look", "look")])
 
     @classmethod
-    def read(cls, sent: QueryDict) -> Self:
-        """Parse it; raises Invalid for the first field that is wrong."""
-        form = cls({"act": "confirm", **sent.dict()})
+    def read(cls, data: QueryDict) -> Self:
+        """Parse the form; raises Invalid for the first wrong field."""
+        form = cls({"act": "confirm", **data.dict()})
         require_valid(form)
         return form
 
@@ -55,8 +55,8 @@ class DecisionForm(forms.Form):
         )
 
 
-def of_list(posted: QueryDict) -> Ask:
-    """Read what a list asks for: some rows, or everything that its query matches."""
+def parse_list(posted: QueryDict) -> Ask:
+    """Parse the selection of a list: some rows, or everything its query matches."""
     form = SelectionForm(posted)
     require_valid(form)
     verb, chosen = Verb(form.cleaned_data["verb"]), tuple(form.cleaned_data["ids"])
@@ -66,20 +66,20 @@ def of_list(posted: QueryDict) -> Ask:
     if not chosen:
         raise Invalid("ids", "select at least one row first")
     if form.cleaned_data["of"] == "problems":
-        return operations.ask_of_problems(verb, query=query, problems=chosen)
+        return operations.selection_of_problems(verb, query=query, problems=chosen)
     return Ask(verb=verb, ids=chosen)
 
 
-def check_typed(found: PreviewDetail, typed: str) -> None:
-    """Raise Invalid unless the number was typed, where it must be."""
-    number = found.seen.will_act
-    if found.must_type and typed.replace(",", "").strip() != str(number):
-        raise Invalid("typed", f"type {number} to say that you mean so many")
+def check_typed(preview: PreviewDetail, typed: str) -> None:
+    """Raise Invalid where the number of messages must be typed, and was not."""
+    number = preview.summary.will_act
+    if preview.must_type and typed.replace(",", "").strip() != str(number):
+        raise Invalid("typed", f"type {number} to confirm the number")
 
 
-def back(request: HttpRequest) -> str:
-    """Where Cancel leads: the list that was left, and never another site."""
-    wanted = request.POST.get("back") or request.GET.get("back") or ""
-    if url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
-        return wanted
+def back_url(request: HttpRequest) -> str:
+    """Return the address for Cancel: the previous list, never another site."""
+    url = request.POST.get("back") or request.GET.get("back") or ""
+    if url_has_allowed_host_and_scheme(url, allowed_hosts=None):
+        return url
     return reverse("messages")

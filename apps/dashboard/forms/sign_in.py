@@ -1,4 +1,4 @@
-"""The forms of signing in, and of the second factor."""
+"""The forms of the sign-in and of the second factor."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from apps.team.errors import TooManySignIns
 from apps.team.models import User
 from apps.team.sign_in import Attempt
 
-# A recovery code, with all the blanks that a person may type.
+# Room for a recovery code with blanks between its characters.
 CODE_LIMIT = 40
 PASSWORD_LIMIT = 4096
 
 
 class SignInForm(AuthenticationForm):
-    """Name and password; `delay` is set where the next attempt has to wait."""
+    """Name and password; `delay` is set while the next try must wait."""
 
     delay: timedelta | None = None
 
@@ -35,7 +35,7 @@ class SignInForm(AuthenticationForm):
 
 
 class CodeForm(forms.Form):
-    """A code of the second factor; `delay` is set where the next one has to wait."""
+    """A code of the second factor; `delay` is set while the next try must wait."""
 
     code = forms.CharField(max_length=CODE_LIMIT)
     delay: timedelta | None = None
@@ -68,14 +68,14 @@ class CodeForm(forms.Form):
 
 
 class ProofForm(forms.Form):
-    """What a change of the second factor asks for."""
+    """The password and code that a change of the second factor requires."""
 
     password = forms.CharField(strip=False, max_length=PASSWORD_LIMIT)
     code = forms.CharField(max_length=CODE_LIMIT)
 
     @classmethod
-    def read(cls, sent: QueryDict) -> Self:
-        """Parse it; raises Invalid for the first field that is wrong."""
-        form = cls(sent)
+    def read(cls, data: QueryDict) -> Self:
+        """Parse the form; raises Invalid for the first wrong field."""
+        form = cls(data)
         require_valid(form)
         return form

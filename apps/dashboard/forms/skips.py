@@ -1,4 +1,4 @@
-"""A skip on its way: what a form says so far, and what it would have matched."""
+"""The form of a new skip, and a preview of what it would have matched."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.http import QueryDict
 from apps.brokers.models import Topic
 from apps.core.errors import Absent, Invalid, PoisonwebError, Refused
 from apps.dashboard.forms.fields import ReasonField, require_valid
-from apps.dashboard.selectors.skips import Words
+from apps.dashboard.selectors.skips import MatcherLabel
 from apps.poison import matching, reading, skip_list
 from apps.poison.matching import Matcher, Preview
 from apps.poison.models import Poison, Skip
@@ -26,8 +26,8 @@ MOST_HEADERS = 100
 MOST_DIGITS = 19
 
 
-class By(StrEnum):
-    """What a person may skip by; a header and a pointer are both rules."""
+class SkipCriterion(StrEnum):
+    """What a skip matches by; a header and a JSON Pointer are both rules."""
 
     BOOKMARK = "bookmark"
     MESSAGE_ID = "message_id"
@@ -36,125 +36,129 @@ class By(StrEnum):
     POINTER = "pointer"
 
 
-# What one message has of its own; a rule has to be written.
+# Values that come from a message itself; a rule must be typed.
 OF_A_MESSAGE = {
-    By.BOOKMARK: MatcherKind.BOOKMARK,
-    By.MESSAGE_ID: MatcherKind.MESSAGE_ID,
-    By.BODY_DIGEST: MatcherKind.BODY_DIGEST,
+    SkipCriterion.BOOKMARK: MatcherKind.BOOKMARK,
+    SkipCriterion.MESSAGE_ID: MatcherKind.MESSAGE_ID,
+    SkipCriterion.BODY_DIGEST: MatcherKind.BODY_DIGEST,
 }
-ANY = {
-    By.BOOKMARK: "The message with this bookmark",
-    By.MESSAGE_ID: "Every message with this message id",
-    By.BODY_DIGEST: "Every message whose body has this SHA-256",
-    By.HEADER: "Every message with this header",
-    By.POINTER: "Every message with this in its body",
+LABELS = {
+    SkipCriterion.BOOKMARK: "The message with this bookmark",
+    SkipCriterion.MESSAGE_ID: "Every message with this message id",
+    SkipCriterion.BODY_DIGEST: "Every message whose body has this SHA-256",
+    SkipCriterion.HEADER: "Every message with this header",
+    SkipCriterion.POINTER: "Every message with this in its body",
 }
-ITS_OWN = {
-    By.BOOKMARK: "This message alone, by its bookmark",
-    By.MESSAGE_ID: "Every message with its message id",
-    By.BODY_DIGEST: "Every message with the same body, byte for byte",
+LABELS_OF_A_MESSAGE = {
+    SkipCriterion.BOOKMARK: "This message alone, by its bookmark",
+    SkipCriterion.MESSAGE_ID: "Every message with its message id",
+    SkipCriterion.BODY_DIGEST: "Every message with the same body, byte for byte",
 }
-LIVES: Mapping[str, tuple[str, timedelta | None]] = {
+LIFETIMES: Mapping[str, tuple[str, timedelta | None]] = {
     "hour": ("for an hour", timedelta(hours=1)),
     "day": ("for a day", timedelta(days=1)),
     "week": ("for 7 days", timedelta(days=7)),
     "month": ("for 30 days", timedelta(days=30)),
     "quarter": ("for 90 days", timedelta(days=90)),
-    "ever": ("until somebody removes it", None),
+    "ever": ("until a person removes it", None),
 }
-USUAL = "month"
+DEFAULT_LIFETIME = "month"
 _CHANGED = "The skip is not what you looked at any more: this is what it matches now."
 
 
 class SkipForm(forms.Form):
-    """What is filled in; `seen` is the mark of what was looked at.
+    """The form of a new skip; `seen` is the signature of the preview.
 
-    Of a message the topic and its values are its own, and nobody fills them in.
+    For a skip of a message, the topic and the values come from that message.
     """
 
     topic = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
     consumer_group = forms.CharField(required=False, strip=False, max_length=NAME_LIMIT)
-    by = forms.ChoiceField(choices=[(by.value, by.value) for by in By])
+    by = forms.ChoiceField(choices=[(by.value, by.value) for by in SkipCriterion])
     where = forms.CharField(required=False, strip=False, max_length=TEXT_LIMIT)
     value = forms.CharField(required=False, strip=False, max_length=TEXT_LIMIT)
     handler_version = forms.CharField(
         required=False, strip=False, max_length=NAME_LIMIT
     )
     lives = forms.ChoiceField(
-        choices=[(name, label) for name, (label, _) in LIVES.items()]
+        choices=[(name, label) for name, (label, _) in LIFETIMES.items()]
     )
     reason = ReasonField(required=False, max_length=skip_list.REASON_LIMIT)
     everything = forms.BooleanField(required=False)
     seen = forms.CharField(required=False, max_length=NAME_LIMIT)
 
-    def __init__(self, sent: QueryDict, message: Poison | None) -> None:
-        # What an address leaves out is as it usually is.
+    def __init__(self, data: QueryDict, message: Poison | None) -> None:
+        # Defaults for what the address leaves out.
         group = message.consumer_group if message else ""
-        usual = {"by": By.BOOKMARK, "lives": USUAL, "consumer_group": group}
-        super().__init__({**usual, **sent.dict()})
+        usual = {
+            "by": SkipCriterion.BOOKMARK,
+            "lives": DEFAULT_LIFETIME,
+            "consumer_group": group,
+        }
+        super().__init__({**usual, **data.dict()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Draft:
-    """A skip that can be looked at, and added."""
+class SkipDraft:
+    """A skip that can be previewed and added."""
 
     topic: Topic
     consumer_group: str | None
     matcher: Matcher
     handler_version: str | None
-    lives: timedelta | None
+    lifetime: timedelta | None
     message: Poison | None
 
     @property
-    def words(self) -> Words:
-        return Words.of(self.matcher)
+    def label(self) -> MatcherLabel:
+        return MatcherLabel.of(self.matcher)
 
     @property
     def only_message(self) -> int | None:
-        """Name the message, where the draft is for that one and for no other."""
+        """Return the id of the message, if the draft matches only that message."""
         if self.message is None or self.matcher.kind is not MatcherKind.BOOKMARK:
             return None
         return self.message.pk
 
     @property
-    def as_asked(self) -> dict[str, object]:
-        """Say the same to the API."""
+    def api_body(self) -> dict[str, object]:
+        """Return the body of the API call that adds this skip."""
         kind, value = self.matcher.kind.value, self.matcher.wire_value
-        asked: dict[str, object] = {
+        body: dict[str, object] = {
             "topic": self.topic.name,
             "matcher": {"kind": kind, "value": value},
             "reason": "",
         }
         if self.consumer_group is not None:
-            asked["consumer_group"] = self.consumer_group
+            body["consumer_group"] = self.consumer_group
         if self.handler_version is not None:
-            asked["handler_version"] = self.handler_version
-        return asked
+            body["handler_version"] = self.handler_version
+        return body
 
     def mark(self, principal: Principal) -> str:
-        """Name what is looked at, so that nobody adds what they have not seen."""
-        told = json.dumps(self.as_asked)
-        return Signer(salt=f"skip of {principal.actor}").signature(told)
+        """Sign the draft, so that a person can add only the skip they previewed."""
+        text = json.dumps(self.api_body)
+        return Signer(salt=f"skip of {principal.actor}").signature(text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class DraftPreview:
     """What a draft would have matched among the newest messages of its topic."""
 
-    draft: Draft
-    preview: Preview
+    draft: SkipDraft
+    counts: Preview
     sample: list[Poison]
 
     @property
     def is_everything(self) -> bool:
-        found = self.preview
+        counts = self.counts
         is_rule = self.draft.matcher.kind is MatcherKind.RULE
-        return is_rule and found.matched == found.of >= skip_list.OVERBROAD_AFTER
+        return is_rule and counts.matched == counts.of >= skip_list.OVERBROAD_AFTER
 
 
-def message_of(sent: QueryDict, principal: Principal) -> Poison | None:
-    """Find the message that a skip is made from; raises Absent where it is not seen."""
-    number = sent.get("message", "")
+def message_of(params: QueryDict, principal: Principal) -> Poison | None:
+    """Return the message to skip, if any; raises Absent if it is not visible."""
+    number = params.get("message", "")
     if not number:
         return None
     if not (number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS):
@@ -162,25 +166,25 @@ def message_of(sent: QueryDict, principal: Principal) -> Poison | None:
     return reading.visible(poison_id=int(number), principal=principal)
 
 
-def says_all(form: SkipForm, message: Poison | None) -> bool:
-    """Tell whether nothing but a reason is missing."""
+def is_complete(form: SkipForm, message: Poison | None) -> bool:
+    """Check that the form lacks nothing but a reason."""
     return message is not None and form["by"].value() in OF_A_MESSAGE
 
 
 def choices(message: Poison | None) -> list[tuple[str, str]]:
-    """Say what there is to skip by, for a message or without one."""
+    """List what a skip can match by, for a message or without one."""
     if message is None:
-        return list(ANY.items())
+        return list(LABELS.items())
     has_no_id = message.message_id is None
     return [
         (by, label)
-        for by, label in {**ANY, **ITS_OWN}.items()
-        if not (by is By.MESSAGE_ID and has_no_id)
+        for by, label in {**LABELS, **LABELS_OF_A_MESSAGE}.items()
+        if not (by is SkipCriterion.MESSAGE_ID and has_no_id)
     ]
 
 
 def field_of(wrong: PoisonwebError | None) -> str:
-    """Tell which field of the form an error is about; "" for none of them."""
+    """Return the name of the wrong field; "" if the error names no field."""
     if not isinstance(wrong, Invalid):
         return ""
     last = wrong.field.rpartition("/")[-1]
@@ -188,61 +192,65 @@ def field_of(wrong: PoisonwebError | None) -> str:
     return field if field in SkipForm.base_fields else ""
 
 
-def draft(form: SkipForm, message: Poison | None, principal: Principal) -> Draft:
-    """Read a form as a skip; raises Invalid or Refused for what makes none."""
+def draft(form: SkipForm, message: Poison | None, principal: Principal) -> SkipDraft:
+    """Parse a form into a draft; raises Invalid or Refused."""
     require_valid(form)
-    told = form.cleaned_data
-    return Draft(
-        topic=message.topic if message else _topic(told["topic"], principal),
-        consumer_group=told["consumer_group"] or None,
-        matcher=_matcher(By(told["by"]), told["where"], told["value"], message),
-        handler_version=told["handler_version"] or None,
-        lives=LIVES[told["lives"]][1],
+    data = form.cleaned_data
+    return SkipDraft(
+        topic=message.topic if message else _topic(data["topic"], principal),
+        consumer_group=data["consumer_group"] or None,
+        matcher=_matcher(
+            SkipCriterion(data["by"]), data["where"], data["value"], message
+        ),
+        handler_version=data["handler_version"] or None,
+        lifetime=LIFETIMES[data["lives"]][1],
         message=message,
     )
 
 
-def look(draft: Draft) -> Seen:
-    """Tell what a draft would have matched, and show some of it."""
-    found = matching.preview(
+def preview(draft: SkipDraft) -> DraftPreview:
+    """Preview a draft: count what it would have matched, with samples."""
+    counts = matching.preview(
         topic=draft.topic, consumer_group=draft.consumer_group, matcher=draft.matcher
     )
-    sample = Poison.objects.filter(pk__in=found.sample).select_related("topic")
-    return Seen(draft=draft, preview=found, sample=list(sample.recent_first()))
+    sample = Poison.objects.filter(pk__in=counts.sample).select_related("topic")
+    return DraftPreview(draft=draft, counts=counts, sample=list(sample.recent_first()))
 
 
-def add(form: SkipForm, seen: Seen, principal: Principal, *, now: datetime) -> Skip:
-    """Put on the list what was looked at, once somebody has said why."""
-    draft, told = seen.draft, form.cleaned_data
-    if told["seen"] != draft.mark(principal):
+def add(
+    form: SkipForm, preview: DraftPreview, principal: Principal, *, now: datetime
+) -> Skip:
+    """Add the previewed skip to the list; raises Refused if it changed since."""
+    draft, data = preview.draft, form.cleaned_data
+    if data["seen"] != draft.mark(principal):
         raise Refused(_CHANGED)
-    if seen.is_everything and not told["everything"]:
+    if preview.is_everything and not data["everything"]:
         raise Invalid("everything", "tick “Yes, all of them” if you mean every message")
-    check_reason(told["reason"])
+    check_reason(data["reason"])
     return skip_list.add(
         topic=draft.topic,
         consumer_group=draft.consumer_group,
         matcher=draft.matcher,
         handler_version=draft.handler_version,
-        expires_at=None if draft.lives is None else now + draft.lives,
-        reason=told["reason"],
+        expires_at=None if draft.lifetime is None else now + draft.lifetime,
+        reason=data["reason"],
         poison_id=draft.only_message,
-        everything=told["everything"],
+        everything=data["everything"],
         principal=principal,
         now=now,
     )
 
 
 def check_reason(reason: str) -> None:
-    """Raise Invalid unless it says anything: people answer for what is skipped."""
+    """Raise Invalid for an empty reason: people answer for their skips."""
     if not reason.strip():
         raise Invalid("reason", "say why; it stands in the audit trail")
 
 
 def header_names(message: Poison) -> list[str]:
     """List the headers of a message that a rule can name."""
-    told = reading.header_names(poison_id=message.pk)
-    names = (name.decode(errors="replace") for name in told)
+    raw_names = reading.header_names(poison_id=message.pk)
+    names = (name.decode(errors="replace") for name in raw_names)
     return [name for name in dict.fromkeys(names) if _is_nameable(name)][:MOST_HEADERS]
 
 
@@ -258,22 +266,24 @@ def _topic(name: str, principal: Principal) -> Topic:
     return topic
 
 
-def _matcher(by: By, where: str, value: str, message: Poison | None) -> Matcher:
-    if by is By.HEADER:
+def _matcher(
+    by: SkipCriterion, where: str, value: str, message: Poison | None
+) -> Matcher:
+    if by is SkipCriterion.HEADER:
         return _rule({"header": where, "equals": value})
-    if by is By.POINTER:
+    if by is SkipCriterion.POINTER:
         return _rule({"pointer": where, "equals": _scalar(value)})
     if message is not None:
         return Matcher.from_poison(message, OF_A_MESSAGE[by])
     return Matcher.parse({"kind": by.value, "value": value})
 
 
-def _rule(told: dict[str, object]) -> Matcher:
-    return Matcher.parse({"kind": MatcherKind.RULE.value, "value": told})
+def _rule(rule: dict[str, object]) -> Matcher:
+    return Matcher.parse({"kind": MatcherKind.RULE.value, "value": rule})
 
 
 def _scalar(text: str) -> object:
-    """Read a number, true, false, null or text in quotes; what is none is text."""
+    """Parse a JSON number, true, false, null or string; anything else is text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

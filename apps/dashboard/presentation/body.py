@@ -1,4 +1,4 @@
-"""A body as a person can read it. The bytes themselves are never changed here."""
+"""Show a message body as JSON, text or hex; the bytes themselves never change."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Text grows eightfold in hex, so that view stops earlier.
+# The hex view stops early: it is eight times as long as the text.
 HEX_BYTES = 8_192
 DEEPEST = 100
 OPENING, CLOSING = ("{", "["), ("}", "]")
 SIGNS = (*CLOSING, ",", ":")
-# A string without an end goes to the end of the text: to look for it again from each
-# quotation mark would take longer than linear.
+# An unterminated string runs to the end of the text: searching again from each
+# quotation mark would take more than linear time.
 _TOKEN = re.compile(r'"(?>(?:[^"\\]++|\\.)*)"?|[^\s"{}\[\],:]+|[{}\[\],:]', re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BodyView:
-    shown: int
+    shown_bytes: int
     truncated: bool
     pretty: str | None
     text: str | None
     hex: str
-    why: str  # what keeps it from being shown as text or as JSON; "" if nothing does
+    why: str  # why it is not shown as text or JSON; "" if it is
 
 
 def view(head: bytes, *, size: int) -> BodyView:
-    """Prepare the start of a body of this size: as JSON, as text and as bytes."""
+    """Render the start of a body of this size as JSON, text and hex."""
     truncated = len(head) < size
     text, why = _text(head, truncated=truncated)
     pretty = None
     if text and not truncated:
         pretty, why = _pretty(text)
     return BodyView(
-        shown=len(head),
+        shown_bytes=len(head),
         truncated=truncated,
         pretty=pretty,
         text=text,
@@ -51,22 +51,22 @@ def hexdump(content: bytes) -> str:
 
 
 def _hex_row(at: int, chunk: bytes) -> str:
-    seen = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in chunk)
-    return f"{at:08x}  {chunk.hex(' '):<47}  {seen}"
+    text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in chunk)
+    return f"{at:08x}  {chunk.hex(' '):<47}  {text}"
 
 
 def _text(head: bytes, *, truncated: bool) -> tuple[str | None, str]:
     try:
         return head.decode(), ""
     except UnicodeDecodeError as reason:
-        # A cut may split a character: only what is wrong before it counts.
+        # The cut may split the last character; that is no error of the body.
         if truncated and reason.start > len(head) - 4:
             return head[: reason.start].decode(), ""
         return None, f"not UTF-8 at byte {reason.start:,}"
 
 
 def _pretty(text: str) -> tuple[str | None, str]:
-    """Lay JSON out in lines, token by token: numbers and escapes stay as written."""
+    """Indent JSON token by token, so that numbers and escapes stay as written."""
     tokens = _TOKEN.findall(text)
     if _depth(tokens) > DEEPEST:
         return None, f"nested deeper than {DEEPEST}"

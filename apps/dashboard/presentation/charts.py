@@ -1,8 +1,8 @@
 """Charts as geometry: numbers in, attributes of SVG out. The style sheet colours them.
 
-A chart is stretched to the width of its place, so it holds no text. What is there and
-what is not differ in shape: a bar, a line for zero, a cross where nothing was measured,
-an empty frame for a gap.
+A chart is stretched to the width of its container, so it holds no text. Each kind of
+point has its own shape: a bar, a line for zero, a cross where nothing was measured, an
+empty frame for a gap.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from math import ceil, floor, log10, sqrt
 
 HEIGHT = 100
 SLOT = 10
-# A bar leaves room to the next one; what is above zero is never too flat to be seen.
+# A bar is narrower than its slot; a value above zero is always visible.
 BAR = 7
 FLATTEST = 2.0
 LEVELS = 4
 
 
-class Kind(StrEnum):
+class PointKind(StrEnum):
     BAR = "bar"
     ZERO = "zero"
     NOTHING = "nothing"
@@ -29,9 +29,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One place on the axis; without a value there was nothing to measure.
+    """One point on the axis; its value is None where there was nothing to measure.
 
-    A gap is a place about which nobody knows anything.
+    At a gap no data exists at all.
     """
 
     label: str
@@ -42,17 +42,17 @@ class Point:
     is_gap: bool = False
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PointKind:
         if self.is_gap:
-            return Kind.GAP
+            return PointKind.GAP
         if self.value is None:
-            return Kind.NOTHING
-        return Kind.BAR if self.value else Kind.ZERO
+            return PointKind.NOTHING
+        return PointKind.BAR if self.value else PointKind.ZERO
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
-    """The place of a point, as wide as all the others and as high as the chart."""
+    """The area of a point: all have the same width, and the height of the chart."""
 
     x: int
     label: str
@@ -63,12 +63,12 @@ class Slot:
 class Chart:
     """Slots from left to right; `top` is the value at the upper edge.
 
-    What is drawn are outlines, all of one kind in one.
+    Each kind of point is one SVG path in `outlines`.
     """
 
     slots: Sequence[Slot]
     top: float
-    outlines: Mapping[Kind, str]
+    outlines: Mapping[PointKind, str]
     whiskers: str
 
     @property
@@ -77,7 +77,7 @@ class Chart:
 
 
 def chart(points: Sequence[Point], *, least: float, most: float | None = None) -> Chart:
-    """Draw the points up to a round number that is not below `least`."""
+    """Draw the points on an axis that ends at a round number, at least `least`."""
     top = ceiling(max(least, *(point.value or 0 for point in points)))
     top = top if most is None else min(top, most)
     placed = [(SLOT * at, point) for at, point in enumerate(points)]
@@ -86,7 +86,7 @@ def chart(points: Sequence[Point], *, least: float, most: float | None = None) -
         top=top,
         outlines={
             kind: "".join(_outline(x, p, top) for x, p in placed if p.kind is kind)
-            for kind in Kind
+            for kind in PointKind
         },
         whiskers="".join(_whisker(x, p, top) for x, p in placed),
     )
@@ -100,22 +100,22 @@ def ceiling(value: float) -> float:
 
 
 def _outline(x: int, point: Point, top: float) -> str:
-    left = x + (SLOT - BAR) / 2
+    x_left = x + (SLOT - BAR) / 2
     match point.kind:
-        case Kind.BAR:
+        case PointKind.BAR:
             height = max(_height(point.value or 0, top), FLATTEST)
-            return f"M{left} {HEIGHT}v-{height:.1f}h{BAR}V{HEIGHT}z"
-        case Kind.ZERO:
-            return f"M{left} {HEIGHT}v-{FLATTEST}h{BAR}v{FLATTEST}z"
-        case Kind.NOTHING:
-            return f"M{left} {HEIGHT - 10}l{BAR} 10m0-10l-{BAR} 10"
-        case Kind.GAP:
+            return f"M{x_left} {HEIGHT}v-{height:.1f}h{BAR}V{HEIGHT}z"
+        case PointKind.ZERO:
+            return f"M{x_left} {HEIGHT}v-{FLATTEST}h{BAR}v{FLATTEST}z"
+        case PointKind.NOTHING:
+            return f"M{x_left} {HEIGHT - 10}l{BAR} 10m0-10l-{BAR} 10"
+        case PointKind.GAP:
             return f"M{x} 0h{SLOT}v{HEIGHT}h-{SLOT}z"
 
 
 def _whisker(x: int, point: Point, top: float) -> str:
-    """Draw from where to where the value may lie, as far as the chart goes."""
-    # Of a few messages none of which failed it would be all that is seen.
+    """Draw the confidence interval, cut at the edge of the chart."""
+    # For a zero rate over few messages the interval would fill the chart.
     if not point.value or point.low is None or point.high is None:
         return ""
     low, high = (HEIGHT - _height(end, top) for end in (point.low, point.high))
@@ -132,7 +132,7 @@ def _text(number: float) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """A square that grows with its level, so that no colour is needed to see it."""
+    """A square whose size shows its level, so that colour is not needed."""
 
     level: int
     label: str
@@ -153,7 +153,7 @@ class Heat:
 
 
 def heat(columns: Sequence[Sequence[Point] | None]) -> Heat:
-    """Draw a column of points for each place; one that is None is a gap."""
+    """Draw one column per sequence of points; None draws a gap."""
     highest = max((p.value or 0 for column in columns for p in column or ()), default=0)
     return Heat(
         cells=list(_cells(columns, highest)),
@@ -185,5 +185,5 @@ def _levels(highest: float) -> range:
 
 
 def _level(value: float, highest: float) -> int:
-    # The root lets an ordinary hour be seen beside the worst one.
+    # The square root keeps ordinary hours visible beside the worst one.
     return ceil(LEVELS * sqrt(value / highest) - 1e-9) if value else 0

@@ -1,4 +1,4 @@
-"""The same act as a call of the API, to copy into a terminal."""
+"""The API call for what a page does, as a curl command to copy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _KEY = '-H "Authorization: Bearer $API_KEY"'
 
 
 def get(request: HttpRequest, path: str, **query: str) -> str:
-    given = [
+    arguments = [
         f"--data-urlencode {shlex.quote(f'{name}={value}')}"
         for name, value in query.items()
         if value
     ]
-    return _lines(f"curl -fsS -G {_KEY}", *given, _address(request, path))
+    return _lines(f"curl -fsS -G {_KEY}", *arguments, _address(request, path))
 
 
 def post(request: HttpRequest, path: str, body: dict[str, object]) -> str:

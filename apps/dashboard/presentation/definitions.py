@@ -1,4 +1,4 @@
-"""What each number and state counts: pages show it on hover, and Help lists it."""
+"""Definitions of all numbers and states: pages show them on hover, Help lists them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A word that stands beside a number, and what that number counts."""
+    """The label of a number, and what that number counts."""
 
-    word: str
+    label: str
     means: str
 
 
@@ -27,17 +27,19 @@ MESSAGES = {
     "open": Definition("Open", "messages that wait for you to decide"),
     "sent": Definition(
         "Sent",
-        "messages that a broker has again and that no consumer has answered: requeued,"
-        " sent to another topic, or given back to their dead-letter queue",
+        "messages that were requeued, sent to another topic, or given back to their"
+        " dead-letter queue, and that no consumer has confirmed yet",
     ),
     "handled": Definition(
         "Handled", "messages that were requeued, and whose consumer confirmed"
     ),
-    "dropped": Definition("Dropped", "messages given up on, kept, and restorable"),
+    "dropped": Definition(
+        "Dropped", "messages that were given up on; they are kept and can be restored"
+    ),
     "given back": Definition(
         "Given back",
-        "messages that their dead-letter queue has again, exactly as they came; they"
-        " show under Sent",
+        "messages that were returned to their dead-letter queue unchanged; they are"
+        " part of Sent",
     ),
     "failures": Definition(
         "Failures",
@@ -45,40 +47,40 @@ MESSAGES = {
         " twice counts twice",
     ),
     "oldest": Definition(
-        "Oldest open", "how long ago the open message that rests longest failed last"
+        "Oldest open", "how long ago the open message that waits longest last failed"
     ),
 }
 TRAFFIC = {
     "delivered": Definition(
         "Delivered",
-        "messages that consumers were handed in the last 24 hours: handled + failed, as"
+        "messages that consumers received in the last 24 hours: handled + failed, as"
         " the consumers counted them, or else as the broker counted them",
     ),
     "failed": Definition(
         "Failed",
-        "the part of the delivered messages that consumers gave up on. The consumers"
-        " counted both, in the same 24 hours; where they do not, there is no share",
+        "the part of the delivered messages that consumers gave up on. Consumers"
+        " count both, over the same 24 hours; where they do not, there is no share",
     ),
     "captured": Definition(
         "Captured",
-        "dead letters that the lane ever took out of the queue. One that comes again"
-        " counts again; failures that came by the API do not count",
+        "all dead letters that the lane took out of the queue. One that returns counts"
+        " again; failures reported by the API do not count",
     ),
     "dead letters": Definition(
         "Dead letters",
         "messages in the dead-letter queue at the broker, as its lane last counted",
     ),
     "lag": Definition(
-        "Consumer lag", "messages of the topic that its consumers have still to read"
+        "Consumer lag", "messages of the topic that its consumers have not read yet"
     ),
 }
 OPERATIONS = {
     "progress": Definition(
         "Progress",
-        "messages that need no more work, of those that the operation acts on; what is"
-        " skipped is in neither number",
+        "finished messages, out of those that the operation acts on; skipped messages"
+        " are in neither number",
     ),
-    "waiting": Definition("Waiting", "no broker was given these messages yet"),
+    "waiting": Definition("Waiting", "these messages were not sent to a broker yet"),
     "sending": Definition("Sending", "messages on their way to the broker now"),
     "unknown": Definition(
         "Unknown",
@@ -89,7 +91,7 @@ OPERATIONS = {
     "recurred": Definition("Came back", "messages that were sent, and failed again"),
     "refused": Definition("Refused", "messages that the broker will not take"),
     "skipped": Definition(
-        "Skipped", "messages that were selected, and passed over for the reason told"
+        "Skipped", "messages that were selected, and passed over for the given reason"
     ),
     "restored": Definition("Restored", "dropped messages that are open again"),
     "moved": Definition("Moved", "messages sent to another topic on purpose"),

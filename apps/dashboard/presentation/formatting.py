@@ -1,4 +1,4 @@
-"""Numbers of a report as a person reads them."""
+"""Format the numbers of reports for people."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ NOTHING = "—"
 
 
 def percent(share: float | None) -> str:
-    """Say a share so that a small one is never nothing, nor a large one everything."""
+    """Format a share as a percentage; never round to 0 % or 100 % what is neither."""
     if share is None:
         return NOTHING
-    told = 100 * share
-    if 0 < told < 0.01:
+    value = 100 * share
+    if 0 < value < 0.01:
         return "<0.01\u00a0%"
-    if 99.5 <= told < 100:
+    if 99.5 <= value < 100:
         return ">99\u00a0%"
-    return f"{_rounded(told)}\u00a0%"
+    return f"{_rounded(value)}\u00a0%"
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -24,7 +24,7 @@ def interval(low: float | None, high: float | None) -> str:
 
 
 def milliseconds(bound: int | None) -> str:
-    """Say the upper bound of a handling time."""
+    """Format the upper bound of a handling time."""
     if bound is None:
         return NOTHING
     if bound < 1000:
@@ -32,8 +32,8 @@ def milliseconds(bound: int | None) -> str:
     return f"{bound / 1000:,.1f}\u00a0s"
 
 
-def _rounded(told: float) -> str:
-    if told in {0, 100}:
-        return f"{told:.0f}"
-    digits = 2 if told < 0.995 else 1 if told < 9.95 else 0
-    return f"{told:.{digits}f}"
+def _rounded(value: float) -> str:
+    if value in {0, 100}:
+        return f"{value:.0f}"
+    digits = 2 if value < 0.995 else 1 if value < 9.95 else 0
+    return f"{value:.{digits}f}"

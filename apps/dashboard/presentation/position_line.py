@@ -1,4 +1,4 @@
-"""A publisher's messages as a line: what is settled, what is not, where poison lies."""
+"""A publisher's messages drawn as a line: settled ranges, holes, and open poisons."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from apps.triage.services.moves import PlacedPoison
 
 WIDTH = 1000
 MARGIN = 20
-# Narrower, and it could not be seen.
+# A narrower block would be invisible.
 THINNEST = 2
 MOST_DRAWN = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """A stretch of settled numbers."""
+    """A range of settled numbers."""
 
     x: int
     width: int
@@ -32,7 +32,7 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """The drawing; `watermark` and `head` are places on it, `summary` says it all."""
+    """The drawing; `watermark` and `head` are x coordinates, `summary` is its text."""
 
     blocks: Sequence[Block]
     pins: Sequence[Pin]
@@ -44,7 +44,7 @@ class Line:
 
 
 def draw(mark: Mark, *, head: int | None, poisons: Sequence[PlacedPoison]) -> Line:
-    """Draw from the first poison or hole to the furthest that is known."""
+    """Draw from the first poison or hole to the highest known number."""
     runs = mark.settled if mark.settled is not None else ((0, mark.processed),)
     low, high = _ends(mark, runs, head, poisons)
     scale = _Scale(low=low, high=high)
@@ -65,7 +65,7 @@ class _Scale:
     high: int
 
     def at(self, seq: int) -> int:
-        """Place a number; whole numbers all the way, for a float would blur them."""
+        """Return the x coordinate of a number; floats would lose digits."""
         inside = min(max(seq, self.low), self.high)
         span = max(self.high - self.low, 1)
         return MARGIN + (inside - self.low) * (WIDTH - 2 * MARGIN) // span
@@ -75,10 +75,10 @@ def _ends(
     mark: Mark, runs: Runs, head: int | None, poisons: Sequence[PlacedPoison]
 ) -> tuple[int, int]:
     places = [poison.place.seq for poison in poisons]
-    told = [seq for seq in (head, mark.received, mark.persisted) if seq is not None]
-    high = max(mark.processed, *places, *told, *(run[1] for run in runs), 0)
-    low = min(mark.processed, *places, *told)
-    # Some of what is behind belongs to the picture.
+    marks = [seq for seq in (head, mark.received, mark.persisted) if seq is not None]
+    high = max(mark.processed, *places, *marks, *(run[1] for run in runs), 0)
+    low = min(mark.processed, *places, *marks)
+    # Show some settled numbers before the first hole.
     return max(0, low - max((high - low) // 4, 1)), high
 
 
@@ -94,12 +94,12 @@ def _summary(mark: Mark, head: int | None, poisons: Sequence[PlacedPoison]) -> s
         f"settled up to {mark.processed}"
         if mark.processed >= 0
         else "nothing settled yet",
-        f"{_counted(len(mark.ahead), 'run')} settled ahead" if mark.ahead else "",
+        f"{_plural(len(mark.ahead), 'run')} settled ahead" if mark.ahead else "",
         "" if head is None else f"the topic ends at {head}",
-        _counted(len(poisons), "open poison") if poisons else "no open poison",
+        _plural(len(poisons), "open poison") if poisons else "no open poison",
     ]
     return ", ".join(filter(None, parts))
 
 
-def _counted(number: int, noun: str) -> str:
+def _plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,4 +1,4 @@
-"""Rows as a CSV file (RFC 4180) in which no cell is taken for a formula."""
+"""Write rows as CSV (RFC 4180) in which no cell can run as a formula."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from io import StringIO
 
-# What begins a formula somewhere, in full width too. A quote is told from one of ours
-# by doubling it, and a space because some readers leave it out.
-_FORMULA = tuple("=+-@\t\r\n\0 '＝＋－＠")  # noqa: RUF001 - they are what is meant
+# Characters that begin a formula in some program, also in full width. Also a quote, so
+# that ours can be told from it; and a space, which some programs drop.
+_FORMULA = tuple("=+-@\t\r\n\0 '＝＋－＠")  # noqa: RUF001 - these characters are intended
 ROWS_AT_ONCE = 500
 
 
 def lines(header: Iterable[str], rows: Iterable[Sequence[object]]) -> Iterator[bytes]:
-    """Write the file piece by piece; whoever reads it takes one leading ' away."""
+    """Yield the file in pieces; a reader must remove one leading ' from a cell."""
     buffer = StringIO()
     writer = csv.writer(buffer)
     writer.writerow(header)
     for number, row in enumerate(rows, start=1):
         writer.writerow([_cell(value) for value in row])
         if number % ROWS_AT_ONCE == 0:
-            yield _taken(buffer)
+            yield _drain(buffer)
     if buffer.tell():
-        yield _taken(buffer)
+        yield _drain(buffer)
 
 
 def _cell(value: object) -> object:
@@ -31,8 +31,8 @@ def _cell(value: object) -> object:
     return value
 
 
-def _taken(buffer: StringIO) -> bytes:
-    taken = buffer.getvalue().encode()
+def _drain(buffer: StringIO) -> bytes:
+    content = buffer.getvalue().encode()
     buffer.seek(0)
     buffer.truncate()
-    return taken
+    return content

@@ -1,4 +1,4 @@
-"""The frames of a traceback that belong to the application, told from the rest."""
+"""Find the frames of a traceback that belong to the application."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
-# Tracebacks come from any program, so more than this many lines are not looked at.
+# A traceback can come from any program: read only this many lines.
 MOST_LINES = 2000
 _FRAME = re.compile(
     r'^\s*File "(?P<file>.+)", line (?P<line>\d{1,9})(?:, in (?P<name>.+))?$'
@@ -27,20 +27,20 @@ class Frame:
 
 
 def app_frames(traceback: str) -> list[Frame]:
-    """List the application's own frames, innermost first; none if it has no frames."""
+    """List the application's own frames, innermost first; empty if there are none."""
     lines = traceback.splitlines()[:MOST_LINES]
     frames = [_frame(line, after) for line, after in pairwise([*lines, ""])]
     return [frame for frame in reversed(frames) if frame and frame.is_ours]
 
 
 def _frame(line: str, after: str) -> Frame | None:
-    found = _FRAME.match(line)
-    if not found:
+    match = _FRAME.match(line)
+    if not match:
         return None
     source = "" if _FRAME.match(after) else after.strip()
     return Frame(
-        file=found["file"],
-        line=int(found["line"]),
-        function=found["name"] or "<module>",
+        file=match["file"],
+        line=int(match["line"]),
+        function=match["name"] or "<module>",
         source=source,
     )

@@ -1,4 +1,4 @@
-"""What the filter of the trail calls each action, in groups."""
+"""The labels of audit actions in the filter of the audit page, by group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an entry of the trail says that was changed, and what else it says, as text."""
+"""The changes and other facts in the detail of an audit entry, as text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Details:
-    """The detail of an entry; `more` counts the rows that are left out."""
+    """The detail of an audit entry; `more` counts the rows left out."""
 
     changes: list[Change]
     facts: list[Fact]
@@ -45,26 +45,26 @@ class Details:
 
 
 def changes(entry: Entry) -> list[Change]:
-    """List the fields that were changed: those of `before` and `after`, and pairs.
+    """List the changed fields, from `before` and `after` or from pairs.
 
-    A change of policies has a pair under each name: [before, after].
+    A change of policies stores a pair for each name: [before, after].
     """
     detail = _members(entry.detail)
     before, after = _members(detail.get("before")), _members(detail.get("after"))
     sides = [(name, before.get(name), after.get(name)) for name in {**before, **after}]
     pairs = [(name, *_pair(entry, value)) for name, value in detail.items()]
     return [
-        Change(_shown(name), _shown(old), _shown(new))
+        Change(_shortened(name), _shortened(old), _shortened(new))
         for name, old, new in [*sides, *pairs]
         if old != new and not {_text(old), _text(new)} <= {""}
     ]
 
 
 def facts(entry: Entry) -> list[Fact]:
-    """List what else the detail says; what is empty, or was changed, is left out."""
+    """List the other members of the detail, without empty or changed ones."""
     changed = {change.field for change in changes(entry)}
     return [
-        Fact(_shown(name), _shown(value))
+        Fact(_shortened(name), _shortened(value))
         for name, value in _members(entry.detail).items()
         if name not in {"before", "after", *changed}
         and _pair(entry, value) == NO_CHANGE
@@ -73,7 +73,7 @@ def facts(entry: Entry) -> list[Fact]:
 
 
 def _pair(entry: Entry, value: object) -> tuple[object, object]:
-    """Take apart what a policy was and is; two of nothing where it is no change."""
+    """Split a change of a policy into before and after; NO_CHANGE for other values."""
     if entry.action == "topic.altered" and isinstance(value, list):
         before, after, *_ = *value, None, None
         return before, after
@@ -84,8 +84,8 @@ def _members(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _shown(value: object) -> str:
-    """Write a value in a line of bounded length."""
+def _shortened(value: object) -> str:
+    """Write a value as text of bounded length."""
     text = _text(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 

@@ -1,7 +1,7 @@
-"""Each entry of the trail as a sentence: who did what, and why.
+"""Describe each audit entry in a sentence: who did what, and why.
 
-An entry that was put into its table by hand may hold anything: nothing of it is taken
-for granted, and all of it is cut.
+An entry that was inserted by hand may hold anything: every member may be missing or of
+another type, and every text is shortened.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from apps.audit.services import Action
 from apps.dashboard.presentation.trail_changes import changes
 from apps.team.sign_in import UNKNOWN
 
-# What a change of a person's rights is called, by what it is now.
+# How to describe a change of a person's rights, by the new value.
 RIGHTS: Final = {
     "is_active": {"yes": "enabled", "no": "disabled"},
     "reads_bodies": {"yes": "may read bodies now", "no": "may no longer read bodies"},
@@ -31,13 +31,13 @@ DECIDED: Final = {
     "restore": "restored",
     "give_back": "gave back",
 }
-# What became of the messages of an operation, where pages have another word.
+# Outcomes of an operation that pages call by another word.
 STANDINGS: Final = {"confirmed": "handled", "recurred": "came back"}
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an entry says, read with care."""
+    """Safe access to the members of an audit entry."""
 
     entry: Entry
 
@@ -51,7 +51,7 @@ class Facts:
 
     @property
     def subject(self) -> str:
-        """Name what it is about, without its kind."""
+        """Return the name of the subject, without its kind."""
         return cut(str(self.entry.subject).partition(":")[2])
 
     @property
@@ -69,11 +69,11 @@ class Facts:
     def count(self, name: str, noun: str) -> str:
         value = self.detail.get(name)
         number = value if isinstance(value, int) else 0
-        return counted(number, noun)
+        return plural(number, noun)
 
 
 def sentence(entry: Entry) -> str:
-    """Say what was decided, with the reason; it is text, to be escaped by who shows it.
+    """Describe an audit entry and its reason in plain text; the page must escape it.
 
     An action that this release does not know is quoted.
     """
@@ -89,14 +89,14 @@ def cut(text: str, *, limit: int = LONGEST_NAME) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def counted(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def listed(names: list[str]) -> str:
-    """Name the first few, and count the others."""
-    shown, others = names[:MOST_NAMES], len(names) - MOST_NAMES
-    return ", ".join(shown) + (f" and {others:,} more" if others > 0 else "")
+    """Join the first few names, and count the others."""
+    first, others = names[:MOST_NAMES], len(names) - MOST_NAMES
+    return ", ".join(first) + (f" and {others:,} more" if others > 0 else "")
 
 
 def _unknown(facts: Facts) -> str:
@@ -106,18 +106,18 @@ def _unknown(facts: Facts) -> str:
 
 def _operation_confirmed(facts: Facts) -> str:
     deed = DECIDED.get(facts.text("verb"), facts.text("verb", "decided on"))
-    # What one entry of 0.1.0 calls `total`, before what others hold was left out.
+    # Entries of 0.1.0 call this number `total`.
     number = facts.count(
         "will_act" if "will_act" in facts.detail else "total", "message"
     )
     if message := facts.text("message"):
         number = f"message {message}"
-    said = f"{facts.who} {deed} {number}{_selected(facts)}"
+    text = f"{facts.who} {deed} {number}{_selected(facts)}"
     if target := facts.text("target_topic"):
-        said += f" to {target}"
+        text += f" to {target}"
     if undone := facts.text("undo_of"):
-        said += f", undoing operation {undone}"
-    return said
+        text += f", undoing operation {undone}"
+    return text
 
 
 def _selected(facts: Facts) -> str:
@@ -131,15 +131,15 @@ def _selected(facts: Facts) -> str:
 
 
 def _operation_finished(facts: Facts) -> str:
-    said = f"Operation {facts.subject}"
+    text = f"Operation {facts.subject}"
     if owner := facts.text("for"):
-        said += f" of {owner.partition(':')[2] or owner}"
+        text += f" of {owner.partition(':')[2] or owner}"
     if message := facts.text("message"):
-        said += f" on message {message}"
+        text += f" on message {message}"
     counts = facts.detail.get("counts")
     numbers = counts.items() if isinstance(counts, Mapping) else ()
     outcome = [f"{cut(str(n))} {STANDINGS.get(name, name)}" for name, n in numbers]
-    return f"{said} finished" + (f": {', '.join(outcome)}" if outcome else "")
+    return f"{text} finished" + (f": {', '.join(outcome)}" if outcome else "")
 
 
 def _body_revealed(facts: Facts) -> str:
@@ -192,27 +192,25 @@ def _user_altered(facts: Facts) -> str:
     if len(changed) == 1 and changed[0].field == "is_active":
         deed = "enabled" if changed[0].after == "yes" else "disabled"
         return f"{facts.who} {deed} {facts.subject}"
-    said = [cut(_right_changed(*change)) for change in changed]
+    texts = [cut(_right_changed(*change)) for change in changed]
     return f"{facts.who} changed {facts.subject}" + (
-        f": {listed(said)}" if said else ""
+        f": {listed(texts)}" if texts else ""
     )
 
 
 def _right_changed(name: str, old: str, new: str) -> str:
-    words = RIGHTS.get(name, {}).get(new)
-    return words or f"{name} from {old} to {new}"
+    text = RIGHTS.get(name, {}).get(new)
+    return text or f"{name} from {old} to {new}"
 
 
 def _sessions_ended(facts: Facts) -> str:
     ended = facts.detail.get("sessions")
-    where = (
-        f"of {counted(ended, 'session')}" if isinstance(ended, int) else "everywhere"
-    )
+    where = f"of {plural(ended, 'session')}" if isinstance(ended, int) else "everywhere"
     return f"{facts.who} signed {facts.subject} out {where}"
 
 
 def _did(deed: str, *, says_where: bool = False) -> Callable[[Facts], str]:
-    """Make the sentence of a deed that needs no more words than these."""
+    """Return a function that describes an action without further details."""
 
     def say(facts: Facts) -> str:
         return f"{facts.who} {deed}{_from(facts) if says_where else ''}"
@@ -229,11 +227,11 @@ def _sign_in_failed(facts: Facts) -> str:
     what = facts.text("of", "password")
     if page := facts.text("page"):
         return f"A wrong {what} for {name} was given on “{page}”{_from(facts)}"
-    said = f"A sign-in as {name}{_from(facts)} failed"
+    text = f"A sign-in as {name}{_from(facts)} failed"
     if facts.detail.get("disabled"):
-        return f"{said}: the account is disabled"
+        return f"{text}: the account is disabled"
     why = facts.text("why") if what == "provider" else f"wrong {what}"
-    return f"{said}: {why}" if "of" in facts.detail and why else said
+    return f"{text}: {why}" if "of" in facts.detail and why else text
 
 
 def _sign_ins_suspicious(facts: Facts) -> str:
@@ -259,8 +257,8 @@ def _topic_registered(facts: Facts) -> str:
 def _topic_altered(facts: Facts) -> str:
     changed = changes(facts.entry)
     if len(changed) != 1:
-        policies = counted(len(changed), "policy").replace("policys", "policies")
-        return f"{facts.who} changed {policies} of the topic {facts.subject}"
+        number = f"{len(changed):,} policies"
+        return f"{facts.who} changed {number} of the topic {facts.subject}"
     ((name, old, new),) = changed
     values = f"from {cut(old) or 'none'} to {cut(new) or 'none'}"
     return f"{facts.who} changed {cut(name)} of the topic {facts.subject} {values}"
@@ -285,7 +283,7 @@ def _broker_altered(facts: Facts) -> str:
 
 
 def _broker_removed(facts: Facts) -> str:
-    topics = counted(len(facts.texts("topics")), "topic")
+    topics = plural(len(facts.texts("topics")), "topic")
     return f"{facts.who} removed the broker {facts.subject} with {topics}"
 
 

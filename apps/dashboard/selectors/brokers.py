@@ -1,4 +1,4 @@
-"""Brokers as their pages show them: where each is, what it can do, and what it has."""
+"""The data of the broker pages: address, capabilities, topics and lanes."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from apps.team.rights import Principal
 
 MOST_TOPICS = 200
 MOST_FOUND = 500
-# A broker is as its worst lane is.
+# The state of a broker is that of its worst lane.
 WORST_FIRST = (
     *(LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent"),
     *(LaneState.PAUSED, LaneState.OFF, LaneState.EXPECTED, LaneState.RUNNING),
 )
 
-Fact = tuple[str, str]
+Capability = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CarriedTopic:
-    """A topic, with the word for how its lane is; "" where it has none."""
+class BrokerTopic:
+    """A topic, with the state of its lane; "" where it has none."""
 
     topic: Topic
-    lane: str
+    lane_state: str
 
     @property
     def mode(self) -> str:
-        return str(self.topic.lane.mode) if self.lane else ""
+        return str(self.topic.lane.mode) if self.lane_state else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerRow:
     broker: Broker
-    topics: list[CarriedTopic]
+    topics: list[BrokerTopic]
 
     @property
     def title(self) -> str:
@@ -62,10 +62,14 @@ class BrokerRow:
 
     @property
     def lanes(self) -> dict[str, int]:
-        """Count its lanes by how they are, the worst first."""
-        numbers = Counter(carried.lane for carried in self.topics if carried.lane)
-        words = sorted(numbers, key=_badness)
-        return {word: numbers[word] for word in words}
+        """Count its lanes by state, the worst state first."""
+        numbers = Counter(
+            broker_topic.lane_state
+            for broker_topic in self.topics
+            if broker_topic.lane_state
+        )
+        states = sorted(numbers, key=_severity)
+        return {state: numbers[state] for state in states}
 
     @property
     def state(self) -> str:
@@ -74,67 +78,67 @@ class BrokerRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerDetail:
-    """`can` is what its kind can do; where its client is missing, `missing` says so."""
+    """What a kind of broker can do; `missing` says that its client is not installed."""
 
     row: BrokerRow
-    can: list[Fact]
+    capabilities: list[Capability]
     missing: str
 
     @property
-    def shown(self) -> list[CarriedTopic]:
+    def first_topics(self) -> list[BrokerTopic]:
         return self.row.topics[:MOST_TOPICS]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfferedKind:
-    """A kind that can be chosen; not where `remedy` says how to install its client."""
+    """A kind of broker; if its client is missing, `remedy` says how to install it."""
 
     kind: Kind
     remedy: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FoundRow:
-    """A topic that the broker has; `mark` names it in a form, whatever its name is.
+class DiscoveredTopic:
+    """A topic at the broker; `mark` identifies it in a form, whatever its name is.
 
-    `convention` tells the dead-letter queue that it has although the broker has none.
+    `convention` names the dead-letter queue to use where the broker has none.
     """
 
-    found: FoundTopic
-    carried: CarriedTopic | None
+    topic: FoundTopic
+    registered: BrokerTopic | None
     convention: Convention
     is_keepable: bool
 
     @property
     def mark(self) -> str:
-        return mark_of(self.found)
+        return mark_of(self.topic)
 
     @property
     def may_be_chosen(self) -> bool:
-        """Tell whether choosing it makes it known here, or gives it a lane."""
-        queue = self.found.dead_letter_queue or self.convention.queue
-        is_idle = self.carried is None or (not self.mode and bool(queue))
+        """Return whether choosing it would register it, or give it a lane."""
+        queue = self.topic.dead_letter_queue or self.convention.queue
+        is_idle = self.registered is None or (not self.mode and bool(queue))
         return self.is_keepable and is_idle
 
     @property
     def is_new(self) -> bool:
-        """Tell whether a lane could be made for it that is not there."""
-        has_queue = bool(self.found.dead_letter_queue)
-        return self.is_keepable and has_queue and not (self.carried and self.mode)
+        """Return whether it could have a lane, and has none."""
+        has_queue = bool(self.topic.dead_letter_queue)
+        return self.is_keepable and has_queue and not (self.registered and self.mode)
 
     @property
     def mode(self) -> str:
-        return self.carried.mode if self.carried else ""
+        return self.registered.mode if self.registered else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Discovered:
-    """What was found: `rows` match the name that was asked for, as far as shown.
+class Discovery:
+    """The topics of a broker; `rows` are the first whose name contains the search.
 
-    `peeks` tells that samples can be seen, and how old the oldest is.
+    `peeks`: observing shows samples and the age of the oldest message.
     """
 
-    rows: list[FoundRow]
+    rows: list[DiscoveredTopic]
     matching: int
     number: int
     new: int
@@ -150,12 +154,12 @@ def find(principal: Principal, *, now: datetime) -> list[BrokerRow]:
 def one(broker_id: int, principal: Principal, *, now: datetime) -> BrokerDetail:
     broker = registration.one(broker_id=broker_id)
     topics = _visible(principal).filter(broker=broker)
-    row = BrokerRow(broker=broker, topics=[_carried(t, now=now) for t in topics])
+    row = BrokerRow(broker=broker, topics=[_broker_topic(t, now=now) for t in topics])
     try:
-        can, missing = facts(adapters.adapter(broker.kind).capabilities), ""
+        described, missing = describe(adapters.adapter(broker.kind).capabilities), ""
     except Unavailable as client:
-        can, missing = [], str(client)
-    return BrokerDetail(row=row, can=can, missing=missing)
+        described, missing = [], str(client)
+    return BrokerDetail(row=row, capabilities=described, missing=missing)
 
 
 def offered_kinds() -> list[OfferedKind]:
@@ -165,22 +169,27 @@ def offered_kinds() -> list[OfferedKind]:
     ]
 
 
-def mark_of(found: FoundTopic) -> str:
-    return digest_of(raw(found.name)).hex()[:32]
+def mark_of(topic: FoundTopic) -> str:
+    return digest_of(raw(topic.name)).hex()[:32]
 
 
 def discovered(
     broker: Broker, name: str, principal: Principal, *, now: datetime
-) -> Discovered:
-    """Ask a broker what it has; raises Unavailable or Refused in its own words."""
-    seen = [t for t in connectivity.discover(broker=broker) if principal.sees(t.name)]
-    carried = {
-        topic.native_name: _carried(topic, now=now)
+) -> Discovery:
+    """List the topics at a broker; raises Unavailable or Refused with its message."""
+    broker_topics = [
+        t for t in connectivity.discover(broker=broker) if principal.sees(t.name)
+    ]
+    registered = {
+        topic.native_name: _broker_topic(topic, now=now)
         for topic in _visible(principal).filter(broker=broker)
     }
-    rows = [_found_row(broker, each, carried.get(each.name)) for each in seen]
-    matching = [row for row in rows if _is_asked_for(row.found, name)]
-    return Discovered(
+    rows = [
+        _discovered_topic(broker, each, registered.get(each.name))
+        for each in broker_topics
+    ]
+    matching = [row for row in rows if _has_in_name(row.topic, name)]
+    return Discovery(
         rows=matching[:MOST_FOUND],
         matching=len(matching),
         number=len(rows),
@@ -192,31 +201,36 @@ def discovered(
 def chosen(
     broker: Broker, marks: Iterable[str], principal: Principal, *, everything: bool
 ) -> list[FoundTopic]:
-    """Find again what was chosen: all with a dead-letter queue, or those marked."""
-    wanted = frozenset(marks)
-    seen = [t for t in connectivity.discover(broker=broker) if principal.sees(t.name)]
-    keepable = [each for each in seen if registration.is_keepable(each)]
+    """Return the chosen topics: all with a dead-letter queue, or the marked ones."""
+    chosen_marks = frozenset(marks)
+    broker_topics = [
+        t for t in connectivity.discover(broker=broker) if principal.sees(t.name)
+    ]
+    keepable = [each for each in broker_topics if registration.is_keepable(each)]
     if everything:
         return [each for each in keepable if each.dead_letter_queue]
-    return [each for each in keepable if mark_of(each) in wanted]
+    return [each for each in keepable if mark_of(each) in chosen_marks]
 
 
-def facts(can: Capabilities) -> list[Fact]:
-    """Say in words what a kind of broker can do."""
+def describe(capabilities: Capabilities) -> list[Capability]:
+    """Describe the capabilities of a kind of broker, as label and text."""
     return [
-        ("Largest message", _size(can)),
-        ("Headers", _headers(can)),
-        ("Headers never sent", _reserved(can)),
-        ("Order", ORDERING[can.ordering]),
-        ("A confirmation means", f"the message is {DURABILITY[can.durability.value]}"),
-        ("Same message twice", _window(can.dedupe_window)),
-        ("Delayed delivery", _delay(can.delay)),
-        ("Waiting for dead letters", _waiting(can.polling_interval)),
-        ("Looking at dead letters", _yes(can.peeks, PEEKS)),
-        ("Keeping them hidden for longer", _yes(can.extends, EXTENDS)),
-        ("Dequeue count", COUNTING[can.counting]),
-        ("Dead-lettering", _yes(can.dead_letters_itself, DEAD_LETTERS)),
-        ("Deliveries", _yes(can.delivered, DELIVERED)),
+        ("Largest message", _size(capabilities)),
+        ("Headers", _headers(capabilities)),
+        ("Headers never sent", _reserved(capabilities)),
+        ("Order", ORDERING[capabilities.ordering]),
+        (
+            "A confirmation means",
+            f"the message is {DURABILITY[capabilities.durability.value]}",
+        ),
+        ("Same message twice", _window(capabilities.dedupe_window)),
+        ("Delayed delivery", _delay(capabilities.delay)),
+        ("Waiting for dead letters", _waiting(capabilities.polling_interval)),
+        ("Looking at dead letters", _yes(capabilities.peeks, PEEKS)),
+        ("Keeping them hidden for longer", _yes(capabilities.extends, EXTENDS)),
+        ("Dequeue count", COUNTING[capabilities.counting]),
+        ("Dead-lettering", _yes(capabilities.dead_letters_itself, DEAD_LETTERS)),
+        ("Deliveries", _yes(capabilities.delivered, DELIVERED)),
     ]
 
 
@@ -231,31 +245,35 @@ DURABILITY = {
     "page cache": "in its memory, and soon on its disk",
 }
 COUNTING: Mapping[Counting, str] = {
-    Counting.BROKER: "told by the broker",
-    Counting.POLICY: "not told: taken to be the topic's max dequeue count",
+    Counting.BROKER: "reported by the broker",
+    Counting.POLICY: "not reported: assumed to be the topic's max dequeue count",
     Counting.NONE: "not known",
 }
-PEEKS = ("changes nothing", "cannot be done without changing them")
+PEEKS = ("changes nothing", "not possible without changing them")
 EXTENDS = ("possible", "not needed, or not possible")
 DEAD_LETTERS = ("the broker does it itself", "a lane does it, by the topic's limits")
 DELIVERED = ("counted by the broker", "not counted by the broker")
 
 
-def _size(can: Capabilities) -> str:
-    of = "body and headers together" if can.counts_headers else "of body"
-    return f"{filesizeformat(can.max_message)} {of}".replace("\xa0", " ")
+def _size(capabilities: Capabilities) -> str:
+    of = "body and headers together" if capabilities.counts_headers else "of body"
+    return f"{filesizeformat(capabilities.max_message)} {of}".replace("\xa0", " ")
 
 
-def _headers(can: Capabilities) -> str:
-    if can.headers is Headers.NONE:
-        return "none: a requeued message carries no mark of it"
-    kind = "of any bytes" if can.headers is Headers.BYTES else "of text"
-    most = "" if can.most_headers is None else f", at most {can.most_headers:,}"
+def _headers(capabilities: Capabilities) -> str:
+    if capabilities.headers is Headers.NONE:
+        return "none: a requeued message cannot be marked as requeued"
+    kind = "of any bytes" if capabilities.headers is Headers.BYTES else "of text"
+    most = (
+        ""
+        if capabilities.most_headers is None
+        else f", at most {capabilities.most_headers:,}"
+    )
     return kind + most
 
 
-def _reserved(can: Capabilities) -> str:
-    names = sorted(readable(name) for name in can.reserved)
+def _reserved(capabilities: Capabilities) -> str:
+    names = sorted(readable(name) for name in capabilities.reserved)
     return ", ".join(names) or "none"
 
 
@@ -266,15 +284,17 @@ def _window(seconds: float) -> str:
 def _delay(seconds: float) -> str:
     if not seconds:
         return "none"
-    return f"up to {_time(seconds)}, for its producers; what is requeued goes at once"
+    return (
+        f"up to {_time(seconds)}, for its producers; requeued messages are sent at once"
+    )
 
 
 def _waiting(longest: float) -> str:
     if not longest:
         return "costs nothing"
     return (
-        "each look is a request that is paid for: made less and less often while there "
-        f"are none, up to {_time(longest)} apart"
+        "each look is a paid request: while there are no dead letters, looks become "
+        f"less frequent, up to {_time(longest)} apart"
     )
 
 
@@ -286,41 +306,41 @@ def _time(seconds: float) -> str:
     return f"{seconds:g} seconds"
 
 
-def _yes(able: bool, words: tuple[str, str]) -> str:  # noqa: FBT001 - a fact
-    return words[0] if able else words[1]
+def _yes(is_true: bool, texts: tuple[str, str]) -> str:  # noqa: FBT001 - a fact
+    return texts[0] if is_true else texts[1]
 
 
 def _visible(principal: Principal) -> TopicQuerySet:
-    seen = Topic.objects.matching(principal.topics)
-    return seen.select_related("lane", "broker").order_by("name")
+    topics = Topic.objects.matching(principal.topics)
+    return topics.select_related("lane", "broker").order_by("name")
 
 
 def _row(broker: Broker, *, now: datetime) -> BrokerRow:
-    topics = [_carried(topic, now=now) for topic in broker.topics.all()]
+    topics = [_broker_topic(topic, now=now) for topic in broker.topics.all()]
     return BrokerRow(broker=broker, topics=topics)
 
 
-def _carried(topic: Topic, *, now: datetime) -> CarriedTopic:
+def _broker_topic(topic: Topic, *, now: datetime) -> BrokerTopic:
     has_lane = hasattr(topic, "lane") and topic.dead_letter_queue != ""
-    return CarriedTopic(
-        topic=topic, lane=lane_state(topic.lane, now=now) if has_lane else ""
+    return BrokerTopic(
+        topic=topic, lane_state=lane_state(topic.lane, now=now) if has_lane else ""
     )
 
 
-def _found_row(
-    broker: Broker, found: FoundTopic, carried: CarriedTopic | None
-) -> FoundRow:
-    return FoundRow(
-        found=found,
-        carried=carried,
-        convention=convention_of(kind=broker.kind, topic=found.name),
-        is_keepable=registration.is_keepable(found),
+def _discovered_topic(
+    broker: Broker, topic: FoundTopic, registered: BrokerTopic | None
+) -> DiscoveredTopic:
+    return DiscoveredTopic(
+        topic=topic,
+        registered=registered,
+        convention=convention_of(kind=broker.kind, topic=topic.name),
+        is_keepable=registration.is_keepable(topic),
     )
 
 
-def _is_asked_for(found: FoundTopic, name: str) -> bool:
-    return name.lower() in found.name.lower()
+def _has_in_name(topic: FoundTopic, name: str) -> bool:
+    return name.lower() in topic.name.lower()
 
 
-def _badness(word: str) -> int:
-    return WORST_FIRST.index(word) if word in WORST_FIRST else 0
+def _severity(state: str) -> int:
+    return WORST_FIRST.index(state) if state in WORST_FIRST else 0

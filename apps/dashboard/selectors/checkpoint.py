@@ -1,4 +1,4 @@
-"""The newest checkpoint of the trail, and whether it covers what was decided."""
+"""The newest checkpoint of the audit trail, and how many entries it leaves out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from apps.audit.checkpoints import Checkpoint
 from apps.audit.models import Head, LastCheckpoint
 
-# One is taken each minute in which something was decided.
+# A checkpoint is taken in each minute that has new entries.
 LATE = timedelta(minutes=5)
 
 
@@ -21,7 +21,7 @@ class CheckpointStatus:
 
     @property
     def is_late(self) -> bool:
-        """Whether decisions wait for a checkpoint longer than they should."""
+        """Return whether entries have waited too long for a checkpoint."""
         if self.last is None:
             return False
         return self.uncovered > 0 and self.now - self.last.at > LATE

@@ -1,6 +1,6 @@
-"""What tells the messages of one problem apart: their ids, a header, and values.
+"""Differences between the messages of one problem: ids, a header, error values.
 
-All of them failed for the same reason, so their rows do not repeat it.
+All of them failed for the same reason, so the rows do not repeat it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Headers = Mapping[int, Sequence[Header]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MessageRow:
-    """A message; `header` is its value of the column's header, None without one."""
+    """A row of the list; `header` is its value in the column, None without one."""
 
     message: Poison
     name: str
@@ -42,7 +42,7 @@ class MessageRow:
 class HeaderColumn:
     """The header that the list shows; `reason` says why its values are masked.
 
-    `may_reveal`: this person may have them shown, which is put on record.
+    `may_reveal`: this person may reveal them, which the audit trail records.
     """
 
     name: str
@@ -55,7 +55,7 @@ class HeaderColumn:
 class Differences:
     """The rows of a list; `header_names` are those that may be chosen for a column.
 
-    `too_slow`: Postgres took too long to read the headers, so none is known.
+    `too_slow`: Postgres took too long to read the headers, so there are none.
     """
 
     rows: Sequence[MessageRow]
@@ -76,9 +76,9 @@ def between(
     principal: Principal,
     now: datetime,
 ) -> Differences:
-    """Find what differs; `header` is the chosen one, or "" for the best public one.
+    """Compare messages; `header` is the chosen one, or "" for the best public one.
 
-    Another than a public header needs the right to read bodies, and is shown for an
+    A header that is not public requires the right to read bodies, and is shown for an
     hour after the person revealed it.
     """
     loaded = unless_slow(partial(reading.headers_of, messages))
@@ -107,7 +107,7 @@ def between(
 
 
 def varying_values(texts: Sequence[str]) -> list[tuple[str, ...]]:
-    """Give of each text the values that the fingerprint leaves out and others lack."""
+    """List the values of each text that its fingerprint omits and others lack."""
     values = [fingerprint.values_of(text) for text in texts]
     shared = set(values[0]).intersection(*values) if values else set()
     return [
@@ -119,13 +119,13 @@ def varying_values(texts: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _name(message: Poison, headers: Sequence[Header]) -> str:
-    """Name a message by its id, else by its bookmark, as far as a row has room."""
+    """Return the id of a message, or else its bookmark, shortened for a row."""
     name = message.message_id or names.message_id(headers) or message.bookmark_text
     return name[:LONGEST_NAME]
 
 
 def _names(headers: Headers) -> list[str]:
-    """List the headers that a person can choose by name; values are not looked at."""
+    """List the names of headers that a person can choose."""
     names_sent = {readable(name) for each in headers.values() for name, _ in each}
     plain = [name for name in names_sent if name.isprintable() and _is_short(name)]
     return sorted(plain, key=lambda name: (name.lower(), name))[:MOST_HEADERS]
@@ -136,7 +136,7 @@ def _is_short(name: str) -> bool:
 
 
 def _most_varied(headers: Headers) -> HeaderColumn | None:
-    """Choose the public header with the most different values, if any has two."""
+    """Return the public header with the most distinct values, at least two."""
     types = {
         name.lower()
         for each in headers.values()

@@ -1,4 +1,4 @@
-"""How the guards of consumers are, as they last said."""
+"""The states of consumers' guards, from their last heartbeats."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.capture.intake.guards import GUARD_LIVES
 from apps.capture.models import Guard, GuardState
-from apps.dashboard.selectors.health import Sign
+from apps.dashboard.selectors.health import ComponentStatus
 
 MOST_SHOWN = 50
-# An alert names so many; the rest is a number.
+# An alert names this many guards, and counts the others.
 MOST_NAMED = 5
-# Those that take no message by now.
+# Guards that take no message now.
 IDLE = Q(state__in=[GuardState.PAUSED, GuardState.HOLDING])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GuardRow:
-    """A guard and its state: silent is one that should have told of itself by now."""
+    """A guard and its state; a guard is silent when its heartbeat is overdue."""
 
     guard: Guard
     state: str
@@ -35,8 +35,8 @@ class GuardList:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Idle:
-    """The guards that take no message: the first to have stopped, and their number."""
+class IdleGuards:
+    """The guards that take no message, first stopped first, and their number."""
 
     guards: list[Guard]
     number: int
@@ -49,32 +49,34 @@ class Idle:
 def of_topic(topic: Topic, *, now: datetime) -> GuardList:
     """List the guards of a topic, those that take no message first."""
     lately = Q(heard_at__gte=now - GUARD_LIVES)
-    # Who said goodbye is gone, and is not missed.
+    # A guard that announced its stop is not missed.
     there = _missed(now=now).filter(lately | ~Q(state=GuardState.STOPPING), topic=topic)
-    found = there.alias(is_idle=IDLE & lately).order_by(
+    ordered = there.alias(is_idle=IDLE & lately).order_by(
         "-is_idle", "consumer_group", "client_name", "pk"
     )
     return GuardList(
         rows=[
             GuardRow(guard=guard, state=_state(guard, now=now))
-            for guard in found[:MOST_SHOWN]
+            for guard in ordered[:MOST_SHOWN]
         ],
         number=there.count(),
     )
 
 
-def idle(topics: TopicQuerySet, *, now: datetime) -> Idle:
-    """Find the guards that are heard, and say that they take no message."""
-    found = Guard.objects.filter(
+def idle(topics: TopicQuerySet, *, now: datetime) -> IdleGuards:
+    """Find the guards whose recent heartbeat says that they take no message."""
+    idle_guards = Guard.objects.filter(
         IDLE, heard_at__gte=now - GUARD_LIVES, topic__in=topics
     )
-    first = list(found.select_related("topic").order_by("since", "pk")[:MOST_NAMED])
-    number = len(first) if len(first) < MOST_NAMED else found.count()
-    return Idle(guards=first, number=number)
+    first = list(
+        idle_guards.select_related("topic").order_by("since", "pk")[:MOST_NAMED]
+    )
+    number = len(first) if len(first) < MOST_NAMED else idle_guards.count()
+    return IdleGuards(guards=first, number=number)
 
 
-def signs(topics: TopicQuerySet, *, now: datetime) -> list[Sign]:
-    """Say of all guards together how they are, where there are any."""
+def statuses(topics: TopicQuerySet, *, now: datetime) -> list[ComponentStatus]:
+    """Return one status for all guards; none where there are no guards."""
     heard = Q(heard_at__gte=now - GUARD_LIVES)
     there = _missed(now=now).filter(topic__in=topics).exclude(state=GuardState.STOPPING)
     numbers = there.aggregate(
@@ -86,13 +88,17 @@ def signs(topics: TopicQuerySet, *, now: datetime) -> list[Sign]:
     if not total:
         return []
     state = "paused" if numbers["idle"] else "up" if running == total else "silent"
-    return [Sign(what="Guards", state=state, told=f"{running} of {total} run")]
+    return [
+        ComponentStatus(
+            component="Guards", state=state, detail=f"{running} of {total} run"
+        )
+    ]
 
 
 def _missed(*, now: datetime) -> QuerySet[Guard]:
-    """Leave out who is silent since another of its name, on its host, came after it.
+    """Exclude silent guards that have a successor with the same name and host.
 
-    That is how a consumer looks which died and was started again.
+    Such a consumer died and was started again.
     """
     successors = Guard.objects.filter(
         topic=OuterRef("topic"),

@@ -1,4 +1,4 @@
-"""Whether what does the work is there, in the words of people: one sign for each."""
+"""The health of lanes, worker, brokers and reports: statuses and alarms."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from apps.triage.services import upkeep
 
 RUN = (LaneState.RUNNING, LaneState.EXPECTED, LaneState.HOLDING)
 IN_TROUBLE = (LaneState.MISSING, LaneState.HOLDING, "silent")
-# An alarm names so many lanes; the rest is a number.
+# Alarms name this many lanes, and count the others.
 MOST_NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sign:
-    what: str
+class ComponentStatus:
+    component: str
     state: str
-    told: str = ""
+    detail: str = ""
     at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alarm:
-    """Something that does not work and needs a person; `told` may end in `at`."""
+    """A failure that needs a person; the page shows `at` behind `detail`."""
 
-    what: str
+    component: str
     state: str
-    told: str
+    detail: str
     href: str
     at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """How what does the work is, and what of it needs a person now."""
+class SystemHealth:
+    """The status of each component, and the alarms that need a person."""
 
-    signs: list[Sign]
+    statuses: list[ComponentStatus]
     alarms: list[Alarm]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Night:
-    """The newest report there is, and what became of the last run."""
+class NightlyReport:
+    """The newest published report, and the last run."""
 
     day: Day | None
     run: Run | None
@@ -74,7 +74,7 @@ class Night:
 
     @property
     def state(self) -> str:
-        """Say it in one word, the worst first."""
+        """Return the worst state that applies."""
         if self.run and self.run.state == State.FAILED:
             return "failed"
         if self.is_late:
@@ -84,20 +84,20 @@ class Night:
         return self.run.state if self.run else "never"
 
 
-def night(*, now: datetime) -> Night:
+def nightly_report(*, now: datetime) -> NightlyReport:
     newest = Day.objects.select_related("run").order_by("-day").first()
-    return Night(day=newest, run=Run.objects.recent_first().first(), now=now)
+    return NightlyReport(day=newest, run=Run.objects.recent_first().first(), now=now)
 
 
-def look(principal: Principal, *, now: datetime) -> Work:
-    """Ask how the lanes, the worker and the brokers are."""
+def check(principal: Principal, *, now: datetime) -> SystemHealth:
+    """Check the lanes, the worker, the brokers and the sessions of Postgres."""
     possible = Lane.objects.possible()
     lanes = list(possible.order_by("topic__broker__name", "topic__name"))
     mine = [lane for lane in lanes if principal.sees(lane.topic.name)]
     worker = _worker(now=now)
     brokers = [_broker(*each, now=now) for each in _by_broker(lanes)]
-    return Work(
-        signs=[_lanes(lanes, now=now), worker, *brokers],
+    return SystemHealth(
+        statuses=[_lanes(lanes, now=now), worker, *brokers],
         alarms=[
             *_alarms_of_brokers(mine, now=now),
             *_alarms_of_lanes(mine, now=now),
@@ -107,20 +107,22 @@ def look(principal: Principal, *, now: datetime) -> Work:
     )
 
 
-def alarms_of_night(night: Night) -> list[Alarm]:
-    """Say what is wrong with the nightly report, if it failed or is missing."""
+def nightly_report_alarms(report: NightlyReport) -> list[Alarm]:
+    """Return an alarm if the nightly report failed or is missing."""
     href = reverse("report-runs")
-    if night.state == "failed" and night.run:
-        told = f"of {night.run.first_day} failed: {night.run.trouble}"
-        return [Alarm(what="Nightly report", state="failed", told=told, href=href)]
-    if night.state == "late" and night.day:
-        told = f"a night is missing: the newest report is of {night.day.day}, made"
+    if report.state == "failed" and report.run:
+        detail = f"of {report.run.first_day} failed: {report.run.trouble}"
+        return [
+            Alarm(component="Nightly report", state="failed", detail=detail, href=href)
+        ]
+    if report.state == "late" and report.day:
+        detail = f"a night is missing: the newest report is of {report.day.day}, made"
         return [
             Alarm(
-                what="Nightly report",
+                component="Nightly report",
                 state="late",
-                told=told,
-                at=night.made_at,
+                detail=detail,
+                at=report.made_at,
                 href=href,
             )
         ]
@@ -132,45 +134,51 @@ def _by_broker(lanes: Sequence[Lane]) -> list[tuple[str, list[Lane]]]:
     return [(name, list(theirs)) for name, theirs in groups]
 
 
-def _lanes(lanes: list[Lane], *, now: datetime) -> Sign:
-    """Say how many lanes run; one that a person paused is not expected to."""
+def _lanes(lanes: list[Lane], *, now: datetime) -> ComponentStatus:
+    """Count the running lanes; a paused lane is not expected to run."""
     if not lanes:
-        return Sign(what="Lanes", state="none", told="no dead-letter queue yet")
+        return ComponentStatus(
+            component="Lanes", state="none", detail="no dead-letter queue yet"
+        )
     running = sum(lane_state(lane, now=now) in RUN for lane in lanes)
     paused = sum(lane.paused for lane in lanes)
     expected = len(lanes) - paused
-    told = f"{running} of {len(lanes)} run" + (f", {paused} paused" if paused else "")
+    detail = f"{running} of {len(lanes)} run" + (f", {paused} paused" if paused else "")
     if not expected:
-        return Sign(what="Lanes", state="resting", told=told)
+        return ComponentStatus(component="Lanes", state="resting", detail=detail)
     state = "up" if running >= expected else "partly up" if running else "stopped"
-    return Sign(what="Lanes", state=state, told=told)
+    return ComponentStatus(component="Lanes", state=state, detail=detail)
 
 
-def _worker(*, now: datetime) -> Sign:
+def _worker(*, now: datetime) -> ComponentStatus:
     last = WorkerBeat.objects.values_list("at", flat=True).first()
     if last is None:
-        return Sign(what="Worker", state="none", told="none has answered yet")
+        return ComponentStatus(
+            component="Worker", state="none", detail="none has answered yet"
+        )
     missing = upkeep.worker_missing_for(now=now)
-    return Sign(what="Worker", state="silent" if missing else "up", at=last)
+    return ComponentStatus(
+        component="Worker", state="silent" if missing else "up", at=last
+    )
 
 
-def _broker(name: str, lanes: list[Lane], *, now: datetime) -> Sign:
-    """Say of a broker what its lanes say; the worst of them counts."""
+def _broker(name: str, lanes: list[Lane], *, now: datetime) -> ComponentStatus:
+    """Return the status of a broker: the worst that its lanes report."""
     heard = [lane for lane in lanes if lane.is_heard(now)]
     away = [lane for lane in heard if lane.state == LaneState.AWAY]
     state = "away" if away else "up" if heard else "unknown"
-    told = away[0].detail if away else ""
-    return Sign(what=f"Broker {name}", state=state, told=told)
+    detail = away[0].detail if away else ""
+    return ComponentStatus(component=f"Broker {name}", state=state, detail=detail)
 
 
 def _alarms_of_brokers(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
-    """Name each broker that its lanes cannot reach."""
+    """Return an alarm for each broker that its lanes cannot reach."""
     away = [lane for lane in lanes if lane_state(lane, now=now) == LaneState.AWAY]
     return [
         Alarm(
-            what=f"Broker {name}",
+            component=f"Broker {name}",
             state="away",
-            told=f"nothing is captured from {_topics(theirs)}: {theirs[0].detail}",
+            detail=f"nothing is captured from {_topics(theirs)}: {theirs[0].detail}",
             href=_page_of_broker(theirs[0]),
         )
         for name, theirs in _by_broker(away)
@@ -178,9 +186,9 @@ def _alarms_of_brokers(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
 
 
 def _alarms_of_lanes(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
-    """Name the lanes that should work and do not, one by one unless none of them does.
+    """Return an alarm for each lane in trouble, or a single one if none runs.
 
-    Those of a broker that is away are told of with their broker.
+    Lanes of an unreachable broker are part of the alarm of that broker.
     """
     expected = [lane for lane in lanes if not lane.paused]
     if expected and not any(lane.is_heard(now) for lane in expected):
@@ -193,20 +201,25 @@ def _alarms_of_lanes(lanes: Sequence[Lane], *, now: datetime) -> list[Alarm]:
     named = [_alarm_of_lane(lane, state) for lane, state in troubled[:MOST_NAMED]]
     others = len(troubled) - len(named)
     if others:
-        told = f"{others} more are on the page of topics"
+        detail = f"{others} more are on the page of topics"
         named.append(
-            Alarm(what="Lanes", state="stopped", told=told, href=reverse("topics"))
+            Alarm(
+                component="Lanes",
+                state="stopped",
+                detail=detail,
+                href=reverse("topics"),
+            )
         )
     return named
 
 
 def _all_stopped(lanes: Sequence[Lane]) -> Alarm:
     last = max((lane.seen_at for lane in lanes if lane.seen_at), default=None)
-    told = "nothing is captured; the last was heard" if last else "none has run yet"
+    detail = "nothing is captured; the last was heard" if last else "none has run yet"
     return Alarm(
-        what="Lanes",
+        component="Lanes",
         state="stopped",
-        told=told,
+        detail=detail,
         at=last,
         href=f"{reverse('positions')}#lanes",
     )
@@ -215,22 +228,22 @@ def _all_stopped(lanes: Sequence[Lane]) -> Alarm:
 def _alarm_of_lane(lane: Lane, state: str) -> Alarm:
     is_silent = state == "silent"
     return Alarm(
-        what=f"Lane {lane.topic.name}",
+        component=f"Lane {lane.topic.name}",
         state="stopped" if is_silent else state,
-        told="last heard" if is_silent else lane.detail,
+        detail="last heard" if is_silent else lane.detail,
         at=lane.seen_at if is_silent else None,
         href=reverse("topic", args=[lane.topic_id]),
     )
 
 
-def _alarms_of_worker(worker: Sign) -> list[Alarm]:
+def _alarms_of_worker(worker: ComponentStatus) -> list[Alarm]:
     if worker.state != "silent":
         return []
     return [
         Alarm(
-            what="Worker",
+            component="Worker",
             state="silent",
-            told="operations wait until one runs; the last was heard",
+            detail="operations wait until one runs; the last was heard",
             at=worker.at,
             href=reverse("operations"),
         )
@@ -238,15 +251,15 @@ def _alarms_of_worker(worker: Sign) -> list[Alarm]:
 
 
 def _alarms_of_sessions() -> list[Alarm]:
-    """Say when Postgres has few sessions left, while pages still get one."""
+    """Return an alarm if Postgres has few free sessions left."""
     usage = session_usage.usage()
     if not usage.is_short:
         return []
     return [
         Alarm(
-            what="Sessions of Postgres",
+            component="Sessions of Postgres",
             state="short",
-            told=f"{usage}; without one no process starts and no operation runs: "
+            detail=f"{usage}; without one no process starts and no operation runs: "
             f"{usage.remedy}",
             href=f"{reverse('positions')}#lanes",
         )

@@ -1,4 +1,4 @@
-"""Messages (poisons) as their pages show them."""
+"""The data of the message pages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from django.db.models import Q
 from apps.audit.models import Entry
 from apps.core.text import readable
 from apps.core.timeouts import TooSlow
-from apps.dashboard.list_params import Asked
-from apps.dashboard.paging import Count, Cursor, Page, counted, page
+from apps.dashboard.list_params import ListParams
+from apps.dashboard.paging import Count, Cursor, Page, bounded_count, page
 from apps.dashboard.presentation.body import BodyView, view
 from apps.dashboard.selectors import skips
 from apps.dashboard.selectors.neighbours import Neighbours, neighbours
@@ -31,7 +31,7 @@ from apps.triage.services.trail import operations_on
 MOST_SHOWN = 20
 MASKED = "••••••"
 SHOWN_BYTES_OF_HEADER = 1024
-# Within a name that is written without its signs and capitals; and as a word alone.
+# Parts of a header name that mark a secret, and whole words that do.
 _SENSITIVE = re.compile(
     "auth|cookie|token|secret|passw|credential|apikey|accesskey|privatekey|accountkey"
     "|sharedkey|bearer|signature|sessionid|connectionstring"
@@ -54,7 +54,7 @@ class MessageList:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeaderRows:
-    """Names and values as a page shows them; `more` headers have no row."""
+    """Names and values of headers for a page; `more` counts those without a row."""
 
     rows: Sequence[tuple[str, str]]
     more: int
@@ -82,13 +82,15 @@ class MessageDetail:
     content_type: str | None = None
 
 
-def find(asked: Asked, principal: Principal) -> MessageList:
-    return _matching(asked.query, asked.cursor, principal)
+def find(params: ListParams, principal: Principal) -> MessageList:
+    return _matching(params.query, params.cursor, principal)
 
 
-def of_problem(problem_id: int, asked: Asked, principal: Principal) -> MessageList:
-    within = Query((*asked.query.terms, Term("problem", str(problem_id))))
-    return _matching(within, asked.cursor, principal)
+def of_problem(
+    problem_id: int, params: ListParams, principal: Principal
+) -> MessageList:
+    within = Query((*params.query.terms, Term("problem", str(problem_id))))
+    return _matching(within, params.cursor, principal)
 
 
 def _matching(query: Query, cursor: Cursor | None, principal: Principal) -> MessageList:
@@ -97,19 +99,19 @@ def _matching(query: Query, cursor: Cursor | None, principal: Principal) -> Mess
     return MessageList(
         query=query,
         page=page(rows, field="last_failed_at", cursor=cursor),
-        total=counted(poisons),
+        total=bounded_count(poisons),
         last_failed_at=last_failed_at(principal),
     )
 
 
 def last_failed_at(principal: Principal) -> datetime | None:
-    """Tell when anything failed last, for a list that has nothing to show."""
-    seen = Poison.objects.on_topics(principal.topics).recent_first()
-    return seen.values_list("last_failed_at", flat=True).first()
+    """Return when any message failed last, for an empty list."""
+    poisons = Poison.objects.on_topics(principal.topics).recent_first()
+    return poisons.values_list("last_failed_at", flat=True).first()
 
 
 def one(message_id: int, principal: Principal, *, now: datetime) -> MessageDetail:
-    """Show a message without its contents; raises Absent where it is not seen."""
+    """Load a message without its contents; raises Absent if it is not visible."""
     message = reading.visible(poison_id=message_id, principal=principal)
     first = reading.first_headers(poison_id=message_id)
     headers = HeaderRows.of(first, unrevealed_value)
@@ -119,7 +121,7 @@ def one(message_id: int, principal: Principal, *, now: datetime) -> MessageDetai
 def opened(
     revealed: RevealedMessage, principal: Principal, *, now: datetime
 ) -> MessageDetail:
-    """Show a message with the contents that were revealed."""
+    """Load a message with its revealed contents."""
     headers = HeaderRows.of(revealed.headers, revealed_value)
     return _detail(
         revealed.poison,
@@ -140,12 +142,12 @@ def revealed_value(name: bytes, value: bytes) -> str:
 
 
 def unrevealed_value(name: bytes, value: bytes) -> str:
-    """Give the value of a header for a person who has not revealed the message."""
+    """Return a header's value, or a mask unless the header is public."""
     return _start(value) if is_public(name) else MASKED
 
 
 def _start(text: bytes) -> str:
-    """Show the start of a name or a value, and how much there is of a longer one."""
+    """Show the start of a text, with the size of a longer one."""
     if len(text) <= SHOWN_BYTES_OF_HEADER:
         return readable(text)
     return f"{readable(text[:SHOWN_BYTES_OF_HEADER])}… ({len(text):,} bytes)"
@@ -154,7 +156,7 @@ def _start(text: bytes) -> str:
 def is_secret(header: str) -> bool:
     """Check whether a header's name says that its value is a secret.
 
-    It may be written x-session-id, x_session_id, sessionId or SESSIONID.
+    The name may be written x-session-id, x_session_id, sessionId or SESSIONID.
     """
     words = [word.lower() for word in _WORDS.findall(header)]
     if _SENSITIVE.search("".join(words)):
@@ -173,7 +175,9 @@ def _detail(
 ) -> MessageDetail:
     failures = Failure.objects.filter(poison=message)
     redrives = Redrive.objects.filter(poison=message).select_related("topic", "item")
-    kin = Poison.objects.on_topics(principal.topics).filter(problem=message.problem_id)
+    same_problem = Poison.objects.on_topics(principal.topics).filter(
+        problem=message.problem_id
+    )
     newest = list(redrives.order_by("-n")[:MOST_SHOWN])
     return MessageDetail(
         message=message,
@@ -185,7 +189,7 @@ def _detail(
         skips=skips.of_message(message, now=now)
         if principal.may(Scope.SKIPS_READ)
         else [],
-        neighbours=neighbours(kin, message, field="last_failed_at"),
+        neighbours=neighbours(same_problem, message, field="last_failed_at"),
         origin=origins.of(message.pk, topic=message.topic.native_name),
         body=body,
         content_type=content_type,
@@ -193,7 +197,7 @@ def _detail(
 
 
 def _entries(message: Poison) -> list[Entry]:
-    """List the decisions about a message: its own, and of operations that held it."""
+    """List the audit entries of a message, and of the operations that included it."""
     subjects = operations_on(message.pk, limit=MOST_SHOWN)
     about = Q(subject=f"poison:{message.pk}") | Q(subject__in=subjects)
     return list(Entry.objects.filter(about).order_by("-seq")[:MOST_SHOWN])

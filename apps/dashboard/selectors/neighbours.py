@@ -1,4 +1,4 @@
-"""The rows before and after one, for going through a list without coming back to it."""
+"""Find the rows before and after one row of a list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Neighbours:
 
 
 def neighbours(rows: models.QuerySet[Row], row: Row, *, field: str) -> Neighbours:
-    """Find the neighbours of a row in a list with the newest first."""
+    """Return the neighbours of a row in a list that has the newest row first."""
     return Neighbours(
         newer=_next(rows, row, field, side="gt"),
         older=_next(rows, row, field, side="lt"),

@@ -1,7 +1,7 @@
-"""A team's first hour with a broker of its own: what is done, and what comes next.
+"""The first steps of a team with its own broker: which are done, which comes next.
 
-Ticked by what is in the database, never by a click. The sample's own broker is not
-counted: it did all of this by itself.
+The database decides what is done, not a click. The broker of the sample does not
+count.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from apps.poison.models import Poison, Problem, Redrive
 from apps.poison.states import State
 from apps.team.rights import Principal, Scope
 
-# Of one team's first hour; whoever has more topics than these is past it.
+# A team with more topics than this needs no first steps.
 MOST_TOPICS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """One thing to do; `link` leads to where it is done, "" if this person may not."""
+    """One step; `link` leads to its page, "" if this person lacks the right."""
 
     what: str
     why: str
@@ -53,16 +53,16 @@ class FirstSteps:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Facts:
-    """What a step's link is made of: the newest broker and topic of one's own."""
+    """The rows that decide about the steps: the newest broker, topic and poison."""
 
     broker: Broker | None = None
     topic: Topic | None = None
     poison: Poison | None = None
-    sent: bool = False
+    has_requeued: bool = False
 
 
 def find(principal: Principal) -> FirstSteps | TooSlow | None:
-    """Give the steps; None where all of them are done."""
+    """Return the steps; None once all of them are done."""
     broker = Broker.objects.filter(is_sample=False).order_by("-pk").first()
     facts: _Facts | TooSlow = _Facts()
     if broker is not None:
@@ -76,7 +76,7 @@ def find(principal: Principal) -> FirstSteps | TooSlow | None:
 def _facts(broker: Broker, principal: Principal) -> _Facts:
     lanes = Lane.objects.filter(topic__broker__is_sample=False)
     mine = lanes.filter(topic__in=Topic.objects.matching(principal.topics))
-    # Whoever captures already is led to that topic, else to what has most to capture.
+    # Prefer a topic that is captured already, then the one with the most dead letters.
     lane = mine.select_related("topic").order_by("-captured", "-depth", "-pk").first()
     topics = list(mine.values_list("topic_id", flat=True)[:MOST_TOPICS])
     problems = Problem.objects.filter(topic_id__in=topics).values("pk")
@@ -85,7 +85,7 @@ def _facts(broker: Broker, principal: Principal) -> _Facts:
         broker=broker,
         topic=lane.topic if lane else None,
         poison=captured.order_by("-pk").first(),
-        sent=Redrive.objects.filter(
+        has_requeued=Redrive.objects.filter(
             ~Q(sent_at=None), queue="", poison__problem_id__in=problems
         ).exists(),
     )
@@ -97,28 +97,28 @@ def _steps(facts: _Facts, principal: Principal) -> tuple[Step, ...]:
     return (
         Step(
             what="Add a broker",
-            why="Where your messages are. Nothing is read from it before you say so.",
+            why="The broker that has your messages. Nothing is read from it yet.",
             link=reverse("broker-new") if writes else "",
             done=facts.broker is not None,
             again="Add another",
         ),
         Step(
             what="See its dead-letter queues",
-            why="How many are in each, and samples where it lets us look at them.",
+            why="How many messages each holds, and samples where the broker allows it.",
             link=_to_discover(facts) if writes else "",
             done=facts.topic is not None,
         ),
         Step(
             what="Capture one",
-            why="A topic's dead letters are then kept here, each with why it failed.",
+            why="Poisonweb then stores a topic's dead letters, each with its error.",
             link=_to_capture(facts) if writes else "",
             done=facts.poison is not None,
         ),
         Step(
             what="Requeue one",
-            why="It goes back to its topic byte for byte, once its consumer is mended.",
+            why="Once its consumer is fixed, send it back to its topic, unchanged.",
             link=_to_requeue(facts) if acts else "",
-            done=facts.sent,
+            done=facts.has_requeued,
         ),
     )
 

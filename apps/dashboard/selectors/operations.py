@@ -1,4 +1,4 @@
-"""Operations and their previews as their pages show them."""
+"""The data of the pages of operations and previews."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from apps.triage.states import State as Decided
 MOST_LISTED = 200
 MOST_UNDONE = 10
 MOST_COPIED = 50
-# A list counts the items of its operations up to so many in all; a page counts its own.
+# A list counts at most this many items in all; the page of an operation counts all.
 MOST_ITEMS = 100_000
-# A drop of more than this needs its number typed.
+# To drop more than this, a person must type the number.
 MANY = 1_000
 AGES = (
     ("under an hour", timedelta(hours=1)),
@@ -67,30 +67,30 @@ ALWAYS_SHOWN = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewDetail:
     operation: Operation
-    seen: Seen
+    summary: Seen
     breakdown: list[tuple[str, list[tuple[str, int]]]]
     targets: list[str]
     swallowed: Swallowed | TooSlow | None
     may_order: bool = False
 
     @property
-    def as_asked(self) -> dict[str, object]:
-        """Say the same to the API; ids only as far as a person would copy them."""
-        asked: dict[str, object] = {"verb": self.operation.verb}
+    def api_body(self) -> dict[str, object]:
+        """Return the body of the same API call; with a bounded number of ids."""
+        body: dict[str, object] = {"verb": self.operation.verb}
         if self.operation.query is not None:
-            asked["q"] = self.operation.query
+            body["q"] = self.operation.query
         else:
             chosen = self.operation.items.values_list("poison_id", flat=True)
-            asked["ids"] = list(chosen.order_by("pk")[:MOST_COPIED])
+            body["ids"] = list(chosen.order_by("pk")[:MOST_COPIED])
         if self.operation.target_topic:
-            asked["target_topic"] = self.operation.target_topic.name
+            body["target_topic"] = self.operation.target_topic.name
         if self.operation.ordered:
-            asked["ordered"] = True
-        return asked
+            body["ordered"] = True
+        return body
 
     @property
     def must_type(self) -> bool:
-        return self.operation.verb == Verb.DROP and self.seen.will_act > MANY
+        return self.operation.verb == Verb.DROP and self.summary.will_act > MANY
 
     @property
     def must_say_why(self) -> bool:
@@ -98,8 +98,8 @@ class PreviewDetail:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
-    """How far an operation has come, by what became of its items."""
+class OperationStatus:
+    """The progress of an operation, by the states of its items."""
 
     operation: Operation
     counts: dict[str, int]
@@ -118,12 +118,12 @@ class Standing:
 
     @property
     def messages(self) -> int:
-        """Count the messages that it is to act on; once it is over, those it did."""
+        """Count the messages that it will act on, or, once finished, acted on."""
         return self.tally.acts_on if self.is_running else self.tally.acted
 
     @property
-    def word(self) -> str:
-        """Name the state for its pill; what failed or came back was no success."""
+    def state(self) -> str:
+        """Return the state for the pill; failures and recurrences are no success."""
         tally = self.tally
         if self.operation.state != Decided.DONE:
             return self.operation.state
@@ -137,7 +137,7 @@ class Standing:
 
     @property
     def also(self) -> str:
-        """Say what the state alone would hide."""
+        """Return what the state alone would hide: how many came back."""
         if self.is_running or not self.tally.recurred:
             return ""
         what = GIVEN_BACK[Outcome.RECURRED] if self._gives_back else "came back"
@@ -147,13 +147,13 @@ class Standing:
     def shown_counts(self) -> list[tuple[str, int]]:
         always = ALWAYS_SHOWN[Verb(self.operation.verb)]
         return self._named(
-            (word, number)
-            for word, number in self.counts.items()
-            if number or word in always
+            (state, number)
+            for state, number in self.counts.items()
+            if number or state in always
         )
 
     @property
-    def told_counts(self) -> list[tuple[str, int]]:
+    def nonzero_counts(self) -> list[tuple[str, int]]:
         return self._named(pair for pair in self.counts.items() if pair[1])
 
     @property
@@ -161,24 +161,24 @@ class Standing:
         return self.operation.verb == Verb.GIVE_BACK
 
     def _named(self, counts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-        words = GIVEN_BACK if self._gives_back else {}
-        return [(words.get(word, word), number) for word, number in counts]
+        labels = GIVEN_BACK if self._gives_back else {}
+        return [(labels.get(state, state), number) for state, number in counts]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationRow:
-    """One of many: without its standing where there are too many items to count."""
+    """A row of a list; without a status where there are too many items to count."""
 
     operation: Operation
-    standing: Standing | None
+    status: OperationStatus | None
 
     @property
-    def word(self) -> str:
-        return self.standing.word if self.standing else self.operation.state
+    def state(self) -> str:
+        return self.status.state if self.status else self.operation.state
 
     @property
     def also(self) -> str:
-        return self.standing.also if self.standing else ""
+        return self.status.also if self.status else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,7 +193,7 @@ class OperationList:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress(Standing):
+class Progress(OperationStatus):
     silent: int
     undoable: int
     undone_by: list[Operation]
@@ -208,7 +208,7 @@ class Progress(Standing):
 
     @property
     def seconds_left(self) -> int | None:
-        """Guess from the pace so far, once there is one."""
+        """Estimate the remaining time from the rate so far, once there is one."""
         began, tally = self.operation.confirmed_at, self.tally
         if not (self.is_running and began and tally.finished):
             return None
@@ -222,29 +222,33 @@ def running(principal: Principal) -> list[Operation]:
 
 
 def find(cursor: Cursor | None, principal: Principal) -> OperationList:
-    """List the finished ones by page, the newest first; before them all that run."""
-    # In this order: one that ends between the two questions is still in the list.
+    """List the running operations, then a page of finished ones, newest first."""
+    # Running ones first: one that ends between the two queries is still listed.
     now_running = running(principal) if cursor is None else []
-    seen = [operation.pk for operation in now_running]
-    finished = _visible(principal).exclude(state__in=UNFINISHED).exclude(pk__in=seen)
-    shown = page(
+    running_ids = [operation.pk for operation in now_running]
+    finished = (
+        _visible(principal).exclude(state__in=UNFINISHED).exclude(pk__in=running_ids)
+    )
+    finished_page = page(
         finished.select_related("target_topic"), field="confirmed_at", cursor=cursor
     )
-    rows = _rows([*now_running, *shown.rows])
+    rows = _rows([*now_running, *finished_page.rows])
     return OperationList(
-        running=rows[: len(now_running)], finished=rows[len(now_running) :], page=shown
+        running=rows[: len(now_running)],
+        finished=rows[len(now_running) :],
+        page=finished_page,
     )
 
 
 def latest(principal: Principal, *, most: int) -> list[OperationRow]:
-    """Give what runs, and what was decided last, for a page that is not about them."""
+    """Return the running and the newest operations, for the overview."""
     newest = _visible(principal).select_related("target_topic").recent_first()[:most]
     ours = {operation.pk: operation for operation in [*running(principal), *newest]}
     return _rows(list(ours.values())[:most])
 
 
 def _visible(principal: Principal) -> OperationQuerySet:
-    """Keep what was decided under this principal's own topics, or fewer of them."""
+    """Return the operations whose topics this principal sees."""
     confirmed = Operation.objects.confirmed()
     if principal.sees_every_topic:
         return confirmed
@@ -256,7 +260,7 @@ def _rows(operations: list[Operation]) -> list[OperationRow]:
     return [
         OperationRow(
             operation=operation,
-            standing=Standing(operation=operation, counts=counts[operation.pk])
+            status=OperationStatus(operation=operation, counts=counts[operation.pk])
             if operation.pk in counts
             else None,
         )
@@ -265,29 +269,31 @@ def _rows(operations: list[Operation]) -> list[OperationRow]:
 
 
 def _countable(operations: Iterable[Operation]) -> Iterator[int]:
-    """Give as many as a list has time to count; the first ones come first."""
-    left = MOST_ITEMS
+    """Yield the first operations, as many as a list has time to count."""
+    remaining = MOST_ITEMS
     for operation in operations:
-        if operation.total <= left:
-            left -= operation.total
+        if operation.total <= remaining:
+            remaining -= operation.total
             yield operation.pk
 
 
 def _counts(operations: Iterable[int]) -> dict[int, dict[str, int]]:
     counts = {pk: dict.fromkeys(COUNTED, 0) for pk in operations}
     items = Item.objects.filter(operation__in=counts).order_by()
-    # One that is claimed, and no other, has a redrive; its outcome is what it is.
-    standing = items.annotate(word=Coalesce("redrive__outcome", "state"))
-    found = standing.values_list("operation", "word").annotate(number=Count("pk"))
-    for operation, word, number in found:
-        counts[operation][word] = number
+    # Only a claimed item has a redrive; the outcome of the redrive is its state.
+    stateful = items.annotate(state_or_outcome=Coalesce("redrive__outcome", "state"))
+    rows = stateful.values_list("operation", "state_or_outcome").annotate(
+        number=Count("pk")
+    )
+    for operation, state, number in rows:
+        counts[operation][state] = number
     return counts
 
 
 def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail:
-    """Find a preview of this principal's own; raises Stale otherwise."""
-    found = Operation.objects.filter(token=_uuid(token), actor=str(principal.actor))
-    operation = found.select_related("target_topic").first()
+    """Find a preview that this principal made; raises Stale otherwise."""
+    previews = Operation.objects.filter(token=_uuid(token), actor=str(principal.actor))
+    operation = previews.select_related("target_topic").first()
     if operation is None:
         raise Stale("This preview is gone: make a new one.", fresh=None)
     return previewed(operation, principal, now=now)
@@ -296,43 +302,43 @@ def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail
 def previewed(
     operation: Operation, principal: Principal, *, now: datetime
 ) -> PreviewDetail:
-    seen = selection.see(operation=operation)
+    summary = selection.see(operation=operation)
     return PreviewDetail(
         operation=operation,
-        seen=seen,
+        summary=summary,
         breakdown=[
-            ("topic", list(seen.by_topic)),
-            ("consumer", list(seen.by_consumer)),
+            ("topic", list(summary.by_topic)),
+            ("consumer", list(summary.by_consumer)),
             ("state", _by_state(operation)),
             ("age", _by_age(operation, now=now)),
         ],
         targets=_targets(principal) if operation.verb == Verb.REDRIVE else [],
         swallowed=_swallowed(operation, now=now),
-        may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, seen),
+        may_order=operation.verb == Verb.REDRIVE and _keep_order(operation, summary),
     )
 
 
-def _keep_order(operation: Operation, seen: Seen) -> bool:
-    """Tell whether every topic that would be sent to keeps some order."""
+def _keep_order(operation: Operation, summary: Seen) -> bool:
+    """Check that every target topic keeps some order."""
     target = operation.target_topic
-    names = [target.name] if target else [name for name, _ in seen.by_topic]
+    names = [target.name] if target else [name for name, _ in summary.by_topic]
     topics = Topic.objects.filter(name__in=names).exclude(broker=None)
-    found = list(topics.select_related("broker"))
+    topic_list = list(topics.select_related("broker"))
     try:
-        keep = [brokers.ordering_of(topic) is not Ordering.NONE for topic in found]
+        keep = [brokers.ordering_of(topic) is not Ordering.NONE for topic in topic_list]
     except Unavailable:
-        return False  # a client is missing: nothing can be sent there at all
+        return False  # the client of a broker is missing: nothing can be sent there
     return bool(keep) and all(keep)
 
 
 def _swallowed(operation: Operation, *, now: datetime) -> Swallowed | TooSlow | None:
-    """Find what would be skipped again; None where nothing is sent."""
+    """Find messages that a skip would match again; None where nothing is sent."""
     if operation.verb != Verb.REDRIVE:
         return None
     waiting = Item.objects.filter(operation=operation).waiting()
-    sent = Poison.objects.filter(pk__in=waiting.values("poison_id"))
-    ask = partial(skips.swallowed, sent, operation.target_topic, now=now)
-    return unless_slow(ask)
+    poisons = Poison.objects.filter(pk__in=waiting.values("poison_id"))
+    count = partial(skips.swallowed, poisons, operation.target_topic, now=now)
+    return unless_slow(count)
 
 
 def _uuid(text: str) -> uuid.UUID:
@@ -349,11 +355,11 @@ def _targets(principal: Principal) -> list[str]:
 
 def _by_state(operation: Operation) -> list[tuple[str, int]]:
     waiting = Item.objects.filter(operation=operation).waiting().order_by()
-    found = waiting.values_list("poison__state").annotate(number=Count("pk"))
+    rows = waiting.values_list("poison__state").annotate(number=Count("pk"))
     numbers: dict[str, int] = {}
-    for state, number in found:
-        word = SHOWN[State(state)].value
-        numbers[word] = numbers.get(word, 0) + number
+    for state, number in rows:
+        shown_state = SHOWN[State(state)].value
+        numbers[shown_state] = numbers.get(shown_state, 0) + number
     return sorted(numbers.items(), key=lambda pair: -pair[1])
 
 
@@ -364,13 +370,13 @@ def _by_age(operation: Operation, *, now: datetime) -> list[tuple[str, int]]:
     ]
     waiting = Item.objects.filter(operation=operation).waiting().order_by()
     aged = waiting.annotate(age=Case(*younger, default=Value(OLDER)))
-    found = dict(aged.values_list("age").annotate(number=Count("pk")))
+    numbers = dict(aged.values_list("age").annotate(number=Count("pk")))
     titles = (*(title for title, _ in AGES), OLDER)
-    return [(title, found[title]) for title in titles if title in found]
+    return [(title, numbers[title]) for title in titles if title in numbers]
 
 
 def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
-    """Find a confirmed operation; raises Absent when there is none."""
+    """Load a confirmed operation; raises Absent if it is not visible."""
     visible = _visible(principal).select_related("target_topic")
     operation = visible.filter(pk=operation_id).first()
     if operation is None:
@@ -401,15 +407,19 @@ def _undoable(operation: Operation, items: ItemQuerySet) -> int:
 
 
 def _exceptions(items: ItemQuerySet, principal: Principal) -> list[Item]:
-    standing = (Outcome.REFUSED, ItemState.SKIPPED)
-    found = items.filter(Q(state__in=standing) | Q(redrive__outcome__in=standing))
-    shown = found.select_related("poison__topic", "redrive").order_by("id")[
+    exceptional_states = (Outcome.REFUSED, ItemState.SKIPPED)
+    exceptional = items.filter(
+        Q(state__in=exceptional_states) | Q(redrive__outcome__in=exceptional_states)
+    )
+    first = exceptional.select_related("poison__topic", "redrive").order_by("id")[
         :MOST_LISTED
     ]
-    return [item for item in shown if principal.sees(item.poison.topic.name)]
+    return [item for item in first if principal.sees(item.poison.topic.name)]
 
 
-def ask_of_problems(verb: Verb, *, query: Query, problems: tuple[int, ...]) -> Ask:
-    """Ask for what matches in these problems, as their list was showing it."""
+def selection_of_problems(
+    verb: Verb, *, query: Query, problems: tuple[int, ...]
+) -> Ask:
+    """Build the selection of these problems, narrowed by the query of their list."""
     numbers = ",".join(str(number) for number in problems)
     return Ask(verb=verb, query=Query((*query.terms, Term("problem", numbers))))

@@ -1,4 +1,4 @@
-"""What a person must know first: what is wrong, what needs them, what goes on."""
+"""The data of the overview: alarms, problems that need a person, current numbers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from django.db.models import Count as CountOf
 from apps.brokers.models import Topic
 from apps.brokers.querysets import TopicQuerySet
 from apps.core.timeouts import TooSlow, unless_slow
-from apps.dashboard.paging import Count, counted
+from apps.dashboard.paging import Count, bounded_count
 from apps.dashboard.selectors import guards, health, operations, problems, topics
-from apps.dashboard.selectors.guards import Idle
-from apps.dashboard.selectors.health import Alarm, Night, Sign
+from apps.dashboard.selectors.guards import IdleGuards
+from apps.dashboard.selectors.health import Alarm, ComponentStatus, NightlyReport
 from apps.dashboard.selectors.messages import last_failed_at
 from apps.dashboard.selectors.operations import OperationRow
 from apps.dashboard.selectors.problems import ProblemRow
@@ -30,26 +30,26 @@ from apps.poison.states import Shown
 from apps.team.rights import Principal
 
 DAY = timedelta(hours=24)
-# To a person who was away for longer the page counts what is new in this much.
+# The page counts new problems over at most this time.
 LONGEST = timedelta(days=7)
 OPEN = Query((Term("is", Shown.OPEN),))
 MOST_SHOWN = 10
 MOST_TOPICS = 10
 MOST_OPERATIONS = 6
-# Of each problem so many of the newest open messages are searched for a requeue.
+# In each problem, this many of the newest open messages are searched for requeues.
 MOST_SEARCHED = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NeedyRow:
-    """A problem with open messages; `came_back` of them had been requeued before."""
+class OpenProblemRow:
+    """A problem with open messages; `came_back` counts those requeued before."""
 
     row: ProblemRow
     came_back: int | TooSlow
 
     @property
     def came_back_at_least(self) -> bool:
-        """Tell whether more of its messages may have come back than were searched."""
+        """Return whether more messages may have come back than were searched."""
         number = self.row.open
         return isinstance(number, TooSlow) or number.number > MOST_SEARCHED
 
@@ -58,11 +58,11 @@ class NeedyRow:
 class Needs:
     """The problems that need a person, worst first.
 
-    Not ranked, as counting took too long, they are the problems that failed last. Not
-    whole, they are the worst of `ranked` problems that failed last.
+    Without `is_ranked` counting took too long, and these are the problems that failed
+    last. Without `is_whole` only the last `ranked` problems were compared.
     """
 
-    rows: list[NeedyRow]
+    rows: list[OpenProblemRow]
     others: int
     is_ranked: bool
     is_whole: bool
@@ -72,11 +72,11 @@ class Needs:
 
     @property
     def any_new(self) -> bool:
-        return any(needy.row.life == "new" for needy in self.rows)
+        return any(each.row.activity == "new" for each in self.rows)
 
     @property
     def peak(self) -> int:
-        return problems.peak([needy.row for needy in self.rows])
+        return problems.peak([each.row for each in self.rows])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,10 +86,10 @@ class Overview:
     topics: list[TopicRow]
     more_topics: bool
     operations: list[OperationRow]
-    idle: Idle
+    idle: IdleGuards
     oversize: list[Topic]
-    signs: list[Sign]
-    night: Night
+    statuses: list[ComponentStatus]
+    nightly_report: NightlyReport
     open: Count | TooSlow
     last_failed_at: datetime | None
 
@@ -99,7 +99,7 @@ class Overview:
 
     @property
     def is_new_here(self) -> bool:
-        """Tell whether nothing ever came in, and nothing could."""
+        """Return whether the installation has no topic and never had a message."""
         return not self.topics and self.last_failed_at is None
 
     @property
@@ -110,26 +110,26 @@ class Overview:
 def find(since: datetime | None, principal: Principal, *, now: datetime) -> Overview:
     ranking = ranked(principal)
     first = () if isinstance(ranking, TooSlow) else ranking.topics
-    shown, more = topics.worst(principal, first=first, most=MOST_TOPICS, now=now)
+    topic_rows, more = topics.worst(principal, first=first, most=MOST_TOPICS, now=now)
     visible = Topic.objects.matching(principal.topics)
-    night, work = health.night(now=now), health.look(principal, now=now)
+    report, system = health.nightly_report(now=now), health.check(principal, now=now)
     return Overview(
-        alarms=[*work.alarms, *health.alarms_of_night(night)],
+        alarms=[*system.alarms, *health.nightly_report_alarms(report)],
         needs=needs(ranking, since or now - DAY, principal, now=now),
-        topics=shown,
+        topics=topic_rows,
         more_topics=more,
         operations=operations.latest(principal, most=MOST_OPERATIONS),
         idle=guards.idle(visible, now=now),
         oversize=oversize(visible),
-        signs=[*work.signs, *guards.signs(visible, now=now)],
-        night=night,
-        open=counted(Poison.objects.on_topics(principal.topics).open()),
+        statuses=[*system.statuses, *guards.statuses(visible, now=now)],
+        nightly_report=report,
+        open=bounded_count(Poison.objects.on_topics(principal.topics).open()),
         last_failed_at=last_failed_at(principal),
     )
 
 
 def oversize(visible: TopicQuerySet) -> list[Topic]:
-    """Find the topics with messages too large for us; each with their `number`."""
+    """List topics with oversize messages, each with their `number`."""
     there = visible.filter(oversize__isnull=False)
     return list(
         there.annotate(number=CountOf("oversize")).order_by("-number", "name")[
@@ -148,49 +148,49 @@ def needs(
     since = max(since, now - LONGEST)
     if isinstance(ranking, TooSlow):
         ids, is_whole = [], False
-        found = _failed_last(principal)
+        shown_problems = _failed_last(principal)
     else:
         ids, is_whole = ranking.ids, ranking.is_whole
-        found = _in_order(ids[:MOST_SHOWN])
+        shown_problems = _in_order(ids[:MOST_SHOWN])
     return Needs(
-        rows=_rows(found, now=now),
-        others=max(len(ids) - len(found), 0),
+        rows=_rows(shown_problems, now=now),
+        others=max(len(ids) - len(shown_problems), 0),
         is_ranked=not isinstance(ranking, TooSlow),
         is_whole=is_whole,
         ranked=MOST_PROBLEMS,
-        new=counted(_new(since, principal)),
+        new=bounded_count(_new(since, principal)),
         since=since,
     )
 
 
 def _in_order(ids: Sequence[int]) -> list[Problem]:
-    found = Problem.objects.select_related("topic").in_bulk(ids)
-    return [found[pk] for pk in ids]
+    by_id = Problem.objects.select_related("topic").in_bulk(ids)
+    return [by_id[pk] for pk in ids]
 
 
 def _failed_last(principal: Principal) -> list[Problem]:
-    """Give the problems that failed last, where the open messages are too many."""
+    """Return the problems that failed last, where ranking took too long."""
     with_open = matching(OPEN, topics=principal.topics)
     return list(with_open.recent_first().select_related("topic")[:MOST_SHOWN])
 
 
-def _rows(found: Sequence[Problem], *, now: datetime) -> list[NeedyRow]:
-    ask = partial(
-        backlogs.recurred_by_problem, [p.pk for p in found], most=MOST_SEARCHED
+def _rows(shown_problems: Sequence[Problem], *, now: datetime) -> list[OpenProblemRow]:
+    count = partial(
+        backlogs.recurred_by_problem, [p.pk for p in shown_problems], most=MOST_SEARCHED
     )
-    numbers = unless_slow(ask)
+    numbers = unless_slow(count)
     return [
-        NeedyRow(
+        OpenProblemRow(
             row=row,
             came_back=numbers
             if isinstance(numbers, TooSlow)
             else numbers.get(row.problem.pk, 0),
         )
-        for row in problems.rows(found, now=now)
+        for row in problems.rows(shown_problems, now=now)
     ]
 
 
 def _new(since: datetime, principal: Principal) -> ProblemQuerySet:
-    # What was first seen since then was last seen since then: that has an index.
+    # `last_seen` is redundant here, but it has an index.
     with_open = matching(OPEN, topics=principal.topics)
     return with_open.filter(last_seen__gt=since, first_seen__gt=since)

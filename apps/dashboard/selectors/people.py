@@ -1,4 +1,4 @@
-"""People and keys as their pages show them; whose sessions are open, and where."""
+"""The data of the pages of people, API keys and sessions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows(Generic[Row]):
-    """The first of a list, and whether there are more than `MOST`."""
+    """The first `MOST` rows of a list, and whether there are more."""
 
     rows: Sequence[Row]
     has_more: bool
@@ -38,75 +38,75 @@ class PersonRow:
     has_second_factor: bool
 
     @property
-    def word(self) -> str:
+    def state(self) -> str:
         return "active" if self.user.is_active else "disabled"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeyRow:
     key: ApiKey
-    word: str
+    state: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnSession:
-    """A session of who asks; `is_this` is the one they ask in."""
+    """A session of the user; `is_this` marks the current one."""
 
     session: OpenSession
     is_this: bool
 
 
 def people(*, now: datetime) -> Rows[PersonRow]:
-    """List who may sign in, and then who is disabled, by name."""
+    """List active people, then disabled ones, by name."""
     users = list(User.objects.order_by("-is_active", "username")[: MOST + 1])
-    shown = users[:MOST]
-    found = sessions.open_sessions(shown, now=now)
-    having = second_factor.who_have_one(shown)
+    first = users[:MOST]
+    open_sessions = sessions.open_sessions(first, now=now)
+    having = second_factor.who_have_one(first)
     rows = [
         PersonRow(
             user=user,
-            sessions=len(found.get(user.pk, [])),
+            sessions=len(open_sessions.get(user.pk, [])),
             has_second_factor=user.pk in having,
         )
-        for user in shown
+        for user in first
     ]
     return Rows(rows=rows, has_more=len(users) > MOST)
 
 
 def person(user_id: int, *, now: datetime) -> PersonRow:
-    """Find one; raises Absent for an unknown number."""
+    """Load a person; raises Absent for an unknown id."""
     user = User.objects.filter(pk=user_id).first()
     if user is None:
         raise Absent("There is no such person here.")
-    found = sessions.open_sessions([user], now=now)
+    open_sessions = sessions.open_sessions([user], now=now)
     return PersonRow(
         user=user,
-        sessions=len(found.get(user.pk, [])),
+        sessions=len(open_sessions.get(user.pk, [])),
         has_second_factor=second_factor.is_set(user),
     )
 
 
 def keys(*, now: datetime) -> Rows[KeyRow]:
-    """List those that may be used, and then those that may not, by name."""
-    # Of a key without an end `expires_at <= now` is neither true nor false to SQL.
+    """List usable keys, then ended ones, by name."""
+    # In SQL, `expires_at <= now` is NULL for a key that never expires.
     is_expired = Q(expires_at__isnull=False, expires_at__lte=now)
     has_ended = Q(revoked_at__isnull=False) | is_expired
     ordered = ApiKey.objects.alias(has_ended=has_ended).order_by("has_ended", "name")
-    found = list(ordered[: MOST + 1])
-    rows = [KeyRow(key=key, word=key.state(now)) for key in found[:MOST]]
-    return Rows(rows=rows, has_more=len(found) > MOST)
+    first = list(ordered[: MOST + 1])
+    rows = [KeyRow(key=key, state=key.state(now)) for key in first[:MOST]]
+    return Rows(rows=rows, has_more=len(first) > MOST)
 
 
 def key(key_id: int, *, now: datetime) -> KeyRow:
-    """Find one; raises Absent for an unknown number."""
-    found = ApiKey.objects.filter(pk=key_id).first()
-    if found is None:
+    """Load a key; raises Absent for an unknown id."""
+    api_key = ApiKey.objects.filter(pk=key_id).first()
+    if api_key is None:
         raise Absent("There is no such key here.")
-    return KeyRow(key=found, word=found.state(now))
+    return KeyRow(key=api_key, state=api_key.state(now))
 
 
 def unmatched(key: ApiKey) -> list[str]:
-    """List the patterns of a key that no topic has yet."""
+    """List the patterns of a key that match no topic yet."""
     return [
         pattern
         for pattern in key.topics
@@ -115,21 +115,20 @@ def unmatched(key: ApiKey) -> list[str]:
 
 
 def revoked_by(key: ApiKey) -> str:
-    """Name who revoked a key, as the trail does; "" where it was not revoked."""
+    """Return the actor who revoked a key; "" if it was not revoked."""
     about = {"action": Action.KEY_REVOKED.value, "subject": f"api_key:{key.name}"}
     entries = Entry.objects.filter(**about).order_by("-seq")
     return entries.values_list("actor", flat=True).first() or ""
 
 
 def sees_no_trail(key: ApiKey) -> bool:
-    """Tell whether a key may read the trail in vain: it spans all topics."""
+    """Check that a key has the scope of the trail, but not all topics."""
     return Scope.AUDIT_READ in key.scopes and ALL_TOPICS[0] not in key.topics
 
 
 def own_sessions(user: User, *, here: str, now: datetime) -> list[OwnSession]:
-    """List where a person is signed in; `here` is the key of this session."""
+    """List a person's sessions, the current one first; `here` is its key."""
     mark = sessions.mark_of(here)
-    found = sessions.open_sessions([user], now=now)[user.pk]
-    rows = [OwnSession(session=one, is_this=one.mark == mark) for one in found]
-    # This one first, and the others as they come.
+    open_sessions = sessions.open_sessions([user], now=now)[user.pk]
+    rows = [OwnSession(session=one, is_this=one.mark == mark) for one in open_sessions]
     return sorted(rows, key=lambda row: not row.is_this)

@@ -1,4 +1,4 @@
-"""How far consumers have read, and what the lanes say of themselves."""
+"""The data of the position pages: positions of consumers, and lanes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.services import moves
 from apps.triage.services.moves import Placed, PlacedPoison
 
-# Consumers tell of a minute when it is over, so the pace is that of the ten before.
+# Consumers report a minute once it is over: the rate is that of the ten before.
 PACE_MINUTES = 10
 FORESEEABLE = timedelta(days=365)
 HOURS = 24
@@ -36,23 +36,23 @@ MOST_MOVES = 50
 MOST_POISONS = 50
 MOST_ENTRIES = 20
 
-# A topic and a consumer: its group where a broker keeps its position, else its client.
+# Topic and consumer: the group where the broker keeps the position, else the client.
 Reader = tuple[int, str, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PositionRow:
-    """A reader and one publisher; without a mark it has not settled anything yet.
+    """A position and one publisher's mark; without a mark nothing is settled yet.
 
-    `a_minute` is how many messages it gets through, None where nobody counts them.
-    `last_move` is a person's.
+    `per_minute` is the rate of messages, None where they are not counted. `last_move`
+    is the last move by a person.
     """
 
     position: BookmarkPosition
     mark: Mark | None
     head: int | None
     is_fresh: bool
-    a_minute: float | TooSlow | None = None
+    per_minute: float | TooSlow | None = None
     last_move: datetime | None = None
 
     @property
@@ -64,41 +64,41 @@ class PositionRow:
                 return "unknown"
             if self.mark.lag or self.mark.pending:
                 return "behind"
-            # Nothing waits; but where nobody reads, nobody has caught up either.
+            # Nothing waits; but without a consumer the state is not "caught up".
             return "current" if self.position.clients else "unread"
         return "current" if self.mark.processed >= self._reach else "behind"
 
     @property
     def _reach(self) -> int:
-        """Give the furthest number that it has to come to."""
+        """Return the highest number that it has to settle."""
         received = self.mark.received if self.mark else None
         return max(self.head or 0, received or 0)
 
     @property
     def behind(self) -> timedelta | None:
-        """Give the time between the watermark and the head, where numbers tell time."""
+        """Return the time from the watermark to the head, where numbers are times."""
         if self.mark is None or self.head is None or self.mark.processed < 0:
             return None
         try:
             topic = self.position.topic
             return brokers.time_between(topic, self.mark.processed, self.head)
         except Unavailable:
-            return None  # the client of its broker is missing: nobody knows its numbers
+            return None  # the client of its broker is missing
 
     @property
     def eta(self) -> timedelta | TooSlow | None:
-        """Give the time until it has caught up, if nothing new came."""
+        """Estimate the time until it has caught up, without new messages."""
         lag = self.mark and self.mark.lag
-        if not lag or not self.a_minute:
+        if not lag or not self.per_minute:
             return None
-        if isinstance(self.a_minute, TooSlow):
-            return self.a_minute
-        wait = timedelta(minutes=lag / self.a_minute)
+        if isinstance(self.per_minute, TooSlow):
+            return self.per_minute
+        wait = timedelta(minutes=lag / self.per_minute)
         return wait if wait < FORESEEABLE else None
 
     @property
     def pressure(self) -> float:
-        """Tell how much of what a position can hold is holes."""
+        """Return the share of the holes that a position can store."""
         return len(self.mark.ahead) / MOST_RUNS if self.mark else 0
 
     @property
@@ -120,10 +120,10 @@ class Positions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PublisherSeen:
-    """One publisher's mark on a position's own page, drawn, with its last day.
+class PublisherDetail:
+    """One publisher's mark on the page of a position, with a drawing and a history.
 
-    `hours` are the numbers by which the watermark got ahead, hour by hour.
+    `hours` says how far the watermark advanced in each hour.
     """
 
     row: PositionRow
@@ -143,10 +143,10 @@ class PublisherSeen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PositionDetail:
-    """`entries` is None for who may not read the trail."""
+    """A position for its page; `entries` is None if the user may not read them."""
 
     position: BookmarkPosition
-    publishers: list[PublisherSeen]
+    publishers: list[PublisherDetail]
     moves: list[Move]
     poisons: Sequence[PlacedPoison]
     poison_number: int
@@ -160,7 +160,7 @@ class PositionDetail:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveChoices:
-    """What the wizard offers: marks to name numbers for, and consumers to copy."""
+    """The choices of a move: marks to set numbers for, and positions to copy."""
 
     position: BookmarkPosition
     marks: dict[int, Mark]
@@ -183,18 +183,18 @@ def find(principal: Principal, *, now: datetime) -> Positions:
 
 
 def rows(marks: QuerySet[Mark], *, now: datetime) -> list[PositionRow]:
-    """Tell of each mark whether it is what its broker says by now."""
-    told = marks.select_related("position__topic__broker")
-    return _rows([(mark.position, mark) for mark in told], now=now)
+    """Return a row for each mark."""
+    marks_with_topics = marks.select_related("position__topic__broker")
+    return _rows([(mark.position, mark) for mark in marks_with_topics], now=now)
 
 
 def one(position_id: int, principal: Principal, *, now: datetime) -> PositionDetail:
-    """Find a position that this principal may see; raises Absent otherwise."""
-    position = _found(position_id, principal)
-    told = _rows(_each_mark([position]), now=now)
+    """Load a position for its page; raises Absent if this principal may not see it."""
+    position = _visible_position(position_id, principal)
+    position_rows = _rows(_each_mark([position]), now=now)
     placed = _placed(position, principal)
     publishers = [
-        _publisher(row, row.mark, placed, now=now) for row in told if row.mark
+        _publisher(row, row.mark, placed, now=now) for row in position_rows if row.mark
     ]
     history = Move.objects.filter(position=position).prefetch_related("marks")
     poisons = [poison for each in publishers for poison in each.poisons]
@@ -210,11 +210,11 @@ def one(position_id: int, principal: Principal, *, now: datetime) -> PositionDet
 
 
 def choices(position_id: int, principal: Principal) -> MoveChoices:
-    """Give what a move of this position can name.
+    """Return the choices of a move of this position.
 
-    Raises Absent where it is not seen, and Refused where its broker keeps it.
+    Raises Absent if it is not visible, and Refused if its broker keeps it.
     """
-    position = _found(position_id, principal)
+    position = _visible_position(position_id, principal)
     if position.source == Source.BROKER:
         raise Refused("Its broker keeps this position: move it there.")
     others = _visible(principal).filter(topic=position.topic).exclude(pk=position.pk)
@@ -227,19 +227,19 @@ def choices(position_id: int, principal: Principal) -> MoveChoices:
 
 
 def lane_state(lane: Lane, *, now: datetime) -> str:
-    """Say how a lane is, in a word; silent once it stopped telling."""
+    """Return the state of a lane; "silent" once its heartbeat is overdue."""
     if lane.state != LaneState.OFF and not lane.is_heard(now):
         return "silent"
     return lane.state
 
 
 def _visible(principal: Principal) -> QuerySet[BookmarkPosition]:
-    seen = BookmarkPosition.objects.on_topics(principal.topics)
+    positions = BookmarkPosition.objects.on_topics(principal.topics)
     marks = Prefetch("marks", Mark.objects.order_by("publisher"))
-    return seen.select_related("topic__broker").prefetch_related(marks)
+    return positions.select_related("topic__broker").prefetch_related(marks)
 
 
-def _found(position_id: int, principal: Principal) -> BookmarkPosition:
+def _visible_position(position_id: int, principal: Principal) -> BookmarkPosition:
     position = _visible(principal).filter(pk=position_id).first()
     if position is None:
         raise Absent(f"There is no position {position_id} here.")
@@ -249,7 +249,7 @@ def _found(position_id: int, principal: Principal) -> BookmarkPosition:
 def _each_mark(
     positions: Iterable[BookmarkPosition],
 ) -> list[tuple[BookmarkPosition, Mark | None]]:
-    """Pair each position with its marks; one without any is there all the same."""
+    """Pair each position with its marks; one without marks is paired with None."""
     pairs: list[tuple[BookmarkPosition, Mark | None]] = []
     for position in positions:
         pairs += [(position, mark) for mark in position.marks.all() or [None]]
@@ -262,17 +262,17 @@ def _rows(
     topics = {position.topic_id for position, _ in pairs}
     heads = reading.heads(topics=topics)
     paces = unless_slow(partial(_paces, topics, now=now))
-    moved = _last_moves({position.pk for position, _ in pairs})
+    last_moves = _last_moves({position.pk for position, _ in pairs})
     return [
         PositionRow(
             position=position,
             mark=mark,
             head=_head(position, mark, heads),
             is_fresh=now - position.observed_at <= LANE_LIVES,
-            a_minute=paces
+            per_minute=paces
             if isinstance(paces, TooSlow)
             else paces.get(_reader(position)),
-            last_move=moved.get(position.pk),
+            last_move=last_moves.get(position.pk),
         )
         for position, mark in pairs
     ]
@@ -304,19 +304,19 @@ GROUP BY 1, 2, 3
 
 
 def _paces(topics: set[int], *, now: datetime) -> dict[Reader, float]:
-    """Give the messages a minute of each consumer group, and of each client."""
+    """Return the messages per minute of each consumer group and each client."""
     until = now.replace(second=0, microsecond=0) - timedelta(minutes=1)
     since = until - timedelta(minutes=PACE_MINUTES)
-    asked: dict[str, list[int] | datetime | date] = {
+    params: dict[str, list[int] | datetime | date] = {
         "topics": list(topics),
         "since": since,
         "until": until,
-        # Older partitions cannot hold any of it: no clock is a day ahead.
+        # Older partitions hold no such row: no clock is a day ahead.
         "day": (now - timedelta(days=2)).date(),
     }
     paces: dict[Reader, float] = {}
     with connection.cursor() as cursor:
-        cursor.execute(_COUNTED, asked)
+        cursor.execute(_COUNTED, params)
         for topic, group, client, number in cursor.fetchall():
             for reader in ((topic, "group", group), (topic, "client", client)):
                 paces[reader] = paces.get(reader, 0) + number / PACE_MINUTES
@@ -324,8 +324,8 @@ def _paces(topics: set[int], *, now: datetime) -> dict[Reader, float]:
 
 
 def _last_moves(positions: set[int]) -> dict[int, datetime]:
-    told = Move.objects.filter(position__in=positions).order_by()
-    return dict(told.values_list("position").annotate(at=Max("at")))
+    moves_of = Move.objects.filter(position__in=positions).order_by()
+    return dict(moves_of.values_list("position").annotate(at=Max("at")))
 
 
 def _placed(position: BookmarkPosition, principal: Principal) -> Placed:
@@ -336,9 +336,9 @@ def _placed(position: BookmarkPosition, principal: Principal) -> Placed:
 
 def _publisher(
     row: PositionRow, mark: Mark, placed: Placed, *, now: datetime
-) -> PublisherSeen:
+) -> PublisherDetail:
     own = [p for p in placed.poisons if p.place.publisher == mark.publisher]
-    return PublisherSeen(
+    return PublisherDetail(
         row=row,
         mark=mark,
         line=position_line.draw(mark, head=row.head, poisons=own),
@@ -348,12 +348,12 @@ def _publisher(
 
 
 def _hours(mark: Mark, *, now: datetime) -> list[int]:
-    """Give how far the watermark got in each of the last hours, the newest last."""
+    """Return how far the watermark advanced in each of the last hours, newest last."""
     samples = Sample.objects.filter(mark=mark, at__gt=now - (HOURS + 1) * HOUR)
-    told = [*samples.order_by("at").values_list("at", "processed")]
-    told.append((now, mark.processed))
+    readings = [*samples.order_by("at").values_list("at", "processed")]
+    readings.append((now, mark.processed))
     hours = [0] * HOURS
-    for (_, before), (at, after) in pairwise(told):
+    for (_, before), (at, after) in pairwise(readings):
         age = int((now - at) / HOUR)
         if age < HOURS and after > before >= 0:
             hours[HOURS - 1 - age] += after - before

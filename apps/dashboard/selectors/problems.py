@@ -1,4 +1,4 @@
-"""Problems as their pages show them."""
+"""The data of the problem pages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from django.db import connection
 
 from apps.core.errors import Absent
 from apps.core.timeouts import TOO_SLOW, TooSlow, unless_slow
-from apps.dashboard.list_params import Asked, Origin, ProblemAsked
-from apps.dashboard.paging import MOST_COUNTED, Count, Page, counted, page
+from apps.dashboard.list_params import ListParams, Origin, ProblemPageParams
+from apps.dashboard.paging import MOST_COUNTED, Count, Page, bounded_count, page
 from apps.dashboard.selectors import differences, messages, ranking
 from apps.dashboard.selectors.differences import Differences
 from apps.dashboard.selectors.messages import MessageList, last_failed_at
@@ -27,19 +27,19 @@ from apps.team.rights import Principal
 DAY = timedelta(hours=24)
 HOURS = 24
 TOP_VALUES = 5
-# Top values are counted over the newest failures, so that a huge problem opens fast.
+# Count top values over the newest failures only, so that a huge problem opens fast.
 MOST_FAILURES = 10_000
 SORTS = {"": ("last_seen", "Last seen"), "first": ("first_seen", "First seen")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProblemRow:
-    """`counts` and `hours` are None where counting them took too long."""
+    """A problem with its numbers; TooSlow where counting took too long."""
 
     problem: Problem
     counts: Mapping[Shown, Count] | TooSlow
     hours: list[int] | TooSlow
-    life: str
+    activity: str
 
     @property
     def total(self) -> Count | TooSlow:
@@ -51,8 +51,8 @@ class ProblemRow:
     def open(self) -> Count | TooSlow:
         return self.count(Shown.OPEN)
 
-    def count(self, word: Shown) -> Count | TooSlow:
-        return TOO_SLOW if isinstance(self.counts, TooSlow) else self.counts[word]
+    def count(self, state: Shown) -> Count | TooSlow:
+        return TOO_SLOW if isinstance(self.counts, TooSlow) else self.counts[state]
 
     @property
     def failures_today(self) -> int | TooSlow:
@@ -76,7 +76,7 @@ class ProblemList:
 
     @property
     def any_new(self) -> bool:
-        return any(row.life == "new" for row in self.rows)
+        return any(row.activity == "new" for row in self.rows)
 
     @property
     def peak(self) -> int:
@@ -85,7 +85,7 @@ class ProblemList:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Top:
-    """The commonest values of one property, of `whole` failures that were looked at."""
+    """The most frequent values of one property among `whole` failures."""
 
     title: str
     values: list[tuple[str, int]]
@@ -94,7 +94,7 @@ class Top:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstFailure:
-    """Where a problem began, as far as its oldest failure is still there."""
+    """Where a problem began: version and host of its oldest stored failure."""
 
     version: str
     host: str
@@ -124,65 +124,69 @@ class ProblemDetail:
     def states(self) -> list[StateLink]:
         links = [
             StateLink(
-                label=word.capitalize(), query=f"is:{word}", count=self.row.count(word)
+                label=state.capitalize(),
+                query=f"is:{state}",
+                count=self.row.count(state),
             )
-            for word in Shown
+            for state in Shown
         ]
         return [*links, StateLink(label="All", query="", count=self.row.total)]
 
     @property
     def shows_state(self) -> bool:
-        """Tell whether the rows may differ in state; sent ones may be on their way."""
+        """Return whether rows may differ in state: "sent" includes unfinished ones."""
         return self.messages.query.value_of("is") in {None, Shown.SENT}
 
 
-def find(asked: Asked, principal: Principal, *, now: datetime) -> ProblemList:
-    """List the problems that have a poison which matches."""
-    matching = asked_for(asked, principal).select_related("topic")
-    shown = page(matching, field=_field(asked.sort), cursor=asked.cursor)
+def find(params: ListParams, principal: Principal, *, now: datetime) -> ProblemList:
+    """List the problems that have a matching poison."""
+    matching = matching_problems(params, principal).select_related("topic")
+    shown_page = page(matching, field=_field(params.sort), cursor=params.cursor)
     return ProblemList(
-        rows=rows(shown.rows, now=now),
-        page=shown,
-        total=counted(matching),
+        rows=rows(shown_page.rows, now=now),
+        page=shown_page,
+        total=bounded_count(matching),
         last_failed_at=last_failed_at(principal),
     )
 
 
 def one(
-    problem_id: int, asked: ProblemAsked, principal: Principal, *, now: datetime
+    problem_id: int, params: ProblemPageParams, principal: Principal, *, now: datetime
 ) -> ProblemDetail:
-    """Find a problem that this principal may see; raises Absent otherwise."""
+    """Load a problem for its page; raises Absent if this principal may not see it."""
     allowed = problems.visible(topics=principal.topics)
     problem = allowed.select_related("topic").filter(pk=problem_id).first()
     if problem is None:
         raise Absent(f"There is no problem {problem_id} here.")
     samples = reading.failures(Failure.objects.filter(problem=problem), limit=1)
-    listed = messages.of_problem(problem_id, asked.messages, principal)
+    listed = messages.of_problem(problem_id, params.messages, principal)
     return ProblemDetail(
         row=rows([problem], now=now)[0],
-        given_back=counted(Poison.objects.filter(problem=problem).given_back()),
+        given_back=bounded_count(Poison.objects.filter(problem=problem).given_back()),
         sample=samples[0] if samples else None,
         first=_first(problem.pk),
         tops=unless_slow(partial(_tops, problem.pk)),
-        neighbours=_neighbours(problem, asked.origin, principal),
+        neighbours=_neighbours(problem, params.origin, principal),
         messages=listed,
         differences=differences.between(
             listed.page.rows,
             problem_id=problem_id,
-            header=asked.header,
+            header=params.header,
             principal=principal,
             now=now,
         ),
     )
 
 
-def asked_for(asked: Asked | Origin, principal: Principal) -> ProblemQuerySet:
-    """Give the problems of a list, in no order."""
-    return problems.matching(asked.query, topics=principal.topics)
+def matching_problems(
+    params: ListParams | Origin, principal: Principal
+) -> ProblemQuerySet:
+    """Return the problems of a list, unordered."""
+    return problems.matching(params.query, topics=principal.topics)
 
 
-def rows(shown: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
-    ids = [problem.pk for problem in shown]
+def rows(page_problems: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
+    ids = [problem.pk for problem in page_problems]
     counts = unless_slow(partial(_counts, ids))
     hours = unless_slow(partial(_hours, ids, now=now))
     return [
@@ -190,15 +194,15 @@ def rows(shown: Sequence[Problem], *, now: datetime) -> list[ProblemRow]:
             problem=problem,
             counts=counts if isinstance(counts, TooSlow) else counts[problem.pk],
             hours=hours if isinstance(hours, TooSlow) else hours[problem.pk],
-            life=_life(problem, counts, now=now),
+            activity=_activity(problem, counts, now=now),
         )
-        for problem in shown
+        for problem in page_problems
     ]
 
 
-def peak(shown: Sequence[ProblemRow]) -> int:
-    """Return the most failures in an hour: the scale that these rows share."""
-    return max((row.peak for row in shown), default=0)
+def peak(problem_rows: Sequence[ProblemRow]) -> int:
+    """Return the most failures in an hour, as the common scale of these rows."""
+    return max((row.peak for row in problem_rows), default=0)
 
 
 def _field(sort: str) -> str:
@@ -206,10 +210,10 @@ def _field(sort: str) -> str:
 
 
 def _neighbours(problem: Problem, origin: Origin, principal: Principal) -> Neighbours:
-    """Find the neighbours in the list that this person came from."""
+    """Return the neighbours in the list that the person came from."""
     if origin.is_overview:
         return ranking.neighbours(problem.pk, principal)
-    listed = asked_for(origin, principal)
+    listed = matching_problems(origin, principal)
     return neighbours(listed, problem, field=_field(origin.sort))
 
 
@@ -218,14 +222,14 @@ def _sum(counts: Iterable[Count]) -> Count:
 
 
 def _counts(ids: list[int]) -> dict[int, dict[Shown, Count]]:
-    found = backlogs.by_problem(ids, most=MOST_COUNTED + 1)
+    by_problem = backlogs.by_problem(ids, most=MOST_COUNTED + 1)
     return {
-        problem: {word: Count(number) for word, number in numbers.items()}
-        for problem, numbers in found.items()
+        problem: {state: Count(number) for state, number in numbers.items()}
+        for problem, numbers in by_problem.items()
     }
 
 
-def _life(
+def _activity(
     problem: Problem,
     counts: Mapping[int, Mapping[Shown, Count]] | TooSlow,
     *,
@@ -248,7 +252,7 @@ GROUP BY 1, 2
 def _hours(ids: list[int], *, now: datetime) -> dict[int, list[int]]:
     """Count the failures of each of the last 24 hours, the oldest hour first."""
     hours = {pk: [0] * HOURS for pk in ids}
-    # A clock may be minutes ahead of the day of capture.
+    # Clocks differ by minutes, so the day of capture may be the day before.
     captured = (now - 2 * DAY).date()
     with connection.cursor() as cursor:
         cursor.execute(_HOURLY, {"now": now, "ids": ids, "captured": captured})
@@ -269,7 +273,7 @@ PROPERTIES = {
     "client_name": "Consumers",
     "cause": "Causes",
 }
-# One walk over the newest failures counts all four properties.
+# One scan of the newest failures counts all four properties.
 _TOPS = """
 SELECT property, value, number, whole FROM (
     SELECT property, value, count(*) AS number,
@@ -294,19 +298,21 @@ ORDER BY property, place
 
 
 def _tops(problem_id: int) -> list[Top]:
-    """List what is known of versions, hosts, consumers and causes, in this order."""
+    """Count the most frequent versions, hosts, consumers and causes, in this order."""
     values = {"problem": problem_id, "most": MOST_FAILURES, "shown": TOP_VALUES}
-    found: dict[str, list[tuple[str, int, int]]] = {name: [] for name in PROPERTIES}
+    by_property: dict[str, list[tuple[str, int, int]]] = {
+        name: [] for name in PROPERTIES
+    }
     with connection.cursor() as cursor:
         cursor.execute(_TOPS, values)
         for name, value, number, whole in cursor.fetchall():
-            found[name].append((value, number, whole))
+            by_property[name].append((value, number, whole))
     return [
         Top(
             title=PROPERTIES[name],
             values=[(value, number) for value, number, _ in ranked],
             whole=ranked[0][2],
         )
-        for name, ranked in found.items()
+        for name, ranked in by_property.items()
         if any(value for value, _, _ in ranked)
     ]

@@ -1,4 +1,4 @@
-"""The problems that need a person: those with the most open messages now come first."""
+"""Rank problems by their number of open messages."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from apps.poison.backlogs import OpenProblem
 from apps.poison.states import Shown
 from apps.team.rights import Principal
 
-# So many of the problems that failed last are ranked, each counted this far; of those
-# with more, so many are counted as far as any number here. So ten million open messages
-# cost no more than one million look-ups in an index.
+# Rank the MOST_PROBLEMS that failed last, counting each up to MOST_EACH; recount the
+# first MOST_RECOUNTED of the larger ones up to MOST_COUNTED. So ten million open
+# messages cost at most one million look-ups in an index.
 MOST_PROBLEMS = 1_000
 MOST_EACH = 1_000
 MOST_RECOUNTED = 30
@@ -26,7 +26,7 @@ MOST_RECOUNTED = 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ranking:
-    """Problems with open messages, most first; unless whole, others may have more."""
+    """Problems with open messages, most first; not `is_whole`: others may have more."""
 
     problems: Sequence[OpenProblem]
     is_whole: bool
@@ -50,9 +50,9 @@ def ranked(principal: Principal) -> Ranking | TooSlow:
 
 
 def neighbours(problem_id: int, principal: Principal) -> Neighbours:
-    """Find the problems before and after one in the ranking.
+    """Return the problems before and after one in the ranking.
 
-    One that has no open message any more is followed by the first of the others.
+    The first of the ranking follows a problem that is no longer in it.
     """
     ranking = ranked(principal)
     ids = [] if isinstance(ranking, TooSlow) else ranking.ids
@@ -71,17 +71,17 @@ def _ranking(topics: Sequence[int] | None) -> Ranking:
     )
     counted = _recounted([each for each in latest if each.open])
     return Ranking(
-        # Of equal numbers the one that failed last stays first.
+        # The sort is stable: among equals, the one that failed last stays first.
         problems=sorted(counted, key=lambda each: -each.open),
         is_whole=len(latest) < MOST_PROBLEMS,
     )
 
 
 def _recounted(problems: Sequence[OpenProblem]) -> list[OpenProblem]:
-    """Count on where the first count stopped, for the problems that failed last."""
+    """Recount the problems whose first count reached its limit."""
     ids = [each.problem for each in problems if each.open > MOST_EACH]
-    found = backlogs.by_problem(ids[:MOST_RECOUNTED], most=MOST_COUNTED + 1)
-    numbers = {problem: counts[Shown.OPEN] for problem, counts in found.items()}
+    recounts = backlogs.by_problem(ids[:MOST_RECOUNTED], most=MOST_COUNTED + 1)
+    numbers = {problem: counts[Shown.OPEN] for problem, counts in recounts.items()}
     return [
         replace(each, open=numbers.get(each.problem, each.open)) for each in problems
     ]

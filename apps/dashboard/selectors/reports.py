@@ -1,4 +1,4 @@
-"""What the nights measured, as the reports pages show it. Nothing here is live."""
+"""The data of the report pages, from the nightly runs; no number is live."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.db.models import Case, Q, Sum, Value, When
 from apps.brokers.models import Topic
 from apps.core.errors import Absent
 from apps.dashboard.paging import Cursor, Page, page
-from apps.dashboard.period import Asked, Period
+from apps.dashboard.period import Period, ReportParams
 from apps.dashboard.presentation.charts import Heat
 from apps.dashboard.selectors.rising import Rising, of_topics, rising
 from apps.dashboard.selectors.series import (
@@ -32,7 +32,7 @@ from apps.team.rights import Principal
 MOST_TOPICS = 60
 MOST_GROUPS = 20
 ALL_GROUPS = When(consumer_group=None, then=Value("topic"))
-# Of a file: the name of each column, and what is in it.
+# The columns of the CSV file, and the fields behind them.
 COLUMNS = {
     "day": "day_id",
     "topic": "topic__name",
@@ -61,7 +61,7 @@ COLUMNS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Freshness:
-    """The newest published day, the run that ended last, and one that has not yet."""
+    """The newest published day, the last finished run, and an unfinished one."""
 
     newest: Day | None
     last: Run | None
@@ -82,7 +82,7 @@ class Freshness:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """Some topics or one; `gaps` are days of the period that no run published."""
+    """A report on one or all topics; `gaps` counts days without a published report."""
 
     freshness: Freshness
     names: Sequence[str]
@@ -100,14 +100,14 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EveryTopic(Report):
-    """Where most failed comes first; no more topics than a page can bear."""
+class AllTopicsReport(Report):
+    """A report on all topics, most failures first, up to MOST_TOPICS."""
 
     rising: Rising | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OneTopic(Report):
+class TopicReport(Report):
     groups: Sequence[Series]
     groups_in_all: int
     hours: Sequence[HourRow]
@@ -118,11 +118,13 @@ class OneTopic(Report):
         return self.series[0]
 
 
-def find(asked: Asked, principal: Principal, *, now: datetime) -> EveryTopic | OneTopic:
-    """Report on the topic that was asked for, or on all that this principal sees."""
-    if asked.topic:
-        return _one(asked, principal, now=now)
-    return _every(asked, principal, now=now)
+def find(
+    params: ReportParams, principal: Principal, *, now: datetime
+) -> AllTopicsReport | TopicReport:
+    """Report on the chosen topic, or on all that this principal sees."""
+    if params.topic:
+        return _one_topic(params, principal, now=now)
+    return _all_topics(params, principal, now=now)
 
 
 def freshness(*, now: datetime) -> Freshness:
@@ -139,51 +141,57 @@ def runs(cursor: Cursor | None) -> Page[Run]:
     return page(Run.objects.all(), field="asked_at", cursor=cursor)
 
 
-def spread(asked: Asked, principal: Principal) -> Iterator[tuple[object, ...]]:
-    """List the days of every topic and group in a fixed order, for a file."""
-    found = _seen(asked.period, principal).whole_days()
-    if asked.topic:
-        found = found.on(asked.topic)
-    ordered = found.order_by("day", "topic__name", "consumer_group")
-    # An empty cell is a group without a name, or none at all: `of` tells.
-    told = ordered.annotate(of=Case(ALL_GROUPS, default=Value("consumer_group")))
-    return told.values_list(*COLUMNS.values()).iterator()
+def csv_rows(
+    params: ReportParams, principal: Principal
+) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of the CSV file, in a fixed order."""
+    rates = _visible_rates(params.period, principal).whole_days()
+    if params.topic:
+        rates = rates.on(params.topic)
+    ordered = rates.order_by("day", "topic__name", "consumer_group")
+    # An empty consumer_group may be a nameless group, or all of them: see `of`.
+    labelled = ordered.annotate(of=Case(ALL_GROUPS, default=Value("consumer_group")))
+    return labelled.values_list(*COLUMNS.values()).iterator()
 
 
-def _every(asked: Asked, principal: Principal, *, now: datetime) -> EveryTopic:
-    period, published = asked.period, _published(asked.period)
-    found = _seen(period, principal).whole_days().of_all_groups()
-    totals = _totals(found)
-    shown = list(totals)[:MOST_TOPICS]
-    topics = Topic.objects.select_related("broker").in_bulk(shown)
-    by_topic = _by_topic(found.filter(topic__in=shown))
-    return EveryTopic(
+def _all_topics(
+    params: ReportParams, principal: Principal, *, now: datetime
+) -> AllTopicsReport:
+    period, published = params.period, _published(params.period)
+    rates = _visible_rates(period, principal).whole_days().of_all_groups()
+    totals = _totals(rates)
+    topic_ids = list(totals)[:MOST_TOPICS]
+    topics = Topic.objects.select_related("broker").in_bulk(topic_ids)
+    by_topic = _by_topic(rates.filter(topic__in=topic_ids))
+    return AllTopicsReport(
         freshness=freshness(now=now),
         names=sorted(name for name, _ in totals.values()),
         total=_sum(total for _, total in totals.values()),
         series=[
             series(topics[pk], by_topic[pk], period=period, published=published)
-            for pk in shown
+            for pk in topic_ids
         ],
         gaps=period.length - len(published),
         rising=rising(max(published), principal) if published else None,
     )
 
 
-def _one(asked: Asked, principal: Principal, *, now: datetime) -> OneTopic:
-    """Raises Absent where this principal sees no such topic."""
-    topic = Topic.objects.select_related("broker").filter(name=asked.topic).first()
+def _one_topic(
+    params: ReportParams, principal: Principal, *, now: datetime
+) -> TopicReport:
+    """Report on one topic; raises Absent if this principal may not see it."""
+    topic = Topic.objects.select_related("broker").filter(name=params.topic).first()
     if topic is None or not principal.sees(topic.name):
         raise Absent("There is no such topic here.")
-    period, published = asked.period, _published(asked.period)
-    seen = _seen(period, principal)
-    names = {topic.name, *(name for name, _ in _totals(seen.whole_days()).values())}
-    here = seen.filter(topic=topic)
+    period, published = params.period, _published(params.period)
+    rates = _visible_rates(period, principal)
+    names = {topic.name, *(name for name, _ in _totals(rates.whole_days()).values())}
+    here = rates.filter(topic=topic)
     groups = _groups(here)
     by_group = _by_group(here.whole_days(), groups[:MOST_GROUPS])
     whole = series(topic, by_group[None], period=period, published=published)
     hours = by_hour(whole, here.by_hour().of_all_groups())
-    return OneTopic(
+    return TopicReport(
         freshness=freshness(now=now),
         names=sorted(names),
         total=whole.total,
@@ -204,14 +212,14 @@ def _published(period: Period) -> set[date]:
     return set(days.values_list("day", flat=True))
 
 
-def _seen(period: Period, principal: Principal) -> RateQuerySet:
+def _visible_rates(period: Period, principal: Principal) -> RateQuerySet:
     within = Rate.objects.between(period.first, period.last)
     return within.filter(of_topics(principal))
 
 
-def _totals(found: RateQuerySet) -> dict[int, tuple[str, Total]]:
-    """Sum up each topic: its name and total by its number, most failures first."""
-    summed = found.order_by().values_list("topic", "topic__name")
+def _totals(rates: RateQuerySet) -> dict[int, tuple[str, Total]]:
+    """Map the id of each topic to its name and total, most failures first."""
+    summed = rates.order_by().values_list("topic", "topic__name")
     columns = summed.annotate(
         Sum("delivered"), total=Sum("failed"), un=Sum("uncounted")
     )
@@ -224,26 +232,26 @@ def _totals(found: RateQuerySet) -> dict[int, tuple[str, Total]]:
 
 
 def _sum(totals: Iterable[Total]) -> Total:
-    found = list(totals)
+    all_totals = list(totals)
     return Total(
-        delivered=sum(total.delivered or 0 for total in found) or None,
-        failed=sum(total.failed for total in found),
-        uncounted=sum(total.uncounted for total in found),
+        delivered=sum(total.delivered or 0 for total in all_totals) or None,
+        failed=sum(total.failed for total in all_totals),
+        uncounted=sum(total.uncounted for total in all_totals),
     )
 
 
 def _groups(here: RateQuerySet) -> list[str]:
-    """Name the consumer groups of a topic, those with the most failures first."""
+    """List the consumer groups of a topic, most failures first."""
     summed = here.whole_days().values_list("consumer_group")
     ordered = summed.annotate(total=Sum("failed")).order_by("-total", "consumer_group")
     return [group for group, _ in ordered if group is not None]
 
 
-def _by_topic(found: RateQuerySet) -> dict[int, list[Rate]]:
-    rates = defaultdict[int, list[Rate]](list)
-    for rate in found:
-        rates[rate.topic_id].append(rate)
-    return rates
+def _by_topic(rates: RateQuerySet) -> dict[int, list[Rate]]:
+    by_topic = defaultdict[int, list[Rate]](list)
+    for rate in rates:
+        by_topic[rate.topic_id].append(rate)
+    return by_topic
 
 
 def _by_group(here: RateQuerySet, groups: list[str]) -> dict[str | None, list[Rate]]:

@@ -1,4 +1,4 @@
-"""Dead letters as a lane saw them that only observes."""
+"""The samples of dead letters that an observing lane keeps."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from apps.dashboard.selectors.messages import MASKED, legible
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SampleSeen:
-    """One of them; `body` is None until somebody who may has it revealed."""
+class SampleRow:
+    """A sample for its page; `body` is None until a person reveals it."""
 
     sample: Sample
     headers: list[tuple[str, str]]
     body: BodyView | None = None
 
 
-def of(topic: Topic) -> list[SampleSeen]:
+def of(topic: Topic) -> list[SampleRow]:
     return [
-        SampleSeen(
+        SampleRow(
             sample=sample,
             headers=[
                 (readable(name), MASKED) for name, _ in samples.headers_of(sample)
@@ -34,9 +34,9 @@ def of(topic: Topic) -> list[SampleSeen]:
     ]
 
 
-def opened(revealed: Sequence[Sample]) -> list[SampleSeen]:
+def opened(revealed: Sequence[Sample]) -> list[SampleRow]:
     return [
-        SampleSeen(
+        SampleRow(
             sample=sample,
             headers=[legible(*header) for header in samples.headers_of(sample)],
             body=view(bytes(sample.start), size=_size_of_body(sample)),
@@ -46,6 +46,6 @@ def opened(revealed: Sequence[Sample]) -> list[SampleSeen]:
 
 
 def _size_of_body(sample: Sample) -> int:
-    """Take the headers, as far as they are kept, off the size of the whole letter."""
+    """Subtract the size of the stored headers from that of the whole letter."""
     headers = sum(len(bytes(part)) for part in sample.headers)
     return max(len(sample.start), sample.size - headers)

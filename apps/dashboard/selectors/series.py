@@ -1,4 +1,4 @@
-"""Published rates day by day, with the chart of them: a topic, or one of its groups."""
+"""Daily published rates of a topic, or of one consumer group, with their chart."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from apps.reports.models import Rate
 from apps.reports.states import Source
 
 HOURS = 24
-# The axis of rates ends between these; that of numbers of failures at 1 or above.
+# Bounds of the upper end of the axis: for rates, and for numbers of failures.
 LEAST_RATE, MOST_RATE = 0.001, 1.0
 LEAST_NUMBER = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Total:
-    """What some rates come to; `delivered` is None where nobody counted."""
+    """The sum of several rates; `delivered` is None if deliveries are not counted."""
 
     delivered: int | None
     failed: int
@@ -35,17 +35,17 @@ class Total:
 
     @classmethod
     def of(cls, rates: Iterable[Rate]) -> Self:
-        found = list(rates)
-        counted = [r.delivered for r in found if r.delivered is not None]
+        all_rates = list(rates)
+        counted = [r.delivered for r in all_rates if r.delivered is not None]
         return cls(
             delivered=sum(counted) if counted else None,
-            failed=sum(rate.failed for rate in found),
-            uncounted=sum(rate.uncounted for rate in found),
+            failed=sum(rate.failed for rate in all_rates),
+            uncounted=sum(rate.uncounted for rate in all_rates),
         )
 
     @property
     def rate(self) -> float | None:
-        """Give failed / delivered; None where more failed than were counted."""
+        """Return failed / delivered; None where more failed than were delivered."""
         counted = self.failed - self.uncounted
         if not self.delivered or counted > self.delivered:
             return None
@@ -54,7 +54,7 @@ class Total:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayRow:
-    """A day of a series: without a rate nothing happened; of a gap nobody knows."""
+    """A day of a series; without a rate nothing happened, at a gap no report exists."""
 
     day: date
     rate: Rate | None
@@ -64,7 +64,7 @@ class DayRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """`group` is None for all consumer groups together."""
+    """The days of a topic; `group` is None for all consumer groups together."""
 
     topic: Topic
     group: str | None
@@ -74,7 +74,7 @@ class Series:
 
     @property
     def shows_rates(self) -> bool:
-        """Tell whether the chart shows rates; where there are none it counts."""
+        """Return whether the chart shows rates; if not, numbers of failures."""
         return self.total.rate is not None
 
     @property
@@ -83,9 +83,9 @@ class Series:
 
     @property
     def sources(self) -> list[str]:
-        """Name who counted the deliveries, as far as it is known for any day."""
-        found = {row.rate.source for row in self.rows if row.rate}
-        return [source.value for source in Source if source in found]
+        """List who counted the deliveries of these days."""
+        sources = {row.rate.source for row in self.rows if row.rate}
+        return [source.value for source in Source if source in sources]
 
     @property
     def newest_first(self) -> Sequence[DayRow]:
@@ -97,7 +97,7 @@ class Series:
 
     @property
     def summary(self) -> str:
-        """Say in a sentence what the chart shows."""
+        """Describe the chart in a sentence."""
         what = "Failure rate" if self.shows_rates else "Failures"
         first, last = self.rows[0].day, self.rows[-1].day
         gaps = f"; {self.gaps} of {len(self.rows)} days have no report"
@@ -146,7 +146,7 @@ def series(
 
 
 def _messages(topic: Topic, group: str | None, day: date) -> str:
-    """Link to the messages that failed last on this day."""
+    """Return the link to the messages that last failed on this day."""
     terms = [Term("topic", topic.name)]
     if group:
         terms.append(Term("consumer", group))
@@ -165,11 +165,11 @@ def _rate_point(row: DayRow) -> Point:
     rate = row.rate
     if rate is None:
         return _blank_point(row)
-    told = f"{rate.failed:,} failed"
+    text = f"{rate.failed:,} failed"
     if rate.delivered is not None:
-        told = f"{percent(rate.failure_rate)}, {told} of {rate.delivered:,}"
+        text = f"{percent(rate.failure_rate)}, {text} of {rate.delivered:,}"
     return Point(
-        label=f"{row.day:%a %Y-%m-%d}: {told}",
+        label=f"{row.day:%a %Y-%m-%d}: {text}",
         href=row.href,
         value=rate.failure_rate,
         low=rate.rate_low,
@@ -180,34 +180,37 @@ def _rate_point(row: DayRow) -> Point:
 def _number_point(row: DayRow) -> Point:
     if row.rate is None:
         return _blank_point(row)
-    told = f"{row.day:%a %Y-%m-%d}: {row.rate.failed:,} failed"
-    return Point(label=told, href=row.href, value=row.rate.failed)
+    label = f"{row.day:%a %Y-%m-%d}: {row.rate.failed:,} failed"
+    return Point(label=label, href=row.href, value=row.rate.failed)
 
 
 def _blank_point(row: DayRow) -> Point:
-    told = "no report of this day" if row.is_gap else "nothing was delivered"
-    label = f"{row.day:%a %Y-%m-%d}: {told}"
+    reason = "no report of this day" if row.is_gap else "nothing was delivered"
+    label = f"{row.day:%a %Y-%m-%d}: {reason}"
     return Point(label=label, href=row.href, is_gap=row.is_gap)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HourRow:
-    """A day, hour by hour; None of an hour in which nothing happened."""
+    """The hours of a day; None for an hour in which nothing happened."""
 
     day: DayRow
     hours: Sequence[Rate | None]
 
 
 def by_hour(whole: Series, rates: Iterable[Rate]) -> list[HourRow]:
-    found = {(rate.day_id, rate.hour): rate for rate in rates}
+    by_day_and_hour = {(rate.day_id, rate.hour): rate for rate in rates}
     return [
-        HourRow(day=row, hours=[found.get((row.day, hour)) for hour in range(HOURS)])
+        HourRow(
+            day=row,
+            hours=[by_day_and_hour.get((row.day, hour)) for hour in range(HOURS)],
+        )
         for row in whole.rows
     ]
 
 
 def heat(whole: Series, rows: Iterable[HourRow]) -> Heat:
-    """Draw a column of hours for each day: rates, or numbers where there are none."""
+    """Draw a column of hours for each day: rates, or numbers of failures."""
     columns = [
         None
         if row.day.is_gap
@@ -226,8 +229,8 @@ def _hour_point(day: date, hour: int, rate: Rate | None, *, shows_rates: bool) -
         return Point(label=when)
     if not shows_rates:
         return Point(label=f"{when}: {rate.failed:,} failed", value=rate.failed)
-    told = f"{percent(rate.failure_rate)}, {rate.failed:,} failed"
-    return Point(label=f"{when}: {told}", value=rate.failure_rate)
+    text = f"{percent(rate.failure_rate)}, {rate.failed:,} failed"
+    return Point(label=f"{when}: {text}", value=rate.failure_rate)
 
 
 def _failure_rate(rate: Rate) -> float:

@@ -1,4 +1,4 @@
-"""The skip list as its pages show it."""
+"""The data of the skip pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from apps.core.ids import unraw
 from apps.core.patterns import like
 from apps.core.text import storable
 from apps.core.timeouts import TooSlow
-from apps.dashboard.paging import Count, Cursor, Page, counted, page
+from apps.dashboard.paging import Count, Cursor, Page, bounded_count, page
 from apps.poison import matching, skip_list
 from apps.poison.matching import Matcher
 from apps.poison.models import Poison, Skip, SkipList, WaitingSkip
@@ -40,7 +40,7 @@ from poisonguard.skipping.rules import HeaderRule
 MOST_SHOWN = 20
 MOST_TOPICS = 200
 MOST_SWALLOWED = 20
-# A list that could not take what came is told of for so long.
+# Warn about a full skip list for this long.
 WITHHELD_LATELY = timedelta(days=1)
 _WHAT = {
     MatcherKind.BOOKMARK: "bookmark",
@@ -50,15 +50,15 @@ _WHAT = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Words:
-    """What a skip matches, for a sentence: the header `x` is `1`."""
+class MatcherLabel:
+    """The parts of the sentence "header `x` is `1`" that says what a skip matches."""
 
     what: str
     where: str
     value: str
 
     @classmethod
-    def of(cls, matcher: Matcher) -> Words:
+    def of(cls, matcher: Matcher) -> MatcherLabel:
         rule = matcher.rule
         if rule is None:
             value = storable(unraw(matcher.value))
@@ -73,28 +73,28 @@ class Words:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkipRow:
     skip: Skip
-    words: Words
+    label: MatcherLabel
     state: str
 
     @classmethod
     def of(cls, skip: Skip, *, now: datetime) -> SkipRow:
-        # One that is over is ended by a worker, a moment later; nobody honours it.
+        # A worker ends an expired skip a moment later; consumers ignore it already.
         is_over = skip.expires_at is not None and skip.expires_at <= now
         alive = "suspected" if skip.is_suspected else "active"
         state = skip.because or (Because.EXPIRED.value if is_over else alive)
-        return cls(skip=skip, words=Words.of(Matcher.of(skip)), state=state)
+        return cls(skip=skip, label=MatcherLabel.of(Matcher.of(skip)), state=state)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SkipsWanted:
-    """Which skips: of topics with this name, or like this pattern; or those ended."""
+class SkipFilter:
+    """A filter: skips of topics with this name or pattern, active or ended."""
 
     topic: str = ""
     ended: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SkipsFound:
+class SkipPage:
     rows: list[SkipRow]
     page: Page[Skip]
     total: Count | TooSlow
@@ -120,46 +120,46 @@ class SwallowedMessage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Swallowed:
-    """What active skips would swallow of a requeue, of as many as were looked at."""
+    """The messages of a requeue that active skips would match again."""
 
     looked_at: int
     unread: int
     number: int
-    shown: list[SwallowedMessage]
+    messages: list[SwallowedMessage]
 
     @property
     def others(self) -> int:
-        return self.number - len(self.shown)
+        return self.number - len(self.messages)
 
 
 def find(
-    wanted: SkipsWanted, cursor: Cursor | None, principal: Principal, *, now: datetime
-) -> SkipsFound:
-    """List the active skips, or those that have ended, by page, the newest first."""
-    skips = _wanted(wanted, principal)
+    filters: SkipFilter, cursor: Cursor | None, principal: Principal, *, now: datetime
+) -> SkipPage:
+    """List a page of active or ended skips, the newest first."""
+    skips = _filtered(filters, principal)
     ended_or_not = (
-        skips.exclude(removed_revision=None) if wanted.ended else skips.active()
+        skips.exclude(removed_revision=None) if filters.ended else skips.active()
     )
-    field = "removed_at" if wanted.ended else "at"
-    found = page(ended_or_not.select_related("topic"), field=field, cursor=cursor)
-    return SkipsFound(
-        rows=[SkipRow.of(skip, now=now) for skip in found.rows],
-        page=found,
-        total=counted(ended_or_not),
+    field = "removed_at" if filters.ended else "at"
+    skip_page = page(ended_or_not.select_related("topic"), field=field, cursor=cursor)
+    return SkipPage(
+        rows=[SkipRow.of(skip, now=now) for skip in skip_page.rows],
+        page=skip_page,
+        total=bounded_count(ended_or_not),
         topics=topics(principal),
         withheld=withheld(Topic.objects.matching(principal.topics), now=now),
     )
 
 
 def one(skip_id: int, principal: Principal, *, now: datetime) -> SkipDetail:
-    """Find a skip that this principal may see; raises Absent otherwise."""
+    """Load a skip for its page; raises Absent if this principal may not see it."""
     skip = skip_list.visible(skip_id=skip_id, principal=principal)
     entries = Entry.objects.filter(subject=f"skip:{skip_id}").order_by("-seq")
     return SkipDetail(row=SkipRow.of(skip, now=now), entries=list(entries[:MOST_SHOWN]))
 
 
 def of_message(message: Poison, *, now: datetime) -> list[SkipRow]:
-    """Find the active skips by which its consumer group passes over a message."""
+    """List the active skips that match a message in its consumer group."""
     theirs = Skip.objects.in_force(now).for_group(message.consumer_group)
     exact = [
         skip
@@ -180,39 +180,39 @@ def of_message(message: Poison, *, now: datetime) -> list[SkipRow]:
 def swallowed(
     poisons: PoisonQuerySet, target: Topic | None, *, now: datetime
 ) -> Swallowed:
-    """Find what consumers would pass over, if these poisons were requeued now."""
-    found = matching.rule_matches(poisons=poisons, target=target, now=now)
-    shown = list(found.skips.items())[:MOST_SWALLOWED]
+    """Find the poisons that consumers would skip if they were requeued now."""
+    result = matching.rule_matches(poisons=poisons, target=target, now=now)
+    first = list(result.skips.items())[:MOST_SWALLOWED]
     return Swallowed(
-        looked_at=found.looked_at,
-        unread=found.unread,
-        number=len(found.skips),
-        shown=[
+        looked_at=result.looked_at,
+        unread=result.unread,
+        number=len(result.skips),
+        messages=[
             SwallowedMessage(poison=pk, row=SkipRow.of(skip, now=now))
-            for pk, skip in shown
+            for pk, skip in first
         ],
     )
 
 
 def topics(principal: Principal) -> list[str]:
-    """Name topics, to choose from; a longer list is no help to anybody."""
+    """List the first topic names, to choose from."""
     names = Topic.objects.matching(principal.topics).order_by("name")
     return list(names.values_list("name", flat=True)[:MOST_TOPICS])
 
 
-def _wanted(wanted: SkipsWanted, principal: Principal) -> SkipQuerySet:
+def _filtered(filters: SkipFilter, principal: Principal) -> SkipQuerySet:
     skips = Skip.objects.on_topics(principal.topics)
-    if not wanted.topic:
+    if not filters.topic:
         return skips
     return skips.filter(
-        topic__in=Topic.objects.filter(name__like=like(wanted.topic)).values("pk")
+        topic__in=Topic.objects.filter(name__like=like(filters.topic)).values("pk")
     )
 
 
 def withheld(of: TopicQuerySet, *, now: datetime) -> list[SkipList]:
-    """Find the topics' lists that have no room for what capture has to add, or had.
+    """Find skip lists that are, or recently were, too full for automatic skips.
 
-    Each comes with `waiting`, how many of its messages wait for their skip.
+    Each has `waiting`: how many messages wait for their skip.
     """
     waiting = (
         WaitingSkip.objects.filter(topic=OuterRef("topic"))

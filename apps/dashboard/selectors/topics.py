@@ -1,4 +1,4 @@
-"""Topics as their pages show them: what goes through, what is open, who reads on."""
+"""The data of the topic pages: traffic, failures, backlog, lag and lanes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from apps.capture.models import (
 from apps.core.errors import Absent
 from apps.core.patterns import like
 from apps.core.timeouts import TooSlow, unless_slow
-from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, counted
+from apps.dashboard.paging import MOST_COUNTED, PAGE_SIZE, Count, bounded_count
 from apps.dashboard.selectors import guards, positions, skips
-from apps.dashboard.selectors.guards import GuardList, Idle
+from apps.dashboard.selectors.guards import GuardList, IdleGuards
 from apps.dashboard.selectors.positions import PositionRow
 from apps.poison.backlogs import backlogs
 from apps.poison.models import Poison, Problem, SkipList
@@ -39,25 +39,25 @@ from apps.team.rights import Principal
 
 HOURS = 24
 DAY = timedelta(hours=HOURS)
-# Consumers tell of a minute when it is over, so the pace is that of the ten before.
+# Consumers report a minute once it is over: the rate is that of the ten before.
 LATE = timedelta(minutes=1)
 PACE_MINUTES = 10
 MOST_HELD = 50
-# How many of the newest problems are looked through for the topics that fail now.
+# How many of the newest problems are searched for topics that fail now.
 MOST_PROBLEMS = 500
-# The states in which a lane looks into its queue, and those that people must know of.
+# The states in which a lane counts its queue, and those that pages must show.
 COUNTS = (LaneState.RUNNING, LaneState.HOLDING)
-AILING = (LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent")
+LANE_TROUBLE = (LaneState.AWAY, LaneState.MISSING, LaneState.HOLDING, "silent")
 
-Asked = dict[str, list[int] | datetime | date]
+SqlParams = dict[str, list[int] | datetime | date]
 
 
 @dataclass(kw_only=True, slots=True)
 class Traffic:
-    """What went through a topic in the last 24 hours, as its `source` counted it.
+    """The deliveries of a topic in the last 24 hours, as its `source` counted them.
 
-    `source` is `sdk` for its consumers, `broker`, or `none`. Only consumers count which
-    messages failed: `failed` is None for any other source.
+    `source` is `sdk` for the consumers, `broker`, or `none`. Only consumers count
+    failed messages: `failed` is None for any other source.
     """
 
     source: str = "none"
@@ -67,7 +67,7 @@ class Traffic:
 
     @property
     def share(self) -> float | None:
-        """Give failed / delivered, both of one source and of the same 24 hours."""
+        """Return failed / delivered, both from one source and the same 24 hours."""
         if self.failed is None or not self.delivered:
             return None
         return self.failed / self.delivered
@@ -75,19 +75,19 @@ class Traffic:
     @property
     def why_no_share(self) -> str:
         if self.source == "none":
-            return "no share: nobody counts what is delivered"
+            return "no share: deliveries are not counted"
         if self.source == "broker":
             return "no share: its broker counts deliveries, not failures"
         return "" if self.delivered else "no share: nothing was delivered"
 
     @property
-    def a_minute(self) -> float | None:
+    def per_minute(self) -> float | None:
         return None if self.delivered is None else self.lately / PACE_MINUTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failures:
-    """The failures of the last 24 hours that are kept here, the oldest hour first."""
+    """The stored failures of the last 24 hours, the oldest hour first."""
 
     hours: list[int] = field(default_factory=lambda: [0] * HOURS)
 
@@ -102,7 +102,7 @@ class Failures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backlog:
-    """What is open on a topic, and when the oldest of it failed last."""
+    """The number of open messages, and when the oldest of them last failed."""
 
     open: Count
     oldest: datetime | None
@@ -110,7 +110,7 @@ class Backlog:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicRow:
-    """A topic with what is going on there now.
+    """A topic with its current numbers.
 
     `lag` is how far its consumers are behind; `dead_letters` wait at the broker.
     """
@@ -120,22 +120,22 @@ class TopicRow:
     failures: Failures | TooSlow
     backlog: Backlog | TooSlow
     lag: int | None
-    lane: str
+    lane_state: str
 
     @property
-    def watch(self) -> Lane | None:
-        """Give its lane, where it has one."""
+    def lane(self) -> Lane | None:
+        """Return the lane of the topic, or None."""
         return getattr(self.topic, "lane", None)
 
     @property
     def dead_letters(self) -> int | None:
-        """Give the depth of its dead-letter queue, as long as that is no old news."""
-        return self.watch.depth if self.watch and self.lane in COUNTS else None
+        """Return the depth of the dead-letter queue; None if it is out of date."""
+        return self.lane.depth if self.lane and self.lane_state in COUNTS else None
 
     @property
-    def is_ailing(self) -> bool:
-        """Tell whether its lane cannot do all its work, though nobody paused it."""
-        return self.lane in AILING
+    def has_lane_trouble(self) -> bool:
+        """Return whether its lane has trouble, though it is not paused."""
+        return self.lane_state in LANE_TROUBLE
 
     @property
     def is_sample(self) -> bool:
@@ -161,10 +161,10 @@ class TopicDetail:
     given_back: Count | TooSlow
     positions: list[PositionRow]
     guards: GuardList
-    idle: Idle
+    idle: IdleGuards
     withheld: list[SkipList]
-    held: list[HeldDeadLetter]
-    held_number: int
+    held_letters: list[HeldDeadLetter]
+    held_letters_number: int
     oversize: list[OversizeMessage]
     oversize_number: int
     samples: int
@@ -172,8 +172,8 @@ class TopicDetail:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TopicsWanted:
-    """Which topics: those whose name holds this text, after that name."""
+class TopicFilter:
+    """A filter: topics whose name contains `name` and sorts behind `after`."""
 
     name: str = ""
     after: str = ""
@@ -184,20 +184,20 @@ class TopicsWanted:
         return topics.filter(name__gt=self.after)
 
 
-def find(wanted: TopicsWanted, principal: Principal, *, now: datetime) -> TopicList:
-    topics = wanted.of(_visible(principal)).order_by("name")
-    found = list(topics[: PAGE_SIZE + 1])
-    shown = found[:PAGE_SIZE]
+def find(filters: TopicFilter, principal: Principal, *, now: datetime) -> TopicList:
+    topics = filters.of(_visible(principal)).order_by("name")
+    fetched = list(topics[: PAGE_SIZE + 1])
+    page_topics = fetched[:PAGE_SIZE]
     return TopicList(
-        rows=_rows(shown, now=now),
-        next=shown[-1].name if len(found) > PAGE_SIZE else "",
+        rows=_rows(page_topics, now=now),
+        next=page_topics[-1].name if len(fetched) > PAGE_SIZE else "",
     )
 
 
 def worst(
     principal: Principal, *, first: Sequence[int], most: int, now: datetime
 ) -> tuple[list[TopicRow], bool]:
-    """Give the worst topics, and whether there are others.
+    """Return the worst topics, and whether there are more.
 
     `first` are those with open messages, most first; then come those that failed last.
     """
@@ -207,13 +207,13 @@ def worst(
     others = allowed.order_by("name").values_list("pk", flat=True)[: most + 1]
     chosen = list(dict.fromkeys([*first, *failed, *others]))
     topics = allowed.filter(pk__in=chosen[:most]).order_by("name")
-    rows = sorted(_rows(list(topics), now=now), key=_badness, reverse=True)
+    rows = sorted(_rows(list(topics), now=now), key=_severity, reverse=True)
     return rows, len(chosen) > most
 
 
-def _badness(row: TopicRow) -> tuple[int, float, int]:
+def _severity(row: TopicRow) -> tuple[int, float, int]:
     """Order topics by their open messages now, then by their failure rate today."""
-    # What could not be counted in time is likely large.
+    # A count that took too long is probably large.
     backlog = row.backlog
     number = MOST_COUNTED if isinstance(backlog, TooSlow) else backlog.open.number
     share = None if isinstance(row.traffic, TooSlow) else row.traffic.share
@@ -222,31 +222,31 @@ def _badness(row: TopicRow) -> tuple[int, float, int]:
 
 
 def peak(rows: Sequence[TopicRow]) -> int:
-    """Return the most failures in an hour: the scale that these rows share."""
+    """Return the most failures in an hour, as the common scale of these rows."""
     failures = (row.failures for row in rows)
     return max((f.peak for f in failures if not isinstance(f, TooSlow)), default=0)
 
 
 def one(topic_id: int, principal: Principal, *, now: datetime) -> TopicDetail:
-    """Find a topic that this principal may see; raises Absent otherwise."""
+    """Load a topic for its page; raises Absent if this principal may not see it."""
     topic = visible(topic_id, principal)
     marks = Mark.objects.filter(position__topic=topic)
-    held = HeldDeadLetter.objects.filter(topic=topic)
+    held_letters = HeldDeadLetter.objects.filter(topic=topic)
     oversize = OversizeMessage.objects.filter(topic=topic)
     return TopicDetail(
         row=_rows([topic], now=now)[0],
         limits=policies.limits_of(topic),
         convention=convention_of_topic(topic),
-        counts={word: _counted(topic, word) for word in Shown},
-        given_back=counted(Poison.objects.filter(topic=topic).given_back()),
+        counts={state: _counted(topic, state) for state in Shown},
+        given_back=bounded_count(Poison.objects.filter(topic=topic).given_back()),
         positions=positions.rows(
             marks.order_by("position__consumer_group", "publisher"), now=now
         ),
         guards=guards.of_topic(topic, now=now),
         idle=guards.idle(Topic.objects.filter(pk=topic_id), now=now),
         withheld=skips.withheld(Topic.objects.filter(pk=topic_id), now=now),
-        held=list(held.order_by("-seen_at")[:MOST_HELD]),
-        held_number=held.count(),
+        held_letters=list(held_letters.order_by("-seen_at")[:MOST_HELD]),
+        held_letters_number=held_letters.count(),
         oversize=list(oversize.order_by("-seen_at")[:MOST_HELD]),
         oversize_number=oversize.count(),
         samples=Sample.objects.filter(topic=topic).count(),
@@ -273,10 +273,10 @@ def _other_reader(topic: Topic) -> Topic | None:
     )
 
 
-def _counted(topic: Topic, word: Shown) -> Count | TooSlow:
-    # Through its problems: their index knows the state, and the topic's does not.
-    return counted(
-        Poison.objects.filter(problem__topic=topic, state__in=shown_as(word))
+def _counted(topic: Topic, state: Shown) -> Count | TooSlow:
+    # Through its problems, because their index contains the state.
+    return bounded_count(
+        Poison.objects.filter(problem__topic=topic, state__in=shown_as(state))
     )
 
 
@@ -293,13 +293,13 @@ def _rows(topics: Sequence[Topic], *, now: datetime) -> list[TopicRow]:
             failures=failures if isinstance(failures, TooSlow) else failures[topic.pk],
             backlog=backlogs if isinstance(backlogs, TooSlow) else backlogs[topic.pk],
             lag=lags.get(topic.pk),
-            lane=_lane(topic, now=now),
+            lane_state=_lane_state(topic, now=now),
         )
         for topic in topics
     ]
 
 
-def _lane(topic: Topic, *, now: datetime) -> str:
+def _lane_state(topic: Topic, *, now: datetime) -> str:
     if not hasattr(topic, "lane"):
         return LaneState.OFF
     return positions.lane_state(topic.lane, now=now)
@@ -314,8 +314,8 @@ WHERE topic_id = ANY(%(ids)s) AND minute > %(since)s AND minute <= %(now)s
   AND day >= %(day)s
 GROUP BY 1, 2
 """
-# As a problem's page counts them, so that its problems add up to the topic. Without a
-# word on the partition: the index alone answers then, five times as fast.
+# Counted as on a problem's page, so that the problems add up to the topic. Without a
+# condition on the partition the index alone answers, five times as fast.
 _FAILED = """
 SELECT problem.topic_id, extract(epoch FROM %(now)s - failure.failed_at)::int / 3600,
        count(*)
@@ -328,8 +328,8 @@ GROUP BY 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What one source counted on one topic in 24 hours."""
+class _SourceCount:
+    """The counts of one source on one topic in 24 hours."""
 
     topic: int
     source: str
@@ -340,37 +340,37 @@ class _Told:
     @classmethod
     def all(cls, ids: list[int], *, now: datetime) -> list[Self]:
         late = now.replace(second=0, microsecond=0) - LATE
-        asked: Asked = {
+        params: SqlParams = {
             "ids": ids,
             "now": now,
             "since": now - DAY,
-            # Older partitions cannot hold any of it: no clock is a day ahead.
+            # Older partitions hold no such row: no clock is a day ahead.
             "day": (now - 2 * DAY).date(),
             "lately": late - timedelta(minutes=PACE_MINUTES),
             "late": late,
         }
         with connection.cursor() as cursor:
-            cursor.execute(_COUNTED, asked)
+            cursor.execute(_COUNTED, params)
             return [cls(*row) for row in cursor.fetchall()]
 
 
 def _traffic(ids: list[int], *, now: datetime) -> dict[int, Traffic]:
     traffic = {pk: Traffic() for pk in ids}
-    told = _Told.all(ids, now=now)
-    by_sdk = {each.topic for each in told if each.source == "sdk"}
-    for each in told:
+    counts = _SourceCount.all(ids, now=now)
+    by_sdk = {each.topic for each in counts if each.source == "sdk"}
+    for each in counts:
         if each.source == "sdk" or each.topic not in by_sdk:
             _add(traffic[each.topic], each)
     return traffic
 
 
-def _add(traffic: Traffic, told: _Told) -> None:
-    """Add what a consumer counted, or what a broker handed out, good or bad."""
-    traffic.source = told.source
-    traffic.delivered = (traffic.delivered or 0) + told.handled + told.failed
-    traffic.lately += told.lately
-    if told.source == "sdk":
-        traffic.failed = (traffic.failed or 0) + told.failed
+def _add(traffic: Traffic, count: _SourceCount) -> None:
+    """Add the counts of a source to a topic's traffic."""
+    traffic.source = count.source
+    traffic.delivered = (traffic.delivered or 0) + count.handled + count.failed
+    traffic.lately += count.lately
+    if count.source == "sdk":
+        traffic.failed = (traffic.failed or 0) + count.failed
 
 
 def _failures(ids: list[int], *, now: datetime) -> dict[int, Failures]:
@@ -383,17 +383,19 @@ def _failures(ids: list[int], *, now: datetime) -> dict[int, Failures]:
 
 
 def _backlogs(ids: list[int]) -> dict[int, Backlog]:
-    found = backlogs(topics=ids, most=MOST_COUNTED + 1)
+    by_topic = backlogs(topics=ids, most=MOST_COUNTED + 1)
     return {
         topic: Backlog(open=Count(backlog.open), oldest=backlog.oldest)
-        for topic, backlog in found.items()
+        for topic, backlog in by_topic.items()
     }
 
 
 def _lags(ids: list[int], *, now: datetime) -> dict[int, int]:
-    """Add up how far the readers of each topic are behind, where that is known."""
-    fresh = Mark.objects.filter(
+    """Sum up the lag of the readers of each topic, where it is known."""
+    recent_marks = Mark.objects.filter(
         position__topic__in=ids, position__observed_at__gte=now - LANE_LIVES
     )
-    lags = fresh.order_by().values_list("position__topic").annotate(lag=Sum("lag"))
+    lags = (
+        recent_marks.order_by().values_list("position__topic").annotate(lag=Sum("lag"))
+    )
     return {topic: lag for topic, lag in lags if lag is not None}

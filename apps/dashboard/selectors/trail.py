@@ -1,4 +1,4 @@
-"""The audit trail as its page and its files show it."""
+"""The data of the audit page and its download files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from apps.team.models import ApiKey, User
 
 MOST_EXPORTED: Final = 100_000
 MOST_SUGGESTED: Final = 200
-# The kinds of subjects that have a page by their number, and what pages call them.
+# The kinds of subjects whose page has their number, with the name of that page.
 NUMBERED: Final = {
     "operation": "operation",
     "poison": "message",
@@ -42,7 +42,7 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrailRow:
-    """An entry in words; `href` is where its subject is shown, if it is."""
+    """An audit entry as a sentence; `href` is the page of its subject, if any."""
 
     entry: Entry
     sentence: str
@@ -59,16 +59,16 @@ class TrailPage:
 
 
 def find(
-    wanted: TrailFilter, cursor: NumberCursor | None, *, sees_people: bool
+    filters: TrailFilter, cursor: NumberCursor | None, *, sees_people: bool
 ) -> TrailPage:
-    """Cut a page out of the trail; people have pages for who may see them."""
-    page: NumberedPage[Entry] = page_by_number(wanted.matching(), cursor)
+    """Return a page of the trail; link to people only if `sees_people`."""
+    page: NumberedPage[Entry] = page_by_number(filters.matching(), cursor)
     rows = _rows(page.rows, sees_people=sees_people)
     return TrailPage(rows=rows, newer=page.newer, older=page.older)
 
 
 def actors() -> list[str]:
-    """List people and keys by the names that the trail has for them."""
+    """List people and keys by their names in the trail."""
     people = User.objects.order_by("username").values_list("username", flat=True)
     keys = ApiKey.objects.order_by("name").values_list("name", flat=True)
     return [
@@ -77,9 +77,9 @@ def actors() -> list[str]:
     ]
 
 
-def export(wanted: TrailFilter) -> Iterator[Entry]:
-    """Give all that match, newest first; raises Invalid where that is too many."""
-    entries = wanted.matching()
+def export(filters: TrailFilter) -> Iterator[Entry]:
+    """Yield all matching entries, newest first; raises Invalid for too many."""
+    entries = filters.matching()
     if entries[MOST_EXPORTED : MOST_EXPORTED + 1].exists():
         remedy = f"a file has at most {MOST_EXPORTED:,} entries; choose fewer days"
         raise Invalid("from", remedy)
@@ -99,7 +99,7 @@ def cells(entries: Iterable[Entry]) -> Iterator[Sequence[object]]:
 def lines(entries: Iterable[Entry]) -> Iterator[bytes]:
     """Write each entry as a line of JSON, many lines at a time.
 
-    `record` is the text that `hash` covers behind the hash of the entry before.
+    `hash` covers the hash of the previous entry, followed by `record`.
     """
     rows = iter(entries)
     while piece := list(islice(rows, AT_ONCE)):
@@ -162,7 +162,7 @@ def _report(entry: Entry) -> str:
 
 
 def _places(subjects: Iterable[str]) -> dict[str, str]:
-    """Find the pages of those topics, lanes and brokers that are still here."""
+    """Map subjects to the pages of topics, lanes and brokers that still exist."""
     names = _names(subjects)
     topics = Topic.objects.filter(name__in=names["topic"] | names["lane"])
     brokers = Broker.objects.filter(name__in=names["broker"])
@@ -176,7 +176,7 @@ def _places(subjects: Iterable[str]) -> dict[str, str]:
 
 
 def _places_of_people(subjects: Iterable[str]) -> dict[str, str]:
-    """Find the pages of people, and the one of all keys."""
+    """Map subjects to the pages of people, and to the page of all keys."""
     names = _names(subjects)
     people = User.objects.filter(username__in=names["user"])
     places = {f"api_key:{name}": reverse("keys") for name in names["api_key"]}
@@ -186,7 +186,7 @@ def _places_of_people(subjects: Iterable[str]) -> dict[str, str]:
 
 
 def _names(subjects: Iterable[str]) -> Mapping[str, set[str]]:
-    """Gather the names by the kind that stands before them."""
+    """Group the names of subjects by their kind."""
     names: dict[str, set[str]] = defaultdict(set)
     for subject in subjects:
         kind, _, name = subject.partition(":")

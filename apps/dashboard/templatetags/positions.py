@@ -1,4 +1,4 @@
-"""The small pieces of the pages of positions."""
+"""Template tags of the position pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 @register.filter
 def span(time: timedelta | None) -> str:
-    """Say how long something takes in its largest unit: 3 h, 20 min."""
+    """Format a duration in its largest unit: 3 h, 20 min."""
     if time is None:
         return ""
     seconds = time.total_seconds()
@@ -28,7 +28,7 @@ def span(time: timedelta | None) -> str:
 
 @register.filter
 def place(seq: int) -> str:
-    """Say a number of a message; the one before all others has no number."""
+    """Format a sequence number; a negative one is the start of the topic."""
     return "the start" if seq < 0 else str(seq)
 
 

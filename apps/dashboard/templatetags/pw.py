@@ -1,4 +1,4 @@
-"""The small pieces that every page is built of."""
+"""Template tags and filters of all pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from apps.dashboard.presentation import formatting
 from apps.dashboard.presentation.definitions import DEFINITIONS
 from apps.dashboard.presentation.stack import app_frames
 from apps.dashboard.presentation.trail_sentences import sentence
-from apps.dashboard.selectors.operations import OperationRow, Standing
+from apps.dashboard.selectors.operations import OperationRow, OperationStatus
 from apps.poison.models import Poison
 from apps.poison.query import Query, Term
 from apps.triage.states import Verb
@@ -33,7 +33,7 @@ register = template.Library()
 register.filter(app_frames)
 register.filter(sentence)
 
-# State = word + glyph + colour, so that none of the three has to be seen.
+# Each state has a label, a glyph and a colour, so that one of them is enough.
 PILLS = {
     "new": ("New", "●", "info"),
     "ongoing": ("Ongoing", "◐", "warn"),
@@ -56,10 +56,10 @@ PILLS |= {
     "off": ("Off", "○", ""),
     "away": ("Broker away", "!", "danger"),
     "missing": ("Queue missing", "!", "danger"),
-    # The same to people, but no trouble: its first dead letter makes it.
+    # Same label, but no trouble: the first dead letter creates the queue.
     "expected": ("Queue missing", "○", ""),
     "silent": ("Silent", "◌", "warn"),
-    # Of what does the work, and of the nightly report.
+    # Of the components of the system, and of the nightly report.
     "up": ("Up", "✓", "ok"),
     "partly up": ("Not all up", "◐", "warn"),
     "stopped": ("Stopped", "!", "danger"),
@@ -111,21 +111,21 @@ VERBS: Mapping[str, str] = {
     Verb.RESTORE: "Restore",
     Verb.GIVE_BACK: "Give back",
 }
-DEEDS: Mapping[str, str] = {
+PAST_VERBS: Mapping[str, str] = {
     Verb.REDRIVE: "Requeued",
     Verb.DROP: "Dropped",
     Verb.RESTORE: "Restored",
     Verb.GIVE_BACK: "Gave back",
 }
-# Where a name may break: behind what joins its words, and before a capital.
+# Where a long name may break: behind punctuation, and before a capital.
 SEAMS = re.compile(r"(?<=[._:/$@-])(?=\w)|(?<=[a-z0-9])(?=[A-Z])")
 UNITS = (("d", 86_400), ("h", 3600), ("m", 60))
 
 
 @register.simple_tag
-def pill(word: str, also: str = "") -> SafeString:
-    """Show a state; one that is not known here is shown by its own word."""
-    label, glyph, colour = PILLS.get(word, (word.capitalize(), "·", ""))
+def pill(state: str, also: str = "") -> SafeString:
+    """Show a state as a pill; an unknown state shows its own name."""
+    label, glyph, colour = PILLS.get(state, (state.capitalize(), "·", ""))
     return format_html(
         '<span class="pill {}"><span aria-hidden="true">{}</span>{}</span>',
         colour,
@@ -141,33 +141,33 @@ def too_slow(figure: object) -> bool:
 
 @register.simple_tag
 def term(name: str, label: str = "") -> SafeString:
-    """Name a number; what it counts shows on hover, and Help has it.
+    """Show the label of a number, with its definition on hover and a link to Help.
 
-    A link, so that it is reached by keyboard, and its title is read out.
+    A link can be reached by keyboard, and screen readers read its title.
     """
     definition = DEFINITIONS[name]
-    return _defined(name, label or definition.word)
+    return _defined(name, label or definition.label)
 
 
 @register.simple_tag
-def counted_pill(word: str) -> SafeString:
-    """Show the state beside its number, with what it counts."""
-    return _defined(word, pill(word)) if word in DEFINITIONS else pill(word)
+def counted_pill(state: str) -> SafeString:
+    """Show the pill of a state beside its number, with its definition."""
+    return _defined(state, pill(state)) if state in DEFINITIONS else pill(state)
 
 
-def _defined(name: str, shown: str) -> SafeString:
+def _defined(name: str, text: str) -> SafeString:
     return format_html(
         '<a class="term" href="{}#{}" title="{}">{}</a>',
         reverse("help"),
         anchor(name),
         DEFINITIONS[name].means,
-        shown,
+        text,
     )
 
 
 @register.filter
 def anchor(name: str) -> str:
-    """Name the place of a definition in Help."""
+    """Return the anchor of a definition in Help."""
     return f"means-{slugify(name)}"
 
 
@@ -177,26 +177,26 @@ def means(name: str) -> str:
 
 
 @register.filter
-def state_in_words(standing: Standing) -> str:
-    """Say what the pill of an operation says: partly refused; done, 3 came back."""
-    label = PILLS[standing.word][0].lower()
-    return f"{label}, {standing.also}" if standing.also else label
+def state_in_words(status: OperationStatus) -> str:
+    """Describe the state of an operation: partly refused; done, 3 came back."""
+    label = PILLS[status.state][0].lower()
+    return f"{label}, {status.also}" if status.also else label
 
 
 @register.filter
-def deed(row: OperationRow | Standing) -> str:
-    """Name an operation by what it is to do, and once it is over by what it did."""
+def operation_label(row: OperationRow | OperationStatus) -> str:
+    """Describe an operation by what it will do, or, once finished, by what it did."""
     verb = row.operation.verb
-    standing = row.standing if isinstance(row, OperationRow) else row
-    if standing is None:
+    status = row.status if isinstance(row, OperationRow) else row
+    if status is None:
         return f"{VERBS[verb]}: {row.operation.total:,} selected"
-    words = VERBS if standing.is_running else DEEDS
-    return f"{words[verb]} {counted(standing.messages, 'message')}"
+    words = VERBS if status.is_running else PAST_VERBS
+    return f"{words[verb]} {counted(status.messages, 'message')}"
 
 
 @register.simple_tag
 def took_too_long() -> SafeString:
-    """Show a figure that is missing because Postgres took too long to give it."""
+    """Show a dash for a number that Postgres took too long to count."""
     return format_html(
         '<span class="too-slow" title="{why}">—<span class="only-heard">'
         " ({why})</span></span>",
@@ -205,8 +205,8 @@ def took_too_long() -> SafeString:
 
 
 @register.simple_tag
-def ago(moment: datetime | TooSlow | None, *, said: bool = False) -> SafeString:
-    """Tell how old something is: 3h in a table, or, said in a sentence, 3h ago."""
+def ago(moment: datetime | TooSlow | None, *, in_sentence: bool = False) -> SafeString:
+    """Show an age: 3h in a table; `in_sentence`, 3h ago."""
     if isinstance(moment, TooSlow):
         return took_too_long()
     if moment is None:
@@ -216,8 +216,8 @@ def ago(moment: datetime | TooSlow | None, *, said: bool = False) -> SafeString:
         '<time datetime="{}" title="{}" data-relative="{}">{}</time>',
         stamp(moment),
         utc(moment),
-        "said" if said else "",
-        in_words(age) if said else age,
+        "said" if in_sentence else "",
+        in_words(age) if in_sentence else age,
     )
 
 
@@ -252,7 +252,7 @@ def in_words(age: str) -> str:
 def number(value: int | Count | TooSlow | Literal[""] | None) -> str:
     if isinstance(value, TooSlow):
         return took_too_long()
-    # "" is what a template makes of a member of nothing.
+    # A template passes "" for a missing attribute.
     if value is None or value == "":
         return "—"
     return str(value) if isinstance(value, Count) else f"{value:,}"
@@ -283,14 +283,14 @@ def silent(message: Poison) -> bool:
 
 
 @register.filter
-def verb(word: str) -> str:
-    """Say a verb as its button does."""
-    return VERBS[word]
+def verb(name: str) -> str:
+    """Return the label of a verb's button."""
+    return VERBS[name]
 
 
 @register.simple_tag
 def search(**terms: object) -> str:
-    """Link to what has all these terms: `{% search topic=name is="open" %}`."""
+    """Build the query string of a search: `{% search topic=name is="open" %}`."""
     query = Query(tuple(Term(key, str(value)) for key, value in terms.items()))
     return "?" + urlencode({"q": str(query)})
 
@@ -302,11 +302,11 @@ def kind(broker: Broker) -> str:
 
 @register.filter
 def facts(detail: Mapping[str, object]) -> str:
-    """Tell an entry's detail in a line, what is empty left out."""
-    # The time of the preview comes last: the line may be cut, and it says least.
+    """Show the detail of an audit entry in one line, without empty members."""
+    # The least important member comes last: the line may be cut.
     ordered = sorted(detail.items(), key=lambda pair: pair[0] == "as_of")
-    told = {name: value for name, value in ordered if value not in (None, "", 0, [])}
-    return " · ".join(f"{name} {_fact(value)}" for name, value in told.items())
+    members = {name: value for name, value in ordered if value not in (None, "", 0, [])}
+    return " · ".join(f"{name} {_fact(value)}" for name, value in members.items())
 
 
 def _fact(value: object) -> str:
@@ -319,28 +319,30 @@ def _fact(value: object) -> str:
 
 @register.filter
 def legible(text: object) -> SafeString:
-    """Show a message's text so that nothing in it hides, moves or forges anything."""
-    runs = groupby(str(text), key=_is_seen)
-    pieces = (_seen(run) if seen else _unseen(run) for seen, run in runs)
+    """Show untrusted text; invisible characters appear as their code points."""
+    runs = groupby(str(text), key=_is_visible)
+    pieces = (
+        _joined(run) if is_visible else _code_points(run) for is_visible, run in runs
+    )
     return format_html_join("", "{}", ((piece,) for piece in pieces))
 
 
 @register.filter
 def breakable(name: object) -> SafeString:
-    """Show a long name so that it breaks behind its dots and dashes, or at a hump."""
+    """Show a long name that may break behind punctuation and before capitals."""
     pieces = ((legible(piece),) for piece in SEAMS.split(str(name)))
     return format_html_join(SafeString("<wbr>"), "{}", pieces)
 
 
-def _is_seen(character: str) -> bool:
+def _is_visible(character: str) -> bool:
     return character.isprintable() or character in "\n\t"
 
 
-def _seen(run: Iterable[str]) -> str:
+def _joined(run: Iterable[str]) -> str:
     return "".join(run)
 
 
-def _unseen(run: Iterable[str]) -> SafeString:
+def _code_points(run: Iterable[str]) -> SafeString:
     marks = " ".join(f"U+{ord(character):04X}" for character in run)
     return format_html('<span class="unseen">{}</span>', marks)
 
@@ -353,10 +355,10 @@ def sparkline(
     wide: bool = False,
     top: int | None = None,
 ) -> dict[str, Any]:
-    """Draw one bar per value, as high as its share of `top`: by default the highest.
+    """Draw one bar per value, scaled to `top` (by default the highest value).
 
-    Rows that are compared share one `top`; the least value still shows. A single bar
-    needs no axis to be compared along.
+    Rows that are compared share one `top`; a small value is still visible. A single bar
+    is drawn without an axis.
     """
     if isinstance(values, TooSlow):
         return {"is_missing": True}

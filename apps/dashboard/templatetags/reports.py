@@ -1,4 +1,4 @@
-"""The small pieces of the reports pages."""
+"""Template tags of the report pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from apps.dashboard.presentation import formatting
 register = template.Library()
 register.filter(formatting.milliseconds)
 
-# Who counts what was delivered, in words.
+# Who counted the deliveries.
 COUNTED_BY = {
     "sdk": "counted by the consumers",
     "broker": "counted by the broker",
@@ -36,7 +36,7 @@ def counted_by(source: str) -> str:
 
 @register.filter
 def edge(top: float) -> str:
-    """Say the round number at the upper edge of a chart of rates."""
+    """Format the value at the upper edge of a chart of rates."""
     return f"{100 * top:g}\u00a0%"
 
 
@@ -47,7 +47,7 @@ def weekday(day: date) -> str:
 
 @register.filter
 def times(ratio: float | None) -> str:
-    """Say how many times as much it is; of nothing before, nothing is a multiple."""
+    """Format a ratio as a multiple; "new" where there was nothing to compare with."""
     return "new" if ratio is None else f"{ratio:,.1f}×"  # noqa: RUF001 - a sign
 
 

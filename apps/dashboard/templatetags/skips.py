@@ -1,4 +1,4 @@
-"""What only the pages of skips show."""
+"""Template tags of the skip pages."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ register = template.Library()
 
 
 @register.simple_tag
-def left(moment: datetime | None) -> SafeString:
-    """Tell how long it is until then, or that it is never."""
+def time_left(moment: datetime | None) -> SafeString:
+    """Show the time left until a moment; "never" without one."""
     if moment is None:
         return format_html("{}", "never")
     return format_html(

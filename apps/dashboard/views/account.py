@@ -1,4 +1,4 @@
-"""A person's own: the sign-in, and how the pages look to them."""
+"""The sign-in, and the display preferences of a user."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from apps.core.errors import PoisonwebError
 from apps.dashboard.decorators import SignedIn
 from apps.dashboard.forms import selection
 from apps.dashboard.forms.sign_in import CodeForm, SignInForm
-from apps.dashboard.preferences import ONE_YEAR, wanted
+from apps.dashboard.preferences import ONE_YEAR, cookies_to_set
 from apps.dashboard.views import errors
 from apps.team import second_factor, second_factor_session, sign_in
 
 
 class SignIn(LoginView):
-    """Ask for name and password; says so where there were too many wrong ones."""
+    """Ask for name and password; show the delay after too many wrong ones."""
 
     template_name = "registration/sign_in.html"
     form_class = SignInForm
@@ -43,7 +43,7 @@ class SignIn(LoginView):
     def render_to_response(
         self, context: dict[str, Any], **kwargs: Any
     ) -> HttpResponse:
-        """Let the provider's button lead there, and to no other site."""
+        """Allow forms to lead to the provider's site, and to no other."""
         response = super().render_to_response(context, **kwargs)
         oidc = settings.POISONWEB_OIDC
         if oidc is None:
@@ -53,23 +53,23 @@ class SignIn(LoginView):
         return response
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
-        """Sign in, or ask for a code first where the person has a second factor."""
+        """Sign in, or first ask for a code if the person has a second factor."""
         user = form.get_user()
         if not second_factor.is_set(user):
             return super().form_valid(form)
         second_factor_session.ask(self.request, user, now=clock.now())
-        wanted = urlencode({self.redirect_field_name: self.get_redirect_url()})
-        return redirect(f"{reverse('sign-in-code')}?{wanted}")
+        query = urlencode({self.redirect_field_name: self.get_redirect_url()})
+        return redirect(f"{reverse('sign-in-code')}?{query}")
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         return _with_delay(super().form_invalid(form), form)
 
 
 class SignInCode(LoginView):
-    """Ask whose password was right for a code of their second factor."""
+    """Ask for a code of the second factor, after the right password."""
 
     template_name = "registration/sign_in_code.html"
-    form_class = CodeForm  # type: ignore[assignment]  # the view asks no more of it
+    form_class = CodeForm  # type: ignore[assignment]  # it has all that LoginView uses
     redirect_authenticated_user = True
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -81,7 +81,7 @@ class SignInCode(LoginView):
         try:
             return super().post(request, *args, **kwargs)
         except PoisonwebError as unreadable:
-            return errors.told(request, unreadable)
+            return errors.error_page(request, unreadable)
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         login(self.request, form.get_user(), backend=sign_in.BY_PASSWORD)
@@ -102,8 +102,8 @@ def _with_delay(response: HttpResponse, form: AuthenticationForm) -> HttpRespons
 
 @require_POST
 def preferences(request: SignedIn) -> HttpResponse:
-    response = redirect(selection.back(request))
-    for cookie, value in wanted(request.POST).items():
+    response = redirect(selection.back_url(request))
+    for cookie, value in cookies_to_set(request.POST).items():
         response.set_cookie(
             cookie,
             value,

@@ -1,4 +1,4 @@
-"""Brokers: the list, one of them, a new one, a try of it, and what it has."""
+"""The pages of brokers: list, detail, form, connection test, discovery."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from apps.dashboard.views import errors
 from apps.team.rights import Scope
 
 API = "/api/v1/brokers"
-ADDED = "It is added. See whether it answers, then which dead-letter queues it has."
+ADDED = (
+    "The broker is added. Test its connection, then discover its dead-letter queues."
+)
 OBSERVED = (
     "Observed from now on: {:,}. Nothing is removed from their dead-letter queues."
 )
 NOTHING_OBSERVED = (
-    "Nothing new to observe: what you chose is observed already, or is only known here "
-    "now, for it has no dead-letter queue of its own."
+    "Nothing new to observe: the chosen topics are observed already, or have no "
+    "dead-letter queue of their own; these are now known here."
 )
 
 
@@ -48,7 +50,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def allowances(request: SignedIn) -> HttpResponse:
-    """Confirm entries of allow-lists, or strike them out."""
+    """Confirm entries of allow-lists, or strike them."""
     if request.method == "POST":
         act = allow_list.strike if "strike" in request.POST else allow_list.confirm
         act(
@@ -97,9 +99,9 @@ def edit(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def test(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Reach it now, while somebody waits: nothing of it is kept."""
+    """Test the connection while the person waits; the result is not stored."""
     if request.method != "POST":
-        return redirect("broker", broker_id)  # somebody reloads the page of an answer
+        return redirect("broker", broker_id)  # a reload of the result
     reached = connectivity.reach(broker=registration.one(broker_id=broker_id))
     return _detail(request, broker_id, reached=reached)
 
@@ -107,7 +109,7 @@ def test(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_READ)
 def discover(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Ask the broker what it has, once somebody presses the button."""
+    """List the topics at the broker; only a POST connects to it."""
     broker = registration.one(broker_id=broker_id)
     if request.method != "POST":
         return render(request, "brokers/ask.html", {"broker": broker})
@@ -117,9 +119,9 @@ def discover(request: SignedIn, broker_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def observe(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Observe what is chosen of what the broker has."""
+    """Observe the chosen topics of the broker."""
     if request.method != "POST":
-        return redirect("broker-discover", broker_id)  # the page of a refusal, reloaded
+        return redirect("broker-discover", broker_id)  # a reload of a refusal
     broker = registration.one(broker_id=broker_id)
     try:
         number = _observe(request, broker)
@@ -133,18 +135,18 @@ def observe(request: SignedIn, broker_id: int) -> HttpResponse:
 
 
 def _observe(request: SignedIn, broker: Broker) -> int:
-    """Register what was chosen, and observe what of it has a dead-letter queue."""
+    """Register the chosen topics, and observe those with a dead-letter queue."""
     principal, now = request.user.principal, clock.now()
-    found = brokers.chosen(
+    chosen = brokers.chosen(
         broker,
         request.POST.getlist("topics"),
         principal,
         everything="everything" in request.POST,
     )
-    if not found:
+    if not chosen:
         raise Invalid("topics", "choose at least one of them.")
     topics = registration.adopt_topics(
-        broker=broker, found=found, principal=principal, now=now
+        broker=broker, found=chosen, principal=principal, now=now
     )
     return lane_settings.observe_all(topics=topics, principal=principal, now=now)
 
@@ -156,11 +158,11 @@ def _detail(
     reached: Reached | None = None,
 ) -> HttpResponse:
     principal = request.user.principal
-    found = brokers.one(broker_id, principal, now=clock.now())
+    detail = brokers.one(broker_id, principal, now=clock.now())
     context = {
-        "found": found,
-        "row": found.row,
-        "broker": found.row.broker,
+        "detail": detail,
+        "row": detail.row,
+        "broker": detail.row.broker,
         "may_write": principal.may(Scope.BROKERS_WRITE),
         "reached": reached,
         "curl": curl.post(request, f"{API}/{broker_id}/test", {}),
@@ -182,7 +184,7 @@ def _form(
         "example": adapters.known(broker.kind).url if broker else "",
         "wrong": wrong,
         "wrong_at": field_of(wrong),
-        # An address is not shown again, so whoever gave one has to give it once more.
+        # An address is never shown again: a person who typed one must type it again.
         "again": wrong is not None and form.url != form.shown_url,
     }
     status = errors.status_of(wrong) if wrong else 200
@@ -193,14 +195,14 @@ def _discover(
     request: SignedIn, broker: Broker, *, wrong: PoisonwebError | None = None
 ) -> HttpResponse:
     principal, name = request.user.principal, request.POST.get("name", "")
-    found = None
+    discovery = None
     try:
-        found = brokers.discovered(broker, name, principal, now=clock.now())
+        discovery = brokers.discovered(broker, name, principal, now=clock.now())
     except (Invalid, Refused, Unavailable) as trouble:
         wrong = wrong or trouble
     context = {
         "broker": broker,
-        "found": found,
+        "discovery": discovery,
         "name": name,
         "wrong": wrong,
         "may_write": principal.may(Scope.BROKERS_WRITE),

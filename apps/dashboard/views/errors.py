@@ -1,4 +1,4 @@
-"""How a page says that something is wrong; the only such table of the dashboard."""
+"""Error pages: the only mapping of errors to status codes in the dashboard."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATUS: dict[type[PoisonwebError], int] = {
 }
 
 
-def told(request: HttpRequest, error: PoisonwebError) -> HttpResponse:
+def error_page(request: HttpRequest, error: PoisonwebError) -> HttpResponse:
     return _page(request, status_of(error), why=str(error))
 
 
@@ -42,13 +42,13 @@ def _handler(status: int) -> Callable[[HttpRequest, Exception], HttpResponse]:
     return handler
 
 
-bad_request, forbidden, absent = _handler(400), _handler(403), _handler(404)
+bad_request, forbidden, not_found = _handler(400), _handler(403), _handler(404)
 
 
-def broken(request: HttpRequest) -> HttpResponse:
-    """Answer for what nobody caught; a database that is away is no fault of ours."""
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Handle an uncaught error: 503 if Postgres is unavailable, 500 otherwise."""
     if isinstance(sys.exception(), OperationalError | InterfaceError):
-        return _page(request, 503, why="Postgres is away, or busier than it can bear.")
+        return _page(request, 503, why="Postgres is away, or overloaded.")
     return _page(request, 500)
 
 

@@ -1,4 +1,4 @@
-"""What the words mean, and how the first message comes in."""
+"""The help page: definitions, and how to send a first message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of programs: the list, a new one with its secret, and the end of one."""
+"""The pages of API keys: the list, a new key with its secret, revocation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from apps.team import services
 @for_admins
 def index(request: SignedIn) -> HttpResponse:
     context = {
-        "found": people.keys(now=clock.now()),
+        "keys": people.keys(now=clock.now()),
     }
     return render(request, "keys/list.html", context)
 
@@ -28,20 +28,20 @@ def index(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def new(request: SignedIn) -> HttpResponse:
-    """Make a key; its secret is on the page that answers, and never again."""
+    """Create a key; only the page that answers shows its secret."""
     now = clock.now()
     if request.method != "POST":
         return _new(request, KeyForm(initial=KeyForm.usual(now)))
     form = KeyForm(request.POST)
     try:
-        made = form.make(actor=request.user.principal.actor, now=now)
+        new_key = form.make(actor=request.user.principal.actor, now=now)
     except Invalid as wrong:
         return _new(request, form, wrong)
     context = {
-        "made": made,
-        "key": made.key,
-        "unmatched": people.unmatched(made.key),
-        "sees_no_trail": people.sees_no_trail(made.key),
+        "new_key": new_key,
+        "key": new_key.key,
+        "unmatched": people.unmatched(new_key.key),
+        "sees_no_trail": people.sees_no_trail(new_key.key),
     }
     return render(request, "keys/made.html", context)
 
@@ -55,8 +55,8 @@ def revoke(request: SignedIn, key_id: int) -> HttpResponse:
         return render(request, "keys/revoke.html", context)
     name, actor = row.key.name, request.user.principal.actor
     if services.revoke_api_key(name=name, actor=actor, now=clock.now()):
-        said = f"The key {name} is revoked: its next request is refused."
-        messages.success(request, said)
+        text = f"The key {name} is revoked: its next request is refused."
+        messages.success(request, text)
     else:
         messages.info(request, f"The key {name} was revoked before.")
     return redirect("keys")

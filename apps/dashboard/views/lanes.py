@@ -1,4 +1,4 @@
-"""What the lane of a topic does, what it saw, and the topic's policies."""
+"""The pages of a topic's lane, its samples and its policies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.forms.brokers import (
     ModeForm,
     PoliciesForm,
-    checked,
+    checked_reason,
     dead_letter_queue_of,
     field_of,
 )
@@ -34,7 +34,7 @@ API = "/api/v1/topics"
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def mode(request: SignedIn, topic_id: int) -> HttpResponse:
-    """Show what another mode means for this very topic; and change to it."""
+    """Explain another mode for this topic, and change to it."""
     topic = topics.visible(topic_id, request.user.principal)
     form = ModeForm.read(request.POST if request.method == "POST" else request.GET)
     if request.method != "POST":
@@ -49,13 +49,13 @@ def mode(request: SignedIn, topic_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def pause(request: SignedIn, topic_id: int) -> HttpResponse:
-    """Let the lane stand still, or go on."""
+    """Pause the lane, or resume it."""
     topic = topics.visible(topic_id, request.user.principal)
     if request.method == "POST":
         act = lane_settings.resume if "resume" in request.POST else lane_settings.pause
         act(
             topic=topic,
-            reason=checked(reason_in(request.POST)),
+            reason=checked_reason(reason_in(request.POST)),
             principal=request.user.principal,
             now=clock.now(),
         )
@@ -71,7 +71,7 @@ def policies(request: SignedIn, topic_id: int) -> HttpResponse:
         return _policies(request, topic, PoliciesForm.of(Policies.of(topic), limits))
     form = PoliciesForm.read(request.POST, limits)
     try:
-        form.keep(topic, request.user.principal, now=clock.now())
+        form.save(topic, request.user.principal, now=clock.now())
     except (Invalid, Unavailable) as wrong:
         return _policies(request, topic, form, wrong=wrong)
     return redirect("topic", topic_id)
@@ -80,10 +80,10 @@ def policies(request: SignedIn, topic_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.POISONS_READ)
 def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
-    """List what an observing lane saw; a POST reveals what is in it."""
+    """List the samples of an observing lane; a POST reveals their contents."""
     principal = request.user.principal
     topic = topics.visible(topic_id, principal)
-    seen = (
+    rows = (
         samples.opened(
             letters.reveal(topic=topic, principal=principal, now=clock.now())
         )
@@ -92,7 +92,7 @@ def sampled(request: SignedIn, topic_id: int) -> HttpResponse:
     )
     context = {
         "topic": topic,
-        "seen": seen,
+        "samples": rows,
         "is_revealed": request.method == "POST",
         "reads_bodies": principal.may(Scope.BODIES_READ),
     }
@@ -105,9 +105,9 @@ def _mode(
     queue = dead_letter_queue_of(topic)
     if not queue:
         raise Absent("Name its broker and its dead-letter queue first.")
-    asked = {"name": topic.name, "mode": form.mode.value, "reason": form.reason}
+    body = {"name": topic.name, "mode": form.mode.value, "reason": form.reason}
     if form.mode is Mode.TEE:
-        asked["tee_queue"] = form.tee_queue
+        body["tee_queue"] = form.tee_queue
     context = {
         "topic": topic,
         "queue": queue,
@@ -115,7 +115,7 @@ def _mode(
         "form": form,
         "wrong": wrong,
         "wrong_at": field_of(wrong),
-        "curl": curl.patch(request, API, dict(asked)),
+        "curl": curl.patch(request, API, dict(body)),
     }
     status = errors.status_of(wrong) if wrong else 200
     return render(request, "topics/mode.html", context, status=status)

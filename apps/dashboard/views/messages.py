@@ -1,4 +1,4 @@
-"""Messages: the list, one of them, and what is in it."""
+"""The pages of messages: the list, one message, its body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.views.decorators.http import (
 from apps.core import clock
 from apps.core.streams import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
-from apps.dashboard.list_params import Asked
+from apps.dashboard.list_params import ListParams
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import messages
 from apps.dashboard.selectors.messages import MessageDetail
@@ -24,30 +24,30 @@ from apps.team.rights import Scope
 @require_safe
 @needs(Scope.POISONS_READ)
 def index(request: SignedIn) -> HttpResponse:
-    asked = Asked.of(request)
-    found = messages.find(asked, request.user.principal)
+    params = ListParams.of(request)
+    message_list = messages.find(params, request.user.principal)
     context = {
-        "asked": asked,
-        "list": found,
-        "total": found.total,
-        "curl": curl.get(request, "/api/v1/poisons", q=str(asked.query)),
+        "params": params,
+        "list": message_list,
+        "total": message_list.total,
+        "curl": curl.get(request, "/api/v1/poisons", q=str(params.query)),
     }
     live = "messages/_rows.html"
-    return show(request, "messages/list.html", context, live=live, status=asked.status)
+    return show(request, "messages/list.html", context, live=live, status=params.status)
 
 
 @require_safe
 @needs(Scope.POISONS_READ)
 def detail(request: SignedIn, message_id: int) -> HttpResponse:
-    found = messages.one(message_id, request.user.principal, now=clock.now())
-    return _page(request, found)
+    message_detail = messages.one(message_id, request.user.principal, now=clock.now())
+    return _page(request, message_detail)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BODIES_READ)
 def reveal(request: SignedIn, message_id: int) -> HttpResponse:
     if request.method != "POST":
-        return redirect("message", message_id)  # somebody reloads the revealed page
+        return redirect("message", message_id)  # a reload of the revealed page
     principal, now = request.user.principal, clock.now()
     revealed = reading.reveal(poison_id=message_id, principal=principal, now=now)
     return _page(request, messages.opened(revealed, principal, now=now))
@@ -68,11 +68,11 @@ def download(request: SignedIn, message_id: int) -> StreamingHttpResponse:
     return response
 
 
-def _page(request: SignedIn, found: MessageDetail) -> HttpResponse:
-    path = f"/api/v1/poisons/{found.message.pk}"
+def _page(request: SignedIn, detail: MessageDetail) -> HttpResponse:
+    path = f"/api/v1/poisons/{detail.message.pk}"
     context = {
-        "found": found,
-        "message": found.message,
+        "detail": detail,
+        "message": detail.message,
         "may_skip": request.user.principal.may(Scope.SKIPS_WRITE),
         "reads_bodies": request.user.principal.may(Scope.BODIES_READ),
         "curl": curl.get(request, path),

@@ -1,4 +1,4 @@
-"""Decisions: look at what one would do, confirm it, watch it, undo it; all of them."""
+"""The pages of operations: preview, confirm, progress, undo, and the list."""
 
 from __future__ import annotations
 
@@ -36,53 +36,53 @@ from apps.triage.services.selection import Route
 def index(request: SignedIn) -> HttpResponse:
     cursor = Cursor.parse(request.GET.get("cursor", ""))
     context = {
-        "found": operations.find(cursor, request.user.principal),
+        "operations": operations.find(cursor, request.user.principal),
         "curl": curl.get(request, "/api/v1/operations"),
     }
     return show(request, "operations/list.html", context, live="operations/_rows.html")
 
 
-# Shown again from a cache, a preview would look as if it could still be confirmed.
+# A preview from a browser's cache would look as if it could still be confirmed.
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def preview(request: SignedIn) -> HttpResponse:
     principal, now = request.user.principal, clock.now()
     if request.method == "POST":
-        ask = selection.of_list(request.POST)
-        made = dispatch.preview(ask=ask, principal=principal, now=now)
-        return _to_preview(request, made)
-    found = operations.preview(request.GET.get("token", ""), principal, now=now)
-    if found.operation.confirmed_at:
-        return redirect("operation", found.operation.pk)
-    return _preview(request, found)
+        ask = selection.parse_list(request.POST)
+        operation = dispatch.preview(ask=ask, principal=principal, now=now)
+        return _to_preview(request, operation)
+    detail = operations.preview(request.GET.get("token", ""), principal, now=now)
+    if detail.operation.confirmed_at:
+        return redirect("operation", detail.operation.pk)
+    return _preview(request, detail)
 
 
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.OPERATIONS_WRITE)
 def confirm(request: SignedIn) -> HttpResponse:
-    """Carry out a preview, or preview its selection again as the form says."""
+    """Confirm a preview, or preview its selection again, as the form says."""
     if request.method != "POST":
-        return redirect("messages")  # the page of a refusal was reloaded
+        return redirect("messages")  # a reload of the page of a refusal
     principal, now = request.user.principal, clock.now()
-    found = operations.preview(request.POST.get("token", ""), principal, now=now)
+    detail = operations.preview(request.POST.get("token", ""), principal, now=now)
     try:
         form = DecisionForm.read(request.POST)
         if form.cleaned_data["act"] == "look":
-            return _look_again(request, found, form)
-        selection.check_typed(found, form.cleaned_data["typed"])
+            return _look_again(request, detail, form)
+        selection.check_typed(detail, form.cleaned_data["typed"])
         done = dispatch.confirm(
-            token=found.operation.token,
+            token=detail.operation.token,
             reason=form.cleaned_data["reason"],
             principal=principal,
             now=now,
             route=form.route,
         )
     except Invalid as wrong:
-        return _preview(request, found, wrong=wrong, status=422)
+        return _preview(request, detail, wrong=wrong, status=422)
     except (NotTaken, Stale) as changed:
-        return _changed(request, found, changed)
+        return _changed(request, detail, changed)
     return redirect("operation", done.pk)
 
 
@@ -90,10 +90,10 @@ def confirm(request: SignedIn) -> HttpResponse:
 @needs(Scope.OPERATIONS_READ)
 def detail(request: SignedIn, operation_id: int) -> HttpResponse:
     now = clock.now()
-    found = operations.progress(operation_id, request.user.principal, now=now)
+    progress = operations.progress(operation_id, request.user.principal, now=now)
     context = {
-        "found": found,
-        "operation": found.operation,
+        "progress": progress,
+        "operation": progress.operation,
         "curl": curl.get(request, f"/api/v1/operations/{operation_id}"),
     }
     live = "operations/_progress.html"
@@ -110,77 +110,79 @@ def undo(request: SignedIn, operation_id: int) -> HttpResponse:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Before:
-    """The preview that another one stands for; `confirmed` is what it has become."""
+class PreviousPreview:
+    """The previous preview; `confirmed` is its operation if it was confirmed."""
 
     confirmed: Operation | None
 
 
 def _look_again(
-    request: SignedIn, found: PreviewDetail, form: DecisionForm
+    request: SignedIn, detail: PreviewDetail, form: DecisionForm
 ) -> HttpResponse:
-    fresh = dispatch.preview_again(
-        operation=found.operation,
+    new_preview = dispatch.preview_again(
+        operation=detail.operation,
         route=form.route,
         reason=form.cleaned_data["reason"],
         principal=request.user.principal,
         now=clock.now(),
     )
-    return _to_preview(request, fresh or found.operation)
+    return _to_preview(request, new_preview or detail.operation)
 
 
 def _to_preview(request: SignedIn, operation: Operation) -> HttpResponse:
-    place = {"token": str(operation.token), "back": selection.back(request)}
+    place = {"token": str(operation.token), "back": selection.back_url(request)}
     return redirect(f"{reverse('preview')}?{urlencode(place)}")
 
 
 def _changed(
-    request: SignedIn, found: PreviewDetail, changed: NotTaken | Stale
+    request: SignedIn, detail: PreviewDetail, changed: NotTaken | Stale
 ) -> HttpResponse:
-    """Show how things stand by now; raises what it was told where nothing can be."""
+    """Show a new preview and why the old one is void; raises without a new one."""
     if isinstance(changed, NotTaken):
-        return _preview(request, found, changed=str(changed), status=409)
+        return _preview(request, detail, changed=str(changed), status=409)
     if changed.fresh is None:
         raise changed
     principal, now = request.user.principal, clock.now()
-    fresh = operations.previewed(changed.fresh, principal, now=now)
-    confirmed = Operation.objects.confirmed().filter(pk=found.operation.pk).first()
-    before = Before(confirmed=confirmed)
-    return _preview(request, fresh, changed=str(changed), before=before, status=409)
+    new_preview = operations.previewed(changed.fresh, principal, now=now)
+    confirmed = Operation.objects.confirmed().filter(pk=detail.operation.pk).first()
+    before = PreviousPreview(confirmed=confirmed)
+    return _preview(
+        request, new_preview, changed=str(changed), before=before, status=409
+    )
 
 
 def _posted_route(request: SignedIn) -> Route:
-    """Give back what was chosen, right or wrong, to be shown beside what is wrong."""
+    """Return the submitted route, valid or not, to show it again."""
     target = request.POST.get("target_topic") or None
     return Route(target_topic=target, ordered="ordered" in request.POST)
 
 
 def _preview(
     request: SignedIn,
-    found: PreviewDetail,
+    detail: PreviewDetail,
     *,
     wrong: Invalid | None = None,
     changed: str = "",
-    before: Before | None = None,
+    before: PreviousPreview | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """Show a preview; `changed` says what kept one from being confirmed.
+    """Show a preview; `changed` says why the submitted one could not be confirmed.
 
-    `before` is set where that was another one than this.
+    `before` is the submitted preview if this is another one.
     """
     context = {
-        "found": found,
-        "operation": found.operation,
-        "seen": found.seen,
+        "preview": detail,
+        "operation": detail.operation,
+        "summary": detail.summary,
         "wrong": wrong,
         "changed": changed,
         "before": before,
         "reason": request.POST.get("reason")
         or request.GET.get("reason")  # typed before a session ended
-        or found.operation.reason,
-        "route": _posted_route(request) if wrong else Route.of(found.operation),
-        "back": selection.back(request),
-        "curl": curl.post(request, "/api/v1/operations/preview", found.as_asked),
+        or detail.operation.reason,
+        "route": _posted_route(request) if wrong else Route.of(detail.operation),
+        "back": selection.back_url(request),
+        "curl": curl.post(request, "/api/v1/operations/preview", detail.api_body),
     }
     live = "operations/_preview.html"
     return show(request, "operations/preview.html", context, live=live, status=status)

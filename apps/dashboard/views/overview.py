@@ -1,4 +1,4 @@
-"""What somebody sees first."""
+"""The overview page."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from apps.team.rights import Scope
 @needs(Scope.PROBLEMS_READ)
 def index(request: SignedIn) -> HttpResponse:
     now = clock.now()
-    # A page that refreshes itself is nobody who looks.
+    # A page that refreshes itself is no visit of a person.
     before = (
-        last_visit.before(request.session)
+        last_visit.previous_visit(request.session)
         if request.htmx
-        else last_visit.enter(request.session, now=now)
+        else last_visit.record_visit(request.session, now=now)
     )
-    found = overview.find(before, request.user.principal, now=now)
+    page = overview.find(before, request.user.principal, now=now)
     context: dict[str, object] = {
-        "found": found,
+        "overview": page,
         "before": before,
-        "first": onboarding.wanted(request, request.user.principal),
+        "first": onboarding.steps_for(request, request.user.principal),
     }
     return show(request, "overview/page.html", context, live="overview/_live.html")
 
 
 @require_POST
 @needs(Scope.PROBLEMS_READ)
-def put_away(_: SignedIn) -> HttpResponse:
+def dismiss_first_steps(_: SignedIn) -> HttpResponse:
     """Hide the first steps from this browser."""
     return onboarding.dismiss(redirect("home"))

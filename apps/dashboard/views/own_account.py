@@ -1,4 +1,4 @@
-"""One's own account: the password, and where one is signed in."""
+"""The account page of the user: password and sessions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def password(request: SignedIn) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_everyone
 def end_sessions(request: SignedIn) -> HttpResponse:
-    """End the session that is named, or all but this one."""
+    """End the given session, or all but the current one."""
     if request.method != "POST":
         return redirect("account")
     user, now = request.user, clock.now()
@@ -78,13 +78,13 @@ def _to(request: SignedIn, done: str) -> HttpResponse:
 
 def _page(request: SignedIn, wrong: PoisonwebError | None = None) -> HttpResponse:
     user, here = request.user, request.session.session_key or ""
-    found = people.own_sessions(user, here=here, now=clock.now())
+    sessions_of_user = people.own_sessions(user, here=here, now=clock.now())
     context = {
         "person": user,
         "has_second_factor": second_factor.is_set(user),
         "may": ROLES[Role(user.role)],
-        "sessions": found[: people.MOST_SESSIONS],
-        "number": len(found),
+        "sessions": sessions_of_user[: people.MOST_SESSIONS],
+        "number": len(sessions_of_user),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
     }

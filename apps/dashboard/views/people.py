@@ -1,4 +1,4 @@
-"""People: the list, a new one, and what is changed about one of them."""
+"""The pages of people: the list, a new person, and changes of one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DONE = {
 @require_safe
 @for_admins
 def index(request: SignedIn) -> HttpResponse:
-    context = {"found": people.people(now=clock.now()), "roles": ROLES.items()}
+    context = {"people": people.people(now=clock.now()), "roles": ROLES.items()}
     return render(request, "people/list.html", context)
 
 
@@ -80,7 +80,7 @@ def rights(request: SignedIn, user_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @for_admins
 def active(request: SignedIn, user_id: int) -> HttpResponse:
-    """Disable a person, or enable one again."""
+    """Disable a person, or enable them again."""
     row = people.person(user_id, now=clock.now())
     if request.method != "POST":
         return redirect("person", user_id)

@@ -1,4 +1,4 @@
-"""How far consumers have read; and moving one, after a look at what that does."""
+"""The pages of positions: the list, one position, and its move with a review."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from apps.triage.services.moves import Otherwise, Review, StillHeld, Strategy
 @needs(Scope.POSITIONS_READ)
 def index(request: SignedIn) -> HttpResponse:
     context = {
-        "found": positions.find(request.user.principal, now=clock.now()),
+        "positions": positions.find(request.user.principal, now=clock.now()),
         "curl": curl.get(request, "/api/v1/positions"),
     }
     return show(request, "positions/list.html", context, live="positions/_rows.html")
@@ -36,17 +36,17 @@ def index(request: SignedIn) -> HttpResponse:
 @needs(Scope.POSITIONS_READ)
 def detail(request: SignedIn, position_id: int) -> HttpResponse:
     principal = request.user.principal
-    found = positions.one(position_id, principal, now=clock.now())
+    position_detail = positions.one(position_id, principal, now=clock.now())
     context = {
-        "found": found,
-        "position": found.position,
+        "detail": position_detail,
+        "position": position_detail.position,
         "may_move": principal.may(Scope.POSITIONS_WRITE),
         "just_moved": request.GET.get("moved", ""),
         "curl": curl.get(
             request,
             "/api/v1/positions",
-            topic=found.position.topic.name,
-            client_name=found.position.client_name,
+            topic=position_detail.position.topic.name,
+            client_name=position_detail.position.client_name,
         ),
     }
     live = "positions/_detail.html"
@@ -56,14 +56,14 @@ def detail(request: SignedIn, position_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.POSITIONS_WRITE)
 def move(request: SignedIn, position_id: int) -> HttpResponse:
-    """Choose where to, look at what it does (both by address), and confirm that."""
+    """Choose the target and review the move (both with GET), then confirm with POST."""
     if request.method == "POST":
         return _confirm(request, position_id)
     choices = positions.choices(position_id, request.user.principal)
     if "strategy" not in request.GET:
         return _choose(request, position_id)
     try:
-        wish = forms.wish(request.GET, choices.marks)
+        wish = forms.parse_wish(request.GET, choices.marks)
         review = _look(request, position_id, wish)
     except Invalid as wrong:
         return _choose(request, position_id, wrong=wrong)
@@ -74,22 +74,24 @@ def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
     principal = request.user.principal
     token = request.POST.get("token", "")
     try:
-        agreement = forms.Agreement(token, position_id=position_id, principal=principal)
+        signed_review = forms.SignedReview(
+            token, position_id=position_id, principal=principal
+        )
     except Otherwise:
         return _choose(request, position_id, stale=True)
     try:
         _, done = moves.move(
             position_id=position_id,
-            wish=agreement.wish,
+            wish=signed_review.wish,
             reason=reason_in(request.POST),
             fence="fence" in request.POST,
             principal=principal,
             now=clock.now(),
-            agreed=agreement.holds,
+            agreed=signed_review.matches,
         )
     except (Invalid, Otherwise, StillHeld) as refusal:
         return _review(
-            request, _look(request, position_id, agreement.wish), refusal=refusal
+            request, _look(request, position_id, signed_review.wish), refusal=refusal
         )
     place = reverse("position", args=[position_id])
     return redirect(f"{place}?{urlencode({'moved': done.pk})}")
@@ -115,7 +117,7 @@ def _choose(
     context = {
         "choices": choices,
         "position": choices.position,
-        "asked": request.GET,
+        "params": request.GET,
         "strategies": Strategy,
         "wrong": wrong,
         "stale": stale,
@@ -148,8 +150,8 @@ def _review(
     context = {
         "review": review,
         "position": position,
-        "held": review.is_held(clock.now()),
-        "token": forms.seal(review, request.user.principal),
+        "is_held": review.is_held(clock.now()),
+        "token": forms.sign_review(review, request.user.principal),
         "reason": reason_in(request.POST),
         "wrong": refusal if isinstance(refusal, Invalid) else None,
         "changed": "" if isinstance(refusal, Invalid | None) else str(refusal),

@@ -1,4 +1,4 @@
-"""Single sign-on: to the provider, and back."""
+"""Single sign-on: the redirect to the provider, and the callback."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from apps.dashboard.views import errors
 @login_not_required
 @require_POST
 def begin(request: HttpRequest) -> HttpResponse:
-    wanted = request.POST.get("next", "")
-    if not url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
-        wanted = reverse("home")
+    next_url = request.POST.get("next", "")
+    if not url_has_allowed_host_and_scheme(next_url, allowed_hosts=None):
+        next_url = reverse("home")
     try:
-        return _of_provider("begin", request, wanted=wanted)
+        return _of_provider("begin", request, wanted=next_url)
     except PoisonwebError as error:
-        return errors.told(request, error)
+        return errors.error_page(request, error)
 
 
 @login_not_required
@@ -31,13 +31,13 @@ def callback(request: HttpRequest) -> HttpResponse:
     try:
         return _of_provider("complete", request)
     except PoisonwebError as error:
-        return errors.told(request, error)
+        return errors.error_page(request, error)
 
 
-def _of_provider(act: str, request: HttpRequest, **wanted: str) -> HttpResponse:
-    """Load what speaks to the provider with its first use: workers have none for it.
+def _of_provider(act: str, request: HttpRequest, **kwargs: str) -> HttpResponse:
+    """Import the OpenID client on first use: workers import all views and need none.
 
-    They load each address, for Celery runs Django's checks.
+    (Celery runs Django's checks, which load every URL.)
     """
-    response: HttpResponse = import_string(f"apps.team.openid.{act}")(request, **wanted)
+    response: HttpResponse = import_string(f"apps.team.openid.{act}")(request, **kwargs)
     return response

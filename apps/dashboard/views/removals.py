@@ -1,4 +1,4 @@
-"""Removing a broker or a topic: a look at what goes, then the agreement to it."""
+"""The removal of a broker or a topic: a review, then the confirmation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from apps.core import clock
 from apps.core.errors import Invalid, Refused
 from apps.dashboard.decorators import SignedIn, needs
 from apps.dashboard.forms import removals
-from apps.dashboard.forms.brokers import checked, field_of
+from apps.dashboard.forms.brokers import checked_reason, field_of
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import topics
@@ -25,7 +25,7 @@ from apps.team.rights import Scope
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.BROKERS_WRITE)
 def broker(request: SignedIn, broker_id: int) -> HttpResponse:
-    """Remove it with its topics; or, where it has to stay, those that can go."""
+    """Remove a broker with its topics, or only those topics that can be removed."""
     broker = registration.one(broker_id=broker_id)
     if request.method != "POST":
         return _broker(request, broker)
@@ -50,8 +50,8 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
     try:
         token = request.POST.get("token", "")
         topic_removal.remove_topics(
-            topics=removals.agreed(token, _name(topic), principal),
-            reason=checked(reason_in(request.POST)),
+            topics=removals.signed_topics(token, _name(topic), principal),
+            reason=checked_reason(reason_in(request.POST)),
             principal=principal,
             now=clock.now(),
         )
@@ -61,75 +61,75 @@ def topic(request: SignedIn, topic_id: int) -> HttpResponse:
 
 
 def _at(request: SignedIn, broker: Broker, number: int) -> HttpResponse:
-    """Lead to a broker that stays, and tell how many of its topics went."""
-    said = f"Removed: {number:,}. What is at the broker stays there."
-    messages.success(request, said)
+    """Redirect to the broker, with a message about the number of removed topics."""
+    text = f"Removed: {number:,}. Nothing changed at the broker."
+    messages.success(request, text)
     return redirect("broker", broker.pk)
 
 
 def _remove_broker(request: SignedIn, broker: Broker) -> int:
-    """Do what was agreed to; give the number of topics that went."""
+    """Carry out the confirmed removal; return the number of removed topics."""
     principal, now = request.user.principal, clock.now()
     token = request.POST.get("token", "")
-    agreed = removals.agreed(token, _name(broker), principal)
-    reason = checked(reason_in(request.POST))
+    topic_ids = removals.signed_topics(token, _name(broker), principal)
+    reason = checked_reason(reason_in(request.POST))
     if "others" in request.POST:
         topic_removal.remove_topics(
-            topics=agreed, reason=reason, principal=principal, now=now
+            topics=topic_ids, reason=reason, principal=principal, now=now
         )
     else:
         topic_removal.remove_broker(
             broker=broker,
-            previewed_ids=agreed,
+            previewed_ids=topic_ids,
             reason=reason,
             principal=principal,
             now=now,
         )
-    return len(agreed)
+    return len(topic_ids)
 
 
 def _broker(
     request: SignedIn, broker: Broker, *, wrong: Refused | Invalid | None = None
 ) -> HttpResponse:
-    found = topic_removal.preview(
+    preview = topic_removal.preview(
         Topic.objects.filter(broker=broker).select_related("lane")
     )
     context = {
         "broker": broker,
         "curl": curl.delete(request, f"/api/v1/brokers/{broker.pk}"),
     }
-    return _asked(request, "brokers/remove.html", found, broker, context, wrong)
+    return _render(request, "brokers/remove.html", preview, broker, context, wrong)
 
 
 def _topic(
     request: SignedIn, topic: Topic, *, wrong: Refused | Invalid | None = None
 ) -> HttpResponse:
-    found = topic_removal.preview(Topic.objects.filter(pk=topic.pk))
+    preview = topic_removal.preview(Topic.objects.filter(pk=topic.pk))
     context = {
         "topic": topic,
         "curl": curl.delete(request, "/api/v1/topics", {"name": topic.name}),
     }
-    return _asked(request, "topics/remove.html", found, topic, context, wrong)
+    return _render(request, "topics/remove.html", preview, topic, context, wrong)
 
 
-def _asked(
+def _render(
     request: SignedIn,
     template: str,
-    found: topic_removal.RemovalPreview,
+    preview: topic_removal.RemovalPreview,
     of: Broker | Topic,
     context: dict[str, object],
     wrong: Refused | Invalid | None,
 ) -> HttpResponse:
-    asked = {
+    page = {
         **context,
-        "found": found,
-        "token": removals.seal(_name(of), found.removable, request.user.principal),
+        "removal": preview,
+        "token": removals.sign(_name(of), preview.removable, request.user.principal),
         "reason": reason_in(request.POST),
         "wrong": wrong,
         "wrong_at": field_of(wrong),
     }
     status = errors.status_of(wrong) if wrong else 200
-    return render(request, template, asked, status=status)
+    return render(request, template, page, status=status)
 
 
 def _name(of: Broker | Topic) -> str:

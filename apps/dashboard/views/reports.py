@@ -1,4 +1,4 @@
-"""What the nights measured: the report, the same as a file, and the runs."""
+"""The report pages: the report, its CSV file, and the runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from apps.core.errors import Invalid, Refused
 from apps.core.streams import response_chunks
 from apps.dashboard.decorators import SignedIn, needs, show
 from apps.dashboard.paging import Cursor
-from apps.dashboard.period import CHOICES, Asked, day
+from apps.dashboard.period import CHOICES, ReportParams, day
 from apps.dashboard.presentation import curl, spreadsheet
 from apps.dashboard.selectors import reports
 from apps.reports import dispatch
@@ -29,30 +29,30 @@ API = "/api/v1/reports/"
 @needs(Scope.REPORTS_READ)
 def index(request: SignedIn) -> HttpResponse:
     now = clock.now()
-    asked = Asked.of(request.GET, now=now)
+    params = ReportParams.of(request.GET, now=now)
     rates = f"{API}failure-rates"
     context = {
-        "asked": asked,
-        "report": reports.find(asked, request.user.principal, now=now),
+        "params": params,
+        "report": reports.find(params, request.user.principal, now=now),
         "choices": CHOICES,
-        "query": urlencode(asked.as_query),
+        "query": urlencode(params.as_query),
         "rates": rates,
-        "curl": curl.get(request, rates, **asked.as_query),
+        "curl": curl.get(request, rates, **params.as_query),
         **_asking(request),
     }
     live = "reports/_report.html"
-    return show(request, "reports/index.html", context, live=live, status=asked.status)
+    return show(request, "reports/index.html", context, live=live, status=params.status)
 
 
 @require_safe
 @needs(Scope.REPORTS_READ)
 def download(request: SignedIn) -> StreamingHttpResponse:
-    """Give the report as CSV; raises Invalid for a period that makes no sense."""
-    asked = Asked.of(request.GET, now=clock.now())
-    if asked.wrong:
-        raise asked.wrong
-    rows = reports.spread(asked, request.user.principal)
-    name = f"failure-rates-{asked.period.first}-to-{asked.period.last}.csv"
+    """Download the report as CSV; raises Invalid for an invalid period."""
+    params = ReportParams.of(request.GET, now=clock.now())
+    if params.wrong:
+        raise params.wrong
+    rows = reports.csv_rows(params, request.user.principal)
+    name = f"failure-rates-{params.period.first}-to-{params.period.last}.csv"
     return StreamingHttpResponse(
         response_chunks(request, spreadsheet.lines(reports.COLUMNS, rows)),
         content_type="text/csv; charset=utf-8",
@@ -70,11 +70,11 @@ def runs(request: SignedIn) -> HttpResponse:
 @needs(Scope.REPORTS_WRITE)
 def run(request: SignedIn) -> HttpResponse:
     if request.method != "POST":
-        return redirect("report-runs")  # somebody reloads the page of a refusal
+        return redirect("report-runs")  # a reload of the page of a refusal
     try:
         dispatch.request(
-            first_day=_sent(request, "from"),
-            last_day=_sent(request, "to"),
+            first_day=_posted_day(request, "from"),
+            last_day=_posted_day(request, "to"),
             principal=request.user.principal,
             now=clock.now(),
         )
@@ -85,11 +85,11 @@ def run(request: SignedIn) -> HttpResponse:
     return redirect("report-runs")
 
 
-def _sent(request: SignedIn, name: str) -> date:
-    found = day(name, request.POST.get(name))
-    if found is None:
+def _posted_day(request: SignedIn, name: str) -> date:
+    parsed = day(name, request.POST.get(name))
+    if parsed is None:
         raise Invalid(name, "choose a day")
-    return found
+    return parsed
 
 
 def _runs(
@@ -99,10 +99,10 @@ def _runs(
     refused: str = "",
     status: int = 200,
 ) -> HttpResponse:
-    found = reports.runs(Cursor.parse(request.GET.get("cursor", "")))
+    run_page = reports.runs(Cursor.parse(request.GET.get("cursor", "")))
     context = {
-        "page": found,
-        "working": any(run.finished_at is None for run in found.rows),
+        "page": run_page,
+        "working": any(run.finished_at is None for run in run_page.rows),
         "wrong": wrong,
         "refused": refused,
         "curl": curl.get(request, f"{API}runs"),
@@ -113,13 +113,13 @@ def _runs(
 
 
 def _asking(request: SignedIn) -> dict[str, object]:
-    """Give what the form needs that asks for a run; it keeps what was sent."""
+    """Return the context of the form that requests a run, with the submitted values."""
     newest = newest_over(clock.now()).isoformat()
-    sent = request.POST if request.method == "POST" else request.GET
+    data = request.POST if request.method == "POST" else request.GET
     return {
         "may_ask": request.user.principal.may(Scope.REPORTS_WRITE),
-        "first": sent.get("from", newest),
-        "last": sent.get("to", newest),
+        "first": data.get("from", newest),
+        "last": data.get("to", newest),
         "newest": newest,
         "hour": settings.POISONWEB_REPORT_HOUR,
     }

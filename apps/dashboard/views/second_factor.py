@@ -1,4 +1,4 @@
-"""A person's second factor: added, taken away, and its recovery codes."""
+"""The pages of a person's second factor and its recovery codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGE = "Second factor"
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def index(request: SignedIn) -> HttpResponse:
-    """Show whether there is a factor; add one, and show its recovery codes, once."""
+    """Show the second factor, or add one and show its recovery codes once."""
     if request.method != "POST":
         return _page(request)
     try:
@@ -49,10 +49,12 @@ def index(request: SignedIn) -> HttpResponse:
 
 @require_safe
 def qr_code(request: SignedIn) -> HttpResponse:
-    """Draw what the app has to read; a page may not hold a picture in itself."""
+    """Return the QR code as an image: the CSP forbids one inside the page."""
     secret = second_factor_session.offered_secret(request)
     if secret is None:
-        return errors.told(request, Absent("There is no second factor to be added."))
+        return errors.error_page(
+            request, Absent("There is no second factor to be added.")
+        )
     drawing = second_factor.qr_code(request.user, secret)
     return HttpResponse(drawing, content_type="image/svg+xml")
 
@@ -80,7 +82,7 @@ def remove(request: SignedIn) -> HttpResponse:
 
 
 def _check_both(request: SignedIn) -> None:
-    """Raise Invalid unless the form has the person's password and a code of theirs."""
+    """Raise Invalid unless the form has the person's password and a valid code."""
     form = ProofForm.read(request.POST)
     _check_password(request, form.cleaned_data["password"])
     attempt = Attempt.of_code(request, account=request.user.username, page=PAGE)
@@ -101,7 +103,7 @@ def _page(request: SignedIn, *, wrong: PoisonwebError | None = None) -> HttpResp
     try:
         context = _factor(request)
     except PoisonwebError as unreadable:
-        return errors.told(request, unreadable)
+        return errors.error_page(request, unreadable)
     response = _render(request, "second_factor/page.html", {**context, "wrong": wrong})
     if isinstance(wrong, TooManySignIns):
         response.status_code = HTTPStatus.TOO_MANY_REQUESTS
@@ -119,7 +121,7 @@ def _factor(request: SignedIn) -> dict[str, object]:
             "provider": single_sign_on.provider_settings().name,
         }
     if second_factor.is_set(user):
-        return {"is_set": True, "left": second_factor.recovery_codes_left(user)}
+        return {"is_set": True, "codes_left": second_factor.recovery_codes_left(user)}
     secret = second_factor_session.new_secret(request)
     return {"secret": secret, "link": second_factor.link(user, secret)}
 
@@ -131,7 +133,7 @@ def _codes(request: SignedIn, codes: list[str]) -> HttpResponse:
 def _render(
     request: HttpRequest, template: str, context: dict[str, object]
 ) -> HttpResponse:
-    """Render a page; without the way to the others for who may not see them yet."""
+    """Render a page; without navigation while the second factor is missing."""
     is_missing = second_factor_session.is_missing(request)
     layout = "bare.html" if is_missing else "base.html"
     return render(

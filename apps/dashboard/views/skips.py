@@ -1,4 +1,4 @@
-"""Skips: the list, one of them, a new one after a look at it, and its end."""
+"""The pages of skips: the list, one skip, preview, add and remove."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apps.dashboard.forms import selection
 from apps.dashboard.forms import skips as skip_forms
 from apps.dashboard.forms.fields import reason_in
 from apps.dashboard.forms.filters import SkipsForm
-from apps.dashboard.forms.skips import Draft, Seen, SkipForm
+from apps.dashboard.forms.skips import DraftPreview, SkipDraft, SkipForm
 from apps.dashboard.paging import Cursor
 from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import skips
@@ -30,13 +30,13 @@ MOST_COPIED = 2_000
 @needs(Scope.SKIPS_READ)
 def index(request: SignedIn) -> HttpResponse:
     principal = request.user.principal
-    wanted = SkipsForm(request.GET).wanted
+    filters = SkipsForm(request.GET).as_filter
     cursor = Cursor.parse(request.GET.get("cursor", ""))
     context = {
-        "found": skips.find(wanted, cursor, principal, now=clock.now()),
-        "wanted": wanted,
+        "skips": skips.find(filters, cursor, principal, now=clock.now()),
+        "filters": filters,
         "may_skip": principal.may(Scope.SKIPS_WRITE),
-        "curl": curl.get(request, API, topic=wanted.topic),
+        "curl": curl.get(request, API, topic=filters.topic),
     }
     return show(request, "skips/list.html", context, live="skips/_rows.html")
 
@@ -50,27 +50,27 @@ def detail(request: SignedIn, skip_id: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.SKIPS_WRITE)
 def new(request: SignedIn) -> HttpResponse:
-    """Show what a skip would match; add it when that is what was looked at."""
+    """Preview a skip; add it if the preview is still what the person saw."""
     principal = request.user.principal
-    sent = request.POST if request.method == "POST" else request.GET
-    message = skip_forms.message_of(sent, principal)
-    form, seen = SkipForm(sent, message), None
+    data = request.POST if request.method == "POST" else request.GET
+    message = skip_forms.message_of(data, principal)
+    form, preview = SkipForm(data, message), None
     try:
-        if request.method == "POST" or skip_forms.says_all(form, message):
-            seen = skip_forms.look(skip_forms.draft(form, message, principal))
-        if seen and request.POST.get("act") == "add":
-            made = skip_forms.add(form, seen, principal, now=clock.now())
-            return redirect("skip", made.pk)
+        if request.method == "POST" or skip_forms.is_complete(form, message):
+            preview = skip_forms.preview(skip_forms.draft(form, message, principal))
+        if preview and request.POST.get("act") == "add":
+            skip = skip_forms.add(form, preview, principal, now=clock.now())
+            return redirect("skip", skip.pk)
     except (Invalid, Refused) as wrong:
-        return _new(request, form, message, seen, wrong=wrong)
-    return _new(request, form, message, seen)
+        return _new(request, form, message, preview, wrong=wrong)
+    return _new(request, form, message, preview)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @needs(Scope.SKIPS_WRITE)
 def remove(request: SignedIn, skip_id: int) -> HttpResponse:
     if request.method != "POST":
-        return redirect("skip", skip_id)  # somebody reloads the page of a refusal
+        return redirect("skip", skip_id)  # a reload of the page of a refusal
     principal, now = request.user.principal, clock.now()
     reason = reason_in(request.POST)
     try:
@@ -79,14 +79,14 @@ def remove(request: SignedIn, skip_id: int) -> HttpResponse:
         skip_list.remove(skip_id=skip_id, reason=reason, principal=principal, now=now)
     except Invalid as wrong:
         return _detail(request, skip_id, wrong=wrong)
-    return redirect(selection.back(request) if "back" in request.POST else "skips")
+    return redirect(selection.back_url(request) if "back" in request.POST else "skips")
 
 
 def _new(
     request: SignedIn,
     form: SkipForm,
     message: Poison | None,
-    seen: Seen | None,
+    preview: DraftPreview | None,
     *,
     wrong: Invalid | Refused | None = None,
 ) -> HttpResponse:
@@ -94,25 +94,27 @@ def _new(
     context = {
         "form": form,
         "message": message,
-        "seen": seen,
-        "mark": seen.draft.mark(principal) if seen else "",
+        "preview": preview,
+        "mark": preview.draft.mark(principal) if preview else "",
         "wrong": wrong,
         "wrong_at": skip_forms.field_of(wrong),
         "choices": skip_forms.choices(message),
-        "lives": [(name, label) for name, (label, _) in skip_forms.LIVES.items()],
+        "lifetimes": [
+            (name, label) for name, (label, _) in skip_forms.LIFETIMES.items()
+        ],
         "topics": skips.topics(principal),
         "headers": skip_forms.header_names(message) if message else [],
-        "curl": _curl(request, seen.draft) if seen else "",
+        "curl": _curl(request, preview.draft) if preview else "",
     }
     status = errors.status_of(wrong) if wrong else 200
     return render(request, "skips/new.html", context, status=status)
 
 
-def _curl(request: SignedIn, draft: Draft) -> str:
-    # A bookmark may be as long as a book; nobody would copy that.
+def _curl(request: SignedIn, draft: SkipDraft) -> str:
+    # A bookmark may be too long to copy.
     if len(draft.matcher.value) > MOST_COPIED:
         return ""
-    return curl.post(request, API, draft.as_asked)
+    return curl.post(request, API, draft.api_body)
 
 
 def _detail(
@@ -120,7 +122,7 @@ def _detail(
 ) -> HttpResponse:
     principal = request.user.principal
     context = {
-        "found": skips.one(skip_id, principal, now=clock.now()),
+        "detail": skips.one(skip_id, principal, now=clock.now()),
         "may_skip": principal.may(Scope.SKIPS_WRITE),
         "wrong": wrong,
         "reason": reason_in(request.POST),

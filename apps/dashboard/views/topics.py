@@ -1,4 +1,4 @@
-"""Topics: the list, and one of them."""
+"""The pages of topics: the list, and one topic."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from apps.team.rights import Scope
 @require_safe
 @needs(Scope.POISONS_READ)
 def index(request: SignedIn) -> HttpResponse:
-    wanted = TopicsForm(request.GET).wanted
-    found = topics.find(wanted, request.user.principal, now=clock.now())
+    filters = TopicsForm(request.GET).as_filter
+    topic_list = topics.find(filters, request.user.principal, now=clock.now())
     context = {
-        "found": found,
-        "wanted": wanted,
+        "topics": topic_list,
+        "filters": filters,
         "may_write": request.user.principal.may(Scope.BROKERS_WRITE),
     }
     return show(request, "topics/list.html", context, live="topics/_rows.html")
@@ -28,12 +28,12 @@ def index(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.POISONS_READ)
 def detail(request: SignedIn, topic_id: int) -> HttpResponse:
-    found = topics.one(topic_id, request.user.principal, now=clock.now())
+    topic_detail = topics.one(topic_id, request.user.principal, now=clock.now())
     context = {
-        "found": found,
-        "row": found.row,
-        "topic": found.row.topic,
-        "lane": found.row.watch,
+        "detail": topic_detail,
+        "row": topic_detail.row,
+        "topic": topic_detail.row.topic,
+        "lane": topic_detail.row.lane,
         "may_write": request.user.principal.may(Scope.BROKERS_WRITE),
     }
     return show(request, "topics/detail.html", context, live="topics/_detail.html")

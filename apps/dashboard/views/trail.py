@@ -1,4 +1,4 @@
-"""The audit trail: page, files, and whether it is whole."""
+"""The audit page, its download files, and the verification of the chain."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def index(request: SignedIn) -> HttpResponse:
     params = _params(request)
     page, wrong = None, None
     try:
-        asked = message_trail.parse(params)
+        filters = message_trail.parse(params)
         cursor = NumberCursor.parse(request.GET.get("cursor", ""))
-        page = trail.find(asked, cursor, sees_people=request.user.is_admin)
+        page = trail.find(filters, cursor, sees_people=request.user.is_admin)
     except Invalid as invalid:
         wrong = invalid
     context = {
         "params": {name: params.get(name, "") for name in PARAMETERS},
-        "told": params,
+        "filters": params,
         "query": urlencode(params),
         "actions": {group: words.items() for group, words in GROUPS.items()}.items(),
         "actors": trail.actors(),
@@ -56,7 +56,7 @@ def index(request: SignedIn) -> HttpResponse:
 @require_safe
 @needs(Scope.AUDIT_READ)
 def download_csv(request: SignedIn) -> StreamingHttpResponse:
-    """Give what the filters leave as CSV; raises Invalid where that is too much."""
+    """Download the filtered entries as CSV; raises Invalid if there are too many."""
     rows = trail.cells(_exported(request))
     chunks = spreadsheet.lines(trail.COLUMNS, rows)
     return _file(request, chunks, kind="text/csv; charset=utf-8", suffix="csv")
@@ -65,13 +65,13 @@ def download_csv(request: SignedIn) -> StreamingHttpResponse:
 @require_safe
 @needs(Scope.AUDIT_READ)
 def download_ndjson(request: SignedIn) -> StreamingHttpResponse:
-    """Give what the filters leave as lines of JSON; raises Invalid for too much."""
+    """Download the filtered entries as NDJSON; raises Invalid if there are too many."""
     chunks = trail.lines(_exported(request))
     return _file(request, chunks, kind="application/x-ndjson", suffix="ndjson")
 
 
 def _params(request: SignedIn) -> dict[str, str]:
-    """Give the filters that are set; blanks around a typed one mean nothing."""
+    """Return the filters that are set, without surrounding blanks."""
     typed = {name: request.GET.get(name, "").strip() for name in PARAMETERS}
     return {name: value for name, value in typed.items() if value}
 

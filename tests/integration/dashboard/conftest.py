@@ -21,7 +21,7 @@ SignIn = Callable[..., Client]
 
 @pytest.fixture
 def now() -> datetime:
-    """Pages tell the age of things, so their data is of today."""
+    """Use the present time: pages show ages."""
     return clock.now()
 
 
@@ -32,7 +32,7 @@ def plain_static_files(tmp_path: Path) -> Iterator[None]:
     with override_settings(
         STORAGES=storages,
         STATIC_ROOT=tmp_path,
-        # Else each new client would read them all.
+        # Otherwise each new client reads all files.
         WHITENOISE_AUTOREFRESH=True,
     ):
         yield
@@ -46,7 +46,7 @@ def quick_passwords() -> Iterator[None]:
 
 @pytest.fixture
 def sign_in(db: None, now: datetime) -> SignIn:
-    """Give a browser of somebody with this role."""
+    """Return a client that is signed in with a role."""
 
     def signed_in(role: Role = Role.OPERATOR, *, reads_bodies: bool = False) -> Client:
         user = create_user(
@@ -66,5 +66,5 @@ def sign_in(db: None, now: datetime) -> SignIn:
 
 @pytest.fixture
 def anna(sign_in: SignIn) -> Client:
-    """Give the browser of an operator who may read bodies."""
+    """Return the client of an operator who may read bodies."""
     return sign_in(reads_bodies=True)

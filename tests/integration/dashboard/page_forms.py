@@ -9,13 +9,13 @@ from typing import Any
 from django.test import Client
 
 Attributes = dict[str, str | None]
-# What a person does not fill in.
+# Types of fields that people do not fill in.
 NOT_FILLED_IN = frozenset({"hidden", "submit"})
 
 
 @dataclass
 class PageForm:
-    """The form that a button is in: its address, its fields, and those that people see.
+    """The form around a button: its address, its fields, and the visible ones.
 
     `values` are what a browser sends for the page as it is; one that is not ticked, or
     has nothing chosen, is missing there but is in `visible`.

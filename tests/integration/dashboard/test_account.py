@@ -1,4 +1,4 @@
-"""One's own account: another password, and the end of sessions elsewhere."""
+"""The account page: change the password, and end sessions."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_password_is_changed_and_only_this_session_goes_on(vera: User) -> None
         ("repeated", {"repeated": ""}, "Enter the new password a second time"),
     ],
 )
-def test_what_is_wrong_is_told_at_its_field(
+def test_a_wrong_password_form_shows_the_error_at_its_field(
     vera: User, field: str, changes: dict[str, str], says: str
 ) -> None:
     here, there = signed_in(), signed_in()
@@ -154,15 +154,15 @@ def test_the_account_lists_where_one_is_signed_in(
     page = here.get("/account").content.decode()
 
     rows = re.findall(r"<tr>.*?</tr>", page, re.DOTALL)[1:]
-    told = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
-    assert told[0].startswith("192.0.2.1 this one")
-    assert told[0].endswith("UTC now")
-    assert told[1].startswith("192.0.2.2 ")
-    assert told[1].endswith("UTC 2h ago End")
-    assert "End" not in told[0]
+    lines = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
+    assert lines[0].startswith("192.0.2.1 this one")
+    assert lines[0].endswith("UTC now")
+    assert lines[1].startswith("192.0.2.2 ")
+    assert lines[1].endswith("UTC 2h ago End")
+    assert "End" not in lines[0]
 
 
-def test_no_page_shows_what_a_session_is_shown_by(vera: User) -> None:
+def test_no_page_contains_the_key_of_a_session(vera: User) -> None:
     here, there = signed_in(), signed_in()
 
     page = here.get("/account").content.decode()
@@ -199,7 +199,9 @@ def test_all_other_sessions_are_ended(vera: User) -> None:
 
 
 @pytest.mark.parametrize("path", ["/account/password", "/account/sessions"])
-def test_a_reload_of_an_answer_leads_to_the_account(vera: User, path: str) -> None:
+def test_reloading_the_page_of_a_post_redirects_to_the_account(
+    vera: User, path: str
+) -> None:
     answer = signed_in().get(path)
 
     assert (answer.status_code, answer["Location"]) == (302, "/account")

@@ -1,4 +1,4 @@
-"""A decision by forms alone: select, look, confirm, watch, undo. No script needed."""
+"""Operations without scripts: select, preview, confirm, watch, undo."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def look(client: Client, verb: str, **form: Any) -> tuple[Operation, str]:
-    """Ask for a preview as a list does; give the operation and its page."""
+    """Request a preview as a list does; return the operation and its page."""
     response = client.post("/operations/preview", {"verb": verb, **form})
     assert response.status_code == 302, response.content
     page = client.get(response["Location"])
@@ -38,12 +38,12 @@ def look(client: Client, verb: str, **form: Any) -> tuple[Operation, str]:
 
 
 def confirm(client: Client, operation: Operation, **form: str) -> HttpResponse:
-    told: Mapping[str, str] = {
+    data: Mapping[str, str] = {
         "token": str(operation.token),
         "reason": "a test",
         **form,
     }
-    return client.post("/operations/confirm", told)  # type: ignore[return-value]
+    return client.post("/operations/confirm", data)  # type: ignore[return-value]
 
 
 def run(operation: Operation) -> None:
@@ -55,10 +55,10 @@ def ids(*chosen: Poison) -> list[int]:
     return [poison.pk for poison in chosen]
 
 
-def test_selected_messages_are_sent_after_a_look_and_a_confirmation(
+def test_selected_messages_are_sent_after_preview_and_confirmation(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
-    first, second, left = poisons(now, 3)
+    first, second, unselected = poisons(now, 3)
 
     operation, page = look(anna, "redrive", ids=ids(first, second))
     done = confirm(anna, operation)
@@ -69,10 +69,12 @@ def test_selected_messages_are_sent_after_a_look_and_a_confirmation(
     assert (done.status_code, done["Location"]) == (302, f"/operations/{operation.pk}")
     assert "2 of 2" in after
     states = dict(Poison.objects.values_list("pk", "state"))
-    assert [states[p.pk] for p in (first, second, left)] == ["redriven"] * 2 + ["open"]
+    assert [states[p.pk] for p in (first, second, unselected)] == ["redriven"] * 2 + [
+        "open"
+    ]
 
 
-def test_everything_that_matches_is_what_was_there_at_the_look(
+def test_everything_that_matches_excludes_messages_after_the_preview(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
     poisons(now, 3)
@@ -88,26 +90,28 @@ def test_everything_that_matches_is_what_was_there_at_the_look(
     assert Poison.objects.open().count() == 1
 
 
-def test_a_look_says_what_will_be_skipped_and_why(anna: Client, now: datetime) -> None:
-    dropped, kept = poisons(now, 2)
+def test_a_preview_says_which_messages_will_be_skipped_and_why(
+    anna: Client, now: datetime
+) -> None:
+    dropped, open_poison = poisons(now, 2)
     drop(now, dropped)
 
-    _, page = look(anna, "redrive", ids=ids(dropped, kept))
+    _, page = look(anna, "redrive", ids=ids(dropped, open_poison))
 
     assert "Requeue 1 message</button>" in page
     assert "dropped: restore it first" in page
 
 
 @pytest.mark.parametrize("failed_in", ["Sales.Billing", "Sales.Billing@host"])
-def test_a_look_says_who_failed_in_another_queue_than_it_is_sent_to(
+def test_a_preview_warns_of_messages_that_failed_in_another_queue(
     anna: Client, orders: Topic, now: datetime, failed_in: str
 ) -> None:
-    told = [("NServiceBus.FailedQ", failed_in.encode())]
+    headers = [("NServiceBus.FailedQ", failed_in.encode())]
     here = [("NServiceBus.FailedQ", b"orders@host")]
-    (strays, own) = poisons(now, 2, headers=told), poisons(now, 1, headers=here)
+    (strays, own) = poisons(now, 2, headers=headers), poisons(now, 1, headers=here)
 
-    asked, page = look(anna, "redrive", ids=ids(*strays, *own))
-    form = {"token": str(asked.token), "target_topic": "orders", "act": "look"}
+    operation, page = look(anna, "redrive", ids=ids(*strays, *own))
+    form = {"token": str(operation.token), "target_topic": "orders", "act": "look"}
     chosen = anna.post("/operations/confirm", form, follow=True).content.decode()
     _, alone = look(anna, "redrive", ids=ids(*own))
     stray, message = (
@@ -123,7 +127,7 @@ def test_a_look_says_who_failed_in_another_queue_than_it_is_sent_to(
     assert "Failed in" not in message
 
 
-def test_a_look_says_which_headers_are_left_out_and_of_how_many(
+def test_a_preview_counts_the_messages_whose_headers_are_left_out(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
     rabbit = Broker.objects.create(
@@ -136,9 +140,10 @@ def test_a_look_says_which_headers_are_left_out_and_of_how_many(
     _, page = look(anna, "redrive", ids=ids(*bearing, *without))
     _, other = look(anna, "redrive", ids=ids(*without))
 
-    told = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
     assert (
-        "Header left out: it steers the broker, not the consumer Messages CC 2" in told
+        "Header left out: it controls the broker, not the consumer Messages CC 2"
+        in text
     )
     assert "Header left out" not in other
 
@@ -147,9 +152,9 @@ def test_problems_are_taken_as_their_list_showed_them(
     anna: Client, now: datetime
 ) -> None:
     other = {"type": "Other", "message": "", "traceback": ""}
-    one, gone = poisons(now, 2)
+    one, dropped = poisons(now, 2)
     (two,) = poisons(now, 1, exception=other)
-    drop(now, gone)
+    drop(now, dropped)
     chosen = [one.problem_id, two.problem_id]
 
     both, _ = look(anna, "redrive", of="problems", q="is:open", ids=chosen)
@@ -160,7 +165,7 @@ def test_problems_are_taken_as_their_list_showed_them(
     assert "Requeue 1 message</button>" in page
 
 
-def test_the_end_of_a_line_of_a_reason_is_one_sign(anna: Client, now: datetime) -> None:
+def test_crlf_in_a_reason_is_stored_as_lf(anna: Client, now: datetime) -> None:
     longest = "a\r\n" * 500
     (poison,) = poisons(now, 1)
     operation, _ = look(anna, "drop", ids=ids(poison))
@@ -180,11 +185,11 @@ def test_a_session_that_ended_says_so_and_leads_back_to_the_preview(
     user = User.objects.get()
     anna.logout()
 
-    asked = confirm(anna, operation, reason="too old", back="/problems")
-    page = anna.get(asked["Location"]).content.decode()
-    again = anna.get(asked["Location"]).content.decode()
+    redirect = confirm(anna, operation, reason="too old", back="/problems")
+    page = anna.get(redirect["Location"]).content.decode()
+    again = anna.get(redirect["Location"]).content.decode()
     anna.force_login(user)
-    (place,) = parse_qs(urlsplit(asked["Location"]).query)["next"]
+    (place,) = parse_qs(urlsplit(redirect["Location"]).query)["next"]
     preview = anna.get(place).content.decode()
 
     assert "Your session ended: nothing was done." in page
@@ -195,7 +200,7 @@ def test_a_session_that_ended_says_so_and_leads_back_to_the_preview(
 
 
 @pytest.mark.parametrize(
-    ("referer", "wanted"),
+    ("referer", "next_url"),
     [
         ("http://testserver/skips/new?topic=a", "/skips/new?topic=a"),
         ("http://elsewhere/skips/new", "/"),
@@ -203,11 +208,11 @@ def test_a_session_that_ended_says_so_and_leads_back_to_the_preview(
     ],
 )
 def test_after_a_session_ended_a_form_leads_back_to_its_own_page(
-    referer: str, wanted: str
+    referer: str, next_url: str
 ) -> None:
-    asked = Client().post("/skips/new", {}, headers={"referer": referer})
+    redirect = Client().post("/skips/new", {}, headers={"referer": referer})
 
-    assert parse_qs(urlsplit(asked["Location"]).query)["next"] == [wanted]
+    assert parse_qs(urlsplit(redirect["Location"]).query)["next"] == [next_url]
 
 
 def test_a_drop_needs_a_reason(anna: Client, now: datetime) -> None:
@@ -253,7 +258,7 @@ def test_a_drop_is_undone_from_its_own_page(anna: Client, now: datetime) -> None
     assert Poison.objects.open().count() == 2
 
 
-def test_one_look_is_one_decision(anna: Client, now: datetime) -> None:
+def test_a_preview_can_be_confirmed_only_once(anna: Client, now: datetime) -> None:
     operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
     confirm(anna, operation)
 
@@ -262,23 +267,21 @@ def test_one_look_is_one_decision(anna: Client, now: datetime) -> None:
 
     page = again.content.decode()
     assert again.status_code == 409
-    assert (
-        f"confirmed before, as operation {operation.pk}. Nothing was done now" in page
-    )
+    assert f"confirmed before, as operation {operation.pk}. Nothing was done:" in page
     assert f'<a href="/operations/{operation.pk}">See what operation' in page
     assert reloaded["Location"] == f"/operations/{operation.pk}"
 
 
-def test_a_look_of_somebody_else_is_none_of_yours(
+def test_a_preview_of_another_person_is_refused(
     anna: Client, sign_in: SignIn, now: datetime
 ) -> None:
     operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
     boris = sign_in(Role.ADMIN)
 
-    seen = boris.get(f"/operations/preview?token={operation.token}")
+    page = boris.get(f"/operations/preview?token={operation.token}")
     response = confirm(boris, operation)
 
-    assert (seen.status_code, response.status_code) == (409, 409)
+    assert (page.status_code, response.status_code) == (409, 409)
     assert Operation.objects.confirmed().count() == 0
 
 
@@ -323,7 +326,7 @@ def test_refused_messages_are_listed_with_the_reason(
         {"verb": "redrive", "ids": ["1"], "of": "topics"},
     ],
 )
-def test_a_form_that_makes_no_sense_is_told(anna: Client, form: dict[str, Any]) -> None:
+def test_an_invalid_selection_is_refused(anna: Client, form: dict[str, Any]) -> None:
     response = anna.post("/operations/preview", form)
 
     assert response.status_code == 422
@@ -332,7 +335,7 @@ def test_a_form_that_makes_no_sense_is_told(anna: Client, form: dict[str, Any]) 
 @pytest.mark.parametrize(
     "path", ["/operations/preview", "/operations/confirm", "/operations/1/undo"]
 )
-def test_who_only_reads_decides_nothing(sign_in: SignIn, path: str) -> None:
+def test_a_viewer_cannot_confirm_an_operation(sign_in: SignIn, path: str) -> None:
     response = sign_in(Role.VIEWER).post(path, {"verb": "redrive", "ids": ["1"]})
 
     assert response.status_code == 403
@@ -352,21 +355,21 @@ def test_a_form_from_elsewhere_is_refused(anna: Client) -> None:
 def test_an_order_is_offered_where_it_is_kept(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
-    (kept,) = poisons(now, 1)
+    (ordered_poison,) = poisons(now, 1)
     (nowhere,) = poisons(now, 1, topic="told")
     form = {"verb": "redrive", "back": "/messages"}
 
     offered, unoffered = (
         anna.post("/operations/preview", {**form, "ids": each.pk}, follow=True)
-        for each in (kept, nowhere)
+        for each in (ordered_poison, nowhere)
     )
-    token = Operation.objects.get(items__poison=kept).token
-    asked = {"token": token, "target_topic": "", "ordered": "1", "act": "look"}
-    ordered = anna.post("/operations/confirm", asked, follow=True)
+    token = Operation.objects.get(items__poison=ordered_poison).token
+    data = {"token": token, "target_topic": "", "ordered": "1", "act": "look"}
+    ordered = anna.post("/operations/confirm", data, follow=True)
 
     assert 'name="ordered"' in offered.content.decode()
     assert 'name="ordered"' not in unoffered.content.decode()
-    assert "They go one after the other" in ordered.content.decode()
+    assert "They are sent one after the other" in ordered.content.decode()
     assert Operation.objects.latest("pk").ordered
 
 
@@ -381,8 +384,8 @@ def test_a_refused_preview_says_who_has_its_messages_and_that_another_one_follow
 
     late = confirm(anna, second, reason="second tab").content.decode()
 
-    assert f"2 skipped, operation {first.pk} has it. Nothing was done now" in late
-    assert "this is a new preview, of what matches by now" in late
+    assert f"2 skipped, operation {first.pk} has it. Nothing was done:" in late
+    assert "this is a new preview of what matches now" in late
     assert "See what operation" not in late
 
 
@@ -390,9 +393,9 @@ def test_a_browser_keeps_no_preview_that_was_confirmed(
     anna: Client, now: datetime
 ) -> None:
     operation, _ = look(anna, "redrive", ids=ids(*poisons(now, 1)))
-    shown = anna.get(f"/operations/preview?token={operation.token}")
+    preview = anna.get(f"/operations/preview?token={operation.token}")
 
     refused = confirm(anna, operation, target_topic="nowhere")
 
-    for page in (shown, refused):
+    for page in (preview, refused):
         assert "no-store" in page["Cache-Control"]

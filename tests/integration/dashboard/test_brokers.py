@@ -1,4 +1,4 @@
-"""Brokers are added, tried, looked through and watched; what is secret is not shown."""
+"""Brokers are added, tested, discovered and observed; no page shows a secret."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def post(client: Client, path: str, status: int, **form: object) -> str:
 
 
 def words(page: str) -> str:
-    """Give what a page says, without its tags and in one line."""
+    """Return the text of a page in one line."""
     return " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
 
 
@@ -94,8 +94,8 @@ def test_a_broker_is_added_and_its_secret_is_on_no_page(
     assert place == f"/brokers/{broker.pk}"
     assert secrets.revealed(broker.url) == redis_url
     assert [p for p in pages if password_of(redis_url) in p or broker.url in p] == []
-    assert "It is added." in words(pages[0])
-    assert not re.search("It is added|Observed from now|Removed:", words(again))
+    assert "The broker is added." in words(pages[0])
+    assert not re.search("The broker is added|Observed from now|Removed:", words(again))
     assert "kept, sealed" in words(pages[1])
 
 
@@ -126,7 +126,7 @@ def test_which_headers_are_never_sent_is_in_the_table(admin: Client) -> None:
 
 @pytest.fixture
 def absent(monkeypatch: pytest.MonkeyPatch) -> Kind:
-    """Give a kind whose client is not installed."""
+    """Return a kind of broker whose client is not installed."""
     kind = Kind(name="absent", title="Absent MQ", client="apps", url="absent://host")
     monkeypatch.setitem(KINDS, "absent", kind)
     return kind
@@ -216,12 +216,12 @@ def test_options_that_are_no_json_are_answered_with_an_example_of_that_kind(
         ({"options": '{"colour": 1}'}, "options"),
     ],
 )
-def test_a_form_that_makes_no_broker_says_why_beside_the_field(
+def test_an_invalid_broker_form_shows_the_error_beside_the_field(
     admin: Client, change: dict[str, str], field: str
 ) -> None:
-    told = filled("redis://:sesame@127.0.0.1:9", **change)
+    form = filled("redis://:sesame@127.0.0.1:9", **change)
 
-    page = post(admin, "/brokers/new", 422, **told)
+    page = post(admin, "/brokers/new", 422, **form)
 
     assert 'role="alert"' in page
     assert field == "kind" or re.search(
@@ -232,10 +232,10 @@ def test_a_form_that_makes_no_broker_says_why_beside_the_field(
 
 
 def test_a_variable_of_the_environment_is_no_secret(admin: Client) -> None:
-    told = filled("env:BROKER_OURS", name="")
+    form = filled("env:BROKER_OURS", name="")
 
-    page = post(admin, "/brokers/new", 422, **told)
-    post(admin, "/brokers/new", 302, **{**told, "name": "ours"})
+    page = post(admin, "/brokers/new", 422, **form)
+    post(admin, "/brokers/new", 302, **{**form, "name": "ours"})
 
     assert 'value="env:BROKER_OURS"' in page
     assert "enter it once more" not in page
@@ -263,16 +263,16 @@ def test_observing_promises_what_this_kind_of_broker_shows(
 ) -> None:
     can = replace(adapter(ours.kind).capabilities, peeks=peeks)
     monkeypatch.setattr(type(adapter(ours.kind)), "capabilities", can)
-    found = FoundTopic(name="a", depth=1, dead_letter_queue="b", dead_letters=1)
-    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: [found])
+    topic = FoundTopic(name="a", depth=1, dead_letter_queue="b", dead_letters=1)
+    monkeypatch.setattr(RedisBrokerAdmin, "discover", lambda _: [topic])
 
     page = words(post(admin, f"/brokers/{ours.pk}/discover", 200))
 
     assert ("depth, and age and samples, too" in page) is peeks
-    assert ("no more, as this kind of broker" in page) is not peeks
+    assert ("nothing else: this kind of broker" in page) is not peeks
 
 
-def test_a_try_says_so_where_only_a_part_is_refused(
+def test_a_connection_test_says_when_only_part_is_refused(
     admin: Client, ours: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def half(_: object) -> str:
@@ -286,7 +286,7 @@ def test_a_try_says_so_where_only_a_part_is_refused(
     assert "cannot be reached" not in page
 
 
-def test_a_try_gives_a_real_answer(admin: Client, ours: Broker) -> None:
+def test_a_connection_test_reaches_the_broker(admin: Client, ours: Broker) -> None:
     path = f"/brokers/{ours.pk}/test"
 
     good = words(post(admin, path, 200))
@@ -309,12 +309,12 @@ def test_what_a_broker_has_is_found_and_observed_as_chosen(
     page = post(admin, f"{path}/discover", 200)
     (mark,) = re.findall(r'value="(\w{32})"><span class="only-heard">orders<', page)
     place = post(admin, f"{path}/observe", 302, topics=mark)
-    told = words(get(admin, place))
+    text = words(get(admin, place))
     again = words(post(admin, f"{path}/discover", 200))
 
     assert "2 dead-letter queues not watched yet of 3 topics that it has" in words(page)
     assert "Observe all 2 with a dead-letter queue" in words(page)
-    assert "Observed from now on: 1" in told
+    assert "Observed from now on: 1" in text
     assert list(Lane.objects.values_list("topic__name", "mode")) == [
         ("orders", "observe")
     ]
@@ -374,7 +374,7 @@ def test_all_with_a_dead_letter_queue_are_observed_at_once(
     assert Entry.objects.filter(action="topic.registered").count() == 2
 
 
-def test_choosing_nothing_is_told(admin: Client, ours: Broker) -> None:
+def test_observing_without_a_choice_shows_an_error(admin: Client, ours: Broker) -> None:
     page = post(admin, f"/brokers/{ours.pk}/observe", 422, topics="0" * 32)
 
     assert "Choose at least one of them" in words(page)
@@ -397,7 +397,7 @@ def test_a_search_narrows_what_is_shown_and_not_what_all_means(
 
 
 def test_a_link_asks_no_broker_and_a_button_does(admin: Client, ours: Broker) -> None:
-    """A link on another site is sent with the session."""
+    """Only a POST asks the broker: a link on another site is sent with the session."""
     Broker.objects.update(url=secrets.sealed("redis://:sesame@127.0.0.1:9"))
     path = f"/brokers/{ours.pk}"
 
@@ -437,12 +437,12 @@ def test_a_hostile_name_is_shown_and_carried_as_it_is(
     pages += [get(admin, each) for each in ("/topics", f"/topics/{topic.pk}")]
 
     assert topic.name == HOSTILE
-    assert [shown for shown in pages if "<script>alert" in shown] == []
+    assert [page for page in pages if "<script>alert" in page] == []
     assert "U+202E" in page
-    assert "its name is no text" in page
+    assert "its name is not valid text" in page
 
 
-def test_one_that_cannot_be_kept_never_stops_the_others(
+def test_a_topic_with_an_invalid_name_does_not_stop_the_others(
     ours: Broker, operator: Principal, stream: redis.Redis
 ) -> None:
     stream.xadd(b"\xff\x00", {"body": b"1"})
@@ -450,9 +450,9 @@ def test_one_that_cannot_be_kept_never_stops_the_others(
     stream.xadd("orders", {"body": b"1"})
     stream.xadd("orders-poison", {"body": b"1"})
 
-    found = brokers.chosen(ours, [], operator, everything=True)
+    chosen = brokers.chosen(ours, [], operator, everything=True)
 
-    assert [each.name for each in found] == ["orders"]
+    assert [each.name for each in chosen] == ["orders"]
 
 
 def test_a_list_says_how_a_brokers_lanes_are(
@@ -501,7 +501,7 @@ def test_a_broker_that_is_not_there_is_a_404(admin: Client, path: str) -> None:
     get(admin, f"/brokers/12345{path}", 404)
 
 
-def test_a_list_of_none_says_how_to_add_one(admin: Client) -> None:
+def test_an_empty_list_says_how_to_add_a_broker(admin: Client) -> None:
     assert "No broker yet" in words(get(admin, "/brokers"))
 
 
@@ -531,11 +531,13 @@ def test_names_are_told_apart_by_their_marks() -> None:
     assert all(re.fullmatch(r"[0-9a-f]{32}", mark) for mark in marks)
 
 
-def test_the_worst_lane_is_how_a_broker_is(now: datetime, ours: Broker) -> None:
+def test_the_state_of_a_broker_is_that_of_its_worst_lane(
+    now: datetime, ours: Broker
+) -> None:
     row = brokers.BrokerRow(
         broker=ours,
         topics=[
-            brokers.CarriedTopic(topic=Topic(), lane=lane)
+            brokers.BrokerTopic(topic=Topic(), lane_state=lane)
             for lane in ("running", LaneState.PAUSED.value, "silent")
         ],
     )
@@ -543,20 +545,20 @@ def test_the_worst_lane_is_how_a_broker_is(now: datetime, ours: Broker) -> None:
     assert (row.state, list(row.lanes)) == ("silent", ["silent", "paused", "running"])
 
 
-def test_admins_confirm_and_strike_what_brokers_of_before_use(
+def test_admins_confirm_and_strike_entries_of_allow_lists(
     admin: Client, viewer: Client, ours: Broker
 ) -> None:
     entries = ["10.0.0.5:6379", "env:CORP_MQ", "<b>:1"]
     Broker.objects.filter(pk=ours.pk).update(allowed_unconfirmed=entries)
     ticked = [f"{ours.pk} {entry}" for entry in entries]
 
-    shown = get(admin, "/brokers")
+    page = get(admin, "/brokers")
     confirmed = admin.post("/brokers/allowed", {"entries": ticked[:2], "confirm": 1})
     struck = admin.post("/brokers/allowed", {"entries": ticked[1:], "strike": 1})
 
     broker = Broker.objects.get(pk=ours.pk)
-    assert words(shown).count("to confirm") == 3
-    assert "<b>:1" not in shown
+    assert words(page).count("to confirm") == 3
+    assert "<b>:1" not in page
     assert (confirmed.status_code, struck.status_code) == (302, 302)
     assert broker.allowed_confirmed == ["10.0.0.5:6379"]
     assert broker.allowed_unconfirmed == []

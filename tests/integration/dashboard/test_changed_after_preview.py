@@ -1,4 +1,4 @@
-"""What is confirmed is what stands in the form, whatever was changed after a preview.
+"""A confirmation uses the values of the form, even those changed after a preview.
 
 Each field of each form that previews is changed, and its button is pressed: what the
 form says is done, or nothing is, and a fresh preview keeps the reason that was typed.
@@ -74,7 +74,7 @@ def restoring(admin: Client, now: datetime) -> PageForm:
 
 @pytest.fixture
 def skip(admin: Client, orders: Topic, now: datetime) -> PageForm:
-    # So many that a rule which matches all of them has a box to tick.
+    # Enough messages that a rule which matches all of them must be ticked.
     poisons(now, OVERBROAD_AFTER, headers=[("tenant", b"acme")])
     form = {"topic": "orders", "by": "header", "where": "tenant", "value": "acme"}
     response = admin.post("/skips/new", {"act": "look", **form})
@@ -141,13 +141,13 @@ def test_a_requeue_whose_route_changed_is_refused_with_a_fresh_preview_of_that_r
 ) -> None:
     refused = requeue.press(admin, "confirm", reason=REASON, **{field: value})
     nothing_yet = Operation.objects.confirmed().count()
-    fresh = form_on(refused, button="Requeue 2 messages")
-    done = fresh.press(admin, "confirm")
+    new_form = form_on(refused, button="Requeue 2 messages")
+    done = new_form.press(admin, "confirm")
 
     assert refused.status_code == 409
     assert "was changed after the preview" in refused.content.decode()
     assert (nothing_yet, done.status_code) == (0, 302)
-    assert (fresh.values[field], fresh.values["reason"]) == (value, REASON)
+    assert (new_form.values[field], new_form.values["reason"]) == (value, REASON)
     operation = Operation.objects.confirmed().get()
     target = operation.target_topic.name if operation.target_topic else ""
     assert (target, operation.ordered) == (
@@ -161,11 +161,14 @@ def test_preview_again_shows_the_chosen_route_and_keeps_the_typed_reason(
 ) -> None:
     looked = requeue.press(admin, "look", target_topic="parking", reason=REASON)
     page = admin.get(looked["Location"])
-    fresh = form_on(page, button="Requeue 2 messages")
+    new_form = form_on(page, button="Requeue 2 messages")
 
     assert looked.status_code == 302
     assert "will be sent to" in page.content.decode()
-    assert (fresh.values["target_topic"], fresh.values["reason"]) == ("parking", REASON)
+    assert (new_form.values["target_topic"], new_form.values["reason"]) == (
+        "parking",
+        REASON,
+    )
     assert not Operation.objects.confirmed().exists()
 
 
@@ -173,9 +176,9 @@ def test_a_route_back_to_the_origin_is_refused_when_another_topic_was_previewed(
     admin: Client, requeue: PageForm
 ) -> None:
     looked = requeue.press(admin, "look", target_topic="parking")
-    fresh = form_on(admin.get(looked["Location"]), button="Requeue 2 messages")
+    new_form = form_on(admin.get(looked["Location"]), button="Requeue 2 messages")
 
-    refused = fresh.press(admin, "confirm", target_topic="", reason=REASON)
+    refused = new_form.press(admin, "confirm", target_topic="", reason=REASON)
 
     assert refused.status_code == 409
     assert "their topic" in refused.content.decode()
@@ -246,8 +249,8 @@ def test_an_expired_preview_is_refused_with_a_fresh_one_that_keeps_the_reason(
     Operation.objects.previews().update(expires_at=now)
 
     refused = form.press(admin, "confirm", reason=REASON, typed="2")
-    fresh = form_on(refused, button=" 2 messages</button>")
-    done = fresh.press(admin, "confirm", typed="2")
+    new_form = form_on(refused, button=" 2 messages</button>")
+    done = new_form.press(admin, "confirm", typed="2")
 
     assert (refused.status_code, done.status_code) == (409, 302)
     assert Operation.objects.confirmed().latest("pk").reason == REASON
@@ -262,9 +265,9 @@ def test_a_fresh_preview_that_a_worker_still_takes_is_polled_and_keeps_the_reaso
     monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
 
     refused = requeue.press(admin, "confirm", reason=REASON, ordered="1")
-    fresh = Operation.objects.latest("pk")
-    address = f"/operations/preview?token={fresh.token}"
-    selection.take(operation_id=fresh.pk, now=now)
+    new_preview = Operation.objects.latest("pk")
+    address = f"/operations/preview?token={new_preview.token}"
+    selection.take(operation_id=new_preview.pk, now=now)
     form = form_on(admin.get(address), button="Requeue 2 messages")
 
     assert f'hx-get="{address}&amp;' in refused.content.decode()
@@ -289,7 +292,7 @@ def test_a_skip_that_was_changed_is_refused_with_a_fresh_look_and_the_reason_sur
 
     refused = skip.press(admin, "add", reason=REASON, everything="1", **{field: value})
 
-    form = form_on(refused, button="What consumers shall pass over")
+    form = form_on(refused, button="What consumers will pass over")
     assert refused.status_code in {409, 422}
     assert (form.values[field], form.values["reason"]) == (value, REASON)
     assert not Skip.objects.exists()

@@ -1,4 +1,4 @@
-"""The first hour is ticked by facts, leads to the next step, and then leaves."""
+"""The first steps follow the database, link to the next one, and then disappear."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def watched(broker: Broker) -> Topic:
     return topic
 
 
-def sent(poison: Poison, now: datetime) -> Redrive:
+def redrive(poison: Poison, now: datetime) -> Redrive:
     return Redrive.objects.create(
         id=uuid.uuid4(),
         poison=poison,
@@ -63,27 +63,29 @@ def sent(poison: Poison, now: datetime) -> Redrive:
 
 
 def state(principal: Principal = ADMIN) -> tuple[list[bool], str]:
-    """Give which steps are done, and where the next one leads."""
-    found = onboarding.find(principal)
-    if found is None:
+    """Return which steps are done, and the link of the next one."""
+    first_steps = onboarding.find(principal)
+    if first_steps is None:
         return [], ""
-    assert not isinstance(found, TooSlow)
-    return [step.done for step in found.steps], found.next.link if found.next else ""
+    assert not isinstance(first_steps, TooSlow)
+    return [
+        step.done for step in first_steps.steps
+    ], first_steps.next.link if first_steps.next else ""
 
 
 def test_each_step_is_ticked_by_what_is_there(now: datetime) -> None:
-    seen = [state()]
+    states = [state()]
     broker = own_broker()
-    seen.append(state())
+    states.append(state())
     topic = watched(broker)
-    seen.append(state())
+    states.append(state())
     (poison,) = poisons(now, 1)
-    seen.append(state())
-    sent(poison, now)
-    seen.append(state())
+    states.append(state())
+    redrive(poison, now)
+    states.append(state())
 
-    assert [sum(done) for done, _ in seen] == [0, 1, 2, 3, 0]
-    assert [link for _, link in seen] == [
+    assert [sum(done) for done, _ in states] == [0, 1, 2, 3, 0]
+    assert [link for _, link in states] == [
         "/brokers/new",
         f"/brokers/{broker.pk}/discover",
         f"/topics/{topic.pk}#lane",
@@ -92,14 +94,14 @@ def test_each_step_is_ticked_by_what_is_there(now: datetime) -> None:
     ]
 
 
-def test_the_sample_counts_for_nothing(now: datetime) -> None:
+def test_the_sample_broker_completes_no_step(now: datetime) -> None:
     watched(own_broker(is_sample=True))
-    sent(poisons(now, 1)[0], now)
+    redrive(poisons(now, 1)[0], now)
 
     assert state() == ([False] * 4, "/brokers/new")
 
 
-def test_who_may_not_is_led_nowhere() -> None:
+def test_a_person_without_the_right_gets_no_link() -> None:
     assert state(READER) == ([False] * 4, "")
 
 
@@ -119,16 +121,16 @@ def test_the_card_stands_on_the_overview_until_it_is_put_away(
     assert "No message yet" in words(after)
 
 
-def test_the_card_leaves_by_itself(anna: Client, now: datetime) -> None:
+def test_the_card_is_gone_once_all_steps_are_done(anna: Client, now: datetime) -> None:
     watched(own_broker())
     (poison,) = poisons(now, 1)
 
     before = words(get(anna, "/"))
-    sent(poison, now)
+    redrive(poison, now)
     after = words(get(anna, "/"))
 
     assert "3 of 4 done" in before
-    assert re.search(r"Requeue one It goes back .* Requeue one", before)
+    assert re.search(r"Requeue one Once its consumer .* Requeue one", before)
     assert "Your first hour" not in after
 
 
@@ -140,7 +142,7 @@ def test_a_broker_that_is_added_need_not_be_reached(sign_in: SignIn) -> None:
     assert re.search(r"Add a broker is done\. .* Add another", page)
 
 
-def test_who_may_not_connect_a_broker_is_told_who_can(sign_in: SignIn) -> None:
+def test_a_person_without_the_right_is_told_that_an_admin_can(sign_in: SignIn) -> None:
     page = get(sign_in(Role.VIEWER), "/")
 
     assert "an admin can" in page

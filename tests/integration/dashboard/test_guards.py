@@ -1,4 +1,4 @@
-"""A guard that has paused is named where people look, with its host and version."""
+"""Paused guards are shown on the overview and the topic page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.test import Client
 
 from apps.brokers.models import Topic
 from apps.capture.intake import guards
-from apps.dashboard.selectors import guards as shown
+from apps.dashboard.selectors import guards as selectors
 from tests.reports import GUARD, guard_word
 
 pytestmark = pytest.mark.django_db
@@ -19,7 +19,7 @@ HOSTILE = "</td><script>alert(1)</script>\u202e\x00\ud800" + "A" * 400
 
 
 def tell(now: datetime, **changes: object) -> Topic:
-    """Let a guard say how it is; each call is another process."""
+    """Send the heartbeat of a guard; each call is another process."""
     word = guard_word(now, **changes)
     (answer,) = guards.record_heartbeats(members=[word], principal=GUARD, now=now)
     assert answer.status == "created", answer
@@ -42,14 +42,14 @@ def test_a_paused_guard_is_named_on_the_overview_and_on_its_topics_page(
     topic = tell(now, state="paused", detail=WHY)
     tell(now, client_name="billing-2", host="web-4")
 
-    found = pages(anna, topic)
+    result = pages(anna, topic)
 
-    told = ("billing-1", "web-3", "2026.11.20", WHY, f"{now:%Y-%m-%dT%H:%M:%S}Z")
-    assert [part for page in found for part in told if part not in page] == []
-    assert ["is paused since" in page for page in found] == [True, True]
-    assert "1 of 2 run" in found[0]
-    assert f'href="/topics/{topic.pk}#guards"' in found[0]
-    assert "billing-2" not in found[0]
+    facts = ("billing-1", "web-3", "2026.11.20", WHY, f"{now:%Y-%m-%dT%H:%M:%S}Z")
+    assert [part for page in result for part in facts if part not in page] == []
+    assert ["is paused since" in page for page in result] == [True, True]
+    assert "1 of 2 run" in result[0]
+    assert f'href="/topics/{topic.pk}#guards"' in result[0]
+    assert "billing-2" not in result[0]
 
 
 def test_guards_that_run_raise_no_alarm(anna: Client, now: datetime) -> None:
@@ -62,7 +62,7 @@ def test_guards_that_run_raise_no_alarm(anna: Client, now: datetime) -> None:
     assert "Running" in page
 
 
-def test_who_is_not_heard_any_more_is_silent_and_not_paused(
+def test_a_guard_without_heartbeats_is_silent_and_not_paused(
     anna: Client, now: datetime
 ) -> None:
     topic = tell(now - 2 * guards.GUARD_LIVES, state="paused", detail=WHY)
@@ -74,7 +74,9 @@ def test_who_is_not_heard_any_more_is_silent_and_not_paused(
     assert "Silent" in page
 
 
-def test_who_said_goodbye_is_not_missed(anna: Client, now: datetime) -> None:
+def test_a_guard_that_announced_its_stop_is_not_listed(
+    anna: Client, now: datetime
+) -> None:
     topic = tell(now - 2 * guards.GUARD_LIVES, state="stopping")
 
     overview, page = pages(anna, topic)
@@ -84,7 +86,7 @@ def test_who_said_goodbye_is_not_missed(anna: Client, now: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    ("successor", "told"),
+    ("successor", "summary"),
     [
         ({}, "1 of 1 run"),
         ({"host": "web-4"}, "1 of 2 run"),
@@ -92,19 +94,19 @@ def test_who_said_goodbye_is_not_missed(anna: Client, now: datetime) -> None:
         ({"consumer_group": "audit"}, "1 of 2 run"),
     ],
 )
-def test_only_who_was_started_again_under_its_name_is_not_missed(
-    anna: Client, now: datetime, successor: dict[str, object], told: str
+def test_a_silent_guard_is_hidden_only_by_a_successor_of_its_name(
+    anna: Client, now: datetime, successor: dict[str, object], summary: str
 ) -> None:
     tell(now - 2 * guards.GUARD_LIVES)
     topic = tell(now, **successor)
 
     overview, page = pages(anna, topic)
 
-    assert told in overview
+    assert summary in overview
     assert ("Silent" in page) is bool(successor)
 
 
-def test_those_that_take_no_message_come_first_and_the_rest_is_a_number(
+def test_idle_guards_come_first_and_the_rest_is_counted(
     anna: Client, now: datetime
 ) -> None:
     for place in range(7):
@@ -113,10 +115,10 @@ def test_those_that_take_no_message_come_first_and_the_rest_is_a_number(
     topic = tell(now, client_name="a")
 
     overview, page = pages(anna, topic)
-    found = shown.of_topic(topic, now=now)
+    result = selectors.of_topic(topic, now=now)
 
     assert "And 2 other guards" in overview
-    assert [row.guard.client_name for row in found.rows][-1] == "a"
+    assert [row.guard.client_name for row in result.rows][-1] == "a"
     assert page.index("z-0") < page.index('"strong">a<')
 
 
@@ -124,10 +126,10 @@ def test_nobody_sees_the_guards_of_other_topics(now: datetime) -> None:
     tell(now, state="paused")
 
     visible = Topic.objects.matching(("orders.eu",))
-    found = shown.idle(visible, now=now)
+    result = selectors.idle(visible, now=now)
 
-    assert (found.guards, found.number) == ([], 0)
-    assert shown.signs(visible, now=now) == []
+    assert (result.guards, result.number) == ([], 0)
+    assert selectors.statuses(visible, now=now) == []
 
 
 def test_an_installation_without_guards_says_how_they_come(
@@ -138,17 +140,17 @@ def test_an_installation_without_guards_says_how_they_come(
     overview, page = pages(anna, topic)
 
     assert "Guards" not in overview
-    assert "Consumers that run on the SDK tell how they are" in page
+    assert "Consumers that use the SDK send a heartbeat" in page
 
 
 def test_no_text_of_a_guard_breaks_a_page(anna: Client, now: datetime) -> None:
     strange = "\u202e\u2066" + "W" * 250
     topic = tell(now, state="paused", detail=HOSTILE, host=strange, client_name=strange)
 
-    found = pages(anna, topic)
+    result = pages(anna, topic)
 
-    assert all("<script>alert" not in page for page in found)
-    assert all("\u202e" not in page for page in found)
+    assert all("<script>alert" not in page for page in result)
+    assert all("\u202e" not in page for page in result)
 
 
 def test_a_page_asks_as_often_for_many_guards_as_for_one(
@@ -159,8 +161,8 @@ def test_a_page_asks_as_often_for_many_guards_as_for_one(
         tell(now, client_name=f"billing-{place}", state="paused")
 
     with django_assert_max_num_queries(5):  # type: ignore[operator]
-        shown.of_topic(topic, now=now)
-        shown.idle(Topic.objects.all(), now=now)
-        shown.signs(Topic.objects.all(), now=now)
+        selectors.of_topic(topic, now=now)
+        selectors.idle(Topic.objects.all(), now=now)
+        selectors.statuses(Topic.objects.all(), now=now)
 
     assert "50 of 61" in get(anna, f"/topics/{topic.pk}")

@@ -1,4 +1,4 @@
-"""What each answer tells the browser, and sessions that end by themselves."""
+"""The headers of responses, and the expiry of sessions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_behind_tls_cookies_belong_to_the_host_alone(tmp_path: Path) -> None:
     ]
 
 
-def test_a_session_ends_where_nobody_did_anything_for_half_a_day(
+def test_a_session_ends_after_twelve_hours_without_a_page(
     sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = clock.now()
@@ -91,7 +91,7 @@ def test_a_session_ends_where_nobody_did_anything_for_half_a_day(
     assert refreshed == [200, 200, 200]
     assert ended == 302
     assert not Session.objects.exists()
-    # Nobody signed out, and a GET by session writes nothing to the trail.
+    # An expiry is no sign-out, and a GET writes nothing to the trail.
     assert not Entry.objects.filter(action="user.signed_out").exists()
 
 

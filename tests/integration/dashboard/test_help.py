@@ -1,4 +1,4 @@
-"""Help explains the words, and its examples are taken as they are written."""
+"""The help page explains the terms, and its examples work as written."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def page(anna: Client) -> str:
 def test_it_has_the_drawing_the_states_and_the_way_to_the_first_message(
     page: str,
 ) -> None:
-    told = ('role="img"', 'id="first"', "Handled", "came back", "docs/consumers.md")
+    expected = ('role="img"', 'id="first"', "Handled", "came back", "docs/consumers.md")
 
-    assert [part for part in told if part not in page] == []
+    assert [part for part in expected if part not in page] == []
 
 
 def test_the_failure_of_its_example_is_captured(now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Keys are made and revoked on pages of their own, by admins only."""
+"""Admins create and revoke API keys on their pages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def key(now: datetime, **changes: Any) -> services.NewKey:
     return services.create_api_key(actor=ADA, now=now, **{**values, **changes})
 
 
-def asked(secret: str) -> int:
+def status_with(secret: str) -> int:
     headers = {"Authorization": f"Bearer {secret}"}
     return Client().get("/api/v1/poisons", headers=headers).status_code
 
@@ -55,15 +55,18 @@ def test_a_key_is_made_and_its_secret_is_shown_once(admin: Client) -> None:
     answer = admin.post("/keys/new", NEW)
 
     [secret] = re.findall(r'id="secret"[^>]*>([^<]+)<', answer.content.decode())
-    made = ApiKey.objects.get()
+    api_key = ApiKey.objects.get()
     assert answer["Cache-Control"] == "no-store"
-    assert asked(secret) == 200
-    assert (made.name, made.scopes) == ("billing", ["capture:write", "poisons:read"])
-    assert made.topics == ["billing.*", "orders"]
-    assert made.created_by == "user:adminFalse"
-    assert f"{made.expires_at:%Y-%m-%d %H:%M:%S}" == "2999-12-31 23:59:59"
+    assert status_with(secret) == 200
+    assert (api_key.name, api_key.scopes) == (
+        "billing",
+        ["capture:write", "poisons:read"],
+    )
+    assert api_key.topics == ["billing.*", "orders"]
+    assert api_key.created_by == "user:adminFalse"
+    assert f"{api_key.expires_at:%Y-%m-%d %H:%M:%S}" == "2999-12-31 23:59:59"
     again = admin.post("/keys/new", NEW)
-    for page in (again, admin.get("/keys"), admin.get(f"/keys/{made.pk}/revoke")):
+    for page in (again, admin.get("/keys"), admin.get(f"/keys/{api_key.pk}/revoke")):
         assert secret not in page.content.decode()
     assert again.status_code == 422
     assert ApiKey.objects.count() == 1
@@ -83,8 +86,8 @@ def test_the_form_proposes_all_topics_and_an_end(admin: Client, now: datetime) -
 def test_a_key_without_a_last_day_does_not_expire(admin: Client) -> None:
     admin.post("/keys/new", {**NEW, "expires": "", "topics": "*"})
 
-    made = ApiKey.objects.get()
-    assert (made.expires_at, made.topics) == (None, ["*"])
+    api_key = ApiKey.objects.get()
+    assert (api_key.expires_at, api_key.topics) == (None, ["*"])
     assert "never" in words(admin.get("/keys"))
 
 
@@ -92,19 +95,21 @@ def test_topics_may_stand_between_commas(admin: Client, orders: Topic) -> None:
     answer = admin.post("/keys/new", {**NEW, "topics": "orders, ship.*,\r\norders"})
 
     assert ApiKey.objects.get().topics == ["orders", "ship.*"]
-    assert "No topic is called so yet: ship.*." in words(answer)
+    assert "No topic has this name yet: ship.*." in words(answer)
 
 
-def test_a_key_for_some_topics_says_that_the_trail_stays_shut(admin: Client) -> None:
+def test_a_key_for_some_topics_warns_that_it_cannot_read_the_trail(
+    admin: Client,
+) -> None:
     trail = {**NEW, "scopes": ["audit:read"]}
     some = admin.post("/keys/new", trail)
     every = admin.post("/keys/new", {**trail, "name": "all", "topics": "*"})
 
-    assert "audit:read opens nothing with this key" in words(some)
-    assert "opens nothing" not in words(every)
+    assert "audit:read has no effect with this key" in words(some)
+    assert "has no effect" not in words(every)
 
 
-def test_today_is_a_last_day(admin: Client, now: datetime) -> None:
+def test_a_key_may_expire_today(admin: Client, now: datetime) -> None:
     answer = admin.post("/keys/new", {**NEW, "expires": f"{now:%Y-%m-%d}"})
 
     assert answer.status_code == 200
@@ -135,7 +140,7 @@ def test_today_is_a_last_day(admin: Client, now: datetime) -> None:
         ("expires", "99999-01-01", "Write a day as 2027-01-31, or nothing"),
     ],
 )
-def test_what_is_wrong_of_a_new_key_is_told_at_its_field(
+def test_an_invalid_key_form_shows_the_error_at_its_field(
     admin: Client, now: datetime, field: str, value: object, says: str
 ) -> None:
     key(now)
@@ -167,28 +172,28 @@ def test_the_list_says_what_each_key_may_do_and_whether_it_still_may(
     page = admin.get("/keys")
 
     rows = re.findall(r"<tr.*?</tr>", page.content.decode(), re.DOTALL)[1:]
-    told = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
-    assert [line.split()[0] for line in told] == ["ci", "a-gone", "a-old"]
+    lines = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
+    assert [line.split()[0] for line in lines] == ["ci", "a-gone", "a-old"]
     for part in ("Usable", "poisons:read", "orders.*", "user:ada", "never now"):
-        assert part in told[0]
-    assert ApiKey.objects.get(name="ci").prefix + "…" in told[0]
-    assert "Revoked" in told[1]
-    assert f"{now - timedelta(days=1):%Y-%m-%d} never" in told[2]
-    assert [("Revoke…" in line) for line in told] == [True, False, False]
+        assert part in lines[0]
+    assert ApiKey.objects.get(name="ci").prefix + "…" in lines[0]
+    assert "Revoked" in lines[1]
+    assert f"{now - timedelta(days=1):%Y-%m-%d} never" in lines[2]
+    assert [("Revoke…" in line) for line in lines] == [True, False, False]
 
 
 def test_a_revoked_key_is_refused_at_once(admin: Client, now: datetime) -> None:
-    made = key(now)
-    before = asked(made.secret)
-    page = admin.get(f"/keys/{made.key.pk}/revoke")
-    looked = asked(made.secret)
+    new_key = key(now)
+    before = status_with(new_key.secret)
+    page = admin.get(f"/keys/{new_key.key.pk}/revoke")
+    looked = status_with(new_key.secret)
 
     answer = form_on(page, button="Revoke ci").press(admin)
 
-    assert (before, looked, asked(made.secret)) == (200, 200, 401)
+    assert (before, looked, status_with(new_key.secret)) == (200, 200, 401)
     assert "is revoked: its next request" in words(admin.get(answer["Location"]))
     assert "next request" not in words(admin.get("/keys?revoked=1"))
-    again = admin.post(f"/keys/{made.key.pk}/revoke")
+    again = admin.post(f"/keys/{new_key.key.pk}/revoke")
     assert again.status_code == 302
     [entry] = Entry.objects.filter(action="api_key.revoked")
     assert (entry.actor, entry.subject, entry.source) == (
@@ -201,10 +206,10 @@ def test_a_revoked_key_is_refused_at_once(admin: Client, now: datetime) -> None:
 def test_the_page_of_a_revoked_key_says_when_and_by_whom(
     admin: Client, now: datetime
 ) -> None:
-    made = key(now).key
+    api_key = key(now).key
     services.revoke_api_key(name="ci", actor=ADA, now=now)
 
-    page = words(admin.get(f"/keys/{made.pk}/revoke"))
+    page = words(admin.get(f"/keys/{api_key.pk}/revoke"))
 
     assert re.search(r"Revoked .*\d\d:\d\d.* by user:ada", page)
     assert "Nothing has been done yet" not in page
@@ -232,11 +237,15 @@ def test_an_installation_without_keys_says_what_needs_one(admin: Client) -> None
 
 
 def test_hostile_names_and_topics_are_only_text(admin: Client, now: datetime) -> None:
-    made = key(now, name=HOSTILE, topics=[HOSTILE])
+    new_key = key(now, name=HOSTILE, topics=[HOSTILE])
     ApiKey.objects.update(name=f"{HOSTILE}\u202e", topics=[f"{HOSTILE}\u202e"])
     created = admin.post("/keys/new", {**NEW, "name": f"b{HOSTILE}"})
 
-    for page in (admin.get("/keys"), admin.get(f"/keys/{made.key.pk}/revoke"), created):
+    for page in (
+        admin.get("/keys"),
+        admin.get(f"/keys/{new_key.key.pk}/revoke"),
+        created,
+    ):
         text = page.content.decode()
         assert "<script>alert" not in text
         assert "\u202e" not in text

@@ -1,4 +1,4 @@
-"""What a lane does is said by admins, with a reason; what it saw is shown safely."""
+"""Admins set the mode of a lane, with a reason; samples are shown safely."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def sample(topic: Topic, now: datetime, **changes: object) -> Sample:
     return Sample.objects.create(topic=topic, **{**facts, **changes})
 
 
-def told(topic: Topic, **changes: str) -> dict[str, str]:
-    """Give the form of a topic's policies as it comes, with changes."""
+def policies_form(topic: Topic, **changes: str) -> dict[str, str]:
+    """Return the data of the policies form of a topic, with changes."""
     return {
         "dead_letter_queue": topic.dead_letter_queue,
         "max_dequeue_count": "5",
@@ -74,7 +74,9 @@ def told(topic: Topic, **changes: str) -> dict[str, str]:
     }
 
 
-def test_a_lane_tells_all_it_knows(admin: Client, lane: Lane, now: datetime) -> None:
+def test_the_page_of_a_topic_shows_all_data_of_its_lane(
+    admin: Client, lane: Lane, now: datetime
+) -> None:
     Lane.objects.update(
         mode=Mode.CAPTURE.value,
         captured=4_711,
@@ -103,31 +105,31 @@ def test_a_lane_tells_all_it_knows(admin: Client, lane: Lane, now: datetime) -> 
 @pytest.mark.parametrize(
     ("state", "pill", "remedy"),
     [
-        ("missing", "Queue missing", "Make it at the broker"),
+        ("missing", "Queue missing", "Create it at the broker"),
         ("holding", "Holding", "pause and resume the lane"),
     ],
 )
-def test_a_lane_in_trouble_is_told_wherever_lanes_are(
+def test_a_lane_in_trouble_is_shown_on_every_page_with_lanes(
     admin: Client, lane: Lane, state: str, pill: str, remedy: str
 ) -> None:
-    told = "There is no queue orders-poison."
-    Lane.objects.update(state=state, detail=told, seen_at=clock.now())
+    detail = "There is no queue orders-poison."
+    Lane.objects.update(state=state, detail=detail, seen_at=clock.now())
 
     topic = words(get(admin, f"/topics/{lane.topic_id}"))
     pages = [words(get(admin, path)) for path in ("/", "/topics", "/brokers")]
 
-    assert told in topic
+    assert detail in topic
     assert remedy in topic
     assert "Broker away" not in topic
     assert all(pill in page for page in (topic, *pages))
-    # In its row, and with why among what is not well.
+    # In its row, and with the reason among the alarms.
     assert pages[0].count(pill) == 2
-    assert told in pages[0]
+    assert detail in pages[0]
 
 
 @pytest.fixture
 def by_convention() -> Topic:
-    """Give a topic without a dead-letter queue, whose kind of broker names one."""
+    """Return a topic whose dead-letter queue is only named by convention."""
     broker = Broker.objects.create(
         name="functions", kind="azure_queue", url="UseDevelopmentStorage=true"
     )
@@ -137,20 +139,22 @@ def by_convention() -> Topic:
 def test_a_queue_that_is_made_later_is_said_to_be_missing_and_is_no_trouble(
     admin: Client, lane: Lane
 ) -> None:
-    told = "There is no queue orders-poison yet."
-    Lane.objects.update(state="expected", detail=told, depth=None, seen_at=clock.now())
+    detail = "There is no queue orders-poison yet."
+    Lane.objects.update(
+        state="expected", detail=detail, depth=None, seen_at=clock.now()
+    )
 
     topic = words(get(admin, f"/topics/{lane.topic_id}"))
     overview, topics, brokers_ = (
         words(get(admin, path)) for path in ("/", "/topics", "/brokers")
     )
 
-    assert told in topic
-    assert "goes on by itself as soon as it is there" in topic
+    assert detail in topic
+    assert "starts by itself once the queue exists" in topic
     assert "Dead letters in it—" in topic
     assert all("Queue missing" in page for page in (topic, topics, brokers_))
     assert "Queue missing" not in overview
-    assert told not in overview
+    assert detail not in overview
     assert "1 of 1 run" in overview
 
 
@@ -160,13 +164,13 @@ def test_a_topic_shows_and_takes_the_queue_of_the_convention(
     path = f"/topics/{by_convention.pk}"
 
     before = words(get(admin, path))
-    asked = words(get(admin, f"{path}/mode?mode=observe"))
+    mode_page = words(get(admin, f"{path}/mode?mode=observe"))
     post(admin, f"{path}/mode", 302, mode="observe")
     after = words(get(admin, path))
 
-    assert "None is drained" in before
+    assert "No queue is set: failures" in before
     assert "By convention it is mail-poison" in before
-    assert "mail-poison on functions by convention" in asked
+    assert "mail-poison on functions by convention" in mode_page
     assert "Queuemail-poison by convention" in after
     assert Topic.objects.get().dead_letter_queue == "mail-poison"
     assert Lane.objects.get().mode == "observe"
@@ -185,7 +189,9 @@ def test_the_queue_of_the_convention_can_be_changed_and_taken_away(
     post(admin, f"{path}/policies", 302, dead_letter_queue="", **form)
 
     assert 'value="mail-poison"' in page
-    assert "By convention it is mail-poison. Empty: none is watched." in words(page)
+    assert "By convention it is mail-poison. Leave it empty to watch none." in words(
+        page
+    )
     assert "Queuefailed" in named
     assert "by convention" not in named
     assert Topic.objects.get().dead_letter_queue == ""
@@ -202,7 +208,7 @@ def test_a_topic_that_the_convention_leaves_without_a_queue_says_why(
     assert "Observe…" not in page
 
 
-def test_a_lane_of_a_topic_that_is_not_seen_is_not_told(
+def test_a_lane_of_an_invisible_topic_raises_no_alarm(
     admin: Client, lane: Lane, now: datetime
 ) -> None:
     Lane.objects.update(state="missing", seen_at=now)
@@ -212,12 +218,12 @@ def test_a_lane_of_a_topic_that_is_not_seen_is_not_told(
     )
 
     def named(principal: Principal, at: datetime) -> bool:
-        alarms = health.look(principal, now=at).alarms
-        return "Lane orders" in {alarm.what for alarm in alarms}
+        alarms = health.check(principal, now=at).alarms
+        return "Lane orders" in {alarm.component for alarm in alarms}
 
     assert named(anna, now)
     assert not named(eve, now)
-    # Then none is heard, and one alarm says so of all of them.
+    # Now no lane is heard, and a single alarm covers all of them.
     assert not named(anna, now + LANE_LIVES * 2)
 
 
@@ -238,7 +244,7 @@ def test_the_depth_of_the_dead_letter_queue_is_told_in_lists(
         assert ">Consumer lag</a></th>" in page
 
 
-def test_a_mode_is_looked_at_then_set_with_a_reason(admin: Client, lane: Lane) -> None:
+def test_a_mode_is_reviewed_then_set_with_a_reason(admin: Client, lane: Lane) -> None:
     path = f"/topics/{lane.topic_id}/mode"
 
     page = words(get(admin, f"{path}?mode=capture"))
@@ -247,7 +253,7 @@ def test_a_mode_is_looked_at_then_set_with_a_reason(admin: Client, lane: Lane) -
 
     entry = Entry.objects.get(action="lane.set")
     assert "312" in page
-    assert "removed from the queue" in page
+    assert "removes it from the queue" in page
     assert "Capture orders-poison" in page
     assert "Say why" in refused
     assert place == f"/topics/{lane.topic_id}"
@@ -280,13 +286,13 @@ def test_a_topic_without_a_lane_gets_one(admin: Client, topic: Topic) -> None:
 
     post(admin, f"/topics/{topic.pk}/mode", 302, mode="observe")
 
-    assert "none: nobody looks at it" in page
+    assert "none: the queue is not read" in page
     assert all("not looked at yet" in look for look in looks.values())
     assert Lane.objects.get().mode == "observe"
 
 
 @pytest.mark.parametrize("mode", ["", "steal", "<script>"])
-def test_a_mode_that_is_none_is_refused(admin: Client, lane: Lane, mode: str) -> None:
+def test_an_unknown_mode_is_refused(admin: Client, lane: Lane, mode: str) -> None:
     for answer in (
         admin.get(f"/topics/{lane.topic_id}/mode", {"mode": mode}),
         admin.post(f"/topics/{lane.topic_id}/mode", {"mode": mode}),
@@ -295,13 +301,13 @@ def test_a_mode_that_is_none_is_refused(admin: Client, lane: Lane, mode: str) ->
 
 
 def test_a_topic_without_a_dead_letter_queue_has_no_mode(admin: Client) -> None:
-    told = Topic.objects.create(name="told", native_name="told")
+    topic = Topic.objects.create(name="told", native_name="told")
 
-    page = words(get(admin, f"/topics/{told.pk}"))
-    get(admin, f"/topics/{told.pk}/mode?mode=capture", 404)
-    answer = admin.post(f"/topics/{told.pk}/mode", {"mode": "observe"})
+    page = words(get(admin, f"/topics/{topic.pk}"))
+    get(admin, f"/topics/{topic.pk}/mode?mode=capture", 404)
+    answer = admin.post(f"/topics/{topic.pk}/mode", {"mode": "observe"})
 
-    assert "None is drained" in page
+    assert "No queue is set: failures" in page
     assert answer.status_code == 409
     assert Lane.objects.count() == 0
 
@@ -329,7 +335,7 @@ def test_a_lane_is_paused_and_resumed(admin: Client, lane: Lane) -> None:
 
 def test_policies_are_filled_in_and_shown(admin: Client, topic: Topic) -> None:
     path = f"/topics/{topic.pk}/policies"
-    form = told(
+    form = policies_form(
         topic,
         max_dequeue_count="3",
         visibility_timeout="00:00:30",
@@ -369,10 +375,12 @@ def test_policies_are_filled_in_and_shown(admin: Client, topic: Topic) -> None:
         ({"host_json": "{}"}, ""),
     ],
 )
-def test_what_is_no_policy_is_told_beside_its_field(
+def test_an_invalid_policy_shows_the_error_beside_its_field(
     admin: Client, topic: Topic, change: dict[str, str], field: str
 ) -> None:
-    page = post(admin, f"/topics/{topic.pk}/policies", 422, **told(topic, **change))
+    page = post(
+        admin, f"/topics/{topic.pk}/policies", 422, **policies_form(topic, **change)
+    )
 
     before, _, after = page.partition(f'name="{field}"' if field else 'role="alert"')
     assert before
@@ -394,20 +402,22 @@ def test_only_the_limits_that_its_kind_goes_by_are_shown_and_kept(
     pytest.importorskip(f"apps.brokers.adapters.{kind}")
     Broker.objects.update(kind=kind, url=url)
     path = f"/topics/{topic.pk}/policies"
-    form = told(topic, max_dequeue_count="7", visibility_timeout="90", owner="A")
+    form = policies_form(
+        topic, max_dequeue_count="7", visibility_timeout="90", owner="A"
+    )
 
     own, blank = words(get(admin, f"/topics/{topic.pk}")), get(admin, path)
     left_out = {name: form.pop(name) for name in LIMITS - limits}
     post(admin, path, 302, **form)
-    kept = Topic.objects.get()
+    saved = Topic.objects.get()
     post(admin, path, 302, **form, **left_out)
 
     assert {name for name in LIMITS if f'name="{name}"' in blank} == limits
     assert ("Max dequeue count" in own) is ("max_dequeue_count" in limits)
     assert ("Visibility timeout" in own) is ("visibility_timeout" in limits)
-    assert kept.max_dequeue_count == (7 if "max_dequeue_count" in limits else 5)
-    assert kept.visibility_timeout == (90 if "visibility_timeout" in limits else 60)
-    assert (kept.owner, Topic.objects.get()) == ("A", kept)
+    assert saved.max_dequeue_count == (7 if "max_dequeue_count" in limits else 5)
+    assert saved.visibility_timeout == (90 if "visibility_timeout" in limits else 60)
+    assert (saved.owner, Topic.objects.get()) == ("A", saved)
     assert Entry.objects.filter(action="topic.altered").count() == 1
 
 
@@ -427,17 +437,19 @@ def test_a_host_json_is_pasted_where_the_kind_has_one(admin: Client) -> None:
         "maxDequeueCount": 7, "visibilityTimeout": "00:00:10", "batchSize": 8}}}"""
 
     offered = get(admin, path)
-    refused = post(admin, path, 422, **told(topic, host_json='{"version": "2.0"}'))
-    post(admin, path, 302, **told(topic, host_json=pasted))
+    refused = post(
+        admin, path, 422, **policies_form(topic, host_json='{"version": "2.0"}')
+    )
+    post(admin, path, 302, **policies_form(topic, host_json=pasted))
 
-    kept = Topic.objects.get(pk=topic.pk)
+    saved = Topic.objects.get(pk=topic.pk)
     assert 'name="host_json"' in offered
     assert "extensions" in refused
-    assert kept.max_dequeue_count == 7
-    assert kept.options == {"visibilityTimeout": "00:00:10", "batchSize": 8}
+    assert saved.max_dequeue_count == 7
+    assert saved.options == {"visibilityTimeout": "00:00:10", "batchSize": 8}
 
 
-def test_samples_show_what_they_hold_once_somebody_may(
+def test_samples_are_revealed_by_a_post_of_a_reader_of_bodies(
     admin: Client, sign_in: SignIn, lane: Lane, now: datetime
 ) -> None:
     sample(lane.topic, now)
@@ -483,7 +495,7 @@ def test_nothing_that_a_sample_holds_breaks_its_page(
     assert "<script>alert" not in page
 
 
-def test_no_sample_says_why(admin: Client, lane: Lane) -> None:
+def test_a_page_without_samples_says_why(admin: Client, lane: Lane) -> None:
     page = words(post(admin, f"/topics/{lane.topic_id}/samples", 200))
 
     assert "None was seen" in page
@@ -520,15 +532,15 @@ def test_a_topic_whose_queue_was_taken_away_raises_no_alarm(
 ) -> None:
     Lane.objects.update(state="away", seen_at=now - 2 * LANE_LIVES)
     everybody = Principal(actor=Actor.system("test"), scopes=frozenset())
-    alarmed = health.look(everybody, now=now)
-    form = told(lane.topic, dead_letter_queue="", reason="it is gone")
+    alarmed = health.check(everybody, now=now)
+    form = policies_form(lane.topic, dead_letter_queue="", reason="it is gone")
 
     post(admin, f"/topics/{lane.pk}/policies", 302, **form)
 
-    quiet = health.look(everybody, now=now)
-    assert [each.what for each in alarmed.alarms] == ["Lanes"]
-    assert [each.what for each in quiet.alarms] == []
-    assert quiet.signs[0].state != "stopped"
+    quiet = health.check(everybody, now=now)
+    assert [each.component for each in alarmed.alarms] == ["Lanes"]
+    assert [each.component for each in quiet.alarms] == []
+    assert quiet.statuses[0].state != "stopped"
     assert "orders-poison" not in get(admin, "/positions")
     ready = admin.get("/readyz").json()["dependencies"]
     assert (ready["lanes"], ready["brokers"]) == ("up", {})
@@ -543,7 +555,7 @@ def test_the_page_refuses_a_queue_that_another_topic_reads(
         admin,
         f"/topics/{other.pk}/policies",
         422,
-        **told(other, dead_letter_queue="orders-poison"),
+        **policies_form(other, dead_letter_queue="orders-poison"),
     )
 
     assert "topic orders reads orders-poison already" in words(page)

@@ -1,4 +1,4 @@
-"""Every page and every call of the API when Postgres takes too long for a figure.
+"""Pages and API calls when Postgres takes too long for a count.
 
 Pages come from the URL configuration, and figures from what each page asks for: a new
 one is in these tests by itself. Postgres is slow for real: it sleeps, and gives up.
@@ -59,7 +59,7 @@ OBJECTS: dict[str, type[models.Model]] = {
     "topic_id": Topic,
     "user_id": User,
 }
-# It never ends: it is no page, and counts nothing.
+# The stream never ends, and counts nothing.
 STREAM = "/api/v1/skips/stream"
 NOT_THERE = 10**6
 
@@ -98,7 +98,7 @@ class SlowFigures:
 
 
 def asked_at() -> tuple[str, int] | None:
-    """Give the file and line that wants a figure, if it is one that is asked for."""
+    """Return the file and line that requests a count, if it is to be slow."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not unless_slow.__code__:
         frame = frame.f_back
@@ -121,7 +121,7 @@ def addresses(resolver: URLResolver, before: str = "/") -> Iterator[str]:
         if isinstance(pattern, URLResolver):
             yield from addresses(pattern, path)
         elif "?P<" not in path:
-            yield re.sub(r"<int:(\w+)>", lambda found: str(number_of(found[1])), path)
+            yield re.sub(r"<int:(\w+)>", lambda match: str(number_of(match[1])), path)
 
 
 def number_of(argument: str) -> int:
@@ -132,11 +132,11 @@ def number_of(argument: str) -> int:
 
 
 def pages() -> list[str]:
-    found = [path for path in addresses(get_resolver()) if path != STREAM]
-    assert len(found) > 60
+    paths = [path for path in addresses(get_resolver()) if path != STREAM]
+    assert len(paths) > 60
     tokens = Operation.objects.previews().values_list("token", flat=True)
     previews = ("/operations/preview", "/api/v1/operations/preview")
-    return [*found, *(f"{path}?token={token}" for path in previews for token in tokens)]
+    return [*paths, *(f"{path}?token={token}" for path in previews for token in tokens)]
 
 
 def is_page(answer: Any) -> bool:
@@ -144,7 +144,7 @@ def is_page(answer: Any) -> bool:
 
 
 def shows_a_missing_figure(answer: Any) -> bool:
-    """Look for the dash and its hint; in a title there is room for the dash only."""
+    """Check for the dash and its hint; a title has only the dash."""
     text = answer.content.decode()
     return HINT in text or "<title>(—) " in text
 
@@ -158,13 +158,13 @@ def admin(sign_in: SignIn) -> Client:
 def lived_in(
     admin: Client, orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
-    """Give an installation that has something of everything that pages show."""
+    """Return an installation with data for every page."""
     count_up(now, counter(minute=(now - timedelta(minutes=5)).isoformat()))
     waiting = poisons(now, 3)
     run(confirm(operator, preview(operator, now, ids=[waiting[0].pk]), now), now)
     for verb in (Verb.REDRIVE, Verb.DROP):
-        asked = {"verb": verb, "q": "is:open", "everything": "1"}
-        admin.post("/operations/preview", asked)
+        data = {"verb": verb, "q": "is:open", "everything": "1"}
+        admin.post("/operations/preview", data)
     added(now, "1-0", topic=orders)
     position = BookmarkPosition.objects.create(
         topic=orders,
@@ -181,14 +181,14 @@ def lived_in(
 
 
 def came_back(operator: Principal, now: datetime) -> None:
-    """Let a requeued message fail again, and one that has failed for long."""
+    """Let a requeued message fail again, and an old problem too."""
     Problem.objects.update(first_seen=now - timedelta(hours=5))
     poisons(now, 1, exception={"type": "New", "message": "", "traceback": ""})
 
 
 @pytest.fixture
 def without_lane(now: datetime) -> None:
-    """Give a topic that is known by a report: no lane, no traffic, no statistics."""
+    """Return a topic that is only known from a report: without lane and traffic."""
     capture(now, failure(now))
 
 
@@ -199,7 +199,7 @@ def empty(db: None) -> None:
 
 @pytest.mark.parametrize("state", ["lived_in", "without_lane", "empty"])
 @pytest.mark.parametrize("htmx", [False, True])
-def test_every_page_is_there_when_no_figure_came_in_time(
+def test_every_page_is_shown_when_all_counts_time_out(
     admin: Client, request: pytest.FixtureRequest, state: str, htmx: bool
 ) -> None:
     request.getfixturevalue(state)
@@ -215,10 +215,10 @@ def test_every_page_is_there_when_no_figure_came_in_time(
             assert shows_a_missing_figure(answer), path
 
 
-def test_each_figure_that_is_missing_shows_as_such_on_its_page(
+def test_each_count_that_timed_out_is_marked_on_its_page(
     admin: Client, lived_in: None
 ) -> None:
-    seen = 0
+    checked_count = 0
     for path in pages():
         with slow(lambda _: False) as figures:
             usual = admin.get(path)
@@ -229,9 +229,9 @@ def test_each_figure_that_is_missing_shows_as_such_on_its_page(
 
             assert answer.status_code == usual.status_code, (path, place)
             if one.missing and is_page(answer):
-                seen += 1
+                checked_count += 1
                 assert shows_a_missing_figure(answer), (path, place)
-    assert seen > 15
+    assert checked_count > 15
 
 
 def test_every_figure_of_the_product_is_in_these_tests(
@@ -253,7 +253,7 @@ def test_every_figure_of_the_product_is_in_these_tests(
 
 
 def calls() -> Iterator[tuple[str, int, int]]:
-    """Find where figures are asked for: the file, and the lines of the call."""
+    """Find the calls that request counts: file and lines."""
     for file in sorted(APPS.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "unless_slow":

@@ -79,7 +79,7 @@ def scene(broker: Queues, operator: Principal, now: datetime) -> Scene:
 
 
 def reported(at: datetime, *, number: int) -> None:
-    """Let so many messages fail at this time, the first of them twice."""
+    """Let messages fail at this time, the first of them twice."""
     members = [failure(at, topic="mail") for _ in range(number)]
     again = {**members[0], "report_id": failure(at)["report_id"]}
     capture(at, *members, again)
@@ -131,13 +131,13 @@ def ask_api(client: Client, path: str, **query: str) -> Any:
 
 
 def counts_on(page: str) -> dict[str, int]:
-    """Read the numbers that stand under the pills of a page."""
+    """Return the numbers under the pills of a page."""
     pattern = r"</span>([A-Z][\w ]*)</span></a></dt><dd>(?:<a [^>]*>)?([\d,]+)"
     return {word: int(n.replace(",", "")) for word, n in re.findall(pattern, page)}
 
 
 def counts_in_tabs(page: str) -> dict[str, int]:
-    """Read the numbers that stand beside the names of tabs, but for the last: all."""
+    """Return the numbers beside the tabs, without the last tab (all)."""
     pattern = r'title="[^"]+">([A-Z]\w+) <span class="count">([\d,]+)'
     counts = {word: int(n.replace(",", "")) for word, n in re.findall(pattern, page)}
     assert counts.pop("All") == sum(counts.values())
@@ -145,11 +145,11 @@ def counts_in_tabs(page: str) -> dict[str, int]:
 
 
 def listed(client: Client, query: str) -> int:
-    """Read how many messages a list says that it has."""
+    """Return the number of messages that a list shows."""
     page = client.get("/messages", {"q": query}).content.decode()
-    found = re.search(r'id="list-count"[^>]*>(\d+) message', page)
-    assert found
-    return int(found[1])
+    match = re.search(r'id="list-count"[^>]*>(\d+) message', page)
+    assert match
+    return int(match[1])
 
 
 def test_the_states_of_messages_have_the_same_numbers_everywhere(
@@ -187,10 +187,10 @@ def test_failures_of_24_hours_are_the_same_number_everywhere(
 
     words = f"{number} failures in the last 24 hours"
     of_problems = sum(
-        int(found[1])
+        int(match[1])
         for problem in Problem.objects.all()
         if (
-            found := re.search(
+            match := re.search(
                 r"(\d+) failures? in the last 24 hours",
                 get(anna, f"/problems/{problem.pk}"),
             )
@@ -229,20 +229,20 @@ def test_an_operation_tells_the_same_on_its_page_in_the_lists_and_in_the_api(
 ) -> None:
     operation: Operation = getattr(scene, name)
     deed = {"requeue": "Requeued", "drop": "Dropped", "give_back": "Gave back"}[name]
-    told = ask_api(anna, f"operations/{operation.pk}")
-    counts = told["counts"]
+    data = ask_api(anna, f"operations/{operation.pk}")
+    counts = data["counts"]
 
     own = get(anna, f"/operations/{operation.pk}")
 
-    assert sum(counts.values()) == told["total"]
-    assert told["acts_on"] == told["total"] - counts["skipped"]
-    assert told["acted"] == told["acts_on"] - counts["refused"]
-    words = f"{deed} {told['acted']} message"
+    assert sum(counts.values()) == data["total"]
+    assert data["acts_on"] == data["total"] - counts["skipped"]
+    assert data["acted"] == data["acts_on"] - counts["refused"]
+    words = f"{deed} {data['acted']} message"
     assert words.lower() in own.lower()
     assert all(f">{words}" in get(anna, path) for path in ("/operations", "/"))
-    size = told["acts_on"]
+    size = data["acts_on"]
     assert f'<progress max="{size}" value="{size}"' in own
-    assert sum(counts_on(own).values()) == told["total"]
+    assert sum(counts_on(own).values()) == data["total"]
 
 
 def test_the_requeue_names_each_of_its_outcomes(anna: Client, scene: Scene) -> None:
@@ -265,7 +265,7 @@ def test_a_message_that_was_given_back_is_told_so_and_is_not_offered_for_a_reque
     back = Poison.objects.given_back().first()
     assert back is not None
     own = get(anna, f"/messages/{back.pk}")
-    told = ask_api(anna, f"poisons/{back.pk}")
+    data = ask_api(anna, f"poisons/{back.pk}")
     operation = ask_api(anna, f"operations/{scene.give_back.pk}")
 
     assert "<dt>Given back</dt><dd>to <code>mail-dead</code>" in own
@@ -273,8 +273,8 @@ def test_a_message_that_was_given_back_is_told_so_and_is_not_offered_for_a_reque
     assert "</span>Given back</span>" in own
     assert ('name="verb"' in own, "would make a second copy" in own) == (False, True)
     assert "Sent to" not in own
-    assert (told["shown"], told["given_back"]) == ("sent", True)
-    assert told["redrives"][0]["queue"] == "mail-dead"
+    assert (data["shown"], data["given_back"]) == ("sent", True)
+    assert data["redrives"][0]["queue"] == "mail-dead"
     assert operation["given_back_to"] == "mail-dead"
     assert "</span>Given back</span>" in get(anna, "/messages")
     given_back = Poison.objects.given_back().count()

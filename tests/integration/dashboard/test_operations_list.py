@@ -1,4 +1,4 @@
-"""The list of decisions: what runs, then the newest, and what became of each."""
+"""The list of operations: running ones first, with their outcomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apps.core.actor import Actor
 from apps.core.errors import Absent
 from apps.dashboard.paging import PAGE_SIZE
 from apps.dashboard.selectors import operations
-from apps.dashboard.templatetags.pw import DEEDS
+from apps.dashboard.templatetags.pw import PAST_VERBS
 from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal, Role, Scope
 from apps.triage.models import Item, Operation
@@ -34,7 +34,7 @@ def get(client: Client, path: str = "/operations", status: int = 200) -> str:
 
 
 def decided(now: datetime, **changes: object) -> Operation:
-    made: dict[str, object] = {
+    fields: dict[str, object] = {
         "verb": "redrive",
         "state": "done",
         "actor": "user:anna",
@@ -48,14 +48,14 @@ def decided(now: datetime, **changes: object) -> Operation:
         "finished_at": now,
         **changes,
     }
-    if made["state"] != "done":
-        made["finished_at"] = None
-    return Operation.objects.create(**made)
+    if fields["state"] != "done":
+        fields["finished_at"] = None
+    return Operation.objects.create(**fields)
 
 
 def item(operation: Operation, poison: Poison, outcome: str, now: datetime) -> Item:
     arrived = outcome in {"sent", "confirmed", "recurred", "moved"}
-    sent = {"sent_at": now} if arrived else {}
+    times = {"sent_at": now} if arrived else {}
     answered = {"answered_at": now} if outcome in {"confirmed", "recurred"} else {}
     redrive = Redrive.objects.create(
         id=uuid.uuid4(),
@@ -65,7 +65,7 @@ def item(operation: Operation, poison: Poison, outcome: str, now: datetime) -> I
         outcome=outcome,
         epoch=1,
         claimed_at=now,
-        **sent,
+        **times,
         **answered,
     )
     return Item.objects.create(
@@ -100,7 +100,7 @@ def test_what_runs_comes_before_what_is_newer_and_done(
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "pill", "told"),
+    ("outcomes", "pill", "heading"),
     [
         (("refused", "refused"), "Refused", "2 of 2 refused"),
         (("refused", "confirmed"), "Partly refused", "1 of 2 refused"),
@@ -108,7 +108,7 @@ def test_what_runs_comes_before_what_is_newer_and_done(
     ],
 )
 def test_what_was_refused_does_not_read_as_done(
-    anna: Client, now: datetime, outcomes: tuple[str, ...], pill: str, told: str
+    anna: Client, now: datetime, outcomes: tuple[str, ...], pill: str, heading: str
 ) -> None:
     operation = decided(now, total=2)
     for poison, outcome in zip(poisons(now, 2), outcomes, strict=True):
@@ -118,7 +118,7 @@ def test_what_was_refused_does_not_read_as_done(
         get(anna, path) for path in (f"/operations/{operation.pk}", "/operations", "/")
     )
 
-    assert f'class="grow">{told}</h2>' in own
+    assert f'class="grow">{heading}</h2>' in own
     assert f"<title>Requeue: {pill.lower()}" in own
     assert all(f"</span>{pill}</span>" in page for page in (own, listed, overview))
     assert ("</span>Done</span>" in own + listed + overview) is (pill == "Done")
@@ -142,8 +142,8 @@ def test_an_operation_whose_messages_came_back_is_not_green(
 
     pages = [get(anna, path) for path in (f"/operations/{operation.pk}", "/operations")]
 
-    shown = rf'<span class="pill {colour}"><span aria-hidden="true">.</span>{pill}<'
-    assert all(re.search(shown, page) for page in (*pages, get(anna, "/")))
+    pattern = rf'<span class="pill {colour}"><span aria-hidden="true">.</span>{pill}<'
+    assert all(re.search(pattern, page) for page in (*pages, get(anna, "/")))
     assert f"<title>Requeue: {pill.lower()}" in pages[0]
 
 
@@ -165,7 +165,7 @@ def test_an_operation_is_named_by_what_it_did_and_not_by_what_was_selected(
     assert "5 messages" not in own + listed + overview
 
 
-def test_what_is_skipped_is_no_progress(anna: Client, now: datetime) -> None:
+def test_skipped_items_do_not_count_as_progress(anna: Client, now: datetime) -> None:
     first, second, *others = poisons(now, 5)
     operation = decided(now, state="running", total=5)
     item(operation, first, "sent", now)
@@ -223,7 +223,7 @@ def skipped(operation: Operation, *others: Poison) -> None:
         )
 
 
-def test_what_was_only_refused_and_skipped_worked_for_nobody(
+def test_an_operation_with_only_refused_and_skipped_items_is_refused(
     anna: Client, now: datetime
 ) -> None:
     first, second = poisons(now, 2)
@@ -267,37 +267,41 @@ def test_a_row_tells_who_what_why_and_what_became_of_it(
     page = get(anna)
     (row,) = operations.find(None, EVERYONE).rows
 
-    assert row.standing
-    assert row.standing.told_counts == [
+    assert row.status
+    assert row.status.nonzero_counts == [
         ("confirmed", 1),
         ("recurred", 1),
         ("skipped", 1),
     ]
-    told = (
+    facts = (
         "Requeued 2 messages",
         "is:open topic:orders",
         "“fixed in 2.1”",
         "user:anna",
     )
-    assert [part for part in told if part not in page] == []
+    assert [part for part in facts if part not in page] == []
 
 
 @pytest.mark.parametrize("verb", Verb)
 def test_each_verb_has_a_word_on_every_page_that_tells_it(
     anna: Client, now: datetime, verb: Verb
 ) -> None:
-    made = decided(now, verb=verb.value, reason="mended", total=3)
+    operation = decided(now, verb=verb.value, reason="mended", total=3)
 
-    pages = [get(anna, path) for path in ("/", "/operations", f"/operations/{made.pk}")]
+    pages = [
+        get(anna, path) for path in ("/", "/operations", f"/operations/{operation.pk}")
+    ]
 
-    assert all(DEEDS[verb].lower() in page.lower() for page in pages)
+    assert all(PAST_VERBS[verb].lower() in page.lower() for page in pages)
 
 
 def test_the_pages_hold_every_operation_once_and_what_runs_only_on_the_first(
     anna: Client, now: datetime
 ) -> None:
     runs = decided(now, state="queued")
-    made = [decided(now - timedelta(seconds=number)) for number in range(PAGE_SIZE + 5)]
+    finished = [
+        decided(now - timedelta(seconds=number)) for number in range(PAGE_SIZE + 5)
+    ]
 
     first = get(anna)
     following = re.search(r'rel="next" href="([^"]+)"', first)
@@ -305,7 +309,7 @@ def test_the_pages_hold_every_operation_once_and_what_runs_only_on_the_first(
     second = get(anna, f"/operations{following[1]}")
 
     assert numbers(first)[0] == runs.pk
-    assert numbers(first)[1:] + numbers(second) == [each.pk for each in made]
+    assert numbers(first)[1:] + numbers(second) == [each.pk for each in finished]
 
 
 def test_more_items_than_a_list_has_time_for_are_counted_on_their_own_page(
@@ -316,7 +320,7 @@ def test_more_items_than_a_list_has_time_for_are_counted_on_their_own_page(
 
     rows = operations.find(None, EVERYONE).rows
 
-    assert [(row.operation.pk, row.standing is None) for row in rows] == [
+    assert [(row.operation.pk, row.status is None) for row in rows] == [
         (small.pk, False),
         (huge.pk, True),
     ]
@@ -328,22 +332,22 @@ def test_decisions_over_other_topics_are_not_there(now: datetime) -> None:
     theirs = decided(now, topics=["orders.eu", "orders.us"])
     everyones = decided(now)
 
-    seen = operations.find(None, EU).rows
+    rows = operations.find(None, EU).rows
 
-    assert [row.operation.pk for row in seen] == [ours.pk]
+    assert [row.operation.pk for row in rows] == [ours.pk]
     assert operations.progress(ours.pk, EU, now=now).operation == ours
     for other in (theirs, everyones):
         with pytest.raises(Absent):
             operations.progress(other.pk, EU, now=now)
 
 
-def test_whoever_reads_may_look(sign_in: SignIn, now: datetime) -> None:
+def test_a_viewer_may_open_the_list(sign_in: SignIn, now: datetime) -> None:
     operation = decided(now)
 
     assert numbers(get(sign_in(Role.VIEWER))) == [operation.pk]
 
 
-def test_a_cursor_of_somebody_elses_making_is_refused(anna: Client) -> None:
+def test_an_invalid_cursor_is_refused(anna: Client) -> None:
     assert "no such place" in get(anna, "/operations?cursor=newer.1", 422)
 
 

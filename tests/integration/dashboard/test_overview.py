@@ -1,4 +1,4 @@
-"""The overview lists what needs a person, worst first, and what goes on."""
+"""The overview: alarms, problems that need a person, topics and operations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.sessions import sessions_left
 
 pytestmark = pytest.mark.django_db
 
-# The statements of figures that the page can do without.
+# The SQL of counts that the page can omit.
 SLOWED = {"_OPEN", "_CAME_BACK", "_BY_STATE", "_HOURLY"}
 HOSTILE_TEXT = "</a><script>alert(1)</script>\u202e\x00" + "A" * 500
 
@@ -49,7 +49,7 @@ def limited(*topics: str) -> Principal:
     return Principal(actor=Actor.key("ci"), scopes=frozenset(Scope), topics=topics)
 
 
-def asked(now: datetime, **changes: object) -> Run:
+def report_run(now: datetime, **changes: object) -> Run:
     run = {
         "first_day": now.date() - timedelta(days=1),
         "last_day": now.date() - timedelta(days=1),
@@ -61,8 +61,8 @@ def asked(now: datetime, **changes: object) -> Run:
     return Run.objects.create(**{**run, **changes})
 
 
-def reported(now: datetime, *, made: datetime) -> Day:
-    run = asked(now, state="done", started_at=made, finished_at=made)
+def reported(now: datetime, *, made_at: datetime) -> Day:
+    run = report_run(now, state="done", started_at=made_at, finished_at=made_at)
     return Day.objects.create(day=run.last_day, run=run, rows_in=1, late_rows=0)
 
 
@@ -97,7 +97,7 @@ def test_the_first_visit_counts_the_new_problems_of_a_day(
     assert lives(page) == ["New", "Ongoing"]
 
 
-def test_a_later_visit_counts_the_problems_that_are_new_since_the_one_before(
+def test_a_later_visit_counts_problems_new_since_the_previous_visit(
     anna: Client, now: datetime
 ) -> None:
     poisons(now - timedelta(hours=5), 1, exception=broken("Before"))
@@ -167,9 +167,9 @@ def test_a_row_leads_to_a_preview_of_its_open_messages(
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', row))
     fields.pop("csrfmiddlewaretoken")
 
-    shown = anna.post("/operations/preview", fields | {"verb": "drop"}, follow=True)
+    response = anna.post("/operations/preview", fields | {"verb": "drop"}, follow=True)
 
-    assert "Drop 2 messages?" in shown.content.decode()
+    assert "Drop 2 messages?" in response.content.decode()
     assert fields["back"] == "/"
     assert Operation.objects.get().query == f"problem:{fire.problem_id} is:open"
 
@@ -233,11 +233,11 @@ def test_many_open_messages_are_ranked_by_a_second_count(
             at = now - timedelta(hours=age, minutes=minute)
             poisons(at, 1, exception=broken(f"E{number}"))
 
-    found = ranking.ranked(limited("*"))
+    result = ranking.ranked(limited("*"))
 
-    assert not isinstance(found, TooSlow)
-    assert [each.open for each in found.problems] == [5, 4, 3, 1]
-    assert found.is_whole
+    assert not isinstance(result, TooSlow)
+    assert [each.open for each in result.problems] == [5, 4, 3, 1]
+    assert result.is_whole
 
 
 def test_a_ranking_of_only_the_latest_problems_says_so(
@@ -275,18 +275,18 @@ def test_without_figures_the_problems_that_failed_last_are_shown_with_dashes(
 def test_a_person_sees_only_what_is_on_their_topics(now: datetime) -> None:
     for topic in ("orders.eu", "secret"):
         poisons(now - timedelta(hours=2), 1, topic=topic, exception=broken(topic))
-        made = poisons(now, 5, topic=topic, exception=broken(topic))
-        Poison.objects.filter(pk=made[0].pk).update(redrives=1, recurrences=1)
+        messages = poisons(now, 5, topic=topic, exception=broken(topic))
+        Poison.objects.filter(pk=messages[0].pk).update(redrives=1, recurrences=1)
 
-    found = overview.find(None, limited("orders.*"), now=now)
+    result = overview.find(None, limited("orders.*"), now=now)
 
     rows = [
-        (needy.row.problem.topic.name, needy.came_back) for needy in found.needs.rows
+        (needy.row.problem.topic.name, needy.came_back) for needy in result.needs.rows
     ]
     assert rows == [("orders.eu", 1)]
-    assert found.needs.new == Count(1)
-    assert [row.topic.name for row in found.topics] == ["orders.eu"]
-    assert found.open == Count(6)
+    assert result.needs.new == Count(1)
+    assert [row.topic.name for row in result.topics] == ["orders.eu"]
+    assert result.open == Count(6)
 
 
 def test_topics_are_ordered_by_open_messages_then_by_failure_rate(
@@ -325,7 +325,7 @@ def test_rows_of_one_table_share_the_scale_that_its_head_names(
     assert "to 38/h</span>" in page
 
 
-def test_operations_over_other_topics_are_not_told_of(now: datetime) -> None:
+def test_operations_over_other_topics_are_not_shown(now: datetime) -> None:
     for topics in (["orders.*"], ["*"]):
         Operation.objects.create(
             verb="drop",
@@ -340,9 +340,9 @@ def test_operations_over_other_topics_are_not_told_of(now: datetime) -> None:
             confirmed_at=now,
         )
 
-    found = overview.find(None, limited("orders.*"), now=now)
+    result = overview.find(None, limited("orders.*"), now=now)
 
-    assert [row.operation.topics for row in found.operations] == [["orders.*"]]
+    assert [row.operation.topics for row in result.operations] == [["orders.*"]]
 
 
 def test_a_report_that_is_missing_or_failed_is_in_the_strip(
@@ -350,11 +350,11 @@ def test_a_report_that_is_missing_or_failed_is_in_the_strip(
 ) -> None:
     poisons(now, 1)
     never = get(anna)
-    reported(now - timedelta(days=2), made=now - timedelta(days=2))
+    reported(now - timedelta(days=2), made_at=now - timedelta(days=2))
     late = get(anna)
-    reported(now, made=now - timedelta(hours=9))
-    failed = asked(now, state="failed", finished_at=now, trouble="Spark died")
-    told = get(anna)
+    reported(now, made_at=now - timedelta(hours=9))
+    failed = report_run(now, state="failed", finished_at=now, trouble="Spark died")
+    page = get(anna)
     failed.delete()
     well = get(anna)
 
@@ -362,8 +362,8 @@ def test_a_report_that_is_missing_or_failed_is_in_the_strip(
     assert "the first is made after the day is over" in never
     assert [line[:2] for line in strip(late)] == [("Late", "Nightly report")]
     assert "a night is missing" in late
-    assert [line[:2] for line in strip(told)] == [("Failed", "Nightly report")]
-    assert "failed: Spark died" in told
+    assert [line[:2] for line in strip(page)] == [("Failed", "Nightly report")]
+    assert "failed: Spark died" in page
     assert ">9h ago</time>" in well
 
 
@@ -408,8 +408,8 @@ def test_the_strip_names_a_lane_that_does_not_work(
 
     page = get(anna)
 
-    told = "last heard just now" if is_silent else "why"
-    assert strip(page) == [(pill, "Lane orders", told)]
+    detail = "last heard just now" if is_silent else "why"
+    assert strip(page) == [(pill, "Lane orders", detail)]
 
 
 def test_the_strip_says_once_that_no_lane_runs(
@@ -468,7 +468,7 @@ def other_lane(like: Topic, **changes: object) -> Lane:
 
 
 def strip(page: str) -> list[tuple[str, ...]]:
-    """Read the lines of the red strip: state, what, and what is told of it."""
+    """Return the lines of the red strip: state, component and detail."""
     _, _, rest = page.partition('<section class="strip"')
     lines = re.findall(r"<li>(.*?)</li>", rest.partition("</section>")[0], re.DOTALL)
     bare = [re.sub(r'<span aria-hidden="true">.</span>', "", line) for line in lines]
@@ -530,7 +530,7 @@ def test_it_asks_the_database_as_often_for_much_as_for_little(
     little, _ = failing(range(2))
     much, page = failing(range(2, 30))
 
-    # Within a test's transaction, each figure costs one statement more.
+    # In a test's transaction each count needs one more statement.
     assert little == much <= 72
     assert page.count("</tr>") == overview.MOST_SHOWN + overview.MOST_TOPICS + 2
     assert "All topics" in page
@@ -553,7 +553,7 @@ def test_a_database_that_is_away_is_not_merely_slow() -> None:
         unless_slow(away)
 
 
-def test_nobody_who_is_not_signed_in_has_running_operations(rf: RequestFactory) -> None:
+def test_an_anonymous_request_has_no_running_operations(rf: RequestFactory) -> None:
     request = rf.get("/nowhere")
     request.user = AnonymousUser()
 

@@ -1,4 +1,4 @@
-"""Every page shows what there is, to whoever may see it, whatever a message holds."""
+"""Pages of messages, problems, positions and the trail: rights, search, safety."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ def get(client: Client, path: str, status: int = 200) -> str:
     return response.content.decode()
 
 
-def test_what_is_on_its_way_is_sending_and_not_yet_sent(
+def test_a_claimed_redrive_is_shown_as_sending_and_not_as_sent(
     anna: Client, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1)
     Poison.objects.update(state=State.REDRIVING.value, redrives=1)
 
-    own, found = (get(anna, path) for path in (f"/messages/{poison.pk}", "/messages"))
-    asked = get(anna, "/messages?q=is:sent")
+    own, listed = (get(anna, path) for path in (f"/messages/{poison.pk}", "/messages"))
+    filtered = get(anna, "/messages?q=is:sent")
     Poison.objects.update(state=State.REDRIVEN.value, sent_at=now)
-    sent = get(anna, f"/messages/{poison.pk}")
+    after = get(anna, f"/messages/{poison.pk}")
 
-    for page in (own, found, asked):
+    for page in (own, listed, filtered):
         assert "</span>Sending</span>" in page
         assert "</span>Sent</span>" not in page
-    assert "</span>Sent</span>" in sent
+    assert "</span>Sent</span>" in after
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_wrong_password_is_told_without_saying_which_part_is_wrong(
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "hint"),
     [
         ("/", "No message yet"),
         ("/problems", "No problem yet"),
@@ -111,9 +111,9 @@ def test_a_wrong_password_is_told_without_saying_which_part_is_wrong(
     ],
 )
 def test_an_empty_installation_says_what_will_fill_it(
-    anna: Client, path: str, told: str
+    anna: Client, path: str, hint: str
 ) -> None:
-    assert told in get(anna, path)
+    assert hint in get(anna, path)
 
 
 def test_a_list_without_open_messages_is_all_clear(anna: Client, now: datetime) -> None:
@@ -123,7 +123,7 @@ def test_a_list_without_open_messages_is_all_clear(anna: Client, now: datetime) 
 
 
 @pytest.mark.parametrize(
-    ("path", "told", "asked"),
+    ("path", "hint", "search"),
     [
         ("/problems?q=error:nowhere", "No problem matches", "error:nowhere"),
         ("/messages?q=error:nowhere", "No message matches", "error:nowhere"),
@@ -132,21 +132,21 @@ def test_a_list_without_open_messages_is_all_clear(anna: Client, now: datetime) 
     ],
 )
 def test_a_search_without_a_match_shows_the_search(
-    anna: Client, now: datetime, path: str, told: str, asked: str
+    anna: Client, now: datetime, path: str, hint: str, search: str
 ) -> None:
     poisons(now, 1)
 
     page = get(anna, path)
 
-    assert told in page
-    assert f"<code>{asked}</code>" in page
+    assert hint in page
+    assert f"<code>{search}</code>" in page
     assert "Clear the search" in page
 
 
-def test_a_search_that_makes_no_sense_names_the_word_and_keeps_the_list(
+def test_an_invalid_search_names_the_word_and_keeps_the_list(
     anna: Client, now: datetime
 ) -> None:
-    (kept,) = poisons(now, 1, topic="orders")
+    (poison,) = poisons(now, 1, topic="orders")
     poisons(now, 1, topic="other")
     before = "http://testserver/messages?q=topic:orders"
 
@@ -155,14 +155,14 @@ def test_a_search_that_makes_no_sense_names_the_word_and_keeps_the_list(
     page = response.content.decode()
     assert response.status_code == 422
     assert "“colour:red”" in page
-    assert keys(page) == [kept.pk]
+    assert keys(page) == [poison.pk]
 
 
 def test_the_pages_of_a_list_hold_every_message_once_in_both_directions(
     anna: Client, now: datetime
 ) -> None:
-    made = poisons(now, 120)
-    expected = sorted((poison.pk for poison in made), reverse=True)
+    messages = poisons(now, 120)
+    expected = sorted((poison.pk for poison in messages), reverse=True)
 
     first = get(anna, "/messages")
     second = get(anna, link(first, "next"))
@@ -175,12 +175,12 @@ def test_the_pages_of_a_list_hold_every_message_once_in_both_directions(
 
 
 def link(page: str, rel: str) -> str:
-    found = re.search(rf'rel="{rel}" href="([^"]+)"', page)
-    assert found, rel
-    return "/messages" + found[1].replace("&amp;", "&")
+    match = re.search(rf'rel="{rel}" href="([^"]+)"', page)
+    assert match, rel
+    return "/messages" + match[1].replace("&amp;", "&")
 
 
-def test_a_cursor_of_somebody_elses_making_is_refused(anna: Client) -> None:
+def test_an_invalid_cursor_is_refused(anna: Client) -> None:
     assert "no such place" in get(anna, "/messages?cursor=%00", 422)
 
 
@@ -208,18 +208,18 @@ def test_no_body_breaks_a_page(anna: Client, now: datetime, body: bytes) -> None
     (poison,) = poisons(now, 1, body=body, headers=[("a\x80", b"\xff\x00")])
 
     get(anna, "/messages")
-    shown = anna.post(f"/messages/{poison.pk}/reveal")
-    taken = anna.post(f"/messages/{poison.pk}/body")
+    revealed = anna.post(f"/messages/{poison.pk}/reveal")
+    download = anna.post(f"/messages/{poison.pk}/body")
 
-    assert shown.status_code == 200
-    assert b"<script>alert" not in shown.content
-    assert b"".join(taken.streaming_content) == body  # type: ignore[attr-defined]
+    assert revealed.status_code == 200
+    assert b"<script>alert" not in revealed.content
+    assert b"".join(download.streaming_content) == body  # type: ignore[attr-defined]
     assert (
-        taken["Content-Disposition"]
+        download["Content-Disposition"]
         == f'attachment; filename="message-{poison.pk}.bin"'
     )
-    assert taken["Content-Type"] == "application/octet-stream"
-    assert taken["X-Content-Type-Options"] == "nosniff"
+    assert download["Content-Type"] == "application/octet-stream"
+    assert download["X-Content-Type-Options"] == "nosniff"
 
 
 def test_no_text_of_a_message_breaks_a_page(anna: Client, now: datetime) -> None:
@@ -314,27 +314,27 @@ def test_what_is_not_there_is_not_found(anna: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
+    ("error", "status", "message"),
     [
         (OperationalError("connection refused"), 503, "Postgres is away"),
         (ValueError("a bug"), 500, "Something broke on our side"),
     ],
 )
-def test_what_nobody_caught_is_told_without_its_details(
-    rf: RequestFactory, error: Exception, status: int, told: str
+def test_an_uncaught_error_shows_no_details(
+    rf: RequestFactory, error: Exception, status: int, message: str
 ) -> None:
     try:
         raise error
     except type(error):
-        response = errors.broken(rf.get("/problems"))
+        response = errors.server_error(rf.get("/problems"))
 
     page = response.content.decode()
     assert response.status_code == status
-    assert told in page
+    assert message in page
     assert str(error) not in page
 
 
-def test_a_reader_sees_the_buttons_and_why_they_rest(
+def test_a_viewer_sees_disabled_buttons_with_the_reason(
     sign_in: SignIn, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -345,7 +345,7 @@ def test_a_reader_sees_the_buttons_and_why_they_rest(
     assert "Your role only reads." in page
 
 
-def test_positions_tell_of_readers_lanes_and_what_is_held(
+def test_the_position_page_shows_consumers_lanes_and_held_letters(
     anna: Client, orders: Topic, now: datetime
 ) -> None:
     reader = told_by_broker(seq=17 << 20, head_seq=19 << 20)
@@ -373,7 +373,7 @@ def test_the_trail_is_filtered_by_what_is_asked(anna: Client, now: datetime) -> 
 
 
 @pytest.mark.parametrize("query", ["from=soon", "action=guess", "actor=%00"])
-def test_a_filter_that_makes_no_sense_is_told(anna: Client, query: str) -> None:
+def test_an_invalid_filter_shows_an_error(anna: Client, query: str) -> None:
     assert 'role="alert"' in get(anna, f"/audit?{query}", 422)
 
 
@@ -457,18 +457,19 @@ def test_a_traceback_of_megabytes_is_cut_and_the_page_says_so(
     assert b"this is their beginning" in page.content
 
 
-def test_a_message_of_which_nobody_told_why_says_so(
-    anna: Client, now: datetime
-) -> None:
-    (told,) = poisons(now, 1)
-    (untold,) = poisons(now, 1, exception=None)
+def test_a_message_without_an_error_says_so(anna: Client, now: datetime) -> None:
+    (unexplained,) = poisons(now, 1)
+    (explained,) = poisons(now, 1, exception=None)
     pages = {
         poison: (
             anna.get(f"/messages/{poison.pk}").content.decode(),
             anna.get(f"/problems/{poison.problem_id}").content.decode(),
         )
-        for poison in (told, untold)
+        for poison in (unexplained, explained)
     }
 
-    assert ["names an exception" in page for page in pages[told]] == [False, False]
-    assert ["names an exception" in page for page in pages[untold]] == [True, True]
+    assert ["names an exception" in page for page in pages[unexplained]] == [
+        False,
+        False,
+    ]
+    assert ["names an exception" in page for page in pages[explained]] == [True, True]

@@ -1,4 +1,4 @@
-"""People are added, changed and signed out on pages of their own, by admins only."""
+"""Admins add, change and sign out people on their pages."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_person_is_added_and_can_sign_in(admin: Client) -> None:
         ("role", "", "Choose one of viewer, operator, admin"),
     ],
 )
-def test_what_is_wrong_of_a_new_person_is_told_at_its_field(
+def test_an_invalid_person_form_shows_the_error_at_its_field(
     admin: Client, field: str, value: str, says: str
 ) -> None:
     answer = admin.post("/people/new", {**NEW, field: value})
@@ -142,7 +142,7 @@ def test_what_is_wrong_of_a_new_person_is_told_at_its_field(
 
 
 def is_marked(page: str, field: str) -> bool:
-    """Check that the field, or the group of them, is described by what is wrong."""
+    """Check that the error describes the field, or the group of fields."""
     if field == "role":
         return '<fieldset class="field" aria-describedby="wrong">' in page
     [tag] = re.findall(rf'<input id="{field}"[^>]*>', page)
@@ -164,7 +164,7 @@ def test_rights_are_changed(admin: Client, vera: User) -> None:
     assert (entry.actor, entry.source) == ("user:adminFalse", "ui")
 
 
-def test_what_was_done_is_said_once_and_by_no_address(
+def test_a_success_message_is_shown_once_and_not_by_the_address(
     admin: Client, vera: User
 ) -> None:
     here = f"/people/{vera.pk}"
@@ -232,13 +232,13 @@ def test_a_new_password_ends_their_sessions(admin: Client, vera: User) -> None:
     form = form_on(admin.get(f"/people/{vera.pk}"), button="Set the password")
 
     weak = form.press(admin, password="short")
-    kept = client.get("/help").status_code
+    before = client.get("/help").status_code
     answer = form.press(admin, password="another horse")
 
     assert weak.status_code == 422
     assert is_marked(weak.content.decode(), "password")
     assert answer["Location"] == f"/people/{vera.pk}"
-    assert (kept, client.get("/help").status_code) == (200, 302)
+    assert (before, client.get("/help").status_code) == (200, 302)
     assert User.objects.get(pk=vera.pk).check_password("another horse")
     [entry] = entries("user.password_set")
     assert (entry.actor, entry.subject) == ("user:adminFalse", "user:vera")
@@ -265,7 +265,7 @@ def test_ones_own_password_is_changed_in_the_account_only(admin: Client) -> None
 
 
 @pytest.mark.parametrize("what", ["", "/rights", "/active", "/password", "/sessions"])
-def test_who_is_not_there_is_not_found(admin: Client, what: str) -> None:
+def test_an_unknown_person_is_not_found(admin: Client, what: str) -> None:
     ask = admin.post if what else admin.get
 
     assert ask(f"/people/9999{what}").status_code == 404

@@ -1,4 +1,4 @@
-"""Positions on pages: all of them, one of them, and a move by forms alone."""
+"""The pages of positions: list, detail, and moves without scripts."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def get(client: Client, path: str, status: int = 200, /, **query: Any) -> str:
 
 
 def reader(group: str, **changes: Any) -> ConsumerPosition:
-    """Give one that is two minutes behind, by the numbers of its broker."""
+    """Return a position that is two minutes behind, by its broker's numbers."""
     behind = {"seq": 17_000 << 20, "head_seq": 137_000 << 20, "lag": 40}
     return told_by_broker(group, **{**behind, **changes})
 
 
 @pytest.fixture
 def position(now: datetime) -> BookmarkPosition:
-    """Give a position an hour old: 0 to 100 and 121 to 140 are settled."""
+    """Return a position of an hour ago: 0 to 100 and 121 to 140 are settled."""
     epoch = opened(now - HOUR).epoch
     settle(now - HOUR, update(epoch, (0, 100), (121, 140), received=150))
     return BookmarkPosition.objects.get()
@@ -54,7 +54,7 @@ def position(now: datetime) -> BookmarkPosition:
 def look(
     client: Client, position: BookmarkPosition, **query: object
 ) -> tuple[str, str]:
-    """Ask what a move would do; give the page and the token on it."""
+    """Request the review of a move; return the page and its token."""
     page = get(client, f"/positions/{position.pk}/move", **query)
     token = re.search(r'name="token" value="([^"]+)"', page)
     return page, token[1] if token else ""
@@ -63,8 +63,8 @@ def look(
 def confirm(
     client: Client, position: BookmarkPosition, token: str, **form: str
 ) -> HttpResponse:
-    told = {"token": token, "reason": "a bad deploy", **form}
-    return client.post(f"/positions/{position.pk}/move", told)  # type: ignore[return-value]
+    data = {"token": token, "reason": "a bad deploy", **form}
+    return client.post(f"/positions/{position.pk}/move", data)  # type: ignore[return-value]
 
 
 def test_the_list_has_every_kind_of_reader(
@@ -89,13 +89,13 @@ def test_a_row_tells_lag_in_messages_and_time_with_rate_and_eta(
 ) -> None:
     bookmarks.observe(topic=orders, consumers=[reader("billing")], now=now)
     minute = now.replace(second=0, microsecond=0) - 2 * MINUTE
-    told = {"handled": 80, "failed": 15, "skipped": 5}
-    count_up(now, counter(minute=minute.isoformat(), **told))
+    counts = {"handled": 80, "failed": 15, "skipped": 5}
+    count_up(now, counter(minute=minute.isoformat(), **counts))
 
     (row,) = positions.find(operator, now=now).rows
     page = get(anna, "/positions")
 
-    assert (row.a_minute, row.behind, row.eta) == (10.0, 2 * MINUTE, 4 * MINUTE)
+    assert (row.per_minute, row.behind, row.eta) == (10.0, 2 * MINUTE, 4 * MINUTE)
     assert "10/min" in page
     assert page.count("2\u00a0min") == 1
     assert page.count("4\u00a0min") == 1
@@ -119,8 +119,8 @@ def test_a_consumer_is_caught_up_when_it_has_settled_all_it_was_handed(
     settle(now, update(epoch, (0, 100), received=150, publisher="a"))
     settle(now, update(epoch, (0, 150), received=150, publisher="b"))
     topic = Topic.objects.get()
-    told = reader("billing", seq=200, head_seq=200, lag=0, pending=0)
-    bookmarks.observe(topic=topic, consumers=[told], now=now)
+    consumer = reader("billing", seq=200, head_seq=200, lag=0, pending=0)
+    bookmarks.observe(topic=topic, consumers=[consumer], now=now)
     settle(now, update(epoch, (0, 199)), update(epoch, (0, 200), publisher="c"))
 
     rows = positions.find(operator, now=now).rows
@@ -141,11 +141,11 @@ def test_a_consumer_is_caught_up_when_it_has_settled_all_it_was_handed(
     ("clients", "lag", "pill"),
     [(0, 0, "No consumer"), (1, 0, "Caught up"), (0, 3, "Behind")],
 )
-def test_where_nobody_reads_nobody_has_caught_up(
+def test_a_position_without_a_consumer_is_not_caught_up(
     anna: Client, orders: Topic, clients: int, lag: int, pill: str
 ) -> None:
-    told = reader("billing", seq=200, lag=lag, pending=0, clients=clients)
-    bookmarks.observe(topic=orders, consumers=[told], now=clock.now())
+    consumer = reader("billing", seq=200, lag=lag, pending=0, clients=clients)
+    bookmarks.observe(topic=orders, consumers=[consumer], now=clock.now())
 
     for path in ("/positions", f"/topics/{orders.pk}"):
         page = anna.get(path).content.decode()
@@ -166,7 +166,7 @@ def test_its_own_page_draws_it_with_the_poison_on_its_way(
     assert f'href="/messages/{on_its_way.pk}"' in page
     assert re.search(r"Resumes after</dt><dd[^>]*>100<", page)
     assert "121–140" in page  # noqa: RUF001 - a range
-    assert "Nobody has moved it yet." in page
+    assert "It has not been moved yet." in page
     assert f"/positions/{position.pk}/move" in page
 
 
@@ -175,8 +175,8 @@ def test_numbers_of_19_digits_are_drawn_and_shown_exactly(
 ) -> None:
     publisher, seq = "13948331409633568391", 1465596069899000013
     epoch = opened(now).epoch
-    told = update(epoch, (0, seq), (seq + 2, seq + 2), publisher=publisher)
-    settle(now, told)
+    report = update(epoch, (0, seq), (seq + 2, seq + 2), publisher=publisher)
+    settle(now, report)
     poisons(now, 1, bookmark=f"{publisher}|{seq + 1}|")
     position = BookmarkPosition.objects.get()
 
@@ -231,7 +231,7 @@ def test_a_move_is_chosen_looked_at_and_confirmed_by_forms_alone(
     assert "80 numbers replayed" in page
     assert "1 open poison" in page
     assert (untouched, done.status_code, Mark.objects.get().processed) == (100, 302, 40)
-    assert "It is moved." in after
+    assert "The position was moved" in after
     assert "100 → 40" in after
     assert Entry.objects.latest("seq").reason == "a bad deploy"
 
@@ -314,7 +314,7 @@ def test_a_holder_at_work_has_to_be_fenced_expressly(
     assert (untouched, Mark.objects.get().processed) == (101, 51)
 
 
-def test_what_changed_meanwhile_is_shown_anew_and_not_done(
+def test_a_move_is_reviewed_again_when_the_position_changed(
     anna: Client, position: BookmarkPosition, now: datetime
 ) -> None:
     _, forward = look(anna, position, strategy="shift", by="10")
@@ -329,7 +329,7 @@ def test_what_changed_meanwhile_is_shown_anew_and_not_done(
     assert (Mark.objects.get().processed, Move.objects.count()) == (118, 0)
 
 
-def test_what_only_went_on_meanwhile_is_done_as_it_was_shown(
+def test_a_move_is_done_as_reviewed_when_the_position_only_advanced(
     anna: Client, position: BookmarkPosition, now: datetime
 ) -> None:
     _, back = look(anna, position, strategy="shift", by="-50")
@@ -340,7 +340,7 @@ def test_what_only_went_on_meanwhile_is_done_as_it_was_shown(
     assert (done.status_code, Mark.objects.get().processed) == (302, 50)
 
 
-def test_a_look_is_good_once_for_one_person_and_one_position(
+def test_a_review_is_valid_once_for_one_person_and_one_position(
     sign_in: SignIn, anna: Client, position: BookmarkPosition, now: datetime
 ) -> None:
     (other,) = opened(now, client_name="billing-2").positions
@@ -358,7 +358,7 @@ def test_a_look_is_good_once_for_one_person_and_one_position(
     assert Move.objects.count() == 1
 
 
-def test_a_look_is_good_for_a_quarter_of_an_hour(
+def test_a_review_expires_after_fifteen_minutes(
     anna: Client, position: BookmarkPosition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, token = look(anna, position, strategy="start")
@@ -369,12 +369,12 @@ def test_a_look_is_good_for_a_quarter_of_an_hour(
         refused = confirm(anna, position, token)
 
     assert refused.status_code == 409
-    assert "too old, or not yours" in refused.content.decode()
+    assert "has expired, or belongs to another person" in refused.content.decode()
     assert not Move.objects.exists()
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "message"),
     [
         ({"strategy": "sideways"}, "Choose where to move it"),
         ({"strategy": "exact"}, "Give the number of at least one publisher"),
@@ -388,12 +388,12 @@ def test_a_look_is_good_for_a_quarter_of_an_hour(
         ({"strategy": "restore", "move": "77777"}, "This position has no such move"),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_told_beside_the_form(
-    anna: Client, position: BookmarkPosition, query: dict[str, str], told: str
+def test_an_invalid_move_shows_the_error_beside_the_form(
+    anna: Client, position: BookmarkPosition, query: dict[str, str], message: str
 ) -> None:
     page = get(anna, f"/positions/{position.pk}/move", 422, **query)
 
-    assert told in page
+    assert message in page
     assert 'role="alert"' in page
 
 
@@ -412,7 +412,7 @@ def test_an_exact_place_is_a_number_or_a_bookmark_of_that_publisher(
     assert "a bookmark of this publisher" in foreign
 
 
-def test_a_move_wants_a_reason(anna: Client, position: BookmarkPosition) -> None:
+def test_a_move_needs_a_reason(anna: Client, position: BookmarkPosition) -> None:
     _, token = look(anna, position, strategy="start")
 
     refused = confirm(anna, position, token, reason=" ")
@@ -422,7 +422,7 @@ def test_a_move_wants_a_reason(anna: Client, position: BookmarkPosition) -> None
     assert Mark.objects.get().processed == 100
 
 
-def test_to_where_it_is_there_is_nothing_to_move(
+def test_a_move_to_the_present_position_has_nothing_to_confirm(
     anna: Client, position: BookmarkPosition, now: datetime
 ) -> None:
     mark = Mark.objects.get()
@@ -450,15 +450,15 @@ def test_who_only_reads_sees_why_and_moves_nothing(
     assert confirm(viewer, position, "x").status_code == 403
 
 
-def test_what_is_not_there_is_absent(anna: Client) -> None:
+def test_an_unknown_position_is_not_found(anna: Client) -> None:
     get(anna, "/positions/77777", 404)
     get(anna, "/positions/77777/move", 404)
 
 
 def test_names_of_consumers_cannot_break_a_page(anna: Client, now: datetime) -> None:
     nasty = '<script>alert(1)</script>"\u202e'
-    told: dict[str, Any] = {"client_name": nasty, "sub_id": nasty, "topic": nasty}
-    settle(now, update(opened(now, **told).epoch, (0, 5), publisher=nasty, **told))
+    names: dict[str, Any] = {"client_name": nasty, "sub_id": nasty, "topic": nasty}
+    settle(now, update(opened(now, **names).epoch, (0, 5), publisher=nasty, **names))
     number = BookmarkPosition.objects.get().pk
 
     pages = [

@@ -36,10 +36,10 @@ def raised(message: str, kind: str = "ValueError") -> dict[str, str]:
 
 
 def rows(page: str) -> list[str]:
-    """Read each row of the messages, its tags taken out."""
+    """Return the text of each row of messages."""
     table = page[page.index('id="messages"') :]
-    found = re.findall(r'<tr data-key="\d+">(.*?)</tr>', table, re.DOTALL)
-    return [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in found]
+    cells = re.findall(r'<tr data-key="\d+">(.*?)</tr>', table, re.DOTALL)
+    return [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in cells]
 
 
 def names(page: str) -> list[str]:
@@ -48,8 +48,8 @@ def names(page: str) -> list[str]:
 
 def heads(page: str) -> list[str]:
     table = page[page.index('id="messages"') :]
-    found = re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', table)
-    return [head.strip() for head in found]
+    cells = re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', table)
+    return [head.strip() for head in cells]
 
 
 def revealed() -> QuerySet[Entry]:
@@ -108,9 +108,9 @@ def test_the_trend_prints_its_sum_and_its_peak(anna: Client, now: datetime) -> N
 def test_open_messages_are_listed_and_the_other_states_are_links_with_counts(
     anna: Client, now: datetime
 ) -> None:
-    made = poisons(now, 3)
-    drop(now, made[0])
-    path = f"/problems/{made[0].problem_id}"
+    messages = poisons(now, 3)
+    drop(now, messages[0])
+    path = f"/problems/{messages[0].problem_id}"
 
     page = get(anna, path)
     dropped = get(anna, f"{path}?q=is:dropped")
@@ -141,7 +141,7 @@ def test_a_state_without_messages_says_so(anna: Client, now: datetime) -> None:
     )
 
 
-def test_a_search_that_makes_no_sense_is_refused_above_the_open_messages(
+def test_an_invalid_search_is_refused_above_the_open_messages(
     anna: Client, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1)
@@ -259,15 +259,15 @@ def test_a_chosen_header_is_shown_once_its_reader_is_on_record(
     plain = get(anna, path)
     before = get(anna, f"{path}?header=tenant")
     assert not revealed().exists()
-    shown = anna.post(action(before), follow=True).content.decode()
+    after = anna.post(action(before), follow=True).content.decode()
     pages = [get(anna, f"{path}?header=tenant") for _ in range(3)]
     other = get(sign_in(Role.VIEWER, reads_bodies=True), f"{path}?header=tenant")
 
     assert "acme" not in plain + before + other
     assert '<option value="Tenant">Tenant</option>' in plain
     assert "••••••" in rows(before)[0]
-    assert all("acme" in page for page in (shown, *pages))
-    assert "Show its values" not in shown
+    assert all("acme" in page for page in (after, *pages))
+    assert "Show its values" not in after
     # One entry: the page refreshes itself every few seconds.
     entry = revealed().get()
     assert entry.actor == "user:operatorTrue"
@@ -276,7 +276,7 @@ def test_a_chosen_header_is_shown_once_its_reader_is_on_record(
 
 
 def action(page: str) -> str:
-    """Give the address to which the button *Show its values* posts."""
+    """Return the address of the button *Show its values*."""
     (address,) = re.findall(r'action="(/problems/\d+/header\?[^"]*)"', page)
     return str(address).replace("&amp;", "&")
 
@@ -288,7 +288,7 @@ def test_showing_a_header_comes_back_to_the_same_list(
     path = f"/problems/{poison.problem_id}?from=overview&q=is%3Aopen&header=tenant"
 
     address = action(get(anna, path))
-    # By GET it is asked for by who had to sign in again in between.
+    # A person who had to sign in again in between arrives with a GET.
     places = [call(address)["Location"] for call in (anna.get, anna.post)]
 
     assert places == [path, path]
@@ -411,22 +411,24 @@ def test_no_text_of_a_message_breaks_the_page(anna: Client, now: datetime) -> No
 def test_the_header_requeues_all_open_messages_through_a_frozen_preview(
     anna: Client, now: datetime
 ) -> None:
-    made = poisons(now, 5)
-    drop(now, made[0])
-    path = f"/problems/{made[0].problem_id}"
+    messages = poisons(now, 5)
+    drop(now, messages[0])
+    path = f"/problems/{messages[0].problem_id}"
     page = get(anna, path)
     head = page[page.index('id="acts-now"') :].partition("</form>")[0]
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', head))
     fields.pop("csrfmiddlewaretoken")
 
-    shown = anna.post("/operations/preview", fields | {"verb": "redrive"}, follow=True)
+    response = anna.post(
+        "/operations/preview", fields | {"verb": "redrive"}, follow=True
+    )
     poisons(now, 1)
 
     assert "Requeue 4 open…" in head
-    assert "Requeue 4 messages?" in shown.content.decode()
+    assert "Requeue 4 messages?" in response.content.decode()
     operation = Operation.objects.get()
     assert (operation.query, operation.total) == (
-        f"problem:{made[0].problem_id} is:open",
+        f"problem:{messages[0].problem_id} is:open",
         4,
     )
     assert fields["back"] == path
@@ -493,24 +495,24 @@ def test_neighbours_are_those_of_the_list_the_person_came_from(
 ) -> None:
     ids = {}
     for age, topic in enumerate(("a", "b", "a", "b", "a")):
-        made = poisons(
+        messages = poisons(
             now - timedelta(minutes=age),
             1,
             exception=raised("", f"E{age}"),
             topic=topic,
         )
-        ids[made[0].problem_id] = age
+        ids[messages[0].problem_id] = age
     by_age = {age: pk for pk, age in ids.items()}
     listed = get(anna, "/problems?q=topic:a")
     (link,) = re.findall(rf'href="(/problems/{by_age[2]}[^"]*)"', listed)
 
     page = get(anna, link.replace("&amp;", "&"))
 
-    found = re.findall(
+    links = re.findall(
         r'href="/problems/(\d+)([^"]*)"[^>]*>(?:<span[^>]*>.</span> )?(\w+ problem)',
         page,
     )
-    assert found == [
+    assert links == [
         (str(by_age[0]), "?list=topic%3Aa", "Newer problem"),
         (str(by_age[4]), "?list=topic%3Aa", "Older problem"),
     ]
@@ -520,16 +522,16 @@ def test_neighbours_are_those_of_the_list_the_person_came_from(
 def test_neighbours_from_the_overview_follow_its_order(
     anna: Client, now: datetime
 ) -> None:
-    made = [
+    messages = [
         poisons(
             now - timedelta(minutes=number), number, exception=raised("", f"E{number}")
         )
         for number in (1, 2, 3)
     ]
-    few, some, most = (each[0].problem_id for each in made)
+    few, some, most = (each[0].problem_id for each in messages)
 
     page = get(anna, f"/problems/{some}?from=overview")
-    drop(now, *made[1])
+    drop(now, *messages[1])
     done = get(anna, f"/problems/{some}?from=overview")
 
     neighbour = re.compile(
@@ -538,7 +540,7 @@ def test_neighbours_from_the_overview_follow_its_order(
     assert neighbour.findall(page) == [(str(most), "["), (str(few), "]")]
     assert "Previous problem" in page
     assert 'href="/">Overview /' in page
-    # With nothing left open here, the worst of the others is next.
+    # With no open message left, the next problem is the first of the ranking.
     assert neighbour.findall(done) == [(str(most), "]")]
 
 
@@ -567,7 +569,7 @@ def test_the_page_asks_the_database_as_often_for_many_messages_as_for_one(
     assert len(rows(page)) == 31
 
 
-def test_figures_that_take_too_long_are_dashes(anna: Client, now: datetime) -> None:
+def test_counts_that_time_out_are_dashes(anna: Client, now: datetime) -> None:
     (poison,) = poisons(now, 1, headers=[("type", b"Charged")])
 
     with slow(lambda _: True):

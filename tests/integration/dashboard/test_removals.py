@@ -1,4 +1,4 @@
-"""Nothing goes by a single click: a page lists it first, and only that may go."""
+"""A removal needs a review page, and removes only what that page listed."""
 
 from __future__ import annotations
 
@@ -90,15 +90,15 @@ def test_a_broker_goes_after_a_look_at_all_that_goes_with_it(
     assert Entry.objects.get(action="broker.removed").reason == "the wrong one"
 
 
-def test_a_broker_without_topics_goes(admin: Client, ours: Broker) -> None:
+def test_a_broker_without_topics_is_removed(admin: Client, ours: Broker) -> None:
     path = f"/brokers/{ours.pk}/remove"
 
     page = get(admin, path)
     post(admin, path, 302, token=token_on(page))
-    told = words(get(admin, "/audit"))
+    audit = words(get(admin, "/audit"))
 
     assert "The broker and its address." in words(page)
-    assert "removed the broker ours with 0 topics" in told
+    assert "removed the broker ours with 0 topics" in audit
     assert not Broker.objects.exists()
 
 
@@ -125,7 +125,7 @@ def test_where_something_is_on_record_the_page_says_of_what_and_what_to_do(
     assert list(Topic.objects.values_list("name")) == [("orders",)]
 
 
-def test_what_comes_on_record_after_the_look_stays(
+def test_a_topic_with_records_since_the_review_stays(
     admin: Client, ours: Broker, now: datetime
 ) -> None:
     (orders,) = observed(ours, "orders")
@@ -144,7 +144,7 @@ def test_what_comes_on_record_after_the_look_stays(
 
 
 @pytest.mark.parametrize("change", ["none", "other", "old", "another's", "forged"])
-def test_nothing_goes_that_was_not_looked_at(
+def test_a_removal_without_a_valid_review_is_refused(
     admin: Client,
     sign_in: SignIn,
     ours: Broker,
@@ -161,7 +161,7 @@ def test_nothing_goes_that_was_not_looked_at(
     elif change == "other":
         token = token_on(get(admin, f"/brokers/{other.pk}/remove"))
     elif change == "old":
-        monkeypatch.setattr(removals, "GOOD_FOR_SECONDS", -1)
+        monkeypatch.setattr(removals, "TOKEN_MAX_AGE_SECONDS", -1)
     elif change == "another's":
         asks = sign_in(Role.ADMIN, reads_bodies=True)
     else:
@@ -174,7 +174,9 @@ def test_nothing_goes_that_was_not_looked_at(
     assert Topic.objects.exists()
 
 
-def test_a_look_at_one_broker_is_none_at_another(admin: Client, ours: Broker) -> None:
+def test_a_review_of_one_broker_is_not_valid_for_another(
+    admin: Client, ours: Broker
+) -> None:
     other = Broker.objects.create(name="b", kind="redis_streams", url="env:BROKER_B")
     token = token_on(get(admin, f"/brokers/{other.pk}/remove"))
 
@@ -183,7 +185,7 @@ def test_a_look_at_one_broker_is_none_at_another(admin: Client, ours: Broker) ->
     assert Broker.objects.count() == 2
 
 
-def test_a_topic_that_is_new_since_the_look_keeps_all_of_them(
+def test_a_new_topic_since_the_review_needs_another_review(
     admin: Client, ours: Broker
 ) -> None:
     observed(ours, "orders")

@@ -1,4 +1,4 @@
-"""The reports say what was published and nothing else, and what they do not know."""
+"""The report pages show published numbers, and mark what is missing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from apps.brokers.models import Broker, Topic
 from apps.core import clock
 from apps.core.actor import Actor
 from apps.core.errors import Absent
-from apps.dashboard.period import Asked
+from apps.dashboard.period import ReportParams
 from apps.dashboard.selectors import reports
-from apps.dashboard.selectors.reports import EveryTopic, OneTopic
+from apps.dashboard.selectors.reports import AllTopicsReport, TopicReport
 from apps.poison.models import Problem
 from apps.reports.models import Day, Rate, Run
 from apps.reports.services.requests import newest_over
@@ -31,7 +31,7 @@ from tests.reports import poisons
 
 pytestmark = pytest.mark.django_db
 
-# A Thursday, and what a page of the seven days up to it is asked for.
+# A Thursday, and the address of the report on the seven days up to it.
 DAY = date(2026, 11, 19)
 WEEK = ONE_DAY * 7
 PAGE = "/reports?days=7&to=2026-11-19"
@@ -40,27 +40,27 @@ HOSTILE = "</td><script>alert(1)</script>\u202e\x1b[31m" + "A" * 200
 FORMULA = "=cmd|' /C calc'!A0"
 
 
-def report(query: str = PAGE, *topics: str) -> EveryTopic | OneTopic:
-    """Ask as somebody who sees these topics, or all of them."""
+def report(query: str = PAGE, *topics: str) -> AllTopicsReport | TopicReport:
+    """Load a report for a principal with these topics, or with all."""
     reader = Principal(
         actor=Actor.user("anna"),
         scopes=frozenset({Scope.REPORTS_READ}),
         topics=topics or ("*",),
     )
-    asked = Asked.of(QueryDict(query.partition("?")[2]), now=AFTER)
-    return reports.find(asked, reader, now=AFTER)
+    params = ReportParams.of(QueryDict(query.partition("?")[2]), now=AFTER)
+    return reports.find(params, reader, now=AFTER)
 
 
-def every(query: str = PAGE, *topics: str) -> EveryTopic:
-    found = report(query, *topics)
-    assert isinstance(found, EveryTopic)
-    return found
+def every(query: str = PAGE, *topics: str) -> AllTopicsReport:
+    result = report(query, *topics)
+    assert isinstance(result, AllTopicsReport)
+    return result
 
 
-def one(query: str = f"{PAGE}&topic=orders") -> OneTopic:
-    found = report(query)
-    assert isinstance(found, OneTopic)
-    return found
+def one(query: str = f"{PAGE}&topic=orders") -> TopicReport:
+    result = report(query)
+    assert isinstance(result, TopicReport)
+    return result
 
 
 def test_before_the_first_night_the_page_says_when_it_comes(sign_in: SignIn) -> None:
@@ -97,10 +97,10 @@ def test_a_report_sums_up_its_days(anna: Client) -> None:
     rate(DAY - ONE_DAY, 100, 2)
     rate(DAY, 1000, 5, topic="payments")
 
-    found = every()
+    result = every()
 
-    assert (found.total.delivered, found.total.failed) == (2000, 10)
-    assert found.total.rate == pytest.approx(0.005)
+    assert (result.total.delivered, result.total.failed) == (2000, 10)
+    assert result.total.rate == pytest.approx(0.005)
     assert "0.50\u00a0%" in get(anna, PAGE)
 
 
@@ -119,8 +119,8 @@ def test_a_day_without_a_report_is_a_gap_and_no_zero(anna: Client) -> None:
     (orders,) = every().series
     page = get(anna, f"{PAGE}&topic=orders")
 
-    told = [(row.is_gap, row.rate and row.rate.failed) for row in orders.newest_first]
-    assert told == [(False, 0), (True, None), (False, None), *[(True, None)] * 4]
+    days = [(row.is_gap, row.rate and row.rate.failed) for row in orders.newest_first]
+    assert days == [(False, 0), (True, None), (False, None), *[(True, None)] * 4]
     assert "5 of 7 days have no report" in orders.summary
     assert page.count(">no report<") == 2 * 5
     assert "nothing happened" in page
@@ -147,7 +147,9 @@ def test_where_nothing_was_delivered_there_is_no_rate(anna: Client) -> None:
     assert '<td class="num strong">—</td>' in get(anna, f"{PAGE}&topic=orders")
 
 
-def test_where_nobody_counts_the_chart_is_of_failures(anna: Client) -> None:
+def test_the_chart_shows_failures_where_deliveries_are_not_counted(
+    anna: Client,
+) -> None:
     publish(DAY)
     rate(DAY, None, 7)
 
@@ -214,7 +216,7 @@ def test_there_is_no_rate_where_more_failed_than_were_delivered(anna: Client) ->
     assert "100\u00a0%" not in get(anna, f"{PAGE}&topic=orders")
 
 
-def test_failures_that_nobody_counts_are_told_in_a_footnote(anna: Client) -> None:
+def test_failures_without_counted_deliveries_have_a_footnote(anna: Client) -> None:
     publish(DAY)
     rate(DAY, 100, 5, uncounted=4)
 
@@ -223,7 +225,7 @@ def test_failures_that_nobody_counts_are_told_in_a_footnote(anna: Client) -> Non
     assert orders.total.rate == pytest.approx(0.01)
     page = get(anna, PAGE)
     assert "† Some of these failed" in page
-    # The numbers above the topics divide to another rate than is shown there.
+    # failed / delivered would give another rate than the page shows.
     assert "Failed</a></dt><dd>5†</dd>" in page
 
 
@@ -271,7 +273,7 @@ def test_what_did_not_rise_is_not_among_it() -> None:
     assert rising.topics == []
 
 
-def test_of_one_week_nobody_knows_what_is_usual(anna: Client) -> None:
+def test_nothing_rises_with_only_one_week_of_reports(anna: Client) -> None:
     publish(DAY, DAY - WEEK)
     rate(DAY, 100, 50)
     rate(DAY - WEEK, 100, 1)
@@ -344,13 +346,13 @@ def test_who_sees_some_topics_gets_a_report_of_those(now: datetime) -> None:
         for number in range(3):
             rate(DAY - number * WEEK, 10, 3 - number, topic=topic)
 
-    found = every(PAGE, "orders.*")
+    result = every(PAGE, "orders.*")
 
-    assert list(found.names) == ["orders.eu"]
-    assert found.total.failed == 3
-    assert found.rising
-    assert [row.name for row in found.rising.topics] == ["orders.eu"]
-    assert [row.pk for row in found.rising.problems] == [mine[0].problem_id]
+    assert list(result.names) == ["orders.eu"]
+    assert result.total.failed == 3
+    assert result.rising
+    assert [row.name for row in result.rising.topics] == ["orders.eu"]
+    assert [row.pk for row in result.rising.problems] == [mine[0].problem_id]
     with pytest.raises(Absent):
         report(f"{PAGE}&topic=payments", "orders.*")
 
@@ -368,13 +370,13 @@ def test_a_fresh_report_says_who_made_it_and_of_what(anna: Client) -> None:
 
 
 @pytest.mark.parametrize(("hours", "stale"), [(25, False), (27, True)])
-def test_a_report_that_is_late_is_told(hours: int, stale: bool) -> None:
+def test_a_report_is_stale_once_the_next_night_is_over(hours: int, stale: bool) -> None:
     publish(DAY)
     over = datetime(2026, 11, 20, tzinfo=UTC)
 
-    fresh = reports.freshness(now=over + timedelta(hours=hours))
+    freshness = reports.freshness(now=over + timedelta(hours=hours))
 
-    assert fresh.is_stale is stale
+    assert freshness.is_stale is stale
 
 
 def test_a_late_report_has_a_banner(anna: Client, now: datetime) -> None:
@@ -382,7 +384,7 @@ def test_a_late_report_has_a_banner(anna: Client, now: datetime) -> None:
 
     page = get(anna, "/reports")
 
-    assert "the night after it has made no newer one" in page
+    assert "the next night made no newer one" in page
     assert 'role="alert"' in page
 
 
@@ -393,7 +395,7 @@ def test_a_failed_run_has_a_banner_until_another_one_is_done(anna: Client) -> No
     run(DAY, finished_at=AFTER + timedelta(hours=1))
     mended = get(anna, PAGE)
 
-    assert "are as they were before: It broke." in failed
+    assert "did not change. It broke." in failed
     assert "\u202e" not in failed
     assert "It broke." not in mended
 
@@ -406,14 +408,14 @@ def test_a_topic_is_shown_with_its_groups_and_its_hours(anna: Client) -> None:
     rate(DAY, 50, 4, hour=13)
     rate(DAY, 50, 2, hour=14)
 
-    found = one()
+    result = one()
     page = get(anna, f"{PAGE}&topic=orders")
 
-    assert [group.group for group in found.groups] == ["billing", ""]
-    assert found.whole.total.failed == 6
-    assert found.hours[-1].hours[12] is None
-    assert [cell.level for cell in found.heat.cells] == [4, 3]
-    assert len(found.heat.gaps) == 6
+    assert [group.group for group in result.groups] == ["billing", ""]
+    assert result.whole.total.failed == 6
+    assert result.hours[-1].hours[12] is None
+    assert [cell.level for cell in result.heat.cells] == [4, 3]
+    assert len(result.heat.gaps) == 6
     assert "Thu 2026-11-19 13:00 UTC: 8.0\u00a0%, 4 failed" in page
     assert "counted by the consumers" in page
     assert ">unknown<" in page
@@ -453,16 +455,16 @@ def test_a_topic_that_is_not_there_is_not_found(anna: Client, topic: str) -> Non
         "topic=%00",
     ],
 )
-def test_a_period_that_makes_no_sense_is_told_and_the_usual_one_shown(
+def test_an_invalid_period_shows_an_error_and_the_default_period(
     anna: Client, now: datetime, query: str
 ) -> None:
     publish(newest_over(now))
     rate(newest_over(now), 10, 1)
 
-    shown, file = get(anna, f"/reports?{query}", 422), anna.get(f"/reports.csv?{query}")
+    page, file = get(anna, f"/reports?{query}", 422), anna.get(f"/reports.csv?{query}")
 
-    assert 'id="wrong" role="alert"' in shown
-    assert "orders" in shown
+    assert 'id="wrong" role="alert"' in page
+    assert "orders" in page
     assert file.status_code == 422
 
 
@@ -480,10 +482,10 @@ def test_no_name_breaks_a_page_or_a_file(anna: Client) -> None:
     for name in (HOSTILE, FORMULA):
         rate(DAY, 10, 1, topic=name)
         rate(DAY, 10, 1, topic=name, consumer_group=name)
-    asked = {"days": "7", "to": "2026-11-19"}
+    period = {"days": "7", "to": "2026-11-19"}
 
     whole, *each = [
-        anna.get("/reports", {**asked, "topic": name}).content.decode()
+        anna.get("/reports", {**period, "topic": name}).content.decode()
         for name in ("", HOSTILE, FORMULA)
     ]
 
@@ -537,11 +539,11 @@ def test_the_file_tells_a_group_without_a_name_from_all_of_them(anna: Client) ->
     rate(DAY, 10, 1, hour=3)
     rate(DAY, 10, 1, topic="payments")
 
-    told = [
+    totals = [
         (row["of"], row["failed"]) for row in rows(anna, "to=2026-11-19&topic=orders")
     ]
 
-    assert sorted(told) == [("consumer_group", "1"), ("topic", "2")]
+    assert sorted(totals) == [("consumer_group", "1"), ("topic", "2")]
 
 
 NAMES = (
@@ -626,15 +628,15 @@ def test_the_pages_of_the_runs_hold_each_of_them_once(anna: Client) -> None:
     assert older
     second = get(anna, f"/reports/runs{older[1].replace('&amp;', '&')}")
 
-    told = [re.findall(r'\?subject=report:(\d+)"', page) for page in (first, second)]
-    assert [len(page) for page in told] == [50, 10]
-    assert len({*told[0], *told[1]}) == 60
+    ids = [re.findall(r'\?subject=report:(\d+)"', page) for page in (first, second)]
+    assert [len(page) for page in ids] == [50, 10]
+    assert len({*ids[0], *ids[1]}) == 60
 
 
 def test_runs_are_followed_more_closely_while_one_goes_on(anna: Client) -> None:
-    made = run(DAY, state="running", finished_at=None)
+    unfinished = run(DAY, state="running", finished_at=None)
     going = get(anna, "/reports/runs")
-    Run.objects.filter(pk=made.pk).update(state="done", finished_at=AFTER)
+    Run.objects.filter(pk=unfinished.pk).update(state="done", finished_at=AFTER)
     over = get(anna, "/reports/runs")
 
     assert 'data-live="2"' in going
@@ -646,14 +648,18 @@ def test_an_admin_asks_for_a_run(sign_in: SignIn, now: datetime) -> None:
 
     response = admin.post("/reports/run", {"from": day - ONE_DAY, "to": day})
 
-    made = Run.objects.get()
+    new_run = Run.objects.get()
     assert (response.status_code, response["Location"]) == (302, "/reports/runs")
-    assert (made.first_day, made.last_day, made.state) == (day - ONE_DAY, day, "queued")
-    assert made.asked_by == "user:adminFalse"
+    assert (new_run.first_day, new_run.last_day, new_run.state) == (
+        day - ONE_DAY,
+        day,
+        "queued",
+    )
+    assert new_run.asked_by == "user:adminFalse"
 
 
 @pytest.mark.parametrize(
-    ("sent", "field", "told"),
+    ("data", "field", "remedy"),
     [
         ({"from": "soon", "to": "2026-11-19"}, "from", "send a day such as"),
         ({"from": "2026-11-19", "to": ""}, "to", "choose a day"),
@@ -662,15 +668,15 @@ def test_an_admin_asks_for_a_run(sign_in: SignIn, now: datetime) -> None:
         ({"from": "2026-11-19", "to": "9999-12-30"}, "from", "at most"),
     ],
 )
-def test_a_run_of_days_that_cannot_be_is_refused_with_the_remedy(
-    sign_in: SignIn, sent: dict[str, str], field: str, told: str
+def test_a_run_of_invalid_days_is_refused_with_the_remedy(
+    sign_in: SignIn, data: dict[str, str], field: str, remedy: str
 ) -> None:
-    response = sign_in(Role.ADMIN).post("/reports/run", sent)
+    response = sign_in(Role.ADMIN).post("/reports/run", data)
 
     page = response.content.decode()
     assert response.status_code == 422
-    assert re.search(rf'id="wrong" role="alert">{field}: [^<]*{told}', page)
-    assert all(f'name="{name}" value="{sent[name]}"' in page for name in sent)
+    assert re.search(rf'id="wrong" role="alert">{field}: [^<]*{remedy}', page)
+    assert all(f'name="{name}" value="{data[name]}"' in page for name in data)
     assert Run.objects.count() == 0
 
 
@@ -685,7 +691,9 @@ def test_a_day_that_is_not_over_cannot_be_reported(
     assert "is over at" in response.content.decode()
 
 
-def test_two_runs_of_one_day_do_not_meet(sign_in: SignIn, now: datetime) -> None:
+def test_a_second_run_of_a_day_is_refused_while_one_is_unfinished(
+    sign_in: SignIn, now: datetime
+) -> None:
     admin, day = sign_in(Role.ADMIN), newest_over(now)
     first = run(day, state="running", finished_at=None)
 
@@ -695,7 +703,7 @@ def test_two_runs_of_one_day_do_not_meet(sign_in: SignIn, now: datetime) -> None
     assert f"run {first.pk} is making some of these days" in response.content.decode()
 
 
-def test_a_reader_sees_the_button_and_why_it_rests(sign_in: SignIn) -> None:
+def test_a_viewer_sees_a_disabled_button_with_the_reason(sign_in: SignIn) -> None:
     viewer = sign_in(Role.VIEWER)
 
     page = get(viewer, "/reports/runs")
@@ -732,7 +740,7 @@ def test_a_page_asks_as_often_for_many_topics_and_days_as_for_one(
     publish(*published)
     rate(DAY, 10, 5, topic="a0")
     problem_day(DAY, problem, 3)
-    asked = queries(anna, path)
+    query_count = queries(anna, path)
 
     Day.objects.update(late_rows=0)
     for number in range(1, 12):
@@ -742,7 +750,7 @@ def test_a_page_asks_as_often_for_many_topics_and_days_as_for_one(
             rate(day, 10, 5, topic=f"a{number}", consumer_group="billing")
         problem_day(DAY, Problem.objects.get(pk=poison.problem_id), 3)
 
-    assert queries(anna, path) == asked <= 16
+    assert queries(anna, path) == query_count <= 16
 
 
 def queries(client: Client, path: str) -> int:

@@ -1,4 +1,4 @@
-"""A code after the password: who is asked, what counts as one, what is on record."""
+"""The second factor: sign-in by code, enrolment, recovery codes, audit."""
 
 from __future__ import annotations
 
@@ -75,16 +75,16 @@ def required() -> Iterator[None]:
 
 
 def with_password(
-    name: str = "anna", *, wanted: str = "", address: str = "192.0.2.1"
+    name: str = "anna", *, next_url: str = "", address: str = "192.0.2.1"
 ) -> tuple[Client, Any]:
     client = Client(REMOTE_ADDR=address)
-    form = {"username": name, "password": PASSWORD, "next": wanted}
+    form = {"username": name, "password": PASSWORD, "next": next_url}
     return client, client.post("/sign-in", form)
 
 
 @pytest.fixture
 def phone(anna: User, time: Time) -> Phone:
-    """Give anna a factor, and time for the next code."""
+    """Add a second factor for anna, and move the clock to the next code."""
     client, _ = with_password()
     phone = add_factor(client, time.now)
     time.go_on()
@@ -106,7 +106,7 @@ def entries(action: str) -> list[Entry]:
 def test_who_has_a_factor_is_signed_in_by_its_code_and_led_on(
     phone: Phone, time: Time
 ) -> None:
-    client, answer = with_password(wanted="/audit")
+    client, answer = with_password(next_url="/audit")
     early = is_in(client)
 
     form = form_on(client.get(answer["Location"]), button="Sign in")
@@ -139,8 +139,11 @@ def test_admins_see_who_has_a_factor_and_how_a_lost_one_is_removed(
 
     assert people.count(">second factor<") == 1
     assert people.count(">no second factor<") == 1
-    told = [f"remove_second_factor {name}<" for name in ("anna", "ada")]
-    assert [say in page for say, page in zip(told, pages, strict=True)] == [True, False]
+    commands = [f"remove_second_factor {name}<" for name in ("anna", "ada")]
+    assert [say in page for say, page in zip(commands, pages, strict=True)] == [
+        True,
+        False,
+    ]
 
 
 def test_forms_say_what_they_will_do_and_which_codes_they_take(at_home: Client) -> None:
@@ -203,9 +206,14 @@ def test_a_recovery_code_signs_in_once_and_is_on_record(phone: Phone) -> None:
     code, other = phone.recovery_codes[:2]
     first, again = enter(with_password()[0], code), enter(with_password()[0], code)
     client, _ = with_password()
-    left = enter(client, other.replace(" ", ""))
+    other_code = enter(client, other.replace(" ", ""))
 
-    assert (len(set(phone.recovery_codes)), first, again, left) == (10, 302, 200, 302)
+    assert (len(set(phone.recovery_codes)), first, again, other_code) == (
+        10,
+        302,
+        200,
+        302,
+    )
     assert "8 recovery codes" in client.get("/second-factor").content.decode()
     assert [e.subject for e in entries("user.recovery_code_used")] == ["user:anna"] * 2
 
@@ -231,7 +239,7 @@ def test_the_password_counts_for_ten_minutes(phone: Phone, time: Time) -> None:
     "change",
     [{"is_active": False}, {"password": "!"}, {"sessions_ended_at": BEGAN - PERIOD}],
 )
-def test_who_is_disabled_or_ended_meanwhile_gets_no_further(
+def test_a_sign_in_that_ended_before_the_code_is_refused(
     phone: Phone, time: Time, change: dict[str, Any]
 ) -> None:
     client, _ = with_password()
@@ -260,7 +268,7 @@ def test_wrong_codes_wait_and_are_on_record_like_wrong_passwords(
     assert enter(client, phone.code(time.now)) == 302
 
 
-def test_a_right_password_buys_no_more_guesses_of_the_code(phone: Phone) -> None:
+def test_a_right_password_does_not_reset_the_limit_of_wrong_codes(phone: Phone) -> None:
     for _ in range(4):
         enter(with_password()[0], "000000")
     client, _ = with_password()
@@ -294,26 +302,26 @@ def test_after_many_wrong_codes_an_account_waits_at_every_address(
 ) -> None:
     for n in range(20):
         enter(with_password(address=f"198.51.100.{n}")[0], "000000")
-    client, asked = with_password(address="203.0.113.1")
+    client, response = with_password(address="203.0.113.1")
 
     waits = enter(client, phone.code(time.now))
     time.go_on()
 
-    assert asked["Location"].startswith("/sign-in/code")
+    assert response["Location"].startswith("/sign-in/code")
     assert waits == 429
     assert enter(client, phone.code(time.now)) == 302
     assert enter(with_password(address="203.0.113.2")[0], "000000") == 200
 
 
 def test_secrets_lie_sealed_in_the_database(phone: Phone, anna: User) -> None:
-    kept = [str(each.data) for each in Authenticator.objects.all()]
+    stored = [str(each.data) for each in Authenticator.objects.all()]
     person("ben", Role.VIEWER)
     ben, _ = with_password("ben")
     offered = secret_on(ben.get("/second-factor").content.decode())
     sessions = [str(each.get_decoded()) for each in Session.objects.all()]
 
-    assert len(kept) == 2
-    assert phone.secret not in "".join(kept)
+    assert len(stored) == 2
+    assert phone.secret not in "".join(stored)
     assert offered not in "".join(sessions)
 
 
@@ -381,7 +389,7 @@ def proof(phone: Phone, moment: datetime, **changes: str) -> dict[str, str]:
 
 @pytest.fixture
 def at_home(phone: Phone, time: Time) -> Client:
-    """Give anna's browser, signed in by a code that is used up."""
+    """Return anna's client, signed in by a code that is used up."""
     client, _ = with_password()
     enter(client, phone.code(time.now))
     time.go_on()
@@ -408,16 +416,16 @@ def test_a_change_needs_the_password_and_a_code(
     ]
 
 
-def test_recovery_codes_are_made_anew_and_the_old_end(
+def test_new_recovery_codes_replace_the_old_ones(
     at_home: Client, phone: Phone, time: Time
 ) -> None:
     page = at_home.post("/second-factor/recovery-codes", proof(phone, time.now))
-    fresh = codes_on(page.content.decode())
+    new_codes = codes_on(page.content.decode())
 
-    assert len(fresh) == 10
-    assert not set(fresh) & set(phone.recovery_codes)
+    assert len(new_codes) == 10
+    assert not set(new_codes) & set(phone.recovery_codes)
     assert enter(with_password()[0], phone.recovery_codes[0]) == 200
-    assert enter(with_password()[0], fresh[0]) == 302
+    assert enter(with_password()[0], new_codes[0]) == 302
     assert len(entries("user.recovery_codes_made")) == 1
 
 
@@ -523,13 +531,13 @@ def test_of_guesses_sent_at_once_no_more_are_made_than_one_by_one(
 
     with ThreadPoolExecutor(12) as threads:
         tried = [threads.submit(_guess, anna, together) for _ in range(12)]
-    made = [each.result() for each in tried].count(True)
+    checked_count = [each.result() for each in tried].count(True)
 
-    assert made == 5
+    assert checked_count == 5
 
 
 def _guess(user: User, together: threading.Barrier) -> bool:
-    """Guess wrong; tell whether the guess was made."""
+    """Send a wrong code; return whether it was checked."""
     together.wait()
     attempt = Attempt(address="192.0.2.9", account=user.username, of="code")
     try:

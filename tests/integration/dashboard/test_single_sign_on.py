@@ -1,4 +1,4 @@
-"""Signing in through an OpenID provider: who is let in, as whom, who is refused."""
+"""Sign-in through an OpenID provider: accounts, roles and refusals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def server() -> Iterator[Provider]:
 
 @pytest.fixture
 def work(server: Provider) -> Iterator[Provider]:
-    """Give the provider that the settings name, and who knows anna of `ops`."""
+    """Return the configured provider, which knows anna, a member of `ops`."""
     server.misbehave("")
     server.knows("anna-1", preferred_username="anna", groups=["ops", "cooks"])
     openid._descriptions.clear()
@@ -71,13 +71,13 @@ def entries(action: str) -> list[Entry]:
 
 
 def said(answer: Any) -> tuple[int, str]:
-    """Give the status of a page, and the sentence that says why."""
+    """Return the status of a page, and its explanation."""
     page = answer.content.decode()
     assert "Go to the overview" in page
     return answer.status_code, page
 
 
-def test_somebody_of_a_group_is_let_in_with_its_role_and_led_on(work: Provider) -> None:
+def test_a_member_of_a_group_signs_in_with_its_role(work: Provider) -> None:
     client = Client(REMOTE_ADDR="192.0.2.1")
 
     led = work.sign_in(client, "anna-1", wanted="/audit")
@@ -87,9 +87,9 @@ def test_somebody_of_a_group_is_let_in_with_its_role_and_led_on(work: Provider) 
     assert is_in(client)
     assert (user.username, user.role, user.reads_bodies) == ("anna", "operator", False)
     assert not user.has_usable_password()
-    [made] = entries("user.created")
-    assert made.detail["issuer"] == work.url
-    assert made.detail["subject"] == "anna-1"
+    [entry] = entries("user.created")
+    assert entry.detail["issuer"] == work.url
+    assert entry.detail["subject"] == "anna-1"
     [came] = entries("user.signed_in")
     assert (came.actor, came.detail) == (
         "user:anna",
@@ -120,7 +120,7 @@ def test_what_a_provider_says_is_not_kept(work: Provider) -> None:
 
 
 @pytest.mark.parametrize("groups", [[], ["cooks"], None, "cooks", {"ops": 1}, 7])
-def test_who_is_in_no_group_is_not_let_in(work: Provider, groups: Any) -> None:
+def test_a_person_without_a_group_is_refused(work: Provider, groups: Any) -> None:
     work.knows("ben-1", preferred_username="ben", groups=groups)
     client = Client()
 
@@ -256,9 +256,9 @@ def test_who_denies_at_the_provider_may_begin_again(work: Provider) -> None:
     assert "You did not agree at the provider" in page
 
 
-@pytest.mark.parametrize("wanted", ["https://evil.example/", "//evil.example", "x:y"])
-def test_the_way_back_leads_to_no_other_site(work: Provider, wanted: str) -> None:
-    assert work.sign_in(Client(), "anna-1", wanted=wanted)["Location"] == "/"
+@pytest.mark.parametrize("next_url", ["https://evil.example/", "//evil.example", "x:y"])
+def test_the_way_back_leads_to_no_other_site(work: Provider, next_url: str) -> None:
+    assert work.sign_in(Client(), "anna-1", wanted=next_url)["Location"] == "/"
 
 
 def test_the_address_decides_neither_what_is_asked_nor_what_is_done(
@@ -311,8 +311,8 @@ def test_a_provider_that_goes_away_meanwhile_is_a_page_that_says_so(
     client = Client()
     back = work.agree(client.post("/sign-in/provider")["Location"], "anna-1")
     description = openid._description(work.url)
-    gone = f"http://127.0.0.1:{free_port()}/token"
-    changed = {**description, "token_endpoint": gone}
+    dead_url = f"http://127.0.0.1:{free_port()}/token"
+    changed = {**description, "token_endpoint": dead_url}
     monkeypatch.setattr(openid, "_description", lambda _: changed)
 
     status, _ = said(client.get(back))
@@ -324,21 +324,21 @@ def test_a_provider_that_goes_away_meanwhile_is_a_page_that_says_so(
 def test_no_session_of_postgres_is_held_while_the_provider_is_asked(
     work: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = []
+    has_session = []
     whole = openid._whole
 
     def watched(answer: Any) -> Any:
-        held.append(connection.connection is not None)
+        has_session.append(connection.connection is not None)
         return whole(answer)
 
     monkeypatch.setattr(openid, "_whole", watched)
 
     work.sign_in(Client(), "anna-1")
 
-    assert held == [False] * 3
+    assert has_session == [False] * 3
 
 
-def test_no_more_ask_the_provider_at_once_than_have_a_turn(
+def test_too_many_sign_ins_at_the_provider_at_once_are_refused(
     work: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openid, "LONGEST_WAIT_SECONDS", 0.05)
@@ -355,9 +355,7 @@ def test_no_more_ask_the_provider_at_once_than_have_a_turn(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_signs_in_twice_at_once_has_one_account(
-    work: Provider, now: datetime
-) -> None:
+def test_two_sign_ins_at_once_create_one_account(work: Provider, now: datetime) -> None:
     anna = Identity(
         issuer=work.url, subject="anna-1", name="anna", groups=frozenset({"ops"})
     )
@@ -377,7 +375,7 @@ def test_who_signs_in_twice_at_once_has_one_account(
     assert len(entries("user.created")) == 1
 
 
-def test_what_strangers_begin_is_gone_soon(work: Provider, now: datetime) -> None:
+def test_abandoned_sign_ins_are_pruned_soon(work: Provider, now: datetime) -> None:
     stranger, client = Client(), Client()
     stranger.post("/sign-in/provider")
     client.post("/sign-in/provider")

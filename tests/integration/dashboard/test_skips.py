@@ -1,4 +1,4 @@
-"""The skip list is shown, changed after a look at what it means, and accounted for."""
+"""The skip pages: list, preview, add, remove and audit."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def of_tenant(now: datetime, tenant: str, number: int = 1) -> list[Poison]:
 
 
 def skip(now: datetime, **changes: Any) -> Skip:
-    """Put a skip on the list: what no call changes is a bookmark of orders."""
+    """Add a skip; by default of a bookmark on orders."""
     topic, _ = Topic.objects.get_or_create(
         name=changes.pop("topic", "orders"),
         defaults={"native_name": str(uuid.uuid4())},
     )
-    told = {"kind": "bookmark", "value": str(uuid.uuid4())}
-    told |= changes.pop("matcher", {})
+    matcher = {"kind": "bookmark", "value": str(uuid.uuid4())}
+    matcher |= changes.pop("matcher", {})
     facts = {"consumer_group": None, "reason": "it kills", "principal": ANNA, **changes}
-    return skip_list.add(topic=topic, matcher=Matcher.parse(told), now=now, **facts)
+    return skip_list.add(topic=topic, matcher=Matcher.parse(matcher), now=now, **facts)
 
 
-def rule(**told: object) -> dict[str, object]:
-    return {"kind": "rule", "value": told}
+def rule(**fields: object) -> dict[str, object]:
+    return {"kind": "rule", "value": fields}
 
 
 def look(client: Client, form: Mapping[str, object], status: int = 200) -> str:
@@ -71,17 +71,17 @@ def look(client: Client, form: Mapping[str, object], status: int = 200) -> str:
 
 
 def mark(page: str) -> str:
-    (found,) = re.findall(r'name="seen" value="([^"]+)"', page)
-    return str(found)
+    (value,) = re.findall(r'name="seen" value="([^"]+)"', page)
+    return str(value)
 
 
-def add(client: Client, seen: str, **form: object) -> Any:
-    told = {"act": "add", "seen": seen, "reason": "it kills", **form}
-    return client.post("/skips/new", told)
+def add(client: Client, signature: str, **form: object) -> Any:
+    data = {"act": "add", "seen": signature, "reason": "it kills", **form}
+    return client.post("/skips/new", data)
 
 
 def words(page: str) -> str:
-    """Give what a page says, without its tags and in one line."""
+    """Return the text of a page in one line."""
     return " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
 
 
@@ -96,25 +96,25 @@ def test_a_message_is_skipped_after_a_look_with_a_reason(
     form = {"message": poison.pk, "by": "bookmark", "consumer_group": "billing"}
     done = add(anna, mark(page), **form)
 
-    made = Skip.objects.get()
+    added = Skip.objects.get()
     assert f'href="{link}"' in offered
     assert "1 of the last 1 message of orders in billing" in words(page)
     assert "Skip 1 message</button>" in page
-    assert (done.status_code, done["Location"]) == (302, f"/skips/{made.pk}")
-    assert (made.poison, made.consumer_group, made.kind) == (
+    assert (done.status_code, done["Location"]) == (302, f"/skips/{added.pk}")
+    assert (added.poison, added.consumer_group, added.kind) == (
         poison,
         "billing",
         "bookmark",
     )
-    assert (made.reason, made.by, made.is_automatic) == (
+    assert (added.reason, added.by, added.is_automatic) == (
         "it kills",
         "user:operatorTrue",
         False,
     )
-    assert made.expires_at is not None
-    assert timedelta(days=29) < made.expires_at - now < timedelta(days=31)
+    assert added.expires_at is not None
+    assert timedelta(days=29) < added.expires_at - now < timedelta(days=31)
     entry = Entry.objects.get(action="skip.added")
-    assert (entry.subject, entry.reason) == (f"skip:{made.pk}", "it kills")
+    assert (entry.subject, entry.reason) == (f"skip:{added.pk}", "it kills")
 
 
 @pytest.mark.parametrize(
@@ -132,22 +132,22 @@ def test_all_with_the_same_id_or_body_are_skipped_together(
     page = look(anna, form)
     add(anna, mark(page), **form)
 
-    made = Skip.objects.get()
+    added = Skip.objects.get()
     assert f"{matched} of the last 4 messages of orders" in words(page)
-    assert (made.kind, made.consumer_group, made.poison) == (kind, None, None)
+    assert (added.kind, added.consumer_group, added.poison) == (kind, None, None)
 
 
 def test_a_rule_shows_how_much_it_would_have_matched_with_samples(
     anna: Client, now: datetime
 ) -> None:
-    wanted = of_tenant(now, "acme", 3)
+    matching = of_tenant(now, "acme", 3)
     (other,) = of_tenant(now, "zeta")
 
     page = look(anna, RULE)
     done = add(anna, mark(page), **RULE, lives="ever")
 
     assert "3 of the last 4 messages of orders" in words(page)
-    assert [p.pk for p in wanted if f'href="/messages/{p.pk}"' not in page] == []
+    assert [p.pk for p in matching if f'href="/messages/{p.pk}"' not in page] == []
     assert f'href="/messages/{other.pk}"' not in page
     assert done.status_code == 302
     assert Skip.objects.get().expires_at is None
@@ -163,7 +163,7 @@ def test_a_rule_shows_how_much_it_would_have_matched_with_samples(
         (b'{"customer": {"id": true}}', "true"),
     ],
 )
-def test_a_place_in_the_body_is_matched_as_what_it_is(
+def test_a_pointer_matches_values_by_their_json_type(
     anna: Client, now: datetime, body: bytes, value: str
 ) -> None:
     poisons(now, 1, body=body)
@@ -175,7 +175,7 @@ def test_a_place_in_the_body_is_matched_as_what_it_is(
     assert "1 of the last 2 messages" in words(page)
 
 
-def test_what_matches_everything_has_to_be_meant(anna: Client, now: datetime) -> None:
+def test_a_skip_of_everything_needs_its_box_ticked(anna: Client, now: datetime) -> None:
     of_tenant(now, "acme", skip_list.OVERBROAD_AFTER)
     page = look(anna, RULE)
 
@@ -189,50 +189,50 @@ def test_what_matches_everything_has_to_be_meant(anna: Client, now: datetime) ->
     assert Skip.objects.count() == 1
 
 
-def test_only_what_was_looked_at_is_added(anna: Client, now: datetime) -> None:
+def test_only_the_previewed_skip_is_added(anna: Client, now: datetime) -> None:
     of_tenant(now, "acme")
-    seen = mark(look(anna, RULE))
+    signature = mark(look(anna, RULE))
 
-    unseen = [
+    refused = [
         add(anna, "", **RULE),
         add(anna, "forged", **RULE),
-        add(anna, seen, **{**RULE, "value": "zeta"}),
-        add(anna, seen, **RULE, consumer_group="billing"),
-        add(anna, seen, **RULE, handler_version="2"),
+        add(anna, signature, **{**RULE, "value": "zeta"}),
+        add(anna, signature, **RULE, consumer_group="billing"),
+        add(anna, signature, **RULE, handler_version="2"),
     ]
 
-    assert [response.status_code for response in unseen] == [409] * 5
-    assert "not what you looked at" in unseen[2].content.decode()
-    assert "0 of the last 1 message" in words(unseen[2].content.decode())
+    assert [response.status_code for response in refused] == [409] * 5
+    assert "not what you looked at" in refused[2].content.decode()
+    assert "0 of the last 1 message" in words(refused[2].content.decode())
     assert not Skip.objects.exists()
 
 
-def test_what_somebody_else_looked_at_is_not_what_you_have_seen(
+def test_a_preview_of_another_person_is_refused(
     anna: Client, sign_in: SignIn, now: datetime
 ) -> None:
     of_tenant(now, "acme")
-    seen = mark(look(anna, RULE))
+    signature = mark(look(anna, RULE))
 
-    response = add(sign_in(Role.ADMIN), seen, **RULE)
+    response = add(sign_in(Role.ADMIN), signature, **RULE)
 
     assert response.status_code == 409
 
 
 def test_a_skip_needs_a_reason_and_its_end_too(anna: Client, now: datetime) -> None:
     of_tenant(now, "acme")
-    made = skip(now)
+    existing = skip(now)
 
     added = add(anna, mark(look(anna, RULE)), **{**RULE, "reason": " "})
-    removed = anna.post(f"/skips/{made.pk}/remove", {"reason": " "})
+    removed = anna.post(f"/skips/{existing.pk}/remove", {"reason": " "})
 
     assert (added.status_code, removed.status_code) == (422, 422)
     assert b'aria-invalid="true"' in added.content
     assert b"Say why" in removed.content
-    assert Skip.objects.active().get() == made
+    assert Skip.objects.active().get() == existing
 
 
 @pytest.mark.parametrize(
-    ("form", "told"),
+    ("form", "message"),
     [
         ({"topic": "nowhere"}, "there is no topic"),
         ({"topic": ""}, "there is no topic"),
@@ -251,14 +251,14 @@ def test_a_skip_needs_a_reason_and_its_end_too(anna: Client, now: datetime) -> N
         ({"consumer_group": "\0"}, "Null characters"),
     ],
 )
-def test_what_makes_no_skip_is_told_beside_what_was_filled_in(
-    anna: Client, now: datetime, form: dict[str, object], told: str
+def test_an_invalid_skip_shows_the_error_beside_the_form(
+    anna: Client, now: datetime, form: dict[str, object], message: str
 ) -> None:
     of_tenant(now, "acme")
 
     page = look(anna, {**RULE, **form}, 422)
 
-    assert told.lower() in words(page).lower()
+    assert message.lower() in words(page).lower()
     assert 'name="seen"' not in page
 
 
@@ -280,25 +280,25 @@ def test_a_blank_form_shows_nothing_wrong(anna: Client, now: datetime) -> None:
 
 
 def test_the_list_tells_all_about_a_skip(anna: Client, now: datetime) -> None:
-    made = skip(
+    existing = skip(
         now - timedelta(hours=3),
         matcher=rule(header="tenant", equals="acme"),
         consumer_group="billing",
         handler_version="2026.11.20",
         expires_at=now + timedelta(days=2, hours=1),
     )
-    told = AppliedSkip(
-        skip=made.pk,
+    report = AppliedSkip(
+        skip=existing.pk,
         consumer_group="billing",
         client_name="billing-1",
         count=12,
         last_at=now - timedelta(minutes=5),
         report=uuid.uuid4(),
     )
-    skip_counts.count_applied(reports=[told], principal=ANNA, now=now)
+    skip_counts.count_applied(reports=[report], principal=ANNA, now=now)
 
     page = words(get(anna, "/skips"))
-    alone = words(get(anna, f"/skips/{made.pk}"))
+    alone = words(get(anna, f"/skips/{existing.pk}"))
 
     facts = ("Active", "header tenant is acme", "orders", "billing", "it kills")
     assert [fact for fact in facts if fact not in page or fact not in alone] == []
@@ -309,15 +309,15 @@ def test_the_list_tells_all_about_a_skip(anna: Client, now: datetime) -> None:
     assert "2026.11.20" in alone
 
 
-def test_a_skip_that_was_made_by_itself_is_marked(anna: Client, now: datetime) -> None:
+def test_an_automatic_skip_is_marked(anna: Client, now: datetime) -> None:
     topic = Topic.objects.create(name="orders", native_name="orders", replays=True)
     capture(now, failure(now))
-    made = Skip.objects.get(topic=topic, is_automatic=True)
+    automatic = Skip.objects.get(topic=topic, is_automatic=True)
 
     page = get(anna, "/skips")
 
     assert '<span class="badge">automatic</span>' in page
-    assert "Made by itself" in get(anna, f"/skips/{made.pk}")
+    assert "Made by itself" in get(anna, f"/skips/{automatic.pk}")
 
 
 def test_an_automatic_skip_of_one_version_leads_to_one_for_all(
@@ -325,9 +325,9 @@ def test_an_automatic_skip_of_one_version_leads_to_one_for_all(
 ) -> None:
     topic = Topic.objects.create(name="orders", native_name="orders", replays=True)
     capture(now, failure(now, bookmark="1&=0", handler_version="1.2"))
-    made = Skip.objects.get(topic=topic)
+    automatic = Skip.objects.get(topic=topic)
 
-    page = get(anna, f"/skips/{made.pk}")
+    page = get(anna, f"/skips/{automatic.pk}")
     link = unescape(page.partition('href="/skips/new?topic=')[2].partition('"')[0])
     form = get(anna, f"/skips/new?topic={link}")
 
@@ -340,19 +340,19 @@ def test_an_automatic_skip_of_one_version_leads_to_one_for_all(
 def test_a_removed_skip_is_history_with_who_and_why(
     anna: Client, now: datetime
 ) -> None:
-    made = skip(now)
-    kept = skip(now)
+    removed = skip(now)
+    remaining = skip(now)
 
-    done = anna.post(f"/skips/{made.pk}/remove", {"reason": "fixed in 2.1"})
+    done = anna.post(f"/skips/{removed.pk}/remove", {"reason": "fixed in 2.1"})
 
     active, history = get(anna, "/skips"), get(anna, "/skips?everything=1")
-    alone = words(get(anna, f"/skips/{made.pk}"))
+    alone = words(get(anna, f"/skips/{removed.pk}"))
     assert (done.status_code, done["Location"]) == (302, "/skips")
-    assert (f"/skips/{made.pk}" in active, f"/skips/{kept.pk}" in active) == (
+    assert (f"/skips/{removed.pk}" in active, f"/skips/{remaining.pk}" in active) == (
         False,
         True,
     )
-    assert (f"/skips/{made.pk}" in history, f"/skips/{kept.pk}" in history) == (
+    assert (f"/skips/{removed.pk}" in history, f"/skips/{remaining.pk}" in history) == (
         True,
         False,
     )
@@ -363,25 +363,26 @@ def test_a_removed_skip_is_history_with_who_and_why(
         if fact not in alone
     ] == []
     entry = Entry.objects.get(action="skip.removed")
-    assert (entry.subject, entry.reason) == (f"skip:{made.pk}", "fixed in 2.1")
+    assert (entry.subject, entry.reason) == (f"skip:{removed.pk}", "fixed in 2.1")
 
 
 def test_a_skip_whose_time_is_up_is_expired_wherever_it_is_shown(
     anna: Client, now: datetime
 ) -> None:
-    made = skip(now - timedelta(days=2), expires_at=now - timedelta(days=1))
+    existing = skip(now - timedelta(days=2), expires_at=now - timedelta(days=1))
 
     before = get(anna, "/skips")
     skip_list.expire(now=now)
     after = get(anna, "/skips?everything=1")
 
     assert [
-        ">Expired<" in page and f"/skips/{made.pk}" in page for page in (before, after)
+        ">Expired<" in page and f"/skips/{existing.pk}" in page
+        for page in (before, after)
     ] == [True, True]
     assert "No skip" in get(anna, "/skips")
 
 
-def test_a_message_shows_its_skips_and_is_unpoisoned_from_there(
+def test_a_skip_is_removed_from_the_page_of_its_message(
     anna: Client, now: datetime
 ) -> None:
     (poison,) = of_tenant(now, "acme")
@@ -431,9 +432,9 @@ def test_a_preview_of_a_requeue_names_what_a_rule_would_swallow(
 
 def preview(client: Client, verb: str, *chosen: Poison) -> str:
     ids = [poison.pk for poison in chosen]
-    made = client.post("/operations/preview", {"verb": verb, "ids": ids})
+    response = client.post("/operations/preview", {"verb": verb, "ids": ids})
     assert Operation.objects.exists()
-    return get(client, made["Location"])
+    return get(client, response["Location"])
 
 
 @pytest.mark.django_db(transaction=True)
@@ -455,7 +456,7 @@ def test_a_suspected_message_says_so(anna: Client, now: datetime) -> None:
     pages = [get(anna, path) for path in ("/messages", f"/messages/{poison.pk}")]
 
     assert [">suspected</span>" in page for page in pages] == [True, True]
-    assert "may itself be what is sick" in pages[1]
+    assert "may itself be the problem" in pages[1]
 
 
 def test_the_list_is_narrowed_to_a_topic_or_a_pattern(
@@ -463,14 +464,14 @@ def test_the_list_is_narrowed_to_a_topic_or_a_pattern(
 ) -> None:
     here, there = skip(now, topic="orders.eu"), skip(now, topic="payments")
 
-    def shown(query: str) -> list[bool]:
+    def listed(query: str) -> list[bool]:
         page = get(anna, f"/skips?topic={query}")
         return [f'href="/skips/{each.pk}"' in page for each in (here, there)]
 
-    assert shown("orders.eu") == [True, False]
-    assert shown("orders.*") == [True, False]
-    assert shown("") == [True, True]
-    assert shown("%00") == [True, True]
+    assert listed("orders.eu") == [True, False]
+    assert listed("orders.*") == [True, False]
+    assert listed("") == [True, True]
+    assert listed("%00") == [True, True]
     assert "No skip matches" in get(anna, "/skips?topic=nowhere")
 
 
@@ -482,19 +483,19 @@ def test_an_empty_list_says_what_would_fill_it(anna: Client) -> None:
 def test_the_pages_of_the_list_hold_every_skip_once(
     anna: Client, now: datetime
 ) -> None:
-    made = [skip(now).pk for _ in range(2 * PAGE_SIZE + 1)]
+    added = [skip(now).pk for _ in range(2 * PAGE_SIZE + 1)]
 
-    seen: list[int] = []
+    listed: list[int] = []
     path = "/skips"
     while path:
         page = get(anna, path)
-        seen += [
+        listed += [
             int(n) for n in re.findall(r'class="what"><a href="/skips/(\d+)"', page)
         ]
         older = re.findall(r'rel="next" href="([^"]+)"', page)
         path = f"/skips{unescape(older[0])}" if older else ""
 
-    assert seen == made[::-1]
+    assert listed == added[::-1]
 
 
 def test_a_list_asks_the_database_as_often_for_many_skips_as_for_one(
@@ -507,48 +508,48 @@ def test_a_list_asks_the_database_as_often_for_many_skips_as_for_one(
         get(anna, "/skips")
 
 
-def test_nobody_sees_or_ends_the_skips_of_other_topics(now: datetime) -> None:
-    made = skip(now)
-    wanted = skips.SkipsWanted()
+def test_skips_of_invisible_topics_are_not_found(now: datetime) -> None:
+    existing = skip(now)
+    filters = skips.SkipFilter()
 
-    found = skips.find(wanted, None, EU, now=now)
+    result = skips.find(filters, None, EU, now=now)
 
-    assert (found.rows, found.topics) == ([], [])
+    assert (result.rows, result.topics) == ([], [])
     with pytest.raises(Absent):
-        skips.one(made.pk, EU, now=now)
+        skips.one(existing.pk, EU, now=now)
 
 
-def test_nobody_skips_on_other_topics(now: datetime) -> None:
+def test_a_skip_on_an_invisible_topic_is_refused(now: datetime) -> None:
     (poison,) = of_tenant(now, "acme")
-    sent = QueryDict(mutable=True)
-    sent.update({**RULE, "message": str(poison.pk)})
+    data = QueryDict(mutable=True)
+    data.update({**RULE, "message": str(poison.pk)})
 
     with pytest.raises(Invalid, match="there is no topic “orders” here"):
-        skip_forms.draft(SkipForm(sent, None), None, EU)
+        skip_forms.draft(SkipForm(data, None), None, EU)
     with pytest.raises(Absent):
-        skip_forms.message_of(sent, EU)
+        skip_forms.message_of(data, EU)
 
 
-def test_who_only_reads_sees_the_buttons_and_why_they_rest(
+def test_a_viewer_sees_disabled_buttons_with_the_reason(
     sign_in: SignIn, now: datetime
 ) -> None:
-    made = skip(now)
+    existing = skip(now)
     (poison,) = poisons(now, 1, bookmark="b-1")
     skip(now, matcher={"kind": "bookmark", "value": "b-1"})
     boris = sign_in(Role.VIEWER)
 
     pages = [
         get(boris, path)
-        for path in ("/skips", f"/skips/{made.pk}", f"/messages/{poison.pk}")
+        for path in ("/skips", f"/skips/{existing.pk}", f"/messages/{poison.pk}")
     ]
 
     assert ['aria-disabled="true"' in page for page in pages] == [True] * 3
     assert ["skips:write" in page for page in pages] == [True] * 3
-    assert [f"/skips/{made.pk}/remove" in page for page in pages] == [False] * 3
+    assert [f"/skips/{existing.pk}/remove" in page for page in pages] == [False] * 3
 
 
 @pytest.mark.parametrize("path", ["/skips/new", "/skips/1/remove"])
-def test_who_only_reads_changes_nothing(
+def test_a_viewer_cannot_change_skips(
     sign_in: SignIn, now: datetime, path: str
 ) -> None:
     skip(now)
@@ -591,19 +592,19 @@ def test_what_is_not_there_is_not_found(anna: Client, path: str) -> None:
 
 
 def test_a_removal_leads_to_no_other_site(anna: Client, now: datetime) -> None:
-    made = skip(now)
+    existing = skip(now)
     form = {"reason": "x", "back": "https://evil.example/"}
 
-    response = anna.post(f"/skips/{made.pk}/remove", form)
+    response = anna.post(f"/skips/{existing.pk}/remove", form)
 
     assert response["Location"] == "/messages"
 
 
 def test_removing_twice_is_removing_once(anna: Client, now: datetime) -> None:
-    made = skip(now)
+    existing = skip(now)
 
     done = [
-        anna.post(f"/skips/{made.pk}/remove", {"reason": why}) for why in ("a", "b")
+        anna.post(f"/skips/{existing.pk}/remove", {"reason": why}) for why in ("a", "b")
     ]
 
     assert [response.status_code for response in done] == [302, 302]
@@ -624,13 +625,18 @@ def test_removing_twice_is_removing_once(anna: Client, now: datetime) -> None:
 def test_no_matcher_breaks_a_page(
     anna: Client, now: datetime, matcher: dict[str, object]
 ) -> None:
-    made = skip(
+    removed = skip(
         now, matcher=matcher, reason=HOSTILE + "\0", consumer_group=HOSTILE[:200]
     )
-    anna.post(f"/skips/{made.pk}/remove", {"reason": HOSTILE})
+    anna.post(f"/skips/{removed.pk}/remove", {"reason": HOSTILE})
     again = skip(now, matcher=matcher, reason=HOSTILE, handler_version="\u202e" * 200)
 
-    paths = ("/skips", "/skips?everything=1", f"/skips/{made.pk}", f"/skips/{again.pk}")
+    paths = (
+        "/skips",
+        "/skips?everything=1",
+        f"/skips/{removed.pk}",
+        f"/skips/{again.pk}",
+    )
     pages = [anna.get(path) for path in paths]
 
     assert [page.status_code for page in pages] == [200] * 4
@@ -657,12 +663,12 @@ def test_no_message_breaks_the_page_that_skips_it(anna: Client, now: datetime) -
         for page, by in zip(pages, ("bookmark", "message_id"), strict=True)
     ]
 
-    shown = [*pages, first.content.decode(), get(anna, f"/messages/{poison.pk}")]
+    contents = [*pages, first.content.decode(), get(anna, f"/messages/{poison.pk}")]
     assert [response.status_code for response in done] == [302, 302]
-    assert all("<script>alert" not in page for page in shown)
-    assert all("\u202e" not in page for page in shown)
-    assert "2 active skips" in shown[-1]
-    assert 'option value="tenant"' in shown[-2]
+    assert all("<script>alert" not in page for page in contents)
+    assert all("\u202e" not in page for page in contents)
+    assert "2 active skips" in contents[-1]
+    assert 'option value="tenant"' in contents[-2]
 
 
 def test_a_value_of_a_form_may_be_anything(anna: Client, now: datetime) -> None:
@@ -676,23 +682,23 @@ def test_a_value_of_a_form_may_be_anything(anna: Client, now: datetime) -> None:
 
 def test_the_page_says_the_same_to_the_api(anna: Client, now: datetime) -> None:
     of_tenant(now, "acme")
-    made = skip(now)
+    existing = skip(now)
 
     page = unescape(look(anna, RULE))
 
-    asked = '{"kind": "rule", "value": {"header": "tenant", "equals": "acme"}}'
+    body = '{"kind": "rule", "value": {"header": "tenant", "equals": "acme"}}'
     assert "/api/v1/skips" in page
-    assert asked in page
-    assert "-X DELETE" in unescape(get(anna, f"/skips/{made.pk}"))
+    assert body in page
+    assert "-X DELETE" in unescape(get(anna, f"/skips/{existing.pk}"))
 
 
-def test_a_poll_gets_the_part_that_lives(anna: Client, now: datetime) -> None:
-    made = skip(now)
+def test_a_poll_gets_only_the_live_part(anna: Client, now: datetime) -> None:
+    existing = skip(now)
 
     part = anna.get("/skips", headers={"hx-request": "true"}).content.decode()
 
     assert "<html" not in part
-    assert f'href="/skips/{made.pk}"' in part
+    assert f'href="/skips/{existing.pk}"' in part
 
 
 def test_the_key_and_the_link_lead_to_the_list(anna: Client) -> None:

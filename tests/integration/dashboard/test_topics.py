@@ -1,4 +1,4 @@
-"""A topic's page tells what goes through it, what is open on it, and who reads it."""
+"""The topic pages: traffic, open messages, consumers and lanes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from apps.core.errors import Absent
 from apps.core.timeouts import TooSlow
 from apps.dashboard.paging import PAGE_SIZE, Count
 from apps.dashboard.selectors import topics
-from apps.dashboard.selectors.topics import Backlog, TopicsWanted, Traffic
+from apps.dashboard.selectors.topics import Backlog, TopicFilter, Traffic
 from apps.poison.models import Poison, Problem, SkipList, WaitingSkip
 from apps.poison.states import Shown
 from apps.team.rights import Principal, Scope
@@ -37,8 +37,8 @@ def get(client: Client, path: str) -> str:
     return response.content.decode()
 
 
-def counted(topic: Topic, minute: datetime, **numbers: object) -> None:
-    told = {"handled": 0, "failed": 0, "skipped": 0, "retried": 0, **numbers}
+def counted(topic: Topic, minute: datetime, **changes: object) -> None:
+    numbers = {"handled": 0, "failed": 0, "skipped": 0, "retried": 0, **changes}
     Counter.objects.create(
         id=uuid.uuid4().int % 2**62,
         day=minute.date(),
@@ -49,14 +49,14 @@ def counted(topic: Topic, minute: datetime, **numbers: object) -> None:
         client_name="billing-1",
         minute=minute.replace(second=0, microsecond=0),
         captured_at=minute,
-        **told,
+        **numbers,
     )
 
 
 def traffic_of(topic: Topic, now: datetime) -> Traffic:
-    found = topics.one(topic.pk, EVERYONE, now=now).row.traffic
-    assert isinstance(found, Traffic)
-    return found
+    traffic = topics.one(topic.pk, EVERYONE, now=now).row.traffic
+    assert isinstance(traffic, Traffic)
+    return traffic
 
 
 def reader(group: str) -> ConsumerPosition:
@@ -72,10 +72,10 @@ def test_consumers_say_what_was_delivered_and_failed(now: datetime) -> None:
     counted(topic, now - timedelta(hours=3), handled=90, failed=10)
     counted(topic, now - timedelta(hours=25), handled=1000, failed=1000)
 
-    told = traffic_of(topic, now)
+    traffic = traffic_of(topic, now)
 
-    assert (told.source, told.delivered, told.failed) == ("sdk", 100, 10)
-    assert told.share == pytest.approx(0.1)
+    assert (traffic.source, traffic.delivered, traffic.failed) == ("sdk", 100, 10)
+    assert traffic.share == pytest.approx(0.1)
 
 
 def test_failures_from_before_counting_began_are_in_no_share(
@@ -85,9 +85,9 @@ def test_failures_from_before_counting_began_are_in_no_share(
     poisons(now - timedelta(hours=2), 20)
     counted(topic, now - timedelta(hours=1), handled=4, failed=1)
 
-    told, page = traffic_of(topic, now), get(anna, f"/topics/{topic.pk}")
+    traffic, page = traffic_of(topic, now), get(anna, f"/topics/{topic.pk}")
 
-    assert (told.failed, told.share) == (1, 0.2)
+    assert (traffic.failed, traffic.share) == (1, 0.2)
     assert "1, 20\u00a0% of what was delivered" in page
     assert "20 failures in the last 24 hours" in page
 
@@ -99,11 +99,11 @@ def test_there_is_no_share_where_only_the_broker_counts_and_the_page_says_why(
     counted(topic, now - timedelta(hours=3), handled=3, source="broker")
     poisons(now - timedelta(hours=1, minutes=30), 5)
 
-    told = traffic_of(topic, now)
+    traffic = traffic_of(topic, now)
     pages = [get(anna, path) for path in ("/", "/topics", f"/topics/{topic.pk}")]
 
-    assert (told.source, told.delivered) == ("broker", 3)
-    assert (told.failed, told.share) == (None, None)
+    assert (traffic.source, traffic.delivered) == ("broker", 3)
+    assert (traffic.failed, traffic.share) == (None, None)
     why = "no share: its broker counts deliveries, not failures"
     assert all(why in page for page in pages)
     assert not any("100\u00a0%" in page for page in pages)
@@ -135,45 +135,45 @@ def test_what_consumers_count_goes_before_what_the_broker_counts(now: datetime) 
     counted(topic, now - timedelta(hours=3), handled=50, source="broker")
     counted(topic, now - timedelta(hours=3), handled=45, failed=4)
 
-    told = traffic_of(topic, now)
+    traffic = traffic_of(topic, now)
 
-    assert (told.source, told.delivered, told.failed) == ("sdk", 49, 4)
+    assert (traffic.source, traffic.delivered, traffic.failed) == ("sdk", 49, 4)
 
 
-def test_where_nobody_counts_there_is_no_share(now: datetime) -> None:
+def test_there_is_no_share_where_deliveries_are_not_counted(now: datetime) -> None:
     poisons(now - timedelta(minutes=1), 2)
 
-    told = traffic_of(Topic.objects.get(), now)
+    traffic = traffic_of(Topic.objects.get(), now)
 
-    assert (told.delivered, told.share, told.failed) == (None, None, None)
-    assert told.why_no_share == "no share: nobody counts what is delivered"
+    assert (traffic.delivered, traffic.share, traffic.failed) == (None, None, None)
+    assert traffic.why_no_share == "no share: deliveries are not counted"
 
 
-def test_the_pace_is_that_of_the_ten_minutes_that_are_over(now: datetime) -> None:
+def test_the_rate_covers_the_last_ten_full_minutes(now: datetime) -> None:
     topic = topic_named("orders")
     for minute in range(30):
         counted(topic, now - timedelta(minutes=minute), handled=6)
 
-    assert traffic_of(topic, now).a_minute == pytest.approx(6)
+    assert traffic_of(topic, now).per_minute == pytest.approx(6)
 
 
 def test_its_messages_are_counted_by_state(anna: Client, now: datetime) -> None:
-    made = poisons(now - timedelta(hours=2), 4)
+    messages = poisons(now - timedelta(hours=2), 4)
     poisons(now, 1, topic="other")
-    drop(now, made[0])
+    drop(now, messages[0])
 
-    found = topics.one(made[0].topic_id, EVERYONE, now=now)
-    page = get(anna, f"/topics/{made[0].topic_id}")
+    detail = topics.one(messages[0].topic_id, EVERYONE, now=now)
+    page = get(anna, f"/topics/{messages[0].topic_id}")
 
-    assert found.counts == {
+    assert detail.counts == {
         Shown.OPEN: Count(3),
         Shown.SENT: Count(0),
         Shown.HANDLED: Count(0),
         Shown.DROPPED: Count(1),
     }
-    assert isinstance(found.row.backlog, Backlog)
-    assert found.row.backlog.open == Count(3)
-    assert found.row.backlog.oldest == made[0].last_failed_at
+    assert isinstance(detail.row.backlog, Backlog)
+    assert detail.row.backlog.open == Count(3)
+    assert detail.row.backlog.oldest == messages[0].last_failed_at
     assert 'href="/messages?q=is%3Aopen+topic%3Aorders">3</a>' in page
 
 
@@ -188,8 +188,8 @@ def test_its_consumers_lane_letters_and_policy_are_told(
 
     page = get(anna, f"/topics/{orders.pk}")
 
-    told = ("billing", "Behind", "orders-poison", "Running", "too large", "0.2 s")
-    assert [part for part in told if part not in page] == []
+    facts = ("billing", "Behind", "orders-poison", "Running", "too large", "0.2 s")
+    assert [part for part in facts if part not in page] == []
     assert topics.one(orders.pk, EVERYONE, now=now).row.lag == 2
 
 
@@ -199,15 +199,15 @@ def test_a_topic_known_by_report_says_so(anna: Client, now: datetime) -> None:
     page = get(anna, f"/topics/{poison.topic_id}")
 
     assert "known by report only" in page
-    assert "come by the API alone" in page
+    assert "come only by the API" in page
 
 
-def test_only_ones_own_topics_are_there(now: datetime) -> None:
+def test_invisible_topics_are_not_listed(now: datetime) -> None:
     ours, theirs = topic_named("orders.eu"), topic_named("orders.us")
 
-    found = topics.find(TopicsWanted(), EU, now=now)
+    result = topics.find(TopicFilter(), EU, now=now)
 
-    assert [row.topic for row in found.rows] == [ours]
+    assert [row.topic for row in result.rows] == [ours]
     assert topics.one(ours.pk, EU, now=now).row.topic == ours
     with pytest.raises(Absent):
         topics.one(theirs.pk, EU, now=now)
@@ -227,17 +227,17 @@ def test_the_pages_of_the_list_hold_every_topic_once(anna: Client) -> None:
     assert 'rel="next"' not in second
 
 
-def test_a_part_of_a_name_finds_it_and_nothing_says_what_was_asked(
+def test_a_topic_is_found_by_part_of_its_name(
     anna: Client,
 ) -> None:
     topic_named("orders.eu")
     topic_named("100%")
 
-    found = get(anna, "/topics?name=ERS.E")
+    page = get(anna, "/topics?name=ERS.E")
     exact = get(anna, "/topics?name=%25")
     none = get(anna, "/topics?name=nowhere")
 
-    assert "orders.eu" in found
+    assert "orders.eu" in page
     assert "orders.eu" not in exact
     assert "No topic matches" in none
     assert "<code>nowhere</code>" in none
@@ -266,7 +266,7 @@ def test_the_sample_is_marked(anna: Client, orders: Topic) -> None:
     assert all('<span class="badge">sample</span>' in page for page in pages)
 
 
-def test_many_topics_are_asked_for_at_once(
+def test_the_list_needs_no_more_queries_for_many_topics(
     anna: Client, now: datetime, django_assert_max_num_queries: object
 ) -> None:
     for number in range(30):
@@ -278,7 +278,7 @@ def test_many_topics_are_asked_for_at_once(
     assert Poison.objects.count() == 30
 
 
-def test_a_list_that_withheld_skips_lately_is_named_on_its_topic_s_page_alone(
+def test_a_full_skip_list_is_shown_only_on_the_page_of_its_topic(
     anna: Client, now: datetime
 ) -> None:
     full, calm, long_ago = (
@@ -290,22 +290,22 @@ def test_a_list_that_withheld_skips_lately_is_named_on_its_topic_s_page_alone(
         topic=long_ago, revision=7, withheld=3, withheld_at=now - timedelta(days=2)
     )
 
-    told = {
+    named = {
         topic.name: "3 messages got no automatic skip"
         in get(anna, f"/topics/{topic.pk}")
         for topic in (full, calm, long_ago)
     }
 
-    assert told == {"orders": True, "stock": False, "prices": False}
+    assert named == {"orders": True, "stock": False, "prices": False}
 
 
 def test_messages_that_are_too_large_are_named_with_where_they_are(
     anna: Client, now: datetime
 ) -> None:
-    told = failure(now, bookmark="<7-0>", host="host-3", cause="crash")
-    del told["body"]
-    told["oversize_body"] = {"size": 90 * 2**20, "sha256": "ab" * 32}
-    capture(now, told, {**told, "bookmark": "8-0"})
+    report = failure(now, bookmark="<7-0>", host="host-3", cause="crash")
+    del report["body"]
+    report["oversize_body"] = {"size": 90 * 2**20, "sha256": "ab" * 32}
+    capture(now, report, {**report, "bookmark": "8-0"})
     topic = Topic.objects.get(name="orders")
     calm = Topic.objects.create(name="stock", native_name="stock")
 
@@ -320,7 +320,7 @@ def test_messages_that_are_too_large_are_named_with_where_they_are(
     assert "2 messages of orders</a> are too large to be kept here" in overview
 
 
-def test_how_many_wait_for_a_skip_is_told_on_the_skips_page_and_their_topic_s(
+def test_waiting_skips_are_counted_on_the_skip_page_and_the_topic_page(
     anna: Client, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1)
@@ -339,8 +339,8 @@ def test_how_many_wait_for_a_skip_is_told_on_the_skips_page_and_their_topic_s(
         )
 
     pages = ("/skips", f"/topics/{poison.topic_id}", f"/topics/{calm.pk}")
-    told = [
+    named = [
         "2 messages wait for an automatic skip" in get(anna, page) for page in pages
     ]
 
-    assert told == [True, True, False]
+    assert named == [True, True, False]

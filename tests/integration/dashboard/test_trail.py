@@ -1,4 +1,4 @@
-"""The page of the audit trail: what was decided, in sentences, and what proves it."""
+"""The audit page: sentences, filters, downloads and checkpoints."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ def test_the_page_says_that_no_checkpoint_was_taken(reader: Client) -> None:
 
 def test_the_page_shows_the_last_checkpoint(reader: Client, now: datetime) -> None:
     seq = decide(now)
-    taken = checkpointing.take(now=now)
-    assert taken is not None
+    checkpoint = checkpointing.take(now=now)
+    assert checkpoint is not None
 
     covered = page_of(reader)
     decide(now)
     grown = page_of(reader)
 
     assert f"Last checkpoint: entry {seq}, hash <code" in covered
-    assert f"{taken.hash.hex()[:12]}…</code>" in covered
+    assert f"{checkpoint.hash.hex()[:12]}…</code>" in covered
     assert "It covers every entry." in covered
     assert "1 newer entry is not covered yet." in grown
     assert 'role="alert"' not in covered + grown
@@ -97,7 +97,7 @@ def test_the_page_shows_the_last_checkpoint(reader: Client, now: datetime) -> No
         ({"signature": "forged"}, "is not signed with this installation"),
         ({"seq": 0}, "is not signed with this installation"),
         ({"contradicts": 3}, "The trail contradicts the checkpoint of entry 3"),
-        ({"trouble": "the <b>URL"}, "Of the last checkpoint: the &lt;b&gt;URL."),
+        ({"trouble": "the <b>URL"}, "The last checkpoint: the &lt;b&gt;URL."),
     ],
 )
 def test_the_page_warns_of_what_is_wrong_with_the_checkpoint(
@@ -117,14 +117,14 @@ def test_the_page_warns_when_decisions_wait_for_a_checkpoint(
     quiet = page_of(reader)
     decide(now)
 
-    assert "takes new ones" not in quiet
-    assert "takes new ones" in page_of(reader)
+    assert "makes new ones" not in quiet
+    assert "makes new ones" in page_of(reader)
 
 
 def written(
     action: Action | str, subject: str, now: datetime, **changes: object
 ) -> int:
-    """Put an entry on the trail; what else it says is in `changes`."""
+    """Add an audit entry; `changes` overrides its members."""
     values: dict[str, object] = {"actor": ANNA, "now": now, **changes}
     return audit.record(action=action, subject=subject, **values)  # type: ignore[arg-type]
 
@@ -331,13 +331,13 @@ def test_the_page_says_who_did_what_and_why(
 def test_entries_are_ordered_by_their_numbers_not_by_their_times(
     reader: Client, now: datetime
 ) -> None:
-    made = [written(Action.KEY_REVOKED, "api_key:a", now - timedelta(days=1))]
-    made += [written(Action.KEY_REVOKED, "api_key:b", now - timedelta(days=5))]
-    made += [written(Action.KEY_REVOKED, "api_key:c", now - timedelta(days=3))]
+    entries = [written(Action.KEY_REVOKED, "api_key:a", now - timedelta(days=1))]
+    entries += [written(Action.KEY_REVOKED, "api_key:b", now - timedelta(days=5))]
+    entries += [written(Action.KEY_REVOKED, "api_key:c", now - timedelta(days=3))]
 
     page = page_of(reader, "?action=api_key.revoked")
 
-    assert numbers(page) == made[::-1]
+    assert numbers(page) == entries[::-1]
 
 
 def numbers(page: str) -> list[int]:
@@ -347,17 +347,19 @@ def numbers(page: str) -> list[int]:
 def test_pages_go_on_by_number_in_both_directions(
     reader: Client, now: datetime
 ) -> None:
-    made = [written(Action.KEY_REVOKED, f"api_key:{n}", now) for n in range(120)][::-1]
-    seen, path = list[list[int]](), "?action=api_key.revoked"
+    entries = [written(Action.KEY_REVOKED, f"api_key:{n}", now) for n in range(120)][
+        ::-1
+    ]
+    pages, path = list[list[int]](), "?action=api_key.revoked"
 
     for _ in range(3):
         page = page_of(reader, path)
-        seen.append(numbers(page))
+        pages.append(numbers(page))
         path = link(page, "next") or path
     back = page_of(reader, link(page_of(reader, f"?{path[1:]}"), "prev"))
 
-    assert seen == [made[:50], made[50:100], made[100:]]
-    assert numbers(back) == made[50:100]
+    assert pages == [entries[:50], entries[50:100], entries[100:]]
+    assert numbers(back) == entries[50:100]
     assert reader.get("/audit?cursor=older.x").status_code == 422
 
 
@@ -423,22 +425,22 @@ def test_a_name_alone_finds_people_and_keys_in_any_case(
     key = written(Action.SKIP_ADDED, "skip:2", now, actor=Actor.key("olga"))
     written(Action.SKIP_ADDED, "skip:3", now, actor=Actor.user("olga2"))
 
-    found = [numbers(page_of(reader, f"?actor={name}")) for name in ("olga", "OLGA")]
+    results = [numbers(page_of(reader, f"?actor={name}")) for name in ("olga", "OLGA")]
 
-    assert found == [[key, person]] * 2
+    assert results == [[key, person]] * 2
     assert numbers(page_of(reader, "?actor=user:Olga")) == [person]
     assert "A person is user:anna or anna" in page_of(reader, "?actor=nobody")
 
 
-def test_a_message_may_be_asked_for_by_the_word_of_the_pages(
+def test_the_subject_of_a_message_may_be_written_as_message(
     reader: Client, now: datetime
 ) -> None:
-    made = written(Action.BODY_REVEALED, "poison:7", now)
+    entry = written(Action.BODY_REVEALED, "poison:7", now)
 
-    assert numbers(page_of(reader, "?subject=message:7")) == [made]
+    assert numbers(page_of(reader, "?subject=message:7")) == [entry]
 
 
-# A selection is of a snapshot, in which nothing is that a test has not committed.
+# A selection reads a snapshot, which contains only committed rows.
 @pytest.mark.django_db(transaction=True)
 def test_a_problem_is_listed_with_the_operations_on_it(
     reader: Client, now: datetime
@@ -604,11 +606,11 @@ def test_a_long_file_holds_every_entry_once(
     reader: Client, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filters, "AT_ONCE", 7)
-    made = [written(Action.KEY_REVOKED, f"api_key:{n}", now) for n in range(20)]
+    entries = [written(Action.KEY_REVOKED, f"api_key:{n}", now) for n in range(20)]
 
     lines = reader.get("/audit.ndjson?action=api_key.revoked").getvalue().splitlines()
 
-    assert [json.loads(line)["seq"] for line in lines] == made[::-1]
+    assert [json.loads(line)["seq"] for line in lines] == entries[::-1]
 
 
 def test_a_file_that_would_be_too_long_is_refused_with_the_remedy(
@@ -676,7 +678,7 @@ def test_the_pages_of_things_lead_to_their_entries(
 
 
 def entries_of_pages(now: datetime) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Give the address of a page of each of these, and the filters it leads to."""
+    """Return a page of each kind, and the filters that it links to."""
     name = "ours & theirs"
     key = services.create_api_key(
         name=name, scopes=[Scope.SKIPS_READ], actor=ANNA, now=now

@@ -1,4 +1,4 @@
-"""A body as a person reads it: nothing is changed, and nothing breaks."""
+"""Show bodies as JSON, text and hex without changing them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from apps.dashboard.presentation.body import hexdump, view
 def test_lays_json_out_as_the_standard_library_does(value: object) -> None:
     text = json.dumps(value)
 
-    shown = view(text.encode(), size=len(text))
+    body_view = view(text.encode(), size=len(text))
 
-    assert shown.pretty == json.dumps(value, indent=2)
+    assert body_view.pretty == json.dumps(value, indent=2)
 
 
 def test_keeps_numbers_escapes_and_repeated_names_as_they_were_written() -> None:
     body = rb'{"n": 12345678901234567890123, "n": 1e400, "f": 2.50, "e": "\u202e\/"}'
 
-    shown = view(body, size=len(body))
+    body_view = view(body, size=len(body))
 
-    assert shown.pretty == (
+    assert body_view.pretty == (
         '{\n  "n": 12345678901234567890123,\n  "n": 1e400,\n  "f": 2.50,\n'
         '  "e": "\\u202e\\/"\n}'
     )
@@ -48,17 +48,17 @@ def test_keeps_numbers_escapes_and_repeated_names_as_they_were_written() -> None
     ],
 )
 def test_says_why_a_body_is_not_laid_out(body: bytes, why: str) -> None:
-    shown = view(body, size=len(body))
+    body_view = view(body, size=len(body))
 
-    assert (shown.pretty, shown.why) == (None, why)
+    assert (body_view.pretty, body_view.why) == (None, why)
 
 
 def test_a_cut_through_a_character_is_no_fault_of_the_body() -> None:
     body = "ééé".encode()
 
-    shown = view(body[:5], size=len(body))
+    body_view = view(body[:5], size=len(body))
 
-    assert (shown.text, shown.truncated) == ("éé", True)
+    assert (body_view.text, body_view.truncated) == ("éé", True)
 
 
 def test_hex_shows_place_bytes_and_what_can_be_read() -> None:

@@ -1,4 +1,4 @@
-"""Charts are geometry: each kind of value has its own shape, and its own place."""
+"""The geometry of charts: each kind of point has its own shape."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.dashboard.presentation import charts, formatting
-from apps.dashboard.presentation.charts import Kind, Point
+from apps.dashboard.presentation.charts import Point, PointKind
 
 
 def points(*values: float | None) -> list[Point]:
@@ -32,14 +32,16 @@ def test_nothing_is_higher_than_its_axis(value: float) -> None:
 def test_a_bar_is_as_high_as_its_part_of_the_axis() -> None:
     drawn = charts.chart(points(0.5, 1.0), least=0.001, most=1.0)
 
-    assert drawn.outlines[Kind.BAR] == "M1.5 100v-50.0h7V100zM11.5 100v-100.0h7V100z"
+    assert (
+        drawn.outlines[PointKind.BAR] == "M1.5 100v-50.0h7V100zM11.5 100v-100.0h7V100z"
+    )
     assert (drawn.top, drawn.width) == (1.0, 20)
 
 
 def test_a_bar_is_never_too_flat_to_be_seen() -> None:
     drawn = charts.chart(points(1.0, 1e-6), least=0.001)
 
-    assert "M11.5 100v-2.0" in drawn.outlines[Kind.BAR]
+    assert "M11.5 100v-2.0" in drawn.outlines[PointKind.BAR]
 
 
 def test_zero_nothing_and_a_gap_have_three_shapes() -> None:
@@ -47,10 +49,10 @@ def test_zero_nothing_and_a_gap_have_three_shapes() -> None:
 
     drawn = charts.chart([*points(0.0, None), gap], least=0.001)
 
-    assert drawn.outlines[Kind.BAR] == ""
-    assert drawn.outlines[Kind.ZERO].startswith("M1.5 ")
-    assert drawn.outlines[Kind.NOTHING].startswith("M11.5 ")
-    assert drawn.outlines[Kind.GAP] == "M20 0h10v100h-10z"
+    assert drawn.outlines[PointKind.BAR] == ""
+    assert drawn.outlines[PointKind.ZERO].startswith("M1.5 ")
+    assert drawn.outlines[PointKind.NOTHING].startswith("M11.5 ")
+    assert drawn.outlines[PointKind.GAP] == "M20 0h10v100h-10z"
 
 
 def test_a_whisker_ends_where_the_chart_does() -> None:
@@ -103,7 +105,7 @@ def test_no_hour_at_all_is_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "told"),
+    ("share", "text"),
     [
         (None, "—"),
         (0.0, "0 %"),
@@ -118,9 +120,9 @@ def test_no_hour_at_all_is_no_fault() -> None:
     ],
 )
 def test_a_small_share_is_never_nothing_nor_a_large_one_everything(
-    share: float | None, told: str
+    share: float | None, text: str
 ) -> None:
-    assert formatting.percent(share) == told.replace(" ", "\u00a0")
+    assert formatting.percent(share) == text.replace(" ", "\u00a0")
 
 
 def test_an_interval_is_told_with_both_its_ends() -> None:
@@ -129,7 +131,7 @@ def test_an_interval_is_told_with_both_its_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "told"), [(None, "—"), (512, "512 ms"), (4096, "4.1 s")]
+    ("bound", "text"), [(None, "—"), (512, "512 ms"), (4096, "4.1 s")]
 )
-def test_a_handling_time_is_told_in_its_unit(bound: int | None, told: str) -> None:
-    assert formatting.milliseconds(bound) == told.replace(" ", "\u00a0")
+def test_a_handling_time_is_told_in_its_unit(bound: int | None, text: str) -> None:
+    assert formatting.milliseconds(bound) == text.replace(" ", "\u00a0")

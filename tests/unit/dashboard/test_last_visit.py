@@ -1,4 +1,4 @@
-"""A visit ends when somebody has been away for half an hour."""
+"""A visit ends after half an hour without a page."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ def test_a_visit_ends_after_half_an_hour() -> None:
     session: dict[str, Any] = {}
     minutes = (0, 20, 40, 71, 72)
 
-    told = [
-        last_visit.enter(session, now=NOON + timedelta(minutes=minute))
+    visits = [
+        last_visit.record_visit(session, now=NOON + timedelta(minutes=minute))
         for minute in minutes
     ]
 
     forty = NOON + timedelta(minutes=40)
-    assert told == [None, None, None, forty, forty]
+    assert visits == [None, None, None, forty, forty]
 
 
 def test_asking_when_somebody_was_here_is_no_visit() -> None:
     session: dict[str, Any] = {}
-    last_visit.enter(session, now=NOON)
-    kept = dict(session)
+    last_visit.record_visit(session, now=NOON)
+    before = dict(session)
 
-    assert last_visit.before(session) is None
-    assert session == kept
+    assert last_visit.previous_visit(session) is None
+    assert session == before

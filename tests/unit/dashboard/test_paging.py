@@ -1,4 +1,4 @@
-"""A cursor names a place in a list, and nothing else."""
+"""Parse cursors of pages."""
 
 from __future__ import annotations
 

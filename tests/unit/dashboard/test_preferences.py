@@ -1,8 +1,8 @@
-"""Preferences are read from cookies that anybody may have written."""
+"""Preferences come from cookies, which may hold any value."""
 
 from __future__ import annotations
 
-from apps.dashboard.preferences import chosen, wanted
+from apps.dashboard.preferences import chosen, cookies_to_set
 
 
 def test_unknown_values_are_the_defaults() -> None:
@@ -18,6 +18,6 @@ def test_unknown_values_are_the_defaults() -> None:
 
 
 def test_only_what_is_allowed_becomes_a_cookie() -> None:
-    assert wanted({"theme": "dark", "density": "huge", "admin": "1"}) == {
+    assert cookies_to_set({"theme": "dark", "density": "huge", "admin": "1"}) == {
         "pw_theme": "dark"
     }

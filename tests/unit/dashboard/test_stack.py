@@ -1,4 +1,4 @@
-"""Which frames of a traceback are the application's own."""
+"""Find the application's own frames in a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small pieces that pages are built of."""
+"""Template tags and filters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apps.dashboard.templatetags import pw
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "html"),
     [
         ("<script>", "&lt;script&gt;"),
         ("a\u202eb", 'a<span class="unseen">U+202E</span>b'),
@@ -22,12 +22,12 @@ from apps.dashboard.templatetags import pw
         ("naïve 漢字 🎉", "naïve 漢字 🎉"),
     ],
 )
-def test_shows_what_would_hide_in_a_text(text: str, shown: str) -> None:
-    assert pw.legible(text) == shown
+def test_shows_what_would_hide_in_a_text(text: str, html: str) -> None:
+    assert pw.legible(text) == html
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
+    ("name", "html"),
     [
         ("KeyError", "Key<wbr>Error"),
         ("a.b.HTTPError2X", "a.<wbr>b.<wbr>HTTPError2<wbr>X"),
@@ -38,8 +38,8 @@ def test_shows_what_would_hide_in_a_text(text: str, shown: str) -> None:
         ("", ""),
     ],
 )
-def test_a_long_name_may_break_where_its_words_meet(name: str, shown: str) -> None:
-    assert pw.breakable(name) == shown
+def test_a_long_name_may_break_where_its_words_meet(name: str, html: str) -> None:
+    assert pw.breakable(name) == html
 
 
 def test_a_state_is_a_word_a_glyph_and_a_colour() -> None:
@@ -53,20 +53,20 @@ def test_a_state_from_tomorrow_is_shown_by_its_own_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [(0, "now"), (59, "now"), (60, "1m"), (7200, "2h"), (1e6, "11d")],
 )
-def test_tells_an_age_in_its_largest_unit(seconds: float, told: str) -> None:
-    assert pw.relative(timedelta(seconds=seconds)) == told
+def test_tells_an_age_in_its_largest_unit(seconds: float, text: str) -> None:
+    assert pw.relative(timedelta(seconds=seconds)) == text
 
 
-@pytest.mark.parametrize(("age", "told"), [("now", "just now"), ("3h", "3h ago")])
-def test_an_age_in_a_sentence_is_said_in_words(age: str, told: str) -> None:
-    assert pw.in_words(age) == told
+@pytest.mark.parametrize(("age", "text"), [("now", "just now"), ("3h", "3h ago")])
+def test_an_age_in_a_sentence_is_said_in_words(age: str, text: str) -> None:
+    assert pw.in_words(age) == text
 
 
 @pytest.mark.parametrize(
-    ("count", "told"),
+    ("count", "text"),
     [
         (1, "1 message"),
         (1204, "1,204 messages"),
@@ -75,22 +75,22 @@ def test_an_age_in_a_sentence_is_said_in_words(age: str, told: str) -> None:
         (TOO_SLOW, f"{pw.took_too_long()} messages"),
     ],
 )
-def test_counts_in_words(count: int | Count | TooSlow, told: str) -> None:
-    assert pw.counted(count, "message") == told
+def test_counts_in_words(count: int | Count | TooSlow, text: str) -> None:
+    assert pw.counted(count, "message") == text
 
 
 @pytest.mark.parametrize(
-    "shown",
+    "html",
     [
         pw.number(TOO_SLOW),
         pw.percent(TOO_SLOW),
         pw.ago(TOO_SLOW),
-        pw.ago(TOO_SLOW["oldest"], said=True),
+        pw.ago(TOO_SLOW["oldest"], in_sentence=True),
     ],
 )
-def test_a_figure_that_took_too_long_is_a_dash_that_says_so(shown: str) -> None:
-    assert shown == pw.took_too_long()
-    assert "took too long" in shown
+def test_a_figure_that_took_too_long_is_a_dash_that_says_so(html: str) -> None:
+    assert html == pw.took_too_long()
+    assert "took too long" in html
 
 
 def test_a_template_can_make_neither_0_nor_none_of_a_figure_that_took_too_long() -> (
