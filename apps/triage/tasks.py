@@ -1,4 +1,4 @@
-"""Celery's doors: an id in, one service call. Postgres knows what is to be done."""
+"""Celery tasks: an id in, one service call. Postgres stores the work to be done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apps.triage.services.running import Ended
 
 log = logging.getLogger(__name__)
 
-# A rescue that found no worker in time must not pile up behind a slow one.
+# Tasks that no worker starts in time must not pile up behind a slow worker.
 RESCUE_EXPIRES = 10
 
 
@@ -34,7 +34,7 @@ def take_selection(operation_id: int) -> None:
 
 @shared_task
 def rescue() -> None:
-    """Hand out what nobody works on; a dead worker's operation is among it."""
+    """Enqueue the operations that no worker works on, such as a dead worker's."""
     upkeep.beat(now=clock.now())
     orphans = upkeep.orphans(now=clock.now())
     for operation_id in orphans.to_run:

@@ -209,7 +209,7 @@ def test_overlapping_operations_are_quick_whenever_tables_were_analysed(
 
     some = quick(lambda: preview(operator, now, verb=Verb.DROP, ids=HALF))
     everything = quick(lambda: preview(operator, now, verb=Verb.DROP, query=EVERYTHING))
-    quick(lambda: selection.see(operation=everything))
+    quick(lambda: selection.summarize(operation=everything))
     quick(lambda: confirm(operator, some, now))
     quick(lambda: confirm(operator, everything, now))
 

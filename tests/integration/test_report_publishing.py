@@ -129,7 +129,7 @@ def rows(total: int = 2, late: int = 0) -> dict[date, Rows]:
 
 
 def publish(run: Run, *, rows: dict[date, Rows] | None = None) -> None:
-    staged = publishing.staged(run)
+    staged = publishing.count_staged(run)
     publishing.publish(
         run=run,
         rows=rows or {DAY: Rows(total=2, late=0)},
@@ -141,7 +141,7 @@ def publish(run: Run, *, rows: dict[date, Rows] | None = None) -> None:
 def test_what_agrees_with_postgres_passes(run: Run, seen: Snapshot) -> None:
     stage(run)
 
-    found = quality.check(run=run, snapshot=seen, told=TOLD)
+    found = quality.check(run=run, snapshot=seen, rows_read=TOLD)
 
     assert found == rows()
 
@@ -152,7 +152,7 @@ def test_what_came_after_the_snapshot_is_not_asked_for(
     stage(run)
     reports.count_up(AT_TWO, reports.counter(sequence=2))
 
-    assert quality.check(run=run, snapshot=seen, told=TOLD) == rows()
+    assert quality.check(run=run, snapshot=seen, rows_read=TOLD) == rows()
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_number_that_differs_is_named(
     stage(run, **changes)
 
     with pytest.raises(Unreconciled, match=complaint):
-        quality.check(run=run, snapshot=seen, told=TOLD)
+        quality.check(run=run, snapshot=seen, rows_read=TOLD)
 
 
 def test_grains_that_differ_are_named(run: Run, seen: Snapshot) -> None:
@@ -182,7 +182,7 @@ def test_grains_that_differ_are_named(run: Run, seen: Snapshot) -> None:
         cursor.execute("UPDATE reports_staged_rate SET retried = 4 WHERE hour IS NULL")
 
     with pytest.raises(Unreconciled, match="its grains differ: 2026-11-19 orders"):
-        quality.check(run=run, snapshot=seen, told=TOLD)
+        quality.check(run=run, snapshot=seen, rows_read=TOLD)
 
 
 def test_a_day_outside_the_window_is_named(run: Run, seen: Snapshot) -> None:
@@ -190,7 +190,7 @@ def test_a_day_outside_the_window_is_named(run: Run, seen: Snapshot) -> None:
     stage_problem(run, day=date(2031, 1, 1), failed=0, poisoned=0)
 
     with pytest.raises(Unreconciled, match="impossible numbers: 2031-01-01"):
-        quality.check(run=run, snapshot=seen, told=TOLD)
+        quality.check(run=run, snapshot=seen, rows_read=TOLD)
 
 
 def test_a_job_that_read_less_than_there_is_is_found_out(
@@ -199,14 +199,16 @@ def test_a_job_that_read_less_than_there_is_is_found_out(
     stage(run)
 
     with pytest.raises(Unreconciled, match="rows read: counters is 0, Postgres has 1"):
-        quality.check(run=run, snapshot=seen, told={**TOLD, "counters": 0})
+        quality.check(run=run, snapshot=seen, rows_read={**TOLD, "counters": 0})
 
 
 def test_a_failure_told_by_a_clock_ahead_belongs_to_the_next_day(
     seen_late: Run,
 ) -> None:
     with snapshot.held() as moment:
-        found = quality._read(moment.ask(quality._FACTS, quality._window(seen_late)))
+        found = quality._count_by_kind(
+            moment.ask(quality._FACTS, quality._window(seen_late))
+        )
 
     assert found["failures"] == 1
 
@@ -274,8 +276,8 @@ def test_a_run_whose_staged_rows_another_one_deleted_publishes_nothing(
 ) -> None:
     stage(run)
     this = Run.objects.get(pk=run.pk)
-    staged = publishing.staged(this)
-    publishing.forget_staged()
+    staged = publishing.count_staged(this)
+    publishing.delete_staged()
 
     with pytest.raises(TakenOver):
         publishing.publish(run=this, rows=rows(), staged=staged, now=AT_TWO)
@@ -305,8 +307,8 @@ def test_a_topic_that_was_removed_meanwhile_takes_its_rates_with_it(
         stage_told_by_broker(run, "wrong")
         topic.delete()
 
-        publishing.forget_removed(run, seen)
-        quality.check(run=run, snapshot=seen, told=TOLD)
+        publishing.delete_removed_topics(run, seen)
+        quality.check(run=run, snapshot=seen, rows_read=TOLD)
     publish(run)
 
     assert set(Rate.objects.values_list("topic__name", flat=True)) == {"orders"}
@@ -316,10 +318,10 @@ def test_a_topic_that_never_was_is_still_impossible(run: Run, seen: Snapshot) ->
     stage(run)
     stage_told_by_broker(run, "nowhere")
 
-    publishing.forget_removed(run, seen)
+    publishing.delete_removed_topics(run, seen)
 
     with pytest.raises(Unreconciled, match="impossible numbers: 2026-11-19 nowhere"):
-        quality.check(run=run, snapshot=seen, told=TOLD)
+        quality.check(run=run, snapshot=seen, rows_read=TOLD)
 
 
 def test_a_topic_that_goes_after_the_check_lets_the_run_begin_anew(
@@ -328,7 +330,7 @@ def test_a_topic_that_goes_after_the_check_lets_the_run_begin_anew(
     topic = watched("wrong")
     stage(run)
     stage_told_by_broker(run, "wrong")
-    staged = publishing.staged(run)
+    staged = publishing.count_staged(run)
     topic.delete()
 
     with pytest.raises(TakenOver):
@@ -373,7 +375,7 @@ def test_publishing_deletes_only_what_its_own_run_has_staged(
 
     publish(Run.objects.get(pk=run.pk))
 
-    assert (publishing.staged(run), publishing.staged(other)) == (0, 5)
+    assert (publishing.count_staged(run), publishing.count_staged(other)) == (0, 5)
 
 
 def test_a_job_without_java_fails_and_says_so(

@@ -11,7 +11,7 @@ from apps.core.timeouts import TooSlow
 from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.services import reserved_headers, selection
-from apps.triage.services.selection import Ask, Seen
+from apps.triage.services.selection import Ask, PreviewSummary
 from apps.triage.states import Verb
 from tests.reports import capture, drop, failure, poisons
 
@@ -38,10 +38,12 @@ def bearing(now: datetime, *headers: tuple[str, bytes], topic: str = "orders") -
     capture(now, failure(now, topic=topic, headers=headers))
 
 
-def see(who: Principal, now: datetime, verb: Verb, target: str | None = None) -> Seen:
+def see(
+    who: Principal, now: datetime, verb: Verb, target: str | None = None
+) -> PreviewSummary:
     ask = Ask(verb=verb, query=Query.parse(""), target_topic=target)
     operation = selection.preview(ask=ask, principal=who, now=now)
-    return selection.see(operation=operation)
+    return selection.summarize(operation=operation)
 
 
 def test_each_is_told_with_the_number_of_messages_that_bear_it(

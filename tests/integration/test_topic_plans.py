@@ -215,7 +215,7 @@ def test_a_large_selection_is_frozen_before_its_topics_are_looked_up_again(
 
     taken = set(operation.items.values_list("poison_id", flat=True))
     assert taken == {poison.pk for poison in seen}
-    assert selection.see(operation=operation).newer == 1
+    assert selection.summarize(operation=operation).newer == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -231,7 +231,7 @@ def test_a_topic_that_appears_just_before_the_snapshot_is_in_the_selection(
     with just_before_the_snapshot(fail):
         operation = preview(somebody(), now, query=Query.parse("topic:orders*"))
 
-    assert (operation.total, selection.see(operation=operation).newer) == (2, 0)
+    assert (operation.total, selection.summarize(operation=operation).newer) == (2, 0)
 
 
 @contextmanager

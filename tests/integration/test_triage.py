@@ -92,7 +92,7 @@ def test_a_preview_says_what_will_be_passed_over_and_why(
     open_one, dropped = poisons(now, 2)
     drop(now, dropped)
 
-    seen = selection.see(operation=preview(operator, now))
+    seen = selection.summarize(operation=preview(operator, now))
 
     assert (seen.will_act, seen.skipped) == (1, (("dropped: restore it first", 1),))
     assert seen.by_topic == (("orders", 1),)
@@ -127,8 +127,8 @@ def test_a_used_token_is_refused_with_a_fresh_preview(
     with pytest.raises(Stale) as refusal:
         confirm(operator, seen, now)
 
-    assert refusal.value.fresh is not None
-    assert refusal.value.fresh.token != seen.token
+    assert refusal.value.new_preview is not None
+    assert refusal.value.new_preview.token != seen.token
 
 
 @pytest.mark.parametrize("case", ["foreign", "unknown", "expired", "empty"])
@@ -205,7 +205,7 @@ def test_a_topic_without_a_broker_refuses_and_the_rest_goes_on(
 
     assert told(operation) == {"sent": 2, "refused": 1}
     refused = operation.items.standing("refused").get()
-    assert refused.told == "the topic nowhere has no broker"
+    assert refused.explanation == "the topic nowhere has no broker"
     stray.refresh_from_db()
     assert stray.state == PoisonState.OPEN
 
@@ -244,8 +244,8 @@ def test_a_silent_message_may_be_sent_again_or_dropped(
     poisons(now, 1)
     run(confirm(operator, preview(operator, now), now), now)
 
-    soon = selection.see(operation=preview(operator, now + 9 * MINUTE))
-    late = selection.see(operation=preview(operator, now + 11 * MINUTE))
+    soon = selection.summarize(operation=preview(operator, now + 9 * MINUTE))
+    late = selection.summarize(operation=preview(operator, now + 11 * MINUTE))
 
     assert soon.skipped == (("already sent, no answer yet", 1),)
     assert late.will_act == 1

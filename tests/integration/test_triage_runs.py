@@ -55,7 +55,7 @@ def test_what_a_consumer_answered_to_a_run_that_died_is_held_no_more(
 
     assert (ended, told(operation)) == (Ended.DONE, {"recurred": 1})
     assert not Item.objects.filter(held=True).exists()
-    assert selection.see(operation=preview(operator, now)).will_act == 1
+    assert selection.summarize(operation=preview(operator, now)).will_act == 1
 
 
 def test_messages_wait_and_are_not_unknown_while_the_broker_refuses_connections(

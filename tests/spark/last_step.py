@@ -23,6 +23,6 @@ def publish(
     begun.send(True)
     with snapshot.held() as seen:
         Run.objects.filter(pk=run.pk).update(snapshot=seen.seen, as_of=clock.now())
-        staged = publishing.staged(run)
-        rows = quality.check(run=run, snapshot=seen, told=told)
+        staged = publishing.count_staged(run)
+        rows = quality.check(run=run, snapshot=seen, rows_read=told)
     publishing.publish(run=run, rows=rows, staged=staged, now=clock.now())

@@ -18,7 +18,7 @@ from apps.triage.models import Item, Operation
 from apps.triage.progress import Tally
 from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.services import selection
-from apps.triage.services.selection import Seen
+from apps.triage.services.selection import PreviewSummary
 from apps.triage.states import UNFINISHED, ItemState
 
 MOST_REASONS = 200
@@ -77,13 +77,13 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
     )
 
 
-def preview(token: uuid.UUID, principal: Principal) -> tuple[Operation, Seen]:
+def preview(token: uuid.UUID, principal: Principal) -> tuple[Operation, PreviewSummary]:
     """Find a preview of this principal's own; raises Absent for any other token."""
     own = Operation.objects.previews().filter(actor=str(principal.actor))
     operation = own.select_related("target_topic").filter(token=token).first()
     if operation is None:
         raise Absent("This is not the token of a preview of yours; make a new one.")
-    return operation, selection.see(operation=operation)
+    return operation, selection.summarize(operation=operation)
 
 
 def _silent(items: ItemQuerySet, *, now: datetime) -> int:

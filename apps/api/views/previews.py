@@ -41,7 +41,7 @@ class Preview(View):
         now = clock.now()
         ask = asked.ask(request.data)
         operation = dispatch.preview(ask=ask, principal=self.principal, now=now)
-        seen = selection.see(operation=operation)
+        seen = selection.summarize(operation=operation)
         return Response(shapes.preview(operation, seen, now=now))
 
     @described(

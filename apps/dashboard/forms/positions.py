@@ -15,7 +15,7 @@ from apps.bookmarks.places import place_of
 from apps.bookmarks.runs import LAST
 from apps.core.errors import Invalid
 from apps.team.rights import Principal
-from apps.triage.services.moves import Otherwise, Review, Strategy, Wish
+from apps.triage.services.moves import PositionChanged, Review, Strategy, Wish
 
 SALT = "poisonweb.move"
 GOOD_FOR_SECONDS = 15 * 60
@@ -63,13 +63,13 @@ class Agreement:
     """What somebody has looked at and agreed to."""
 
     def __init__(self, token: str, *, position_id: int, principal: Principal) -> None:
-        """Open the token; raises Otherwise for one that is old, or not theirs."""
+        """Open the token; raises PositionChanged for one that is old, or not theirs."""
         try:
             told = signing.loads(token, salt=SALT, max_age=GOOD_FOR_SECONDS)
         except signing.BadSignature:
-            raise Otherwise from None
+            raise PositionChanged from None
         if (told["position"], told["actor"]) != (position_id, str(principal.actor)):
-            raise Otherwise
+            raise PositionChanged
         self.wish = Wish(
             strategy=Strategy(told["strategy"]), to=told["to"], move=told["move"]
         )

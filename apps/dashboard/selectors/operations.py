@@ -34,7 +34,7 @@ from apps.triage.models import Item, Operation
 from apps.triage.progress import Tally
 from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.services import selection, upkeep
-from apps.triage.services.selection import Ask, Seen
+from apps.triage.services.selection import Ask, PreviewSummary
 from apps.triage.states import COUNTED, UNFINISHED, ItemState, Verb
 from apps.triage.states import State as Decided
 
@@ -67,7 +67,7 @@ ALWAYS_SHOWN = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewDetail:
     operation: Operation
-    seen: Seen
+    seen: PreviewSummary
     breakdown: list[tuple[str, list[tuple[str, int]]]]
     targets: list[str]
     swallowed: Swallowed | TooSlow | None
@@ -289,14 +289,14 @@ def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail
     found = Operation.objects.filter(token=_uuid(token), actor=str(principal.actor))
     operation = found.select_related("target_topic").first()
     if operation is None:
-        raise Stale("This preview is gone: make a new one.", fresh=None)
+        raise Stale("This preview is gone: make a new one.", new_preview=None)
     return previewed(operation, principal, now=now)
 
 
 def previewed(
     operation: Operation, principal: Principal, *, now: datetime
 ) -> PreviewDetail:
-    seen = selection.see(operation=operation)
+    seen = selection.summarize(operation=operation)
     return PreviewDetail(
         operation=operation,
         seen=seen,
@@ -312,7 +312,7 @@ def previewed(
     )
 
 
-def _keep_order(operation: Operation, seen: Seen) -> bool:
+def _keep_order(operation: Operation, seen: PreviewSummary) -> bool:
     """Tell whether every topic that would be sent to keeps some order."""
     target = operation.target_topic
     names = [target.name] if target else [name for name, _ in seen.by_topic]

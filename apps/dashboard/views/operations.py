@@ -140,10 +140,10 @@ def _changed(
     """Show how things stand by now; raises what it was told where nothing can be."""
     if isinstance(changed, NotTaken):
         return _preview(request, found, changed=str(changed), status=409)
-    if changed.fresh is None:
+    if changed.new_preview is None:
         raise changed
     principal, now = request.user.principal, clock.now()
-    fresh = operations.previewed(changed.fresh, principal, now=now)
+    fresh = operations.previewed(changed.new_preview, principal, now=now)
     confirmed = Operation.objects.confirmed().filter(pk=found.operation.pk).first()
     before = Before(confirmed=confirmed)
     return _preview(request, fresh, changed=str(changed), before=before, status=409)
