@@ -1,4 +1,4 @@
-"""What allauth asks of us to keep second factors: how they are sealed, and whose."""
+"""allauth's adapter for second factors: sealed secrets, and the account's name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PURPOSE = "second factor"
 
 
 class SealingAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # it has no types
-    """Keeps secrets sealed in the database, and names the account in the app."""
+    """Seals secrets in the database, and names the account in the app."""
 
     def encrypt(self, text: str) -> str:
         return sealing.seal(text, purpose=PURPOSE)

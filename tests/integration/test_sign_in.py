@@ -258,12 +258,12 @@ def test_who_waits_too_long_for_a_turn_is_told_to_try_again(
 ) -> None:
     monkeypatch.setattr(backends, "LONGEST_WAIT_SECONDS", 0.05)
     for _ in range(backends.AT_ONCE):
-        backends._turns.acquire()
+        backends._slots.acquire()
     try:
         busy = attempt(RIGHT)
     finally:
         for _ in range(backends.AT_ONCE):
-            backends._turns.release()
+            backends._slots.release()
 
     assert busy == 429
     assert attempt(RIGHT) == 302

@@ -43,7 +43,7 @@ class CodeForm(forms.Form):
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._request = request
-        self._user = second_factor_session.asked(request, now=clock.now())
+        self._user = second_factor_session.user_awaiting_code(request, now=clock.now())
 
     def clean_code(self) -> str:
         code: str = self.cleaned_data["code"]

@@ -20,7 +20,7 @@ def begin(request: HttpRequest) -> HttpResponse:
     if not url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
         wanted = reverse("home")
     try:
-        return _of_provider("begin", request, wanted=wanted)
+        return _of_provider("begin", request, next_url=wanted)
     except PoisonwebError as error:
         return errors.told(request, error)
 

@@ -343,12 +343,12 @@ def test_no_more_ask_the_provider_at_once_than_have_a_turn(
 ) -> None:
     monkeypatch.setattr(openid, "LONGEST_WAIT_SECONDS", 0.05)
     for _ in range(openid.AT_ONCE):
-        openid._turns.acquire()
+        openid._slots.acquire()
     try:
         status, _ = said(Client().post("/sign-in/provider"))
     finally:
         for _ in range(openid.AT_ONCE):
-            openid._turns.release()
+            openid._slots.release()
 
     assert status == 503
     assert Client().post("/sign-in/provider").status_code == 302
