@@ -38,7 +38,7 @@ PARAMETERS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrailFilter:
-    """Conditions on the entries of the trail; a member that is None allows all of them.
+    """Conditions on the entries of the trail; a None member allows all of them.
 
     `since` and `until` are included. `operations` are more subjects: the operations on
     the message that `subject` names.

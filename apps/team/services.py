@@ -84,7 +84,7 @@ def create_api_key(
 
 @transaction.atomic
 def revoke_api_key(*, name: str, actor: Actor, now: datetime) -> bool:
-    """End a key at once; False if there is none, or it has ended already."""
+    """End a key at once; False if it does not exist or has ended already."""
     revoked = ApiKey.objects.filter(name=name, revoked_at=None).update(revoked_at=now)
     if not revoked:
         return False

@@ -49,7 +49,7 @@ class Identity:
 
 
 def provider_settings() -> Oidc:
-    """Return the provider's settings; raises Absent if there is none."""
+    """Return the provider's settings; raises Absent without a provider."""
     if settings.POISONWEB_OIDC is None:
         raise Absent("People sign in with a name and a password here.")
     return settings.POISONWEB_OIDC

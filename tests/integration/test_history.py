@@ -23,7 +23,7 @@ from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 from apps.audit import verification
-from apps.audit.verification import Verdict
+from apps.audit.verification import ChainVerdict
 from apps.brokers.services import topics as brokers
 from apps.core import clock, lock
 from apps.core.actor import Actor
@@ -63,7 +63,7 @@ class Story:
     unfinished: int
     decided_by: set[tuple[str, str]]
     requested: list[tuple[date, date]]
-    verdict: Verdict
+    verdict: ChainVerdict
 
 
 @pytest.fixture(scope="module")

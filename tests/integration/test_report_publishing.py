@@ -452,4 +452,4 @@ def test_a_job_ends_when_it_may_not_go_on(run: Run) -> None:
 )
 def test_an_unreadable_answer_of_a_job_is_a_failure(said: bytes) -> None:
     with pytest.raises(RunFailed, match="did not say what it read"):
-        job._rows(BytesIO(said), BytesIO(b"a warning\n"))
+        job._rows_read(BytesIO(said), BytesIO(b"a warning\n"))

@@ -14,7 +14,7 @@ from spark import session
 from spark.facts import Window
 from spark.jobs.nightly_failure_rate import Report, measure
 from spark.lake import Attempt, Lake
-from spark.schemas import FACTS, Kind, schema
+from spark.schemas import FACTS, LakeKind, schema
 
 DAY = date(2026, 11, 20)
 
@@ -29,7 +29,7 @@ def main() -> None:
             nothing = spark.createDataFrame([], schema(kind))
             lake.write(kind, nothing, report.attempt)
         measure(lake, report)
-        lake.read(Kind.RATES, report.attempt, report.days).toArrow()
+        lake.read(LakeKind.RATES, report.attempt, report.days).toArrow()
     # It writes at its very end, which its closed stdin brings about.
     java.stdin.close()
     java.wait()

@@ -22,7 +22,7 @@ from spark import java, postgres
 from spark.facts import Window
 from spark.jobs import nightly_failure_rate as job
 from spark.lake import Attempt, Lake
-from spark.schemas import Kind
+from spark.schemas import LakeKind
 from tests.reports import capture, count_up, counter, failure
 from tests.spark.doors import Export
 from tests.spark.rows import facts
@@ -109,9 +109,12 @@ def test_leaves_in_the_lake_what_is_published_and_what_is_about_to_be(
     now: datetime,
 ) -> None:
     publish(now.date(), run=11, now=now)
-    lake, told = Lake(spark, str(tmp_path)), facts(spark, Kind.FAILURES, [{"at": now}])
+    lake, told = (
+        Lake(spark, str(tmp_path)),
+        facts(spark, LakeKind.FAILURES, [{"at": now}]),
+    )
     for run in (10, 11):
-        lake.write(Kind.FAILURES, told, Attempt(run=run, epoch=1))
+        lake.write(LakeKind.FAILURES, told, Attempt(run=run, epoch=1))
     capture(now, failure(now))
 
     job.make(spark, report(tmp_path, export(), now.date()))
@@ -146,7 +149,7 @@ def test_stages_nothing_of_days_on_which_nothing_happened(
     assert staged(database_url, "reports_staged_rate") == []
     assert (
         Lake(spark, str(tmp_path))
-        .read(Kind.RATES, Attempt(run=12, epoch=1), [now.date()])
+        .read(LakeKind.RATES, Attempt(run=12, epoch=1), [now.date()])
         .collect()
         == []
     )
@@ -197,7 +200,7 @@ def test_finds_in_what_spark_tells_what_failed_in_a_worker(
     window = Window(first=date.min, last=date.min, snapshot=export())
 
     with pytest.raises(Exception, match="Traceback") as raised:
-        postgres.read(spark, Kind.FAILURES, window).collect()
+        postgres.read(spark, LakeKind.FAILURES, window).collect()
 
     assert job.reason(raised.value).startswith("adbc_driver_manager.")
     assert job.reason(raised.value).endswith("ERROR:  division by zero")

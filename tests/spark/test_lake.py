@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.lake import Attempt, Lake, days
-from spark.schemas import Kind, schema
+from spark.schemas import LakeKind, schema
 from tests.spark.rows import NOON, facts
 
 pytestmark = pytest.mark.spark
@@ -26,18 +26,18 @@ def test_reads_back_what_was_written_whatever_its_kind(
     lake = Lake(spark, str(tmp_path))
     told = facts(
         spark,
-        Kind.COUNTERS,
+        LakeKind.COUNTERS,
         [
             {"topic": "a/b=c%20\u202e", "duration_ms_hist": {"3": 7}},
             {"at": NOON - timedelta(days=2), "consumer_group": ""},
         ],
     )
 
-    lake.write(Kind.COUNTERS, told, FIRST)
+    lake.write(LakeKind.COUNTERS, told, FIRST)
 
-    found = lake.read(Kind.COUNTERS, FIRST, days(BEFORE, TODAY))
+    found = lake.read(LakeKind.COUNTERS, FIRST, days(BEFORE, TODAY))
     assert sorted(found.collect()) == sorted(told.collect())
-    assert found.schema == schema(Kind.COUNTERS)
+    assert found.schema == schema(LakeKind.COUNTERS)
     assert sorted(folder.name for folder in (tmp_path / "counters").glob("day=*")) == [
         f"day={BEFORE}",
         f"day={TODAY}",
@@ -45,9 +45,9 @@ def test_reads_back_what_was_written_whatever_its_kind(
     assert (tmp_path / f"counters/day={TODAY}/run=1-1").is_dir()
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(LakeKind))
 def test_reads_days_without_rows_as_no_rows(
-    spark: SparkSession, tmp_path: Path, kind: Kind
+    spark: SparkSession, tmp_path: Path, kind: LakeKind
 ) -> None:
     found = Lake(spark, str(tmp_path)).read(kind, FIRST, [TODAY])
 
@@ -58,12 +58,13 @@ def test_reads_days_without_rows_as_no_rows(
 def test_keeps_the_attempts_of_a_day_apart(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, f"{tmp_path}/")
     for attempt, topic in ((FIRST, "old"), (SECOND, "new")):
-        told = facts(spark, Kind.DECISIONS, [{"topic": topic}])
-        lake.write(Kind.DECISIONS, told, attempt)
+        told = facts(spark, LakeKind.DECISIONS, [{"topic": topic}])
+        lake.write(LakeKind.DECISIONS, told, attempt)
 
     found = {
         attempt.run: [
-            row.topic for row in lake.read(Kind.DECISIONS, attempt, [TODAY]).collect()
+            row.topic
+            for row in lake.read(LakeKind.DECISIONS, attempt, [TODAY]).collect()
         ]
         for attempt in (FIRST, SECOND)
     }
@@ -77,11 +78,11 @@ def test_forgets_of_the_named_days_all_but_what_it_is_to_keep(
     lake = Lake(spark, str(tmp_path))
     third = Attempt(run=2, epoch=10)
     moments = [NOON, NOON - timedelta(days=1)]
-    told = facts(spark, Kind.DECISIONS, [{"at": moment} for moment in moments])
+    told = facts(spark, LakeKind.DECISIONS, [{"at": moment} for moment in moments])
     for attempt in (FIRST, SECOND, third):
-        lake.write(Kind.DECISIONS, told, attempt)
+        lake.write(LakeKind.DECISIONS, told, attempt)
 
-    lake.forget({TODAY: {FIRST, third}, BEFORE: {third}})
+    lake.delete_except({TODAY: {FIRST, third}, BEFORE: {third}})
 
     kept = {
         day: sorted(
@@ -100,7 +101,7 @@ def test_writes_times_that_every_reader_of_parquet_knows(
 ) -> None:
     lake = Lake(spark, tmp_path.as_uri())
 
-    lake.write(Kind.DECISIONS, facts(spark, Kind.DECISIONS, [{}]), FIRST)
+    lake.write(LakeKind.DECISIONS, facts(spark, LakeKind.DECISIONS, [{}]), FIRST)
 
     (file,) = (tmp_path / "decisions").rglob("*.parquet")
     (row,) = pq.ParquetFile(file).read().to_pylist()

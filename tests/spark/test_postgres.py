@@ -16,7 +16,7 @@ from apps.poison.models import Failure, Poison, Redrive
 from apps.triage.models import Item, Operation
 from spark import facts, postgres
 from spark.facts import Window
-from spark.schemas import Kind
+from spark.schemas import LakeKind
 from tests.reports import capture, count_up, counter, failure, poisons
 from tests.spark.doors import Export
 
@@ -26,7 +26,12 @@ HOSTILE = "a/b c% '\"\\`$1 \u202e\u2028 \N{PILE OF POO} e\u0301 {} <b>"
 
 
 def read(
-    spark: SparkSession, kind: Kind, snapshot: str, day: date, *, blocks: int = 20_000
+    spark: SparkSession,
+    kind: LakeKind,
+    snapshot: str,
+    day: date,
+    *,
+    blocks: int = 20_000,
 ) -> list[Row]:
     window = Window(first=day, last=day, snapshot=snapshot)
     return postgres.read(spark, kind, window, blocks=blocks).collect()
@@ -68,7 +73,7 @@ def test_reads_a_failure_as_it_was_captured(
     group = "g" * 250 + "\N{PILE OF POO}"
     capture(now, failure(now, topic=HOSTILE, consumer_group=group, attempts=3))
 
-    (row,) = read(spark, Kind.FAILURES, export(), now.date())
+    (row,) = read(spark, LakeKind.FAILURES, export(), now.date())
 
     poison = Poison.objects.get()
     assert row.asDict() == {
@@ -91,7 +96,7 @@ def test_reads_a_counter_as_it_was_captured(
     told = counter(minute=minute.isoformat(), topic=HOSTILE)
     count_up(now, told, counter(minute=minute.isoformat(), duration_ms_hist={}))
 
-    rows = read(spark, Kind.COUNTERS, export(), now.date())
+    rows = read(spark, LakeKind.COUNTERS, export(), now.date())
 
     row, plain = sorted(rows, key=lambda row: row.topic != HOSTILE)
     assert plain.duration_ms_hist == {}
@@ -119,8 +124,8 @@ def test_reads_each_decision_on_its_own_day(
     redriven(second, outcome="recurred", sent_at=yesterday, answered_at=now)
     dropped(third, finished_at=now)
 
-    today = read(spark, Kind.DECISIONS, export(), now.date())
-    before = read(spark, Kind.DECISIONS, export(), yesterday.date())
+    today = read(spark, LakeKind.DECISIONS, export(), now.date())
+    before = read(spark, LakeKind.DECISIONS, export(), yesterday.date())
 
     told = ["confirmed", "dropped", "recurred", "redriven"]
     assert sorted(row.what for row in today) == told
@@ -141,7 +146,7 @@ def test_tells_days_by_utc_to_the_microsecond(
     capture(tomorrow, failure(now, failed_at=ends[2].isoformat()))
     capture(tomorrow, failure(now, failed_at=(ends[2] + tick).isoformat()))
 
-    rows = read(spark, Kind.FAILURES, export(), now.date())
+    rows = read(spark, LakeKind.FAILURES, export(), now.date())
 
     assert sorted(row["at"] for row in rows) == [
         end.replace(tzinfo=None) for end in ends[1:]
@@ -155,7 +160,7 @@ def test_reads_nothing_that_was_committed_after_the_export(
     snapshot = export()
     capture(now, failure(now, topic="after"))
 
-    rows = read(spark, Kind.FAILURES, snapshot, now.date())
+    rows = read(spark, LakeKind.FAILURES, snapshot, now.date())
 
     assert [row.topic for row in rows] == ["before"]
 
@@ -182,7 +187,7 @@ def test_gives_each_row_once_however_small_the_pieces(
         told = [failure(now, failed_at=now.isoformat()) for _ in range(60)]
         capture(now + timedelta(days=ahead), *told)
 
-    rows = read(spark, Kind.FAILURES, export(), now.date(), blocks=blocks)
+    rows = read(spark, LakeKind.FAILURES, export(), now.date(), blocks=blocks)
 
     captured = Failure.objects.filter(failed_at=now).values_list("poison_id", flat=True)
     assert len(rows) == 120
@@ -199,7 +204,7 @@ def test_reads_only_the_tables_that_can_hold_the_days(
     in_two_days = now.date() + timedelta(days=2)
     window = Window(first=in_two_days, last=in_two_days, snapshot="0-0-0")
 
-    asked = facts.statements(Kind.FAILURES, window, django_query)
+    asked = facts.statements(LakeKind.FAILURES, window, django_query)
 
     # A clock may be five minutes ahead, so the day before can hold some of it.
     tables = re.findall(r"FROM (poison_failure_\w+)", "".join(asked))
@@ -221,7 +226,7 @@ def test_cuts_a_table_at_its_blocks_and_leaves_its_end_open(now: datetime) -> No
     window = Window(first=now.date(), last=now.date(), snapshot="0-0-0")
 
     asked = facts.statements(
-        Kind.COUNTERS, window, lambda _: [("a", 5), ("b", 2), ("c", 0)], blocks=2
+        LakeKind.COUNTERS, window, lambda _: [("a", 5), ("b", 2), ("c", 0)], blocks=2
     )
 
     places = [each.rpartition("$until' AND ")[2] for each in asked]
@@ -240,7 +245,7 @@ def test_reads_small_tables_together_up_to_an_eighth_of_a_large_one(
     window = Window(first=now.date(), last=now.date(), snapshot="0-0-0")
     leaves: list[tuple[object, ...]] = [*zip("abcdef", (3, 2, 9, 1, 4, 1), strict=True)]
 
-    asked = facts.statements(Kind.FAILURES, window, lambda _: leaves, blocks=40)
+    asked = facts.statements(LakeKind.FAILURES, window, lambda _: leaves, blocks=40)
 
     read_by = ["".join(re.findall(r"FROM (\w) fact", each)) for each in asked]
     assert read_by == ["ab", "c", "de", "f"]
