@@ -216,12 +216,12 @@ def does_nothing(response: Any) -> bool:
     return bool(response.status_code == 405 or response.get("Location") == "/")
 
 
-def test_the_table_has_every_page() -> None:
+def test_the_access_table_has_every_page() -> None:
     assert sorted(PAGES) == sorted(pages())
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_lets_in_those_of_the_table_and_nobody_else(
+def test_each_page_admits_exactly_the_people_in_the_table(
     path: str, browsers: Mapping[str, Client]
 ) -> None:
     allowed = {**PAGES[path]}
@@ -250,7 +250,7 @@ def test_a_form_without_its_token_does_nothing(path: str) -> None:
     assert sent(browser, "POST", path).status_code == 403
 
 
-def test_a_chosen_header_is_read_without_an_entry(
+def test_a_get_never_shows_a_chosen_header(
     browsers: Mapping[str, Client],
 ) -> None:
     (poison,) = poisons(clock.now(), 1, headers=[("tenant", b"acme")])
@@ -280,7 +280,7 @@ def callers() -> Iterator[tuple[str, Client, frozenset[Scope]]]:
 
 
 @pytest.mark.parametrize("path", api())
-def test_a_call_lets_in_those_with_its_scope_and_nobody_else(path: str) -> None:
+def test_each_api_call_admits_exactly_the_keys_with_its_scope(path: str) -> None:
     others = Client(), Client(headers={"Authorization": "Bearer pw_local_wrong"})
     known = list(callers())
     for method in METHODS:

@@ -79,14 +79,14 @@ def test_a_checkpoint_goes_into_log_file_and_row(
     assert (row.seq, bytes(row.hash), row.at, row.trouble) == (3, taken.hash, now, "")
 
 
-def test_a_file_is_only_ever_read_by_its_owner(now: datetime, folder: Path) -> None:
+def test_only_its_owner_can_read_a_checkpoint_file(now: datetime, folder: Path) -> None:
     checkpointing.take(now=now)
 
     modes = {path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())}
     assert modes == {0o700, 0o600}
 
 
-def test_a_chain_that_stands_still_gets_a_checkpoint_an_hour(now: datetime) -> None:
+def test_an_unchanged_chain_gets_a_checkpoint_an_hour(now: datetime) -> None:
     decide(now)
 
     taken = [checkpointing.take(now=now + place * MINUTE) for place in range(61)]
@@ -94,7 +94,7 @@ def test_a_chain_that_stands_still_gets_a_checkpoint_an_hour(now: datetime) -> N
     assert [place for place, each in enumerate(taken) if each] == [0, 60]
 
 
-def test_a_chain_that_grows_gets_a_checkpoint_a_minute(now: datetime) -> None:
+def test_a_growing_chain_gets_a_checkpoint_a_minute(now: datetime) -> None:
     seqs = []
     for place in range(3):
         decide(now)
@@ -104,7 +104,9 @@ def test_a_chain_that_grows_gets_a_checkpoint_a_minute(now: datetime) -> None:
     assert seqs == [1, 2, 3]
 
 
-def test_each_month_has_its_file_and_keeps_it(now: datetime, folder: Path) -> None:
+def test_each_month_has_a_file_of_its_own_that_is_never_changed(
+    now: datetime, folder: Path
+) -> None:
     for month in range(3):
         decide(now)
         checkpointing.take(now=now + month * timedelta(days=31))
@@ -117,7 +119,9 @@ def test_each_month_has_its_file_and_keeps_it(now: datetime, folder: Path) -> No
     ]
 
 
-def test_a_line_that_was_cut_off_spoils_no_other(now: datetime, folder: Path) -> None:
+def test_a_truncated_line_does_not_spoil_the_next_one(
+    now: datetime, folder: Path
+) -> None:
     decide(now)
     checkpointing.take(now=now)
     path = next(folder.iterdir())
@@ -129,7 +133,7 @@ def test_a_line_that_was_cut_off_spoils_no_other(now: datetime, folder: Path) ->
     assert [each.seq for each in checkpoints.read(path)] == [1, 2]
 
 
-def test_a_file_that_cannot_be_written_is_said_and_tried_again(
+def test_a_failed_write_is_reported_and_tried_again(
     now: datetime, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder.write_text("not a folder")
@@ -202,7 +206,7 @@ def test_a_checkpoint_is_posted_to_the_address_that_is_set(
 
 
 @pytest.mark.parametrize("status", [302, 401, 500])
-def test_a_refused_checkpoint_is_said_and_sent_again(
+def test_a_refused_checkpoint_is_reported_and_sent_again(
     now: datetime, outside: Receiver, settings: Settings, status: int
 ) -> None:
     settings.POISONWEB_AUDIT_CHECKPOINT_URL = outside.url
@@ -235,7 +239,7 @@ def test_an_address_that_does_not_answer_is_never_quoted(
     assert "secret" not in trouble + caplog.text
 
 
-def test_a_rewritten_chain_is_an_alarm_that_lasts(
+def test_the_alarm_of_a_rewritten_chain_lasts(
     now: datetime, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     decide(now, 9)
@@ -347,7 +351,9 @@ def test_an_entry_that_no_checkpoint_covers_is_not_proven(now: datetime) -> None
     assert found.holds == kept[0]
 
 
-def test_a_checkpoint_of_another_key_is_said(now: datetime, settings: Settings) -> None:
+def test_a_checkpoint_signed_with_another_key_is_reported(
+    now: datetime, settings: Settings
+) -> None:
     decide(now, 2)
     forged = replace(signed(now), seq=1)
     settings.SECRET_KEY = "another"
@@ -374,11 +380,11 @@ def test_a_checkpoint_of_another_key_is_said(now: datetime, settings: Settings) 
         '{"at":' + "[" * 50_000,
     ],
 )
-def test_what_is_no_checkpoint_is_passed_over(line: str) -> None:
+def test_lines_that_are_not_checkpoints_are_ignored(line: str) -> None:
     assert Checkpoint.parse(line) is None
 
 
-def test_a_signature_in_strange_letters_is_no_signature(now: datetime) -> None:
+def test_a_signature_with_non_ascii_letters_is_invalid(now: datetime) -> None:
     line = json.loads(signed(now).line)
 
     read = Checkpoint.parse(
@@ -421,7 +427,7 @@ def test_the_command_fails_for_a_chain_that_was_cut(
         call_command("verify_audit", "--since", str(folder))
 
 
-def test_the_command_refuses_checkpoints_that_are_not_there(
+def test_the_command_refuses_missing_checkpoint_files(
     now: datetime, tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty.jsonl"

@@ -108,7 +108,7 @@ KINDS = ["redis_streams", "rabbitmq", "azure_queue", "sqs"]
 @pytest.mark.parametrize("later", [LOOPBACK, METADATA])
 @pytest.mark.parametrize("kind", KINDS)
 @override_settings(POISONWEB_LOOPBACK_BROKERS=False)
-def test_a_name_that_leads_elsewhere_after_its_check_is_not_dialled(
+def test_a_name_that_resolves_elsewhere_after_its_check_is_not_dialled(
     kind: str, later: str, canary: Canary, resolver: list[Answer]
 ) -> None:
     resolver[:] = [[PUBLIC], [later]]
@@ -136,7 +136,7 @@ def test_what_may_be_dialled_is_dialled(
 
 @pytest.mark.parametrize("kind", KINDS)
 @override_settings(POISONWEB_LOOPBACK_BROKERS=False)
-def test_a_name_that_leads_to_this_machine_is_refused_by_its_check(
+def test_a_name_that_resolves_to_this_machine_is_refused_by_its_check(
     kind: str, canary: Canary, resolver: list[Answer]
 ) -> None:
     resolver[:] = [[LOOPBACK]]
@@ -185,7 +185,7 @@ AS_THIS_MACHINE = "sqs://eu-central-1"
 
 
 @pytest.mark.parametrize("url", [AS_THIS_MACHINE, "sqs://@eu-central-1"])
-def test_rights_of_this_machine_go_to_no_endpoint_without_the_operators_word(
+def test_credentials_of_this_machine_go_to_an_endpoint_only_if_the_operator_allows_it(
     canary: Canary, identity: pytest.MonkeyPatch, url: str
 ) -> None:
     identity.setenv("AWS_ACCESS_KEY_ID", "AKIAOFTHESERVER")
@@ -204,7 +204,7 @@ def test_rights_of_this_machine_go_to_no_endpoint_without_the_operators_word(
     assert canary.visits > 0
 
 
-def test_the_role_of_this_machine_is_asked_for_with_the_operators_word_alone(
+def test_the_role_of_this_machine_is_requested_only_if_the_operator_allows_it(
     canary: Canary, identity: pytest.MonkeyPatch
 ) -> None:
     place = f"http://{LOOPBACK}:{canary.port}"
@@ -226,7 +226,7 @@ def test_the_role_of_this_machine_is_asked_for_with_the_operators_word_alone(
     assert visits(AS_THIS_MACHINE, address_policy.METADATA) > 0
 
 
-def test_each_kind_of_broker_is_held_to_this() -> None:
+def test_these_tests_cover_every_kind_of_broker_that_dials() -> None:
     dialling = {kind for kind in adapters.KINDS if kind != "memory"}
 
     assert dialling == set(KINDS)

@@ -68,7 +68,7 @@ def _serve(listener: socket.socket, banner: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["redis_streams", "rabbitmq", "azure_queue", "sqs"])
 @pytest.mark.parametrize("said", BANNERS)
-def test_what_a_foreign_service_says_is_not_quoted(kind: str, said: str) -> None:
+def test_the_banner_of_a_foreign_service_is_not_quoted(kind: str, said: str) -> None:
     with service(BANNERS[said]) as port:
         reached = connectivity.reach(broker=broker(kind, port))
 

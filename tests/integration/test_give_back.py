@@ -78,7 +78,7 @@ def states() -> list[str]:
     return list(Poison.objects.order_by("id").values_list("state", flat=True))
 
 
-def test_the_queue_is_as_it_was_and_the_trail_says_who_did_it(
+def test_giving_back_restores_the_queue_and_audits_the_actor(
     broker: Queues, mail: Topic
 ) -> None:
     bodies = [b"%d" % number for number in range(300)]
@@ -96,7 +96,7 @@ def test_the_queue_is_as_it_was_and_the_trail_says_who_did_it(
     assert trail[-2:] == ["operation.confirmed", "operation.finished"]
 
 
-def test_what_is_given_back_is_the_same_poison_when_it_is_captured_again(
+def test_a_message_given_back_is_the_same_poison_when_captured_again(
     broker: Queues, mail: Topic
 ) -> None:
     # Two are equal in every byte.
@@ -116,7 +116,7 @@ def test_what_is_given_back_is_the_same_poison_when_it_is_captured_again(
     assert set(Redrive.objects.values_list("outcome", flat=True)) == {"recurred"}
 
 
-def test_it_can_be_given_back_and_captured_again_and_again(
+def test_a_message_can_be_given_back_and_captured_repeatedly(
     broker: Queues, mail: Topic
 ) -> None:
     captured(broker, mail, [b"x", b"y"])
@@ -131,7 +131,7 @@ def test_it_can_be_given_back_and_captured_again_and_again(
     assert Body.objects.count() == 2
 
 
-def test_the_copy_of_a_letter_is_the_one_among_its_equals_whose_place_it_has(
+def test_among_equal_copies_a_dead_letter_is_matched_by_its_bookmark(
     now: datetime,
 ) -> None:
     queues = Queues()
@@ -154,7 +154,7 @@ def test_the_copy_of_a_letter_is_the_one_among_its_equals_whose_place_it_has(
 
 
 @pytest.mark.parametrize("mode", [Mode.CAPTURE, Mode.TEE])
-def test_a_lane_that_would_capture_it_again_must_stand_still_first(
+def test_giving_back_is_refused_until_the_lane_is_paused(
     broker: Queues, mail: Topic, mode: Mode
 ) -> None:
     captured(broker, mail, [b"x"])
@@ -170,7 +170,7 @@ def test_a_lane_that_would_capture_it_again_must_stand_still_first(
     assert (untouched, states()) == (["open"], ["moved"])
 
 
-def test_only_what_is_open_on_this_very_topic_is_given_back(
+def test_only_open_messages_of_exactly_this_topic_are_given_back(
     broker: Queues, mail: Topic
 ) -> None:
     captured(broker, mail, [b"other"])
@@ -193,7 +193,9 @@ def test_only_what_is_open_on_this_very_topic_is_given_back(
     assert broker.contents("mail-dead") == []
 
 
-def test_nothing_open_is_nothing_to_give_back(broker: Queues, mail: Topic) -> None:
+def test_without_open_messages_there_is_nothing_to_give_back(
+    broker: Queues, mail: Topic
+) -> None:
     pause()
 
     assert give_back() == "gave back 0: no message of this topic is open\n"
@@ -222,7 +224,9 @@ def test_a_run_that_died_is_taken_over_and_sends_at_most_a_window_twice(
     assert set(states()) == {"moved"}
 
 
-def test_a_broker_that_is_away_is_waited_for(broker: Queues, mail: Topic) -> None:
+def test_giving_back_waits_for_a_broker_that_is_away(
+    broker: Queues, mail: Topic
+) -> None:
     captured(broker, mail, [b"x"])
     pause()
     answers = iter([UNKNOWN])
@@ -238,7 +242,7 @@ def test_a_broker_that_is_away_is_waited_for(broker: Queues, mail: Topic) -> Non
     assert broker.contents("mail-dead") == [(b"x", HEADERS)]
 
 
-def test_what_the_queue_refuses_is_open_still_and_the_rest_is_back(
+def test_a_message_that_the_queue_refuses_stays_open_and_the_rest_is_given_back(
     broker: Queues, mail: Topic
 ) -> None:
     captured(broker, mail, [b"x", b"bad"])
@@ -261,7 +265,7 @@ def test_a_topic_that_has_no_queue_is_refused(now: datetime) -> None:
         call_command("give_back", "nowhere")
 
 
-def test_a_stream_of_redis_is_as_it_was(orders: Topic, stream: Redis) -> None:
+def test_giving_back_restores_a_redis_stream(orders: Topic, stream: Redis) -> None:
     fields: dict[Any, Any] = {b"body": b"\x00\xff", b"x-original-bookmark": b"5-0"}
     stream.xadd("orders-poison", fields)
     drain_all(orders, clock.now())
@@ -276,7 +280,7 @@ def test_a_stream_of_redis_is_as_it_was(orders: Topic, stream: Redis) -> None:
     assert states() == ["open"]
 
 
-def test_it_goes_to_the_queue_that_the_topic_has_by_then(
+def test_messages_are_given_back_to_the_topics_current_dead_letter_queue(
     broker: Queues, mail: Topic
 ) -> None:
     captured(broker, mail, [b"x"])

@@ -211,7 +211,9 @@ def record() -> Numbers:
     return numbers
 
 
-def test_a_kill_leaves_whole_days_and_the_next_start_goes_on(story: Story) -> None:
+def test_a_killed_history_has_whole_days_and_the_next_start_continues(
+    story: Story,
+) -> None:
     weeks = sorted(story.weeks)
 
     assert 4 <= len(story.killed_after) < DAYS
@@ -219,16 +221,16 @@ def test_a_kill_leaves_whole_days_and_the_next_start_goes_on(story: Story) -> No
     assert story.weeks.last in story.newest
 
 
-def test_another_start_changes_nothing_whatever_the_day(story: Story) -> None:
+def test_starting_again_on_another_day_changes_nothing(story: Story) -> None:
     assert story.contents_later == story.contents
 
 
-def test_the_record_says_hour_by_hour_what_the_ledger_says(story: Story) -> None:
+def test_the_record_agrees_with_the_ledger_hour_by_hour(story: Story) -> None:
     assert len(story.record) > 1_500
     assert story.record == {place: told for place, told in story.ledger.items() if told}
 
 
-def test_nearly_nothing_is_open(story: Story) -> None:
+def test_almost_no_message_is_left_open(story: Story) -> None:
     total: Counter[str] = Counter()
     for (_, state), number in story.states.items():
         total[state] += number
@@ -240,7 +242,7 @@ def test_nearly_nothing_is_open(story: Story) -> None:
     assert story.unfinished == 0
 
 
-def test_decisions_are_on_the_trail_as_the_samples(story: Story) -> None:
+def test_decisions_are_audited_with_the_sample_as_their_actor(story: Story) -> None:
     assert story.decided_by == {("system:sample", "system")}
     assert story.verdict.ok
     operations, _ = story.contents["triage_operation"]
@@ -248,7 +250,7 @@ def test_decisions_are_on_the_trail_as_the_samples(story: Story) -> None:
     assert story.verdict.entries == 2 + 2 * operations
 
 
-def test_it_asks_for_the_report_of_its_days_once(story: Story) -> None:
+def test_the_report_of_its_days_is_requested_once(story: Story) -> None:
     assert story.requested == [(story.weeks.first, story.weeks.last)]
 
 
@@ -261,7 +263,9 @@ def test_without_a_sample_there_is_no_history(tmp_path: Path) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_at_a_time_makes_it(tmp_path: Path) -> None:
+def test_making_history_is_refused_while_another_process_makes_it(
+    tmp_path: Path,
+) -> None:
     register_sample()
 
     with (
@@ -277,7 +281,7 @@ def test_one_at_a_time_makes_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("minute", "newest"), [(4, date(2026, 11, 18)), (5, date(2026, 11, 19))]
 )
-def test_its_days_can_be_reported_at_once_also_right_after_midnight(
+def test_its_days_can_be_reported_at_once_even_right_after_midnight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minute: int, newest: date
 ) -> None:
     register_sample()
@@ -300,7 +304,7 @@ def making(day: date) -> Run:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_waits_for_another_run_over_its_days() -> None:
+def test_history_waits_for_another_run_over_its_days() -> None:
     weeks = Weeks(first=clock.now().date() - 2 * DAYS * DAY)
     other = Run.objects.filter(pk=making(weeks.last).pk)
 
@@ -320,7 +324,7 @@ def ask_and_disconnect(weeks: Weeks) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_its_patience_ends() -> None:
+def test_waiting_for_the_report_ends_at_the_time_out() -> None:
     weeks = Weeks(first=clock.now().date() - 2 * DAYS * DAY)
     making(weeks.last)
 

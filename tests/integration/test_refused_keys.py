@@ -42,7 +42,7 @@ def refusals() -> list[tuple[str, str, str, dict[str, object]]]:
     return [(e.subject, e.actor, e.reason, e.detail) for e in entries]
 
 
-def test_a_key_that_ended_is_refused_and_on_the_trail_once_an_hour(
+def test_a_key_that_ended_is_refused_and_audited_once_an_hour(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     began = clock.now()
@@ -67,7 +67,7 @@ def test_a_key_that_ended_is_refused_and_on_the_trail_once_an_hour(
     assert refusals() == [*each, *each]
 
 
-def test_a_secret_that_is_no_key_is_logged_and_quoted_nowhere(
+def test_an_unknown_secret_is_logged_without_quoting_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (sparing,) = refused_keys.log.filters

@@ -50,7 +50,7 @@ def adopt(
     return [topic.name for topic in topics]
 
 
-def test_an_address_is_sealed_and_never_told(kept: Broker, redis_url: str) -> None:
+def test_a_url_is_sealed_and_never_shown(kept: Broker, redis_url: str) -> None:
     entry = Entry.objects.get(action="broker.registered")
 
     assert redis_url not in kept.url
@@ -77,7 +77,7 @@ def test_an_address_is_sealed_and_never_told(kept: Broker, redis_url: str) -> No
         ({"url": "redis://" + "x" * 5_000}, "url"),
     ],
 )
-def test_what_makes_no_broker_is_refused_by_its_field(
+def test_an_invalid_broker_is_refused_by_its_field(
     operator: Principal, now: datetime, change: dict[str, str], field: str
 ) -> None:
     told = {"url": "redis://localhost", **change}
@@ -97,7 +97,7 @@ def test_what_makes_no_broker_is_refused_by_its_field(
         "redis://:se/cret@127.0.0.1/0",
     ],
 )
-def test_an_address_is_refused_with_how_it_is_written(
+def test_an_invalid_url_is_refused_with_an_example(
     operator: Principal, now: datetime, url: str
 ) -> None:
     with pytest.raises(Invalid, match=r"redis://.*percent-encode") as wrong:
@@ -106,7 +106,9 @@ def test_an_address_is_refused_with_how_it_is_written(
     assert wrong.value.field == "url"
 
 
-def test_a_name_is_taken_once(kept: Broker, operator: Principal, now: datetime) -> None:
+def test_a_broker_name_in_use_is_refused(
+    kept: Broker, operator: Principal, now: datetime
+) -> None:
     other = add("redis://localhost", operator, now, name="other")
 
     with pytest.raises(Invalid, match="already"):
@@ -115,7 +117,7 @@ def test_a_name_is_taken_once(kept: Broker, operator: Principal, now: datetime) 
         registration.alter(broker=other, name="ours", principal=operator, now=now)
 
 
-def test_only_what_is_given_is_changed(
+def test_only_the_given_members_of_a_broker_are_changed(
     kept: Broker, operator: Principal, now: datetime
 ) -> None:
     renamed = registration.alter(broker=kept, name="b", principal=operator, now=now)
@@ -133,7 +135,7 @@ def test_only_what_is_given_is_changed(
 @pytest.mark.parametrize(
     "change", [{"options": {"colour": "red"}}, {"url": "redis://[fe80::1]"}]
 )
-def test_a_change_that_cannot_work_changes_nothing(
+def test_an_invalid_change_changes_nothing(
     kept: Broker, operator: Principal, now: datetime, change: dict[str, object]
 ) -> None:
     with pytest.raises(Invalid):
@@ -150,7 +152,7 @@ def test_a_change_that_cannot_work_changes_nothing(
         {"scopes": frozenset(Scope) - {Scope.BROKERS_WRITE}},
     ],
 )
-def test_who_may_not_write_brokers_changes_none(
+def test_a_principal_who_may_not_write_brokers_changes_none(
     kept: Broker, operator: Principal, now: datetime, limit: dict[str, object]
 ) -> None:
     limited = replace(operator, **limit)  # type: ignore[arg-type] # of several kinds
@@ -166,14 +168,14 @@ def test_who_may_not_write_brokers_changes_none(
     assert Topic.objects.count() == 0
 
 
-def test_a_broker_answers_what_it_is(kept: Broker) -> None:
+def test_the_connectivity_test_names_the_brokers_product(kept: Broker) -> None:
     reached = connectivity.reach(broker=kept)
 
     assert reached.ok
     assert reached.told.startswith("Redis ")
 
 
-def test_a_wrong_password_is_told_without_it(
+def test_a_wrong_password_is_reported_without_quoting_it(
     redis_url: str, operator: Principal, now: datetime
 ) -> None:
     parts = urlsplit(redis_url)
@@ -194,7 +196,7 @@ def test_a_wrong_password_is_told_without_it(
         "AccountName=a;AccountKey=p@ss-word",
     ],
 )
-def test_nothing_secret_of_an_address_is_left_in_a_text(url: str) -> None:
+def test_secrets_of_a_url_are_removed_from_texts(url: str) -> None:
     said = f"cannot log in to {url} with p@ss-word, p%40ss-word"
 
     told = connectivity.concealed(said, url=url)
@@ -211,7 +213,7 @@ def silent_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_broker_that_says_nothing_is_waited_for_only_so_long(
+def test_the_wait_for_a_silent_broker_is_bounded(
     operator: Principal, now: datetime, silent_port: int
 ) -> None:
     broker = add(f"redis://127.0.0.1:{silent_port}", operator, now)
@@ -222,7 +224,7 @@ def test_a_broker_that_says_nothing_is_waited_for_only_so_long(
     assert reached.milliseconds < 20_000
 
 
-def test_a_variable_that_is_not_there_is_told(
+def test_a_missing_variable_is_reported(
     operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch, redis_url: str
 ) -> None:
     broker = add("env:BROKER_OURS", operator, now)
@@ -236,7 +238,7 @@ def test_a_variable_that_is_not_there_is_told(
     assert after.ok
 
 
-def test_where_an_address_may_lead_is_looked_at_each_time(kept: Broker) -> None:
+def test_the_address_policy_is_checked_at_each_connection(kept: Broker) -> None:
     sealed = secrets.sealed("redis://169.254.169.254")
     Broker.objects.update(url=sealed)
 
@@ -246,7 +248,7 @@ def test_where_an_address_may_lead_is_looked_at_each_time(kept: Broker) -> None:
     assert "no broker is" in reached.told
 
 
-def test_no_thread_is_left_behind_by_an_answer(kept: Broker) -> None:
+def test_a_connectivity_test_leaves_no_thread_behind(kept: Broker) -> None:
     before = threading.active_count()
 
     for _ in range(connectivity.MOST_ASKED + 1):
@@ -255,7 +257,7 @@ def test_no_thread_is_left_behind_by_an_answer(kept: Broker) -> None:
     assert threading.active_count() <= before + 1
 
 
-def test_what_a_broker_has_is_found_and_adopted(
+def test_the_topics_of_a_broker_are_discovered_and_adopted(
     kept: Broker, stream: redis.Redis, operator: Principal, now: datetime
 ) -> None:
     stream.xadd("orders", {"body": b"1"})
@@ -271,7 +273,7 @@ def test_what_a_broker_has_is_found_and_adopted(
     assert list(rows) == [("orders", "orders-poison"), ("plain", "")]
 
 
-def test_what_is_known_stays_as_people_made_it(
+def test_adopting_keeps_the_settings_of_existing_topics(
     kept: Broker, operator: Principal, now: datetime
 ) -> None:
     Topic.objects.create(
@@ -286,7 +288,7 @@ def test_what_is_known_stays_as_people_made_it(
     assert Topic.objects.get(name="told").broker == kept
 
 
-def test_the_topic_of_another_broker_is_left_to_it(
+def test_adopting_leaves_out_a_topic_of_another_broker(
     kept: Broker, operator: Principal, now: datetime
 ) -> None:
     other = add("redis://localhost", operator, now, name="other")
@@ -300,7 +302,7 @@ def test_the_topic_of_another_broker_is_left_to_it(
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\udcff"])
-def test_a_name_that_is_no_text_is_refused(
+def test_a_name_that_is_not_text_is_refused(
     kept: Broker, operator: Principal, now: datetime, name: str
 ) -> None:
     with pytest.raises(Refused, match="no text"):

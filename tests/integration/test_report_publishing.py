@@ -138,7 +138,7 @@ def publish(run: Run, *, rows: dict[date, Rows] | None = None) -> None:
     )
 
 
-def test_what_agrees_with_postgres_passes(run: Run, seen: Snapshot) -> None:
+def test_staged_rows_that_agree_with_postgres_pass(run: Run, seen: Snapshot) -> None:
     stage(run)
 
     found = quality.check(run=run, snapshot=seen, rows_read=TOLD)
@@ -146,9 +146,7 @@ def test_what_agrees_with_postgres_passes(run: Run, seen: Snapshot) -> None:
     assert found == rows()
 
 
-def test_what_came_after_the_snapshot_is_not_asked_for(
-    run: Run, seen: Snapshot
-) -> None:
+def test_rows_after_the_snapshot_are_not_expected(run: Run, seen: Snapshot) -> None:
     stage(run)
     reports.count_up(AT_TWO, reports.counter(sequence=2))
 
@@ -193,16 +191,14 @@ def test_a_day_outside_the_window_is_named(run: Run, seen: Snapshot) -> None:
         quality.check(run=run, snapshot=seen, rows_read=TOLD)
 
 
-def test_a_job_that_read_less_than_there_is_is_found_out(
-    run: Run, seen: Snapshot
-) -> None:
+def test_a_job_that_read_too_few_rows_is_detected(run: Run, seen: Snapshot) -> None:
     stage(run)
 
     with pytest.raises(Unreconciled, match="rows read: counters is 0, Postgres has 1"):
         quality.check(run=run, snapshot=seen, rows_read={**TOLD, "counters": 0})
 
 
-def test_a_failure_told_by_a_clock_ahead_belongs_to_the_next_day(
+def test_a_failure_dated_by_a_clock_ahead_belongs_to_the_next_day(
     seen_late: Run,
 ) -> None:
     with snapshot.held() as moment:
@@ -238,7 +234,9 @@ def test_a_day_is_replaced_whole(run: Run, seen: Snapshot) -> None:
     assert Run.objects.get(pk=again.pk).late_rows == 1
 
 
-def test_nothing_is_visible_before_all_is(run: Run, seen: Snapshot) -> None:
+def test_no_part_of_a_report_is_visible_before_the_whole(
+    run: Run, seen: Snapshot
+) -> None:
     stage(run, failure_rate=7.0)
 
     with pytest.raises(Exception, match="reports_rate_is_a_part"):
@@ -261,7 +259,9 @@ def test_a_start_that_was_taken_over_publishes_nothing(
     assert not Day.objects.exists()
 
 
-def test_what_another_epoch_staged_is_not_published(run: Run, seen: Snapshot) -> None:
+def test_rows_staged_by_another_epoch_are_not_published(
+    run: Run, seen: Snapshot
+) -> None:
     stage(run)
     Run.objects.filter(pk=run.pk).update(epoch=2)
 
@@ -297,7 +297,7 @@ def stage_told_by_broker(run: Run, topic: str) -> None:
         stage_rate(run, hour, group, **told)
 
 
-def test_a_topic_that_was_removed_meanwhile_takes_its_rates_with_it(
+def test_staged_rates_of_a_topic_removed_meanwhile_are_dropped(
     facts: None, run: Run
 ) -> None:
     topic = watched("wrong")
@@ -314,7 +314,7 @@ def test_a_topic_that_was_removed_meanwhile_takes_its_rates_with_it(
     assert set(Rate.objects.values_list("topic__name", flat=True)) == {"orders"}
 
 
-def test_a_topic_that_never_was_is_still_impossible(run: Run, seen: Snapshot) -> None:
+def test_a_staged_topic_that_never_existed_is_refused(run: Run, seen: Snapshot) -> None:
     stage(run)
     stage_told_by_broker(run, "nowhere")
 
@@ -324,7 +324,7 @@ def test_a_topic_that_never_was_is_still_impossible(run: Run, seen: Snapshot) ->
         quality.check(run=run, snapshot=seen, rows_read=TOLD)
 
 
-def test_a_topic_that_goes_after_the_check_lets_the_run_begin_anew(
+def test_a_topic_removed_after_the_check_makes_the_run_start_again(
     run: Run, seen: Snapshot
 ) -> None:
     topic = watched("wrong")
@@ -339,7 +339,7 @@ def test_a_topic_that_goes_after_the_check_lets_the_run_begin_anew(
     assert Run.objects.get(pk=run.pk).state == "running"
 
 
-def test_a_topic_stays_while_its_rates_are_being_published(
+def test_a_topic_cannot_be_removed_while_its_rates_are_published(
     run: Run, seen: Snapshot, operator: Principal
 ) -> None:
     topic = watched("wrong")
@@ -366,7 +366,7 @@ def test_a_topic_stays_while_its_rates_are_being_published(
     assert "wrong (reports)" in str(refused[0])
 
 
-def test_publishing_deletes_only_what_its_own_run_has_staged(
+def test_publishing_deletes_only_the_staged_rows_of_its_run(
     run: Run, seen: Snapshot
 ) -> None:
     stage(run)
@@ -418,7 +418,7 @@ def test_a_run_that_kills_its_worker_again_and_again_is_given_up(run: Run) -> No
     assert upkeep.next_to_run() is None
 
 
-def test_what_nobody_foresaw_fails_the_run_and_is_raised(
+def test_an_unexpected_error_fails_the_run_and_is_raised(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")

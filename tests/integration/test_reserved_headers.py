@@ -46,7 +46,7 @@ def see(
     return selection.summarize(operation=operation)
 
 
-def test_each_is_told_with_the_number_of_messages_that_bear_it(
+def test_each_reserved_header_is_counted_by_messages(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     bearing(now, CC, ("tenant", b"a"))
@@ -61,7 +61,7 @@ def test_each_is_told_with_the_number_of_messages_that_bear_it(
     assert seen.left_out == (("CC", 3), ("BCC", 1), ("amqp.expiration", 1))
 
 
-def test_what_tells_of_a_failure_is_no_loss(
+def test_headers_of_a_failure_do_not_count_as_left_out(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     bearing(now, ("x-delivery-count", b"3"), ("x-death", b"[]"))
@@ -69,7 +69,7 @@ def test_what_tells_of_a_failure_is_no_loss(
     assert see(operator, now, Verb.REDRIVE).left_out == ()
 
 
-def test_the_broker_of_the_target_decides(
+def test_the_broker_of_the_target_names_the_reserved_headers(
     orders: Topic, stream: Topic, operator: Principal, now: datetime
 ) -> None:
     bearing(now, CC)
@@ -85,7 +85,7 @@ def test_the_broker_of_the_target_decides(
     assert together.left_out == (("CC", 3),)
 
 
-def test_what_will_not_be_sent_is_not_counted(
+def test_messages_that_will_not_be_sent_are_not_counted(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     bearing(now, CC)
@@ -95,7 +95,7 @@ def test_what_will_not_be_sent_is_not_counted(
     assert see(operator, now, Verb.DROP).left_out == ()
 
 
-def test_a_preview_goes_without_the_numbers_where_they_take_too_long(
+def test_a_preview_leaves_out_the_counts_that_take_too_long(
     orders: Topic, operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bearing(now, CC)

@@ -83,7 +83,7 @@ def test_a_person_is_known_while_signed_in(user: User, now: datetime) -> None:
     assert (before, disabled, changed) == (True, False, False)
 
 
-def test_a_person_is_not_known_any_more_when_the_session_is_over(
+def test_a_person_is_unknown_when_the_session_is_over(
     user: User, now: datetime
 ) -> None:
     before = now - sessions.IDLE
@@ -106,5 +106,5 @@ def test_a_person_is_not_known_any_more_when_the_session_is_over(
         {b"cookie": b"pw_session=\xff\x00; ="},
     ],
 )
-def test_nobody_else_is_known(headers: dict[bytes, bytes]) -> None:
+def test_other_senders_are_unknown(headers: dict[bytes, bytes]) -> None:
     assert not senders.is_known(headers)

@@ -63,7 +63,7 @@ def entries(action: str) -> list[Entry]:
     return list(Entry.objects.filter(action=action).order_by("seq"))
 
 
-def test_a_sign_in_and_a_sign_out_are_on_record(
+def test_a_sign_in_and_a_sign_out_are_audited(
     anna: User, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = Client(REMOTE_ADDR=HERE)
@@ -78,7 +78,7 @@ def test_a_sign_in_and_a_sign_out_are_on_record(
     assert f"anna signed in, from {HERE}" in caplog.text
 
 
-def test_a_wrong_password_is_on_record_without_the_name_of_no_account(
+def test_a_wrong_password_is_audited_without_an_unknown_account_name(
     anna: User,
 ) -> None:
     statuses = [attempt(WRONG), attempt(WRONG, account=RIGHT)]
@@ -90,7 +90,7 @@ def test_a_wrong_password_is_on_record_without_the_name_of_no_account(
     assert RIGHT not in unknown.record
 
 
-def test_a_sign_in_as_a_disabled_person_is_on_record_as_such(anna: User) -> None:
+def test_a_sign_in_as_a_disabled_person_is_audited_as_such(anna: User) -> None:
     User.objects.update(is_active=False)
 
     assert attempt(RIGHT) == 200
@@ -114,7 +114,7 @@ def test_after_some_wrong_passwords_the_right_one_has_to_wait_too(anna: User) ->
     )
 
 
-def test_guesses_at_one_address_lock_nobody_out_at_another(anna: User) -> None:
+def test_guesses_from_one_address_do_not_lock_out_another(anna: User) -> None:
     for _ in range(10):
         attempt(WRONG)
 
@@ -140,7 +140,7 @@ def after(number: int, now: datetime) -> Attempt:
     return tried
 
 
-def test_the_first_wrong_passwords_cost_no_time(now: datetime) -> None:
+def test_the_first_wrong_passwords_cause_no_delay(now: datetime) -> None:
     sign_in.check(after(4, now), now=now)
 
 
@@ -159,7 +159,7 @@ def test_each_wrong_password_doubles_the_delay_up_to_a_quarter_of_an_hour(
     sign_in.check(tried, now=now + timedelta(seconds=delay))
 
 
-def test_a_right_password_and_an_hour_make_wrong_ones_forgotten(
+def test_a_right_password_or_an_hour_resets_the_count(
     anna: User, now: datetime
 ) -> None:
     for _ in range(4):
@@ -173,7 +173,7 @@ def test_a_right_password_and_an_hour_make_wrong_ones_forgotten(
     assert attempt(RIGHT) == 302
 
 
-def test_guesses_from_many_addresses_are_noticed(
+def test_guesses_from_many_addresses_raise_an_alert(
     anna: User, caplog: pytest.LogCaptureFixture
 ) -> None:
     for n in range(20):
@@ -185,7 +185,7 @@ def test_guesses_from_many_addresses_are_noticed(
     assert attempt(RIGHT) == 302
 
 
-def test_what_is_old_is_deleted(anna: User, now: datetime) -> None:
+def test_old_counts_are_deleted(anna: User, now: datetime) -> None:
     attempt(WRONG)
     kept = sign_in.prune(now=now)
 
@@ -215,7 +215,7 @@ class CountingHasher(PBKDF2PasswordHasher):
         return encoded
 
 
-def test_failures_of_a_host_whose_clock_is_ahead_delay_nobody_who_is_free(
+def test_few_failures_dated_by_a_clock_ahead_cause_no_delay(
     anna: User, now: datetime
 ) -> None:
     sign_in.note_failure(
@@ -228,7 +228,7 @@ def test_failures_of_a_host_whose_clock_is_ahead_delay_nobody_who_is_free(
     assert attempt(RIGHT, address=ELSEWHERE) == 302
 
 
-def test_few_passwords_are_hashed_at_once_and_without_a_session(
+def test_few_passwords_are_hashed_at_once_and_without_a_database_connection(
     anna: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backends, "LONGEST_WAIT_SECONDS", 120.0)
@@ -253,7 +253,7 @@ def _attempt_and_close(address: str) -> int:
         connection.close()
 
 
-def test_who_waits_too_long_for_a_turn_is_told_to_try_again(
+def test_a_sign_in_that_waits_too_long_is_refused_with_a_retry(
     anna: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backends, "LONGEST_WAIT_SECONDS", 0.05)

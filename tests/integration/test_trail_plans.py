@@ -91,7 +91,7 @@ def test_a_page_reads_no_more_than_it_shows() -> None:
     assert max(deep, back) <= MOST_READ
 
 
-def test_days_of_long_ago_read_no_more_than_they_hold() -> None:
+def test_a_filter_by_old_days_reads_only_their_entries() -> None:
     fill()
     days = {"from": "2026-08-02", "to": "2026-08-02"}
 

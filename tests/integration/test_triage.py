@@ -86,7 +86,7 @@ def test_a_message_that_comes_after_the_preview_is_never_touched(
     assert (seen.total, late.state) == (2, PoisonState.OPEN)
 
 
-def test_a_preview_says_what_will_be_passed_over_and_why(
+def test_a_preview_counts_skipped_messages_by_reason(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     open_one, dropped = poisons(now, 2)
@@ -132,7 +132,7 @@ def test_a_used_token_is_refused_with_a_fresh_preview(
 
 
 @pytest.mark.parametrize("case", ["foreign", "unknown", "expired", "empty"])
-def test_a_token_that_is_not_good_is_refused(
+def test_an_invalid_token_is_refused(
     orders: Topic, operator: Principal, now: datetime, case: str
 ) -> None:
     poisons(now, 1)
@@ -210,7 +210,7 @@ def test_a_topic_without_a_broker_refuses_and_the_rest_goes_on(
     assert stray.state == PoisonState.OPEN
 
 
-def test_sent_elsewhere_on_purpose_is_moved(
+def test_a_message_sent_to_another_topic_is_moved(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1)
@@ -251,7 +251,7 @@ def test_a_silent_message_may_be_sent_again_or_dropped(
     assert late.will_act == 1
 
 
-def test_what_was_decided_meanwhile_is_passed_over_and_told(
+def test_messages_decided_meanwhile_are_skipped_with_the_reason(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -264,7 +264,7 @@ def test_what_was_decided_meanwhile_is_passed_over_and_told(
     assert operation.items.get().reason == "meanwhile it became dropped"
 
 
-def test_confirm_and_end_are_on_the_trail_with_reason_and_counts(
+def test_confirming_and_finishing_are_audited_with_reason_and_counts(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 2)
@@ -292,7 +292,7 @@ def test_a_viewer_may_not_preview(orders: Topic, now: datetime) -> None:
         preview(viewer, now)
 
 
-def test_topics_outside_a_keys_patterns_are_not_there(
+def test_topics_outside_a_keys_patterns_do_not_exist_for_it(
     orders: Topic, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -306,7 +306,7 @@ def test_topics_outside_a_keys_patterns_are_not_there(
     assert [item.poison.topic.name for item in seen.items.all()] == ["payments"]
 
 
-def test_a_large_selection_is_taken_later_as_of_the_click(
+def test_a_large_selection_is_taken_later_as_of_its_request(
     orders: Topic, operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
@@ -339,7 +339,7 @@ def test_prune_removes_stale_previews_and_nothing_else(
     ]
 
 
-def test_a_worker_that_stopped_answering_is_missed(now: datetime) -> None:
+def test_a_worker_that_stopped_answering_is_reported(now: datetime) -> None:
     never = upkeep.worker_missing_for(now=now)
     upkeep.beat(now=now)
     soon = upkeep.worker_missing_for(now=now + timedelta(seconds=9))

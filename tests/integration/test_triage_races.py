@@ -118,7 +118,7 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
     assert max(most_at_once) == 1
 
 
-def test_the_loser_is_told_which_operation_holds_the_message(
+def test_the_skipped_item_names_the_operation_that_holds_the_message(
     orders: Topic, now: datetime
 ) -> None:
     ids = tuple(poison.pk for poison in poisons(now, 50))

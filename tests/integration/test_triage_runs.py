@@ -40,7 +40,7 @@ class DyingPublisher(RoutingPublisher):
         raise Killed
 
 
-def test_what_a_consumer_answered_to_a_run_that_died_is_held_no_more(
+def test_an_item_of_a_dead_run_is_released_when_its_consumer_answers(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -133,7 +133,7 @@ def test_a_silent_message_keeps_its_earlier_send_when_a_second_one_was_not_made(
     assert Redrive.objects.count() == 1
 
 
-def test_in_order_nothing_behind_an_unknown_message_is_unknown(
+def test_in_order_messages_after_an_unknown_one_wait(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     for number in range(3):
@@ -155,7 +155,7 @@ def test_in_order_nothing_behind_an_unknown_message_is_unknown(
     assert [fields[b"body"] for fields in sent(stream)] == [b"0", b"1", b"2"]
 
 
-def test_what_an_older_run_left_in_flight_is_sent_again_under_its_id(
+def test_messages_in_flight_of_a_dead_run_are_sent_again_under_their_ids(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 3)
@@ -208,7 +208,7 @@ def test_of_two_windows_in_flight_at_a_death_only_one_is_sent_twice(
     assert not Item.objects.filter(held=True).exists()
 
 
-def test_a_window_is_published_when_the_one_before_is_on_record(
+def test_a_window_is_published_only_after_the_one_before_is_marked(
     orders: Topic,
     operator: Principal,
     now: datetime,
@@ -229,7 +229,7 @@ def test_a_window_is_published_when_the_one_before_is_on_record(
     assert on_record == [0, 2, 4]
 
 
-def test_a_broker_that_is_away_is_asked_once_though_more_was_claimed(
+def test_a_broker_that_is_away_is_called_once_although_a_second_window_is_claimed(
     orders: Topic,
     stream: Redis,
     operator: Principal,
@@ -255,7 +255,7 @@ def test_a_broker_that_is_away_is_asked_once_though_more_was_claimed(
     assert stream.xlen("orders") == 6
 
 
-def test_what_is_refused_with_hostile_words_is_refused_for_good(
+def test_a_refusal_with_hostile_text_is_stored(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -272,7 +272,7 @@ def test_what_is_refused_with_hostile_words_is_refused_for_good(
     assert Redrive.objects.get().detail.startswith("no \u2400 queue ")
 
 
-def test_what_was_published_is_on_record_though_the_next_claim_failed(
+def test_a_published_window_is_marked_although_the_next_claim_failed(
     orders: Topic,
     stream: Redis,
     operator: Principal,
@@ -321,7 +321,7 @@ def sessions() -> set[int]:
         return {pid for (pid,) in cursor.fetchall()}
 
 
-def test_what_a_consumer_answered_while_the_broker_said_nothing_is_held_no_more(
+def test_an_item_without_a_brokers_answer_is_released_when_its_consumer_answers(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -341,7 +341,7 @@ def test_what_a_consumer_answered_while_the_broker_said_nothing_is_held_no_more(
     assert not Item.objects.filter(held=True).exists()
 
 
-def test_an_unexpected_error_is_told_and_the_operation_waits(
+def test_an_unexpected_error_is_shown_and_the_operation_waits(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)

@@ -140,7 +140,7 @@ def test_archive_depends_on_the_code_alone(tmp_path: Path) -> None:
     assert {module.date_time for module in modules} == {(1980, 1, 1, 0, 0, 0)}
 
 
-def test_archive_holds_all_that_an_executor_imports_of_ours(tmp_path: Path) -> None:
+def test_archive_has_every_module_that_an_executor_imports(tmp_path: Path) -> None:
     cluster.archive(tmp_path / "code.zip")
     imported = "import spark.cluster, spark.postgres; print(spark.postgres.__file__)"
 

@@ -207,7 +207,7 @@ def differences(published: Told, wanted: Told) -> Iterator[tuple[object, ...]]:
         )
 
 
-def test_every_number_of_the_reports_is_that_of_the_ledger_and_stays_it(
+def test_every_number_of_the_reports_equals_the_ledger_and_stays_equal(
     ledger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weeks = make(ledger)

@@ -52,7 +52,7 @@ def staged(database_url: str, table: str) -> list[dict[str, Any]]:
         return session.execute(f"SELECT * FROM {table}").fetchall()
 
 
-def test_stages_what_was_captured(
+def test_stages_measures_of_captured_failures(
     spark: SparkSession,
     database_url: str,
     export: Export,
@@ -81,7 +81,7 @@ def test_stages_what_was_captured(
     assert told == [(1, 0, None), (2, 4, 12)]
 
 
-def test_makes_the_same_again(
+def test_a_second_attempt_makes_the_same_report(
     spark: SparkSession,
     database_url: str,
     export: Export,
@@ -101,7 +101,7 @@ def test_makes_the_same_again(
         assert sorted(made[1]) == sorted(made[2])
 
 
-def test_leaves_in_the_lake_what_is_published_and_what_is_about_to_be(
+def test_keeps_only_the_published_and_the_current_attempt_in_the_lake(
     spark: SparkSession,
     database_url: str,
     export: Export,
@@ -136,7 +136,7 @@ def publish(day: date, *, run: int, now: datetime) -> None:
     Day.objects.create(day=day, run=done, rows_in=4, late_rows=0)
 
 
-def test_stages_nothing_of_days_on_which_nothing_happened(
+def test_stages_nothing_for_days_without_events(
     spark: SparkSession,
     database_url: str,
     export: Export,
@@ -174,7 +174,7 @@ def started(lake: Path, snapshot: str, day: date) -> Iterator[subprocess.Popen[s
         process.kill()
 
 
-def test_says_in_its_last_line_what_is_the_matter(
+def test_the_last_line_of_stderr_gives_the_reason_of_a_failure(
     tmp_path: Path, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
@@ -191,7 +191,7 @@ def test_says_in_its_last_line_what_is_the_matter(
     )
 
 
-def test_finds_in_what_spark_tells_what_failed_in_a_worker(
+def test_extracts_a_workers_error_from_sparks_message(
     spark: SparkSession, export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -206,7 +206,7 @@ def test_finds_in_what_spark_tells_what_failed_in_a_worker(
     assert job.reason(raised.value).endswith("ERROR:  division by zero")
 
 
-def test_ends_with_all_that_it_started_when_its_caller_is_gone(
+def test_job_and_its_processes_end_when_the_caller_is_gone(
     export: Export, tmp_path: Path, now: datetime
 ) -> None:
     with started(tmp_path, export(), now.date()) as process:

@@ -20,9 +20,7 @@ TODAY = NOON.date()
 YESTERDAY, BEFORE = TODAY - timedelta(days=1), TODAY - timedelta(days=2)
 
 
-def test_reads_back_what_was_written_whatever_its_kind(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_reads_back_rows_of_every_kind(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, str(tmp_path))
     told = facts(
         spark,
@@ -72,7 +70,7 @@ def test_keeps_the_attempts_of_a_day_apart(spark: SparkSession, tmp_path: Path) 
     assert found == {1: ["old"], 2: ["new"]}
 
 
-def test_forgets_of_the_named_days_all_but_what_it_is_to_keep(
+def test_deletes_all_attempts_of_the_named_days_but_the_kept_ones(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(spark, str(tmp_path))
@@ -96,7 +94,7 @@ def test_forgets_of_the_named_days_all_but_what_it_is_to_keep(
     }
 
 
-def test_writes_times_that_every_reader_of_parquet_knows(
+def test_writes_times_that_every_parquet_reader_understands(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(spark, tmp_path.as_uri())

@@ -36,7 +36,7 @@ def wilson(failed: int, delivered: int) -> tuple[float, float, float]:
 
 @patient
 @given(told=st.lists(st.tuples(COUNTS, COUNTS), min_size=50, max_size=200))
-def test_bounds_a_rate_as_wilson_does(
+def test_bounds_of_a_rate_are_wilsons(
     spark: SparkSession, told: list[tuple[int, int]]
 ) -> None:
     table = spark.createDataFrame(told, "failed bigint, delivered bigint")
@@ -74,7 +74,7 @@ def bound(histogram: dict[int, int], percent: int) -> int | None:
 
 @patient
 @given(told=st.lists(HISTOGRAMS, min_size=20, max_size=60))
-def test_reads_quantiles_off_a_histogram(
+def test_computes_quantiles_of_a_histogram(
     spark: SparkSession, told: list[dict[int, int]]
 ) -> None:
     maps = [(n, {str(b): c for b, c in each.items()}) for n, each in enumerate(told)]
@@ -89,7 +89,7 @@ def test_reads_quantiles_off_a_histogram(
         assert found[n] == expected
 
 
-def test_tells_once_what_is_no_histogram(spark: SparkSession) -> None:
+def test_counts_once_the_columns_beside_a_histogram(spark: SparkSession) -> None:
     told = [({"3": 4, "63": 6}, 10), ({}, 20), (None, 40), ({"7": 0}, 80)]
     table = spark.createDataFrame(told, "told map<string, bigint>, handled bigint")
 
@@ -101,7 +101,7 @@ def test_tells_once_what_is_no_histogram(spark: SparkSession) -> None:
     assert len(rows) == 2 + 1 + 1 + 1
 
 
-def test_passes_over_what_is_no_bucket(spark: SparkSession) -> None:
+def test_ignores_keys_that_are_not_buckets(spark: SparkSession) -> None:
     keys = ("64", "-1", "", "x", "1.5", "9" * 30, "\u0663\u202e", "3")
     table = spark.createDataFrame(
         [(dict.fromkeys(keys, 5), 7)], "told map<string, bigint>, handled bigint"

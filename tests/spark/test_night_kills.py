@@ -108,7 +108,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.usefixtures("lake")
-def test_no_kill_shows_a_part_of_a_report() -> None:
+def test_a_kill_never_publishes_a_part_of_a_report() -> None:
     happen(20)
     ask()
     seconds = make()

@@ -135,7 +135,7 @@ def test_reads_each_decision_on_its_own_day(
     assert {(row.topic, row.consumer_group) for row in today} == {("orders", "billing")}
 
 
-def test_tells_days_by_utc_to_the_microsecond(
+def test_days_end_at_utc_midnight_to_the_microsecond(
     spark: SparkSession, door: str, export: Export, now: datetime
 ) -> None:
     midnight = datetime(2026, 11, 20, tzinfo=UTC)
@@ -175,7 +175,7 @@ def parted(transactional_db: None, now: datetime) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("blocks", [1, facts.BLOCKS])
-def test_gives_each_row_once_however_small_the_pieces(
+def test_reads_each_row_once_for_any_size_of_pieces(
     parted: None,
     spark: SparkSession,
     door: str,
@@ -258,6 +258,6 @@ def test_reads_small_tables_together_up_to_an_eighth_of_a_large_one(
         (date(2026, 11, 1), date(2026, 11, 1), "0-0-0'; DROP TABLE poison_failure; --"),
     ],
 )
-def test_refuses_a_window_that_is_none(first: date, last: date, snapshot: str) -> None:
+def test_refuses_an_invalid_window(first: date, last: date, snapshot: str) -> None:
     with pytest.raises(ValueError, match=r"comes after|not the name of a snapshot"):
         Window(first=first, last=last, snapshot=snapshot)

@@ -43,7 +43,7 @@ def test_measures_an_hour_of_a_group_a_day_and_both_over_all_groups(
     assert len(rows) == 3 + 2 + 2 + 1
 
 
-def test_takes_consumers_before_the_broker_and_the_broker_before_nobody(
+def test_prefers_the_counts_of_consumers_and_then_of_the_broker(
     spark: SparkSession,
 ) -> None:
     groups = ("both", "broker", "nobody")
@@ -67,7 +67,7 @@ def test_takes_consumers_before_the_broker_and_the_broker_before_nobody(
     assert (over_all.uncounted, over_all.failure_rate) == (4, 6 / 20)
 
 
-def test_leaves_out_the_hours_that_only_a_lesser_source_told_of(
+def test_drops_hours_that_only_a_lesser_source_counted(
     spark: SparkSession,
 ) -> None:
     later = NOON + timedelta(hours=1)
@@ -79,7 +79,9 @@ def test_leaves_out_the_hours_that_only_a_lesser_source_told_of(
     assert one(rows).delivered == 5
 
 
-def test_has_a_row_where_only_failures_or_decisions_are(spark: SparkSession) -> None:
+def test_has_a_row_for_failures_or_decisions_without_deliveries(
+    spark: SparkSession,
+) -> None:
     failures = [{"topic": "failed", "is_first": first} for first in (True, False)]
     decisions = [
         {"topic": "decided", "what": what}
@@ -96,7 +98,7 @@ def test_has_a_row_where_only_failures_or_decisions_are(spark: SparkSession) -> 
     assert len(rows) == 8
 
 
-def test_has_no_rate_where_nothing_was_delivered(spark: SparkSession) -> None:
+def test_has_no_rate_without_deliveries(spark: SparkSession) -> None:
     rows = rated(spark, counters=[{"skipped": 3}], failures=[{}])
 
     row = one(rows)
@@ -106,7 +108,7 @@ def test_has_no_rate_where_nothing_was_delivered(spark: SparkSession) -> None:
     assert (row.p50_ms, row.p95_ms, row.p99_ms) == (None, None, None)
 
 
-def test_has_no_rate_where_more_failed_than_its_broker_delivered(
+def test_has_no_rate_if_more_failed_than_the_broker_delivered(
     spark: SparkSession,
 ) -> None:
     told = [{"source": "broker", "handled": 2}]
@@ -135,7 +137,7 @@ def test_adds_up_the_histograms_of_clients_groups_and_hours(
     assert one(rows, consumer_group="mail").p50_ms is None
 
 
-def test_keeps_hostile_names_apart_and_whole(spark: SparkSession) -> None:
+def test_keeps_hostile_names_apart_and_unchanged(spark: SparkSession) -> None:
     names = [HOSTILE, HOSTILE + " ", "", "null", "NULL", "é", "e\u0301"]
     told = [{"topic": name, "consumer_group": name, "handled": 1} for name in names]
 
@@ -148,7 +150,7 @@ def test_keeps_hostile_names_apart_and_whole(spark: SparkSession) -> None:
     assert len(rows) == 4 * len(names)
 
 
-def test_tells_days_by_utc(spark: SparkSession) -> None:
+def test_counts_days_in_utc(spark: SparkSession) -> None:
     midnight = NOON.replace(hour=0) + timedelta(days=1)
     moments = [midnight - timedelta(microseconds=1), midnight]
 
@@ -158,7 +160,7 @@ def test_tells_days_by_utc(spark: SparkSession) -> None:
     assert sorted(set(hours)) == [(m.date(), m.hour) for m in moments]
 
 
-def test_is_the_same_again_whatever_the_order_of_the_rows(spark: SparkSession) -> None:
+def test_rates_do_not_depend_on_the_order_of_rows(spark: SparkSession) -> None:
     told = [
         {"consumer_group": f"g{n % 7}", "handled": n, "failed": n % 3}
         | {"source": "sdk" if n % 2 else "broker", "duration_ms_hist": {str(n % 9): n}}
