@@ -62,9 +62,9 @@ class Provider:
         state = parse_qs(urlsplit(address).query)["state"][0]
         return f"{_path(answer.headers['Location'])}&state={state}"
 
-    def sign_in(self, client: Client, subject: str, *, wanted: str = "") -> Any:
+    def sign_in(self, client: Client, subject: str, *, next_url: str = "") -> Any:
         """Go all the way; give our last answer."""
-        begun = client.post("/sign-in/provider", {"next": wanted})
+        begun = client.post("/sign-in/provider", {"next": next_url})
         assert begun.status_code == 302, begun.content.decode()
         return client.get(self.agree(begun["Location"], subject))
 

@@ -35,13 +35,13 @@ def main(port: int) -> None:
 
     @app.before_request
     def insist_on_pkce() -> tuple[str, int] | None:
-        asked = flask.request
-        if asked.path == "/oauth2/authorize":
-            is_hashed = asked.args.get("code_challenge_method") == "S256"
-            challenges.add(asked.args.get("code_challenge", ""))
+        request = flask.request
+        if request.path == "/oauth2/authorize":
+            is_hashed = request.args.get("code_challenge_method") == "S256"
+            challenges.add(request.args.get("code_challenge", ""))
             return None if is_hashed else ("code_challenge_method", 400)
-        if asked.path == "/oauth2/token":
-            verifier = asked.form.get("code_verifier", "").encode()
+        if request.path == "/oauth2/token":
+            verifier = request.form.get("code_verifier", "").encode()
             digest = hashlib.sha256(verifier).digest()
             challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
             return None if challenge in challenges else ("code_verifier", 400)

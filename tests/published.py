@@ -36,9 +36,9 @@ def failed_run(day: date, **changes: object) -> Run:
 
 
 def publish(*days: date) -> list[Day]:
-    made = run(min(days), max(days))
+    published_run = run(min(days), max(days))
     return Day.objects.bulk_create(
-        Day(day=day, run=made, rows_in=100, late_rows=2) for day in days
+        Day(day=day, run=published_run, rows_in=100, late_rows=2) for day in days
     )
 
 
@@ -51,7 +51,7 @@ def rate(
     **rest: object,
 ) -> Rate:
     """Publish a rate of a published day; the topic is made where there is none."""
-    found, _ = Topic.objects.get_or_create(name=topic, native_name=topic)
+    topic_row, _ = Topic.objects.get_or_create(name=topic, native_name=topic)
     uncounted = failed if delivered is None else int(str(rest.pop("uncounted", 0)))
     share = (failed - uncounted) / delivered if delivered else None
     whole: dict[str, object] = {
@@ -66,7 +66,7 @@ def rate(
     }
     return Rate.objects.create(
         day_id=day,
-        topic=found,
+        topic=topic_row,
         delivered=delivered,
         failed=failed,
         **{**whole, **rest},

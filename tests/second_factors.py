@@ -47,9 +47,9 @@ def add_factor(client: Client, moment: datetime, password: str = PASSWORD) -> Ph
 
 
 def secret_on(page: str) -> str:
-    found = re.search('<code class="secret">([A-Z2-7]+)</code>', page)
-    assert found, page
-    return found[1]
+    match = re.search('<code class="secret">([A-Z2-7]+)</code>', page)
+    assert match, page
+    return match[1]
 
 
 def codes_on(page: str) -> list[str]:

@@ -48,12 +48,12 @@ def run(
         )
 
 
-def sent(stream: Redis) -> list[dict[bytes, bytes]]:
+def sent_messages(stream: Redis) -> list[dict[bytes, bytes]]:
     """Read the topic's messages, oldest first, as their fields."""
     return [fields for _, fields in cast(Entries, stream.xrange("orders"))]
 
 
-def told(operation: Operation) -> dict[str, int]:
+def counts_of(operation: Operation) -> dict[str, int]:
     counts = operation.items.counts()
     assert sum(counts.values()) == operation.total
     return {name: number for name, number in counts.items() if number}

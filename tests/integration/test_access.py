@@ -170,13 +170,13 @@ def quick_passwords() -> Iterator[None]:
 @pytest.fixture
 def browsers() -> dict[str, Client]:
     """Give a browser of everybody in `PEOPLE`; who has a key shows it to pages, too."""
-    found = {"nobody": Client(), "a key": Client(headers=program().headers)}
+    clients = {"nobody": Client(), "a key": Client(headers=program().headers)}
     for name in ("viewer", "reader", "operator", "admin"):
-        found[name] = Client()
-        found[name].force_login(person(name))
-    for browser in found.values():
+        clients[name] = Client()
+        clients[name].force_login(person(name))
+    for browser in clients.values():
         browser.raise_request_exception = False
-    return found
+    return clients
 
 
 def person(name: str) -> Any:
@@ -191,7 +191,7 @@ def person(name: str) -> Any:
     )
 
 
-def sent(browser: Client, method: str, path: str) -> Any:
+def send(browser: Client, method: str, path: str) -> Any:
     """Send a request, and undo what it did; by session, reading leaves no entry."""
     entries = Entry.objects.count()
     cookies = SimpleCookie(browser.cookies.output(header="", sep=";"))
@@ -231,7 +231,7 @@ def test_each_page_admits_exactly_the_people_in_the_table(
         for name, browser in browsers.items():
             if method not in allowed and name not in A_FEW:
                 continue
-            response = sent(browser, method, path)
+            response = send(browser, method, path)
             case = f"{method} {path} by {name}: {response.status_code}"
             assert response.status_code < 500, case
             if method not in allowed:
@@ -247,7 +247,7 @@ def test_a_form_without_its_token_does_nothing(path: str) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(person("admin"))
 
-    assert sent(browser, "POST", path).status_code == 403
+    assert send(browser, "POST", path).status_code == 403
 
 
 def test_a_get_never_shows_a_chosen_header(
@@ -259,7 +259,7 @@ def test_a_get_never_shows_a_chosen_header(
     for name in ("viewer", "reader", "operator", "admin"):
         for path in (f"{page}?header=tenant", f"{page}/header?header=tenant"):
             for method in ("GET", "HEAD"):
-                response = sent(browsers[name], method, path)
+                response = send(browsers[name], method, path)
                 assert is_stopped(response) or response.status_code in {200, 302}
                 assert b"acme" not in response.content
 
@@ -282,18 +282,18 @@ def callers() -> Iterator[tuple[str, Client, frozenset[Scope]]]:
 @pytest.mark.parametrize("path", api())
 def test_each_api_call_admits_exactly_the_keys_with_its_scope(path: str) -> None:
     others = Client(), Client(headers={"Authorization": "Bearer pw_local_wrong"})
-    known = list(callers())
+    all_callers = list(callers())
     for method in METHODS:
         needed = NEEDED.get(f"{'GET' if method == 'HEAD' else method} {path}")
         if (method, path) == ("HEAD", "skips/stream"):
             needed = None  # it has no end, so it is not begun for its head
         address = re.sub(r"\b1\b", "N", f"/api/v1/{path}")
         for browser in others:
-            assert sent(browser, method, address).status_code == 401, method
-        for name, browser, scopes in known:
+            assert send(browser, method, address).status_code == 401, method
+        for name, browser, scopes in all_callers:
             if needed is None and name not in A_FEW:
                 continue
-            status = sent(browser, method, address).status_code
+            status = send(browser, method, address).status_code
             case = f"{method} {path} by {name}: {status}"
             assert status < 500 or path.endswith("stream"), case
             if needed is None:

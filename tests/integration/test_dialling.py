@@ -94,7 +94,7 @@ def broker(kind: str, port: int) -> Broker:
 
 
 @contextmanager
-def asked(one: Broker) -> Iterator[Callable[[], str]]:
+def pinging(one: Broker) -> Iterator[Callable[[], str]]:
     admin = topics.broker_admin_of(one)
     try:
         yield admin.ping
@@ -113,7 +113,7 @@ def test_a_name_that_resolves_elsewhere_after_its_check_is_not_dialled(
 ) -> None:
     resolver[:] = [[PUBLIC], [later]]
 
-    with asked(broker(kind, canary.port)) as ping, pytest.raises(Unavailable) as away:
+    with pinging(broker(kind, canary.port)) as ping, pytest.raises(Unavailable) as away:
         ping()
 
     assert canary.visits == 0
@@ -128,7 +128,7 @@ def test_what_may_be_dialled_is_dialled(
 ) -> None:
     resolver[:] = [[LOOPBACK]]
 
-    with asked(broker(kind, canary.port)) as ping, pytest.raises(Unavailable):
+    with pinging(broker(kind, canary.port)) as ping, pytest.raises(Unavailable):
         ping()  # the canary hangs up
 
     assert canary.visits > 0
@@ -197,7 +197,7 @@ def test_credentials_of_this_machine_go_to_an_endpoint_only_if_the_operator_allo
         topics.broker_admin_of(one)
     refused = canary.visits
     named = override_settings(POISONWEB_BROKER_HOSTS=("sqs.*", LOOPBACK))
-    with named, asked(one) as ping, pytest.raises(Unavailable):
+    with named, pinging(one) as ping, pytest.raises(Unavailable):
         ping()
 
     assert refused == 0
@@ -217,7 +217,7 @@ def test_the_role_of_this_machine_is_requested_only_if_the_operator_allows_it(
         one = Broker(
             name="orders", kind="sqs", url=url, allowed_confirmed=list(allowed)
         )
-        with asked(one) as ping, pytest.raises(Unavailable):
+        with pinging(one) as ping, pytest.raises(Unavailable):
             ping()
         return canary.visits - before
 

@@ -36,7 +36,7 @@ from apps.triage.states import Verb
 from tests.processor import Statements, measured
 from tests.reports import GUARD, capture, failure
 from tests.template import ROOT
-from tests.triage import confirm, preview, run, sent, told
+from tests.triage import confirm, counts_of, preview, run, sent_messages
 
 pytestmark = pytest.mark.together
 
@@ -173,7 +173,7 @@ def quick(act: Callable[[], Result], *, in_all: float = IN_ALL) -> Result:
 def carry_out(operation: Operation, now: datetime) -> dict[str, int]:
     while run(operation, now) is Ended.AGAIN:
         pass
-    return told(operation)
+    return counts_of(operation)
 
 
 def look_at_pages(browser: Client, *pages: str) -> None:
@@ -237,11 +237,11 @@ def test_a_requeue_of_all_messages_and_its_pages_are_quick(
     assert quick(lambda: carry_out(other, now)) == {"sent": MESSAGES}
     assert operation.total == MESSAGES
 
-    copies = sent(stream)
+    copies = sent_messages(stream)
     quick(lambda: handle(copies[:ANSWERS], now), in_all=1.0)
     quick(lambda: fail_again(copies[ANSWERS : 2 * ANSWERS], now), in_all=1.0)
     came_back = {"confirmed": ANSWERS, "recurred": ANSWERS}
-    assert told(other) == {"sent": MESSAGES - 2 * ANSWERS, **came_back}
+    assert counts_of(other) == {"sent": MESSAGES - 2 * ANSWERS, **came_back}
     quick(lambda: look_at_pages(browser, *PAGES, f"/operations/{other.pk}"))
 
 

@@ -85,10 +85,10 @@ def test_giving_back_restores_the_queue_and_audits_the_actor(
     captured(broker, mail, bodies)
     pause()
 
-    told = give_back("--reason", "we move away")
+    output = give_back("--reason", "we move away")
 
     operation = Operation.objects.get()
-    assert told == f"gave back 300 (operation {operation.pk})\n"
+    assert output == f"gave back 300 (operation {operation.pk})\n"
     assert broker.contents("mail-dead") == [(body, HEADERS) for body in bodies]
     assert (operation.verb, operation.reason) == ("give_back", "we move away")
     assert set(states()) == {"moved"}
@@ -183,8 +183,8 @@ def test_only_open_messages_of_exactly_this_topic_are_given_back(
 
     call_command("give_back", "mai*", stdout=StringIO())
 
-    told = Poison.objects.values_list("bodies__content", "state")
-    assert {bytes(body): state for body, state in told} == {
+    rows = Poison.objects.values_list("bodies__content", "state")
+    assert {bytes(body): state for body, state in rows} == {
         b"other": "open",
         b"x": "moved",
         b"y": "dropped",
@@ -215,10 +215,10 @@ def test_a_run_that_died_is_taken_over_and_sends_at_most_a_window_twice(
         with DyingPublisher() as publisher, pytest.raises(Killed):
             running.run(operation_id=begun.pk, publisher=publisher, clock=clock.now)
 
-    told = give_back()
+    output = give_back()
 
     there = [body for body, _ in broker.contents("mail-dead")]
-    assert told == f"gave back 7 (operation {begun.pk})\n"
+    assert output == f"gave back 7 (operation {begun.pk})\n"
     assert (set(there), Operation.objects.count()) == (set(bodies), 1)
     assert len(there) == len(bodies) + 2 * 2  # a window for each kill
     assert set(states()) == {"moved"}
@@ -236,9 +236,9 @@ def test_giving_back_waits_for_a_broker_that_is_away(
 
     broker.answer = answer
 
-    told = give_back()
+    output = give_back()
 
-    assert "waiting: the connection broke" in told
+    assert "waiting: the connection broke" in output
     assert broker.contents("mail-dead") == [(b"x", HEADERS)]
 
 

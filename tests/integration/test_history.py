@@ -99,14 +99,14 @@ def tell(var: Path) -> Story:
     newest = {before, newest_over(clock.now())}
     run_to_the_end(var)
     weeks = Weeks(first=min(writer.made()))
-    made = contents()
+    contents_after_start = contents()
     make_history.make(newest=weeks.last + 9 * DAY, ledger=var / "sample-history.jsonl")
     run_to_the_end(var)
     return Story(
         newest=newest,
         killed_after=killed_after,
         weeks=weeks,
-        contents=made,
+        contents=contents_after_start,
         contents_later=contents(),
         ledger=ledger(var / "sample-history.jsonl"),
         record=record(),
@@ -125,11 +125,11 @@ def started(var: Path) -> subprocess.Popen[bytes]:
 
 def kill_in_the_middle(var: Path) -> set[date]:
     with started(var) as process:
-        while len(made := writer.made()) < 4:
+        while len(days := writer.made()) < 4:
             assert process.poll() is None
             time.sleep(0.02)
         process.kill()
-    return made
+    return days
 
 
 def run_to_the_end(var: Path) -> None:
@@ -155,11 +155,11 @@ def contents() -> dict[str, tuple[int, str]]:
 
 
 def states() -> dict[tuple[str, str], int]:
-    found = rows(
+    rows_found = rows(
         "SELECT topic.name, state, count(*) FROM poison_poison poison"
         " JOIN brokers_topic topic ON topic.id = topic_id GROUP BY 1, 2"
     )
-    return {(topic, state): number for topic, state, number in found}
+    return {(topic, state): number for topic, state, number in rows_found}
 
 
 def ledger(path: Path) -> Numbers:
@@ -196,7 +196,7 @@ FACTS = (
 
 def record() -> Numbers:
     """Add up by the hour what stands in Postgres."""
-    found = rows(
+    rows_found = rows(
         "SELECT (at AT TIME ZONE 'UTC')::date::text,"
         " extract(hour FROM at AT TIME ZONE 'UTC')::int,"
         " topic.name, consumer_group, what, sum(number)::int"
@@ -206,7 +206,7 @@ def record() -> Numbers:
         " WHERE at IS NOT NULL AND number > 0 GROUP BY 1, 2, 3, 4, 5"
     )
     numbers: Numbers = {}
-    for day, hour, topic, consumer_group, what, number in found:
+    for day, hour, topic, consumer_group, what, number in rows_found:
         numbers.setdefault((day, hour, topic, consumer_group), {})[what] = number
     return numbers
 
@@ -227,7 +227,9 @@ def test_starting_again_on_another_day_changes_nothing(story: Story) -> None:
 
 def test_the_record_agrees_with_the_ledger_hour_by_hour(story: Story) -> None:
     assert len(story.record) > 1_500
-    assert story.record == {place: told for place, told in story.ledger.items() if told}
+    assert story.record == {
+        place: counts for place, counts in story.ledger.items() if counts
+    }
 
 
 def test_almost_no_message_is_left_open(story: Story) -> None:

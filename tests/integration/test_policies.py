@@ -36,8 +36,8 @@ def topic() -> Topic:
 def test_policies_are_stored_and_audited(
     topic: Topic, operator: Principal, now: datetime
 ) -> None:
-    told = {"max_dequeue_count": 3, "owner": "Team Ä", "runbook": "https://wiki/x"}
-    policies = Policies.of(topic).changed(told)
+    changes = {"max_dequeue_count": 3, "owner": "Team Ä", "runbook": "https://wiki/x"}
+    policies = Policies.of(topic).changed(changes)
 
     for _ in range(2):
         topic = set_policies(
@@ -48,11 +48,11 @@ def test_policies_are_stored_and_audited(
     assert Policies.of(Topic.objects.get()) == policies
     assert (entry.subject, entry.reason) == ("topic:orders", "ours")
     assert entry.detail["max_dequeue_count"] == [5, 3]
-    assert entry.detail.keys() == told.keys()
+    assert entry.detail.keys() == changes.keys()
 
 
 @pytest.mark.parametrize(
-    ("field", "told", "read"),
+    ("field", "value", "read"),
     [
         ("max_dequeue_count", "7", 7),
         ("visibility_timeout", "0.5", 0.5),
@@ -71,13 +71,13 @@ def test_policies_are_stored_and_audited(
     ],
 )
 def test_policies_are_parsed_from_what_people_write(
-    field: str, told: object, read: object
+    field: str, value: object, read: object
 ) -> None:
-    assert getattr(Policies().changed({field: told}), field) == read
+    assert getattr(Policies().changed({field: value}), field) == read
 
 
 @pytest.mark.parametrize(
-    ("field", "told"),
+    ("field", "value"),
     [
         ("max_dequeue_count", 0),
         ("max_dequeue_count", True),
@@ -115,9 +115,9 @@ def test_policies_are_parsed_from_what_people_write(
         ("options", {"a": "x" * 10_000}),
     ],
 )
-def test_an_invalid_policy_is_refused_by_its_name(field: str, told: object) -> None:
+def test_an_invalid_policy_is_refused_by_its_name(field: str, value: object) -> None:
     with pytest.raises(Invalid) as wrong:
-        Policies().changed({field: told})
+        Policies().changed({field: value})
 
     assert wrong.value.field == field
 
@@ -136,7 +136,7 @@ def test_options_that_are_not_a_json_object_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "field"),
+    ("changes", "field"),
     [
         ({"options": {"colour": "red"}}, "options"),
         ({"dead_letter_queue": "orders"}, "dead_letter_queue"),
@@ -146,10 +146,10 @@ def test_a_policy_that_the_broker_cannot_apply_is_refused(
     topic: Topic,
     operator: Principal,
     now: datetime,
-    told: dict[str, object],
+    changes: dict[str, object],
     field: str,
 ) -> None:
-    policies = Policies.of(topic).changed(told)
+    policies = Policies.of(topic).changed(changes)
 
     with pytest.raises(Invalid) as wrong:
         set_policies(topic=topic, policies=policies, principal=operator, now=now)
@@ -215,9 +215,11 @@ def test_the_polling_interval_is_an_option_where_polls_are_billed(
     Broker.objects.update(kind=kind, url=url)
     topic = Topic.objects.select_related("broker").get(pk=topic.pk)
     usual = polling_interval_of(topic)
-    told = Policies.of(topic).changed({"options": {"maxPollingInterval": "00:01:00"}})
+    policies = Policies.of(topic).changed(
+        {"options": {"maxPollingInterval": "00:01:00"}}
+    )
 
-    topic = set_policies(topic=topic, policies=told, principal=operator, now=now)
+    topic = set_policies(topic=topic, policies=policies, principal=operator, now=now)
 
     assert (usual, polling_interval_of(topic)) == (15.0, 60.0)
 

@@ -121,23 +121,23 @@ def test_of_two_topics_given_the_same_queue_at_once_one_gets_it(
             connection.close()
 
     with ThreadPoolExecutor(2) as pool:
-        given = sorted(pool.map(give, topics))
+        results = sorted(pool.map(give, topics))
 
-    assert given[0] == ""
-    assert given[1] in names
+    assert results[0] == ""
+    assert results[1] in names
     assert Topic.objects.filter(dead_letter_queue="failed").count() == 1
 
 
 def test_a_discovered_topic_with_a_queue_of_another_is_registered_without_one(
     broker: Broker, operator: Principal, now: datetime
 ) -> None:
-    found = [
+    found_topics = [
         FoundTopic(name=name, depth=1, dead_letter_queue="shared", dead_letters=1)
         for name in ("orders", "bills")
     ]
 
     topics = registration.adopt_topics(
-        broker=broker, found=found, principal=operator, now=now
+        broker=broker, found=found_topics, principal=operator, now=now
     )
     observed = lane_settings.observe_all(topics=topics, principal=operator, now=now)
 

@@ -22,14 +22,14 @@ ADMIN = Actor.user("anna")
 
 
 def key(name: str, *, expires_at: datetime | None = None) -> str:
-    made = services.create_api_key(
+    new_key = services.create_api_key(
         name=name,
         scopes=[Scope.POISONS_READ],
         expires_at=expires_at,
         actor=ADMIN,
         now=clock.now() - timedelta(days=2),
     )
-    return made.secret
+    return new_key.secret
 
 
 def ask(secret: str) -> int:

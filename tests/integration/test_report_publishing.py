@@ -55,7 +55,7 @@ def run(facts: None) -> Run:
 
 
 @pytest.fixture
-def seen(run: Run) -> Iterator[Snapshot]:
+def run_snapshot(run: Run) -> Iterator[Snapshot]:
     with snapshot.held() as moment:
         Run.objects.filter(pk=run.pk).update(snapshot=moment.seen, as_of=AT_TWO)
         yield moment
@@ -138,19 +138,23 @@ def publish(run: Run, *, rows: dict[date, Rows] | None = None) -> None:
     )
 
 
-def test_staged_rows_that_agree_with_postgres_pass(run: Run, seen: Snapshot) -> None:
+def test_staged_rows_that_agree_with_postgres_pass(
+    run: Run, run_snapshot: Snapshot
+) -> None:
     stage(run)
 
-    found = quality.check(run=run, snapshot=seen, rows_read=TOLD)
+    rows_by_day = quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
-    assert found == rows()
+    assert rows_by_day == rows()
 
 
-def test_rows_after_the_snapshot_are_not_expected(run: Run, seen: Snapshot) -> None:
+def test_rows_after_the_snapshot_are_not_expected(
+    run: Run, run_snapshot: Snapshot
+) -> None:
     stage(run)
     reports.count_up(AT_TWO, reports.counter(sequence=2))
 
-    assert quality.check(run=run, snapshot=seen, rows_read=TOLD) == rows()
+    assert quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD) == rows()
 
 
 @pytest.mark.parametrize(
@@ -166,47 +170,49 @@ def test_rows_after_the_snapshot_are_not_expected(run: Run, seen: Snapshot) -> N
     ],
 )
 def test_a_number_that_differs_is_named(
-    run: Run, seen: Snapshot, changes: dict[str, Any], complaint: str
+    run: Run, run_snapshot: Snapshot, changes: dict[str, Any], complaint: str
 ) -> None:
     stage(run, **changes)
 
     with pytest.raises(Unreconciled, match=complaint):
-        quality.check(run=run, snapshot=seen, rows_read=TOLD)
+        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
-def test_grains_that_differ_are_named(run: Run, seen: Snapshot) -> None:
+def test_grains_that_differ_are_named(run: Run, run_snapshot: Snapshot) -> None:
     stage(run)
     with connection.cursor() as cursor:
         cursor.execute("UPDATE reports_staged_rate SET retried = 4 WHERE hour IS NULL")
 
     with pytest.raises(Unreconciled, match="its grains differ: 2026-11-19 orders"):
-        quality.check(run=run, snapshot=seen, rows_read=TOLD)
+        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
-def test_a_day_outside_the_window_is_named(run: Run, seen: Snapshot) -> None:
+def test_a_day_outside_the_window_is_named(run: Run, run_snapshot: Snapshot) -> None:
     stage(run)
     stage_problem(run, day=date(2031, 1, 1), failed=0, poisoned=0)
 
     with pytest.raises(Unreconciled, match="impossible numbers: 2031-01-01"):
-        quality.check(run=run, snapshot=seen, rows_read=TOLD)
+        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
-def test_a_job_that_read_too_few_rows_is_detected(run: Run, seen: Snapshot) -> None:
+def test_a_job_that_read_too_few_rows_is_detected(
+    run: Run, run_snapshot: Snapshot
+) -> None:
     stage(run)
 
     with pytest.raises(Unreconciled, match="rows read: counters is 0, Postgres has 1"):
-        quality.check(run=run, snapshot=seen, rows_read={**TOLD, "counters": 0})
+        quality.check(run=run, snapshot=run_snapshot, rows_read={**TOLD, "counters": 0})
 
 
 def test_a_failure_dated_by_a_clock_ahead_belongs_to_the_next_day(
     seen_late: Run,
 ) -> None:
     with snapshot.held() as moment:
-        found = quality._count_by_kind(
+        counts = quality._count_by_kind(
             moment.ask(quality._FACTS, quality._window(seen_late))
         )
 
-    assert found["failures"] == 1
+    assert counts["failures"] == 1
 
 
 @pytest.fixture
@@ -218,11 +224,11 @@ def seen_late() -> Run:
     return begun()
 
 
-def test_a_day_is_replaced_whole(run: Run, seen: Snapshot) -> None:
+def test_a_day_is_replaced_whole(run: Run, run_snapshot: Snapshot) -> None:
     stage(run)
     publish(Run.objects.get(pk=run.pk))
     again = begun()
-    Run.objects.filter(pk=again.pk).update(snapshot=seen.seen, as_of=AT_TWO)
+    Run.objects.filter(pk=again.pk).update(snapshot=run_snapshot.seen, as_of=AT_TWO)
     stage_rate(again, None, None, delivered=20)
 
     publish(again, rows=rows(total=3, late=1))
@@ -235,7 +241,7 @@ def test_a_day_is_replaced_whole(run: Run, seen: Snapshot) -> None:
 
 
 def test_no_part_of_a_report_is_visible_before_the_whole(
-    run: Run, seen: Snapshot
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     stage(run, failure_rate=7.0)
 
@@ -247,7 +253,7 @@ def test_no_part_of_a_report_is_visible_before_the_whole(
 
 
 def test_a_start_that_was_taken_over_publishes_nothing(
-    run: Run, seen: Snapshot
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     stage(run)
     older = Run.objects.get(pk=run.pk)
@@ -260,7 +266,7 @@ def test_a_start_that_was_taken_over_publishes_nothing(
 
 
 def test_rows_staged_by_another_epoch_are_not_published(
-    run: Run, seen: Snapshot
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     stage(run)
     Run.objects.filter(pk=run.pk).update(epoch=2)
@@ -272,7 +278,7 @@ def test_rows_staged_by_another_epoch_are_not_published(
 
 
 def test_a_run_whose_staged_rows_another_one_deleted_publishes_nothing(
-    run: Run, seen: Snapshot
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     stage(run)
     this = Run.objects.get(pk=run.pk)
@@ -292,40 +298,42 @@ def watched(name: str) -> Topic:
 
 
 def stage_told_by_broker(run: Run, topic: str) -> None:
-    told = {"topic": topic, "source": "broker", "poisoned": 0, "skipped": 0}
+    measures = {"topic": topic, "source": "broker", "poisoned": 0, "skipped": 0}
     for hour, group in GRAINS:
-        stage_rate(run, hour, group, **told)
+        stage_rate(run, hour, group, **measures)
 
 
 def test_staged_rates_of_a_topic_removed_meanwhile_are_dropped(
     facts: None, run: Run
 ) -> None:
     topic = watched("wrong")
-    with snapshot.held() as seen:
-        Run.objects.filter(pk=run.pk).update(snapshot=seen.seen, as_of=AT_TWO)
+    with snapshot.held() as run_snapshot:
+        Run.objects.filter(pk=run.pk).update(snapshot=run_snapshot.seen, as_of=AT_TWO)
         stage(run)
         stage_told_by_broker(run, "wrong")
         topic.delete()
 
-        publishing.delete_removed_topics(run, seen)
-        quality.check(run=run, snapshot=seen, rows_read=TOLD)
+        publishing.delete_removed_topics(run, run_snapshot)
+        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
     publish(run)
 
     assert set(Rate.objects.values_list("topic__name", flat=True)) == {"orders"}
 
 
-def test_a_staged_topic_that_never_existed_is_refused(run: Run, seen: Snapshot) -> None:
+def test_a_staged_topic_that_never_existed_is_refused(
+    run: Run, run_snapshot: Snapshot
+) -> None:
     stage(run)
     stage_told_by_broker(run, "nowhere")
 
-    publishing.delete_removed_topics(run, seen)
+    publishing.delete_removed_topics(run, run_snapshot)
 
     with pytest.raises(Unreconciled, match="impossible numbers: 2026-11-19 nowhere"):
-        quality.check(run=run, snapshot=seen, rows_read=TOLD)
+        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
 def test_a_topic_removed_after_the_check_makes_the_run_start_again(
-    run: Run, seen: Snapshot
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     topic = watched("wrong")
     stage(run)
@@ -340,7 +348,7 @@ def test_a_topic_removed_after_the_check_makes_the_run_start_again(
 
 
 def test_a_topic_cannot_be_removed_while_its_rates_are_published(
-    run: Run, seen: Snapshot, operator: Principal
+    run: Run, run_snapshot: Snapshot, operator: Principal
 ) -> None:
     topic = watched("wrong")
     stage(run)
@@ -367,7 +375,7 @@ def test_a_topic_cannot_be_removed_while_its_rates_are_published(
 
 
 def test_publishing_deletes_only_the_staged_rows_of_its_run(
-    run: Run, seen: Snapshot
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     stage(run)
     other = begun(date(2026, 11, 1), date(2026, 11, 1))

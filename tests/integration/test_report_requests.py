@@ -40,7 +40,7 @@ def planned(now: datetime = AT_TWO, *, hour: int = 1) -> list[tuple[date, date]]
     return [(r.first_day, r.last_day) for r in planning.plan(hour=hour, now=now)]
 
 
-def made(run: Run, *, now: datetime = AT_TWO) -> None:
+def finish(run: Run, *, now: datetime = AT_TWO) -> None:
     """Publish the days of a run as empty ones, as of this moment."""
     with held() as snapshot:
         Run.objects.filter(pk=run.pk).update(
@@ -53,7 +53,7 @@ def made(run: Run, *, now: datetime = AT_TWO) -> None:
 
 def make_all(now: datetime = AT_TWO) -> None:
     for run in planning.plan(hour=1, now=now):
-        made(run, now=now)
+        finish(run, now=now)
 
 
 def fail(run: Run, *, now: datetime = AT_TWO) -> None:
@@ -148,7 +148,7 @@ def test_the_night_plans_yesterday_once(something: None) -> None:
     assert planned() == [(YESTERDAY, YESTERDAY)]
     assert planned() == []
 
-    made(Run.objects.get())
+    finish(Run.objects.get())
 
     assert planned() == []
 
@@ -199,7 +199,7 @@ def test_before_its_hour_the_night_does_not_plan_yesterday(
 
 
 def test_missed_nights_are_planned() -> None:
-    made(ask(date(2026, 11, 15), date(2026, 11, 15)))
+    finish(ask(date(2026, 11, 15), date(2026, 11, 15)))
 
     assert planned() == [(date(2026, 11, 16), YESTERDAY)]
 
@@ -245,7 +245,7 @@ def test_rows_uncommitted_at_the_snapshot_are_late() -> None:
     with held() as snapshot:
         captured(datetime(2026, 11, 18, 10, tzinfo=UTC), now=AT_TWO)
         for run in runs:
-            made(run)
+            finish(run)
             Run.objects.filter(pk=run.pk).update(snapshot=snapshot.seen)
 
     assert planned(AT_TWO + timedelta(days=1)) == [
@@ -271,7 +271,7 @@ def test_a_failed_late_day_is_not_forgotten() -> None:
     tomorrow = AT_TWO + timedelta(days=1)
     late, night = planning.plan(hour=1, now=tomorrow)
     fail(late, now=tomorrow)
-    made(night, now=tomorrow)
+    finish(night, now=tomorrow)
 
     again = planned(tomorrow + timedelta(hours=1))
 
@@ -282,7 +282,7 @@ def test_the_night_checks_for_late_events_even_if_yesterday_is_published() -> No
     captured(datetime(2026, 11, 14, 9, tzinfo=UTC), now=AT_TWO - timedelta(days=5))
     make_all(AT_TWO - timedelta(days=1))
     captured(datetime(2026, 11, 14, 10, tzinfo=UTC), now=AT_TWO - timedelta(hours=9))
-    made(ask(YESTERDAY, YESTERDAY))
+    finish(ask(YESTERDAY, YESTERDAY))
 
     assert planned() == [
         (date(2026, 11, 14), date(2026, 11, 14)),

@@ -55,10 +55,10 @@ def test_each_reserved_header_is_counted_by_messages(
     bearing(now, ("cc", b"x"), ("tenant", b"BCC"), ("BCC ", b"CC"))
     bearing(now)
 
-    seen = see(operator, now, Verb.REDRIVE)
+    summary = see(operator, now, Verb.REDRIVE)
 
-    assert seen.will_act == 5
-    assert seen.left_out == (("CC", 3), ("BCC", 1), ("amqp.expiration", 1))
+    assert summary.will_act == 5
+    assert summary.left_out == (("CC", 3), ("BCC", 1), ("amqp.expiration", 1))
 
 
 def test_headers_of_a_failure_do_not_count_as_left_out(
@@ -104,7 +104,7 @@ def test_a_preview_leaves_out_the_counts_that_take_too_long(
     )
     monkeypatch.setattr(reserved_headers, "COUNT", slow)
 
-    seen = see(operator, now, Verb.REDRIVE)
+    summary = see(operator, now, Verb.REDRIVE)
 
-    assert seen.will_act == 1
-    assert isinstance(seen.left_out, TooSlow)
+    assert summary.will_act == 1
+    assert isinstance(summary.left_out, TooSlow)

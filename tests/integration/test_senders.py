@@ -26,10 +26,10 @@ def now() -> datetime:
 
 @pytest.fixture
 def secret(now: datetime) -> str:
-    made = services.create_api_key(
+    new_key = services.create_api_key(
         name="billing", scopes=[Scope.CAPTURE_WRITE], actor=ADMIN, now=now
     )
-    return made.secret
+    return new_key.secret
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def test_a_person_is_unknown_when_the_session_is_over(
 ) -> None:
     before = now - sessions.IDLE
 
-    fresh = senders.is_known(session_of(user, before + timedelta(minutes=1)))
+    before_the_end = senders.is_known(session_of(user, before + timedelta(minutes=1)))
     over = senders.is_known(session_of(user, before - timedelta(minutes=1)))
 
-    assert (fresh, over) == (True, False)
+    assert (before_the_end, over) == (True, False)
 
 
 @pytest.mark.parametrize(

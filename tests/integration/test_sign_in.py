@@ -83,11 +83,11 @@ def test_a_wrong_password_is_audited_without_an_unknown_account_name(
 ) -> None:
     statuses = [attempt(WRONG), attempt(WRONG, account=RIGHT)]
 
-    known, unknown = entries("user.sign_in_failed")
+    of_anna, of_unknown = entries("user.sign_in_failed")
     assert statuses == [200, 200]
-    assert (known.subject, unknown.subject) == ("user:anna", "user:?")
-    assert known.detail == {"address": HERE, "failures": 1, "of": "password"}
-    assert RIGHT not in unknown.record
+    assert (of_anna.subject, of_unknown.subject) == ("user:anna", "user:?")
+    assert of_anna.detail == {"address": HERE, "failures": 1, "of": "password"}
+    assert RIGHT not in of_unknown.record
 
 
 def test_a_sign_in_as_a_disabled_person_is_audited_as_such(anna: User) -> None:
@@ -187,11 +187,11 @@ def test_guesses_from_many_addresses_raise_an_alert(
 
 def test_old_counts_are_deleted(anna: User, now: datetime) -> None:
     attempt(WRONG)
-    kept = sign_in.prune(now=now)
+    deleted_too_early = sign_in.prune(now=now)
 
     pruned = sign_in.prune(now=now + timedelta(hours=2))
 
-    assert (kept, pruned) == (0, 3)
+    assert (deleted_too_early, pruned) == (0, 3)
 
 
 class CountingHasher(PBKDF2PasswordHasher):

@@ -29,13 +29,13 @@ def make(now: datetime, **changes: object) -> services.NewKey:
 
 
 def test_only_the_digest_of_a_key_is_stored(now: datetime) -> None:
-    made = make(now)
+    new_key = make(now)
 
-    assert made.secret.startswith("pw_local_")
-    kept = ApiKey.objects.values_list("prefix", "digest").get()
-    assert made.secret not in str(kept)
-    assert services.recognise(secret=made.secret, now=now) == made.key
-    assert services.recognise(secret=made.secret + "x", now=now) is None
+    assert new_key.secret.startswith("pw_local_")
+    columns = ApiKey.objects.values_list("prefix", "digest").get()
+    assert new_key.secret not in str(columns)
+    assert services.recognise(secret=new_key.secret, now=now) == new_key.key
+    assert services.recognise(secret=new_key.secret + "x", now=now) is None
 
 
 def test_an_expired_or_revoked_key_is_not_recognised(now: datetime) -> None:
@@ -80,7 +80,7 @@ def test_a_key_name_in_use_is_refused(now: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    ("patterns", "topic", "seen"),
+    ("patterns", "topic", "is_seen"),
     [
         (("*",), "anything at all", True),
         (("orders",), "orders", True),
@@ -96,10 +96,12 @@ def test_a_key_name_in_use_is_refused(now: datetime) -> None:
         ((), "orders", False),
     ],
 )
-def test_patterns_of_topics(patterns: tuple[str, ...], topic: str, seen: bool) -> None:
+def test_patterns_of_topics(
+    patterns: tuple[str, ...], topic: str, is_seen: bool
+) -> None:
     principal = Principal(actor=ANNA, scopes=frozenset(), topics=patterns)
 
-    assert principal.sees(topic) is seen
+    assert principal.sees(topic) is is_seen
 
 
 def test_no_pattern_of_topics_takes_long(now: datetime) -> None:
@@ -242,10 +244,10 @@ def test_a_new_password_ends_sessions_and_is_checked(
 
     with pytest.raises(CommandError, match="too short"):
         change("anna", "--password")
-    kept = client.get("/help").status_code
+    status = client.get("/help").status_code
     change("anna", "--password")
 
-    assert (kept, client.get("/help").status_code) == (200, 302)
+    assert (status, client.get("/help").status_code) == (200, 302)
     assert User.objects.get().check_password("another horse")
 
 
@@ -255,11 +257,11 @@ def test_changing_a_missing_person_is_refused() -> None:
 
 
 def test_a_key_is_revoked_by_command_once(now: datetime) -> None:
-    made = make(now)
+    new_key = make(now)
 
     call_command("revoke_api_key", "ci", stdout=io.StringIO())
 
-    assert services.recognise(secret=made.secret, now=now) is None
+    assert services.recognise(secret=new_key.secret, now=now) is None
     with pytest.raises(CommandError, match="no key ci that could be ended"):
         call_command("revoke_api_key", "ci")
 
@@ -274,8 +276,8 @@ def test_a_key_may_expire(text: str, expires: timedelta) -> None:
 
     at = ApiKey.objects.get().expires_at
     assert at is not None
-    left = at - clock.now()
-    assert abs(left - expires) < timedelta(days=60_000 if "-" in text else 1)
+    lifetime = at - clock.now()
+    assert abs(lifetime - expires) < timedelta(days=60_000 if "-" in text else 1)
 
 
 def test_an_invalid_day_is_refused() -> None:

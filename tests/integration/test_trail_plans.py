@@ -43,10 +43,10 @@ def fill() -> None:
         cursor.execute("ANALYZE audit_entry")
 
 
-def rows_read(wanted: TrailFilter, cursor: NumberCursor | None = None) -> int:
+def rows_read(trail_filter: TrailFilter, cursor: NumberCursor | None = None) -> int:
     """Count the entries that Postgres reads for a page, by index or without."""
     before = _rows_read()
-    trail.find(wanted, cursor, sees_people=True)
+    trail.find(trail_filter, cursor, sees_people=True)
     return _rows_read() - before
 
 

@@ -23,7 +23,7 @@ from apps.triage.services import running, selection, upkeep
 from apps.triage.services.running import Ended
 from tests.acceptance.product import eventually
 from tests.reports import capture, failure, poisons
-from tests.triage import MINUTE, confirm, preview, run, sent, told
+from tests.triage import MINUTE, confirm, counts_of, preview, run, sent_messages
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,12 +48,12 @@ def test_an_item_of_a_dead_run_is_released_when_its_consumer_answers(
 
     with pytest.raises(Killed):
         run(operation, now, by=DyingPublisher)
-    (fields,) = sent(stream)
+    (fields,) = sent_messages(stream)
     header = fields[b"x-poisonweb-redrive"].decode()
     capture(now, failure(now, bookmark="9-0", redrive=header))
     ended = run(operation, now)
 
-    assert (ended, told(operation)) == (Ended.DONE, {"recurred": 1})
+    assert (ended, counts_of(operation)) == (Ended.DONE, {"recurred": 1})
     assert not Item.objects.filter(held=True).exists()
     assert selection.summarize(operation=preview(operator, now)).will_act == 1
 
@@ -66,9 +66,9 @@ def test_messages_wait_and_are_not_unknown_while_the_broker_refuses_connections(
     Broker.objects.update(url="redis://127.0.0.1:1/0")
 
     ended = run(operation, now)
-    between, redrives = told(operation), Redrive.objects.count()
+    between, redrives = counts_of(operation), Redrive.objects.count()
     states = set(Poison.objects.values_list("state", "redrives"))
-    held = Item.objects.filter(held=True).count()
+    held_number = Item.objects.filter(held=True).count()
     operation.refresh_from_db()
     due = upkeep.orphans(now=now)
     Broker.objects.update(url=redis_url)
@@ -78,8 +78,8 @@ def test_messages_wait_and_are_not_unknown_while_the_broker_refuses_connections(
     assert operation.trouble
     assert operation.pk not in due.to_run
     assert (between, redrives) == ({"waiting": 2}, 0)
-    assert (states, held) == ({("open", 0)}, 2)
-    assert told(operation) == {"sent": 2}
+    assert (states, held_number) == ({("open", 0)}, 2)
+    assert counts_of(operation) == {"sent": 2}
     assert stream.xlen("orders") == 2
 
 
@@ -94,7 +94,7 @@ def test_a_message_that_a_dead_run_may_have_sent_stays_unknown_while_the_broker_
 
     ended = run(operation, now)
 
-    assert (ended, told(operation)) == (Ended.LATER, {"unknown": 1})
+    assert (ended, counts_of(operation)) == (Ended.LATER, {"unknown": 1})
     assert Redrive.objects.get().copies == 2
 
 
@@ -111,7 +111,7 @@ def test_a_silent_message_keeps_its_earlier_send_when_a_second_one_was_not_made(
 ) -> None:
     (poison,) = poisons(now, 1)
     run(confirm(operator, preview(operator, now), now), now)
-    (fields,) = sent(stream)
+    (fields,) = sent_messages(stream)
     header = fields[b"x-poisonweb-redrive"].decode()
     later = now + 11 * MINUTE
     again = confirm(operator, preview(operator, later), later)
@@ -128,7 +128,7 @@ def test_a_silent_message_keeps_its_earlier_send_when_a_second_one_was_not_made(
     ends = [(Ended.LATER, {"waiting": 1})]
     if answer:  # the next window may be claimed after the answer, too
         ends.append((Ended.DONE, {"skipped": 1}))
-    assert (ended, told(again)) in ends
+    assert (ended, counts_of(again)) in ends
     assert (poison.state, poison.redrives) == (state, 1)
     assert Redrive.objects.count() == 1
 
@@ -147,12 +147,12 @@ def test_in_order_messages_after_an_unknown_one_wait(
             return super().publish(messages)
 
     ended = run(operation, now, by=CutAtTheSecond)
-    between = told(operation)
+    between = counts_of(operation)
     finished = run(operation, now + MINUTE)
 
     assert (ended, finished) == (Ended.LATER, Ended.DONE)
     assert between == {"sent": 1, "unknown": 1, "waiting": 1}
-    assert [fields[b"body"] for fields in sent(stream)] == [b"0", b"1", b"2"]
+    assert [fields[b"body"] for fields in sent_messages(stream)] == [b"0", b"1", b"2"]
 
 
 def test_messages_in_flight_of_a_dead_run_are_sent_again_under_their_ids(
@@ -165,8 +165,8 @@ def test_messages_in_flight_of_a_dead_run_are_sent_again_under_their_ids(
         run(operation, now, by=DyingPublisher)
     ended = run(operation, now)
 
-    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent(stream)]
-    assert (ended, told(operation)) == (Ended.DONE, {"sent": 3})
+    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent_messages(stream)]
+    assert (ended, counts_of(operation)) == (Ended.DONE, {"sent": 3})
     assert (len(tokens), len(set(tokens))) == (6, 3)
 
 
@@ -198,12 +198,12 @@ def test_of_two_windows_in_flight_at_a_death_only_one_is_sent_twice(
 
     with pytest.raises(Killed):
         run(operation, now, by=partial(DiesLater, windows=1))
-    between = told(operation)
+    between = counts_of(operation)
     ended = run(operation, now)
 
-    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent(stream)]
+    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent_messages(stream)]
     assert between == {"sent": 2, "sending": 4, "waiting": 1}
-    assert (ended, told(operation)) == (Ended.DONE, {"sent": 7})
+    assert (ended, counts_of(operation)) == (Ended.DONE, {"sent": 7})
     assert (len(tokens), len(set(tokens))) == (7 + 2, 7)
     assert not Item.objects.filter(held=True).exists()
 
@@ -239,19 +239,23 @@ def test_a_broker_that_is_away_is_called_once_although_a_second_window_is_claime
     monkeypatch.setattr(running, "WINDOW", 2)
     poisons(now, 6)
     operation = confirm(operator, preview(operator, now), now)
-    asked: list[int] = []
+    window_sizes: list[int] = []
 
     class Away(RoutingPublisher):
         def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
-            asked.append(len(messages))
+            window_sizes.append(len(messages))
             return [Outcome(kind=OutcomeKind.UNKNOWN, detail="away")] * len(messages)
 
     ended = run(operation, now, by=Away)
-    between = told(operation)
+    between = counts_of(operation)
     finished = run(operation, now + MINUTE)
 
-    assert (ended, asked, between) == (Ended.LATER, [2], {"unknown": 2, "waiting": 4})
-    assert (finished, told(operation)) == (Ended.DONE, {"sent": 6})
+    assert (ended, window_sizes, between) == (
+        Ended.LATER,
+        [2],
+        {"unknown": 2, "waiting": 4},
+    )
+    assert (finished, counts_of(operation)) == (Ended.DONE, {"sent": 6})
     assert stream.xlen("orders") == 6
 
 
@@ -268,7 +272,7 @@ def test_a_refusal_with_hostile_text_is_stored(
 
     ended = run(operation, now, by=Refuses)
 
-    assert (ended, told(operation)) == (Ended.DONE, {"refused": 1})
+    assert (ended, counts_of(operation)) == (Ended.DONE, {"refused": 1})
     assert Redrive.objects.get().detail.startswith("no \u2400 queue ")
 
 
@@ -284,19 +288,19 @@ def test_a_published_window_is_marked_although_the_next_claim_failed(
     operation = confirm(operator, preview(operator, now), now)
     begin = poison_services.begin
 
-    def begin_once(**asked: Any) -> dict[int, uuid.UUID]:
+    def begin_once(**arguments: Any) -> dict[int, uuid.UUID]:
         if Redrive.objects.exists():
             raise ZeroDivisionError
-        return begin(**asked)
+        return begin(**arguments)
 
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
         patched.setattr(poison_services, "begin", begin_once)
         run(operation, now)
-    between = told(operation)
+    between = counts_of(operation)
     ended = run(operation, now + MINUTE)
 
     assert between == {"sent": 2, "waiting": 2}
-    assert (ended, told(operation)) == (Ended.DONE, {"sent": 4})
+    assert (ended, counts_of(operation)) == (Ended.DONE, {"sent": 4})
     assert stream.xlen("orders") == 4
 
 
@@ -330,14 +334,14 @@ def test_an_item_without_a_brokers_answer_is_released_when_its_consumer_answers(
     class Silent(RoutingPublisher):
         def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
             super().publish(messages)
-            (fields,) = sent(stream)
+            (fields,) = sent_messages(stream)
             header = fields[b"x-poisonweb-redrive"].decode()
             capture(now, failure(now, bookmark="9-0", redrive=header))
             return [Outcome(kind=OutcomeKind.UNKNOWN, detail="cut")] * len(messages)
 
     ended = run(operation, now, by=Silent)
 
-    assert (ended, told(operation)) == (Ended.DONE, {"recurred": 1})
+    assert (ended, counts_of(operation)) == (Ended.DONE, {"recurred": 1})
     assert not Item.objects.filter(held=True).exists()
 
 

@@ -100,9 +100,9 @@ def _daemon(folder: Path, name: str, *arguments: str) -> Program:
 
 def _plain_environment() -> dict[str, str]:
     """Give what any machine has, and nothing that leads to our code or database."""
-    kept = ("PATH", "HOME", "LANG", "JDK_JAVA_OPTIONS")
+    inherited = ("PATH", "HOME", "LANG", "JDK_JAVA_OPTIONS")
     return {
-        **{name: os.environ[name] for name in kept if name in os.environ},
+        **{name: os.environ[name] for name in inherited if name in os.environ},
         **java.find(os.environ),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": LOOPBACK,

@@ -55,12 +55,12 @@ def database_url(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> str
 @pytest.fixture
 def export(database_url: str) -> Iterator[Export]:
     """Give what exports a snapshot of now, and holds it to the end of the test."""
-    with ExitStack() as held:
-        yield partial(_export, database_url, held)
+    with ExitStack() as sessions:
+        yield partial(_export, database_url, sessions)
 
 
-def _export(database_url: str, held: ExitStack) -> str:
-    session = held.enter_context(psycopg.connect(database_url))
+def _export(database_url: str, sessions: ExitStack) -> str:
+    session = sessions.enter_context(psycopg.connect(database_url))
     session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     row = session.execute("SELECT pg_export_snapshot()").fetchone()
     assert row is not None

@@ -15,14 +15,16 @@ from apps.reports.services import publishing, quality  # noqa: E402
 
 
 def publish(
-    database: str, run_id: int, told: dict[str, int], begun: Connection
+    database: str, run_id: int, rows_read: dict[str, int], begun: Connection
 ) -> None:
     """Check and publish what the job staged and told, as `running` would go on."""
     connection.settings_dict["NAME"] = database
     run = Run.objects.get(pk=run_id)
     begun.send(True)
-    with snapshot.held() as seen:
-        Run.objects.filter(pk=run.pk).update(snapshot=seen.seen, as_of=clock.now())
+    with snapshot.held() as run_snapshot:
+        Run.objects.filter(pk=run.pk).update(
+            snapshot=run_snapshot.seen, as_of=clock.now()
+        )
         staged = publishing.count_staged(run)
-        rows = quality.check(run=run, snapshot=seen, rows_read=told)
+        rows = quality.check(run=run, snapshot=run_snapshot, rows_read=rows_read)
     publishing.publish(run=run, rows=rows, staged=staged, now=clock.now())

@@ -57,14 +57,14 @@ def by_hour(
     )
 
 
-def rated(spark: SparkSession, **told: Facts) -> list[Row]:
-    made = rates(*by_hour(spark, **told))
-    assert made.schema.names == schema(LakeKind.RATES).names
-    return made.collect()
+def rated(spark: SparkSession, **facts_by_kind: Facts) -> list[Row]:
+    measures = rates(*by_hour(spark, **facts_by_kind))
+    assert measures.schema.names == schema(LakeKind.RATES).names
+    return measures.collect()
 
 
-def of_problems(spark: SparkSession, **told: Facts) -> list[Row]:
-    failed, counted, decided = by_hour(spark, **told)
-    made = problems(failed, decided, rates(failed, counted, decided))
-    assert made.schema.names == schema(LakeKind.PROBLEMS).names
-    return made.collect()
+def of_problems(spark: SparkSession, **facts_by_kind: Facts) -> list[Row]:
+    failed, counted, decided = by_hour(spark, **facts_by_kind)
+    measures = problems(failed, decided, rates(failed, counted, decided))
+    assert measures.schema.names == schema(LakeKind.PROBLEMS).names
+    return measures.collect()

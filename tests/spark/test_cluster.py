@@ -62,8 +62,8 @@ def night(lake: Path, settings: Settings) -> str:
     settings.POISONWEB_LAKE = str(lake)
     run = requests.queue(first_day=DAY, last_day=DAY, actor=NIGHTLY, now=AT_TWO)
     running.run(run_id=run.pk, clock=lambda: AT_TWO)
-    made = Run.objects.get(pk=run.pk)
-    assert (made.trouble, made.log) == ("", "")
+    finished_run = Run.objects.get(pk=run.pk)
+    assert (finished_run.trouble, finished_run.log) == ("", "")
     assert Day.objects.get(day=DAY).run_id == run.pk
     return published()
 

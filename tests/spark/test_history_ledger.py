@@ -41,7 +41,7 @@ RATED = ("failure_rate", "rate_low", "rate_high")
 QUANTILES = {"p50_ms": 50, "p95_ms": 95, "p99_ms": 99}
 
 Line = dict[str, Any]
-Told = dict[tuple[object, ...], Line]
+Measures = dict[tuple[object, ...], Line]
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def make(ledger: Path) -> Weeks:
     return make_history.make(newest=newest_over(now), ledger=ledger)
 
 
-def compiled(told: str) -> str:
+def compiled(java_options: str) -> str:
     """Leave away what lets Spark compile nothing: so it runs where it is in earnest."""
-    return re.sub(r"-Dspark\.sql\.codegen\.\S+", "", told)
+    return re.sub(r"-Dspark\.sql\.codegen\.\S+", "", java_options)
 
 
 def night(weeks: Weeks) -> Run:
@@ -91,9 +91,9 @@ def read(ledger: Path) -> tuple[list[Line], list[Line]]:
 # What the reports must say, out of the ledger alone.
 
 
-def rates(hours: Iterable[Line]) -> Told:
+def rates(hours: Iterable[Line]) -> Measures:
     """Roll the hours up to all four grains."""
-    told: Told = {}
+    measures: Measures = {}
     for by_hour in (True, False):
         for by_consumer in (True, False):
 
@@ -106,8 +106,8 @@ def rates(hours: Iterable[Line]) -> Told:
 
             ordered = sorted(hours, key=lambda line: str(place(line)))
             for key, lines in groupby(ordered, key=place):
-                told[key] = summed(list(lines))
-    return told
+                measures[key] = summed(list(lines))
+    return measures
 
 
 def summed(lines: list[Line]) -> Line:
@@ -128,17 +128,17 @@ def summed(lines: list[Line]) -> Line:
     }
 
 
-def problems(days: Iterable[Line], whole: Told) -> Told:
-    told: Told = {}
+def problems(days: Iterable[Line], whole: Measures) -> Measures:
+    measures: Measures = {}
     for line in days:
         day, topic, group = line["day"], line["topic"], line["consumer_group"]
         delivered = whole[day, None, topic, group]["delivered"]
-        told[day, topic, group, line["problem"]] = {
+        measures[day, topic, group, line["problem"]] = {
             "delivered": delivered,
             **{name: line[name] for name in BOTH},
             **rated(line["failed"], delivered),
         }
-    return told
+    return measures
 
 
 def rated(failed: int, delivered: int | None) -> Line:
@@ -170,7 +170,7 @@ def told_of(row: Line) -> Line:
     }
 
 
-def published_rates() -> Told:
+def published_rates() -> Measures:
     fields = ("source", "delivered", "uncounted", "skipped", *BOTH, *RATED, *QUANTILES)
     rows = Rate.objects.values(
         "day_id", "hour", "topic__name", "consumer_group", *fields
@@ -186,7 +186,7 @@ def published_rates() -> Told:
     }
 
 
-def published_problems() -> Told:
+def published_problems() -> Measures:
     fields = ("delivered", *BOTH, *RATED)
     keys = ("problem__topic__name", "problem__consumer_group", "problem__title")
     return {
@@ -197,9 +197,11 @@ def published_problems() -> Told:
     }
 
 
-def differences(published: Told, wanted: Told) -> Iterator[tuple[object, ...]]:
-    for place in sorted({*published, *wanted}, key=str):
-        is_, ought = published.get(place, {}), wanted.get(place, {})
+def differences(
+    published: Measures, expected: Measures
+) -> Iterator[tuple[object, ...]]:
+    for place in sorted({*published, *expected}, key=str):
+        is_, ought = published.get(place, {}), expected.get(place, {})
         yield from (
             (place, name, is_.get(name), ought.get(name))
             for name in sorted({*is_, *ought})
@@ -219,10 +221,10 @@ def test_every_number_of_the_reports_equals_the_ledger_and_stays_equal(
     again = night(weeks)
 
     hours, days = read(ledger)
-    wanted = rates(hours)
+    expected = rates(hours)
     assert [(run.state, run.trouble) for run in (first, again)] == [("done", "")] * 2
     assert sorted(Day.objects.values_list("day", flat=True)) == list(weeks)
-    assert len(wanted) > 3 * 24 * DAYS
-    assert list(differences(published_rates(), wanted))[:20] == []
-    assert list(differences(published_problems(), problems(days, wanted)))[:20] == []
+    assert len(expected) > 3 * 24 * DAYS
+    assert list(differences(published_rates(), expected))[:20] == []
+    assert list(differences(published_problems(), problems(days, expected)))[:20] == []
     assert published() == once

@@ -56,11 +56,15 @@ def test_prefers_the_package_to_an_old_java_on_the_path(
     if on_the_path:
         make(folder, on_the_path)
 
-    found = java.find({"PATH": str(folder / "bin")})
+    variables = java.find({"PATH": str(folder / "bin")})
 
-    command = [f"{found['JAVA_HOME']}/bin/java", *ASKED_BY_SPARK, "-version"]
+    command = [f"{variables['JAVA_HOME']}/bin/java", *ASKED_BY_SPARK, "-version"]
     done = subprocess.run(
-        command, env={"PATH": PATH, **found}, capture_output=True, text=True, check=True
+        command,
+        env={"PATH": PATH, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "openjdk version" in done.stderr
 

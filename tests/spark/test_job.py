@@ -77,8 +77,8 @@ def test_stages_measures_of_captured_failures(
     assert (hour["poisoned"], hour["failure_rate"]) == (2, 2 / 12)
     assert (hour["p50_ms"], hour["p99_ms"]) == (16, 64)
     problems = staged(database_url, "reports_staged_problem")
-    told = sorted((p["failed"], p["retried"], p["delivered"]) for p in problems)
-    assert told == [(1, 0, None), (2, 4, 12)]
+    measures = sorted((p["failed"], p["retried"], p["delivered"]) for p in problems)
+    assert measures == [(1, 0, None), (2, 4, 12)]
 
 
 def test_a_second_attempt_makes_the_same_report(
@@ -94,11 +94,11 @@ def test_a_second_attempt_makes_the_same_report(
         job.make(spark, report(tmp_path, export(), now.date(), epoch=epoch))
 
     for table in ("reports_staged_rate", "reports_staged_problem"):
-        made: dict[int, list[str]] = {1: [], 2: []}
+        rows_by_epoch: dict[int, list[str]] = {1: [], 2: []}
         for row in staged(database_url, table):
-            made[row.pop("epoch")].append(repr(row))
-        assert made[1]
-        assert sorted(made[1]) == sorted(made[2])
+            rows_by_epoch[row.pop("epoch")].append(repr(row))
+        assert rows_by_epoch[1]
+        assert sorted(rows_by_epoch[1]) == sorted(rows_by_epoch[2])
 
 
 def test_keeps_only_the_published_and_the_current_attempt_in_the_lake(
@@ -109,12 +109,12 @@ def test_keeps_only_the_published_and_the_current_attempt_in_the_lake(
     now: datetime,
 ) -> None:
     publish(now.date(), run=11, now=now)
-    lake, told = (
+    lake, failures = (
         Lake(spark, str(tmp_path)),
         facts(spark, LakeKind.FAILURES, [{"at": now}]),
     )
     for run in (10, 11):
-        lake.write(LakeKind.FAILURES, told, Attempt(run=run, epoch=1))
+        lake.write(LakeKind.FAILURES, failures, Attempt(run=run, epoch=1))
     capture(now, failure(now))
 
     job.make(spark, report(tmp_path, export(), now.date()))
@@ -157,12 +157,12 @@ def test_stages_nothing_for_days_without_events(
 
 @contextmanager
 def started(lake: Path, snapshot: str, day: date) -> Iterator[subprocess.Popen[str]]:
-    told = (
+    arguments = (
         *("--run", "12", "--epoch", "1", "--first", str(day), "--last", str(day)),
         *("--snapshot", snapshot, "--lake", str(lake)),
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "spark.jobs.nightly_failure_rate", *told],
+        [sys.executable, "-m", "spark.jobs.nightly_failure_rate", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -22,7 +22,7 @@ YESTERDAY, BEFORE = TODAY - timedelta(days=1), TODAY - timedelta(days=2)
 
 def test_reads_back_rows_of_every_kind(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, str(tmp_path))
-    told = facts(
+    counters = facts(
         spark,
         LakeKind.COUNTERS,
         [
@@ -31,11 +31,11 @@ def test_reads_back_rows_of_every_kind(spark: SparkSession, tmp_path: Path) -> N
         ],
     )
 
-    lake.write(LakeKind.COUNTERS, told, FIRST)
+    lake.write(LakeKind.COUNTERS, counters, FIRST)
 
-    found = lake.read(LakeKind.COUNTERS, FIRST, days(BEFORE, TODAY))
-    assert sorted(found.collect()) == sorted(told.collect())
-    assert found.schema == schema(LakeKind.COUNTERS)
+    rows = lake.read(LakeKind.COUNTERS, FIRST, days(BEFORE, TODAY))
+    assert sorted(rows.collect()) == sorted(counters.collect())
+    assert rows.schema == schema(LakeKind.COUNTERS)
     assert sorted(folder.name for folder in (tmp_path / "counters").glob("day=*")) == [
         f"day={BEFORE}",
         f"day={TODAY}",
@@ -47,19 +47,19 @@ def test_reads_back_rows_of_every_kind(spark: SparkSession, tmp_path: Path) -> N
 def test_reads_days_without_rows_as_no_rows(
     spark: SparkSession, tmp_path: Path, kind: LakeKind
 ) -> None:
-    found = Lake(spark, str(tmp_path)).read(kind, FIRST, [TODAY])
+    rows = Lake(spark, str(tmp_path)).read(kind, FIRST, [TODAY])
 
-    assert found.schema == schema(kind)
-    assert found.collect() == []
+    assert rows.schema == schema(kind)
+    assert rows.collect() == []
 
 
 def test_keeps_the_attempts_of_a_day_apart(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, f"{tmp_path}/")
     for attempt, topic in ((FIRST, "old"), (SECOND, "new")):
-        told = facts(spark, LakeKind.DECISIONS, [{"topic": topic}])
-        lake.write(LakeKind.DECISIONS, told, attempt)
+        decisions = facts(spark, LakeKind.DECISIONS, [{"topic": topic}])
+        lake.write(LakeKind.DECISIONS, decisions, attempt)
 
-    found = {
+    topics = {
         attempt.run: [
             row.topic
             for row in lake.read(LakeKind.DECISIONS, attempt, [TODAY]).collect()
@@ -67,7 +67,7 @@ def test_keeps_the_attempts_of_a_day_apart(spark: SparkSession, tmp_path: Path) 
         for attempt in (FIRST, SECOND)
     }
 
-    assert found == {1: ["old"], 2: ["new"]}
+    assert topics == {1: ["old"], 2: ["new"]}
 
 
 def test_deletes_all_attempts_of_the_named_days_but_the_kept_ones(
@@ -76,19 +76,19 @@ def test_deletes_all_attempts_of_the_named_days_but_the_kept_ones(
     lake = Lake(spark, str(tmp_path))
     third = Attempt(run=2, epoch=10)
     moments = [NOON, NOON - timedelta(days=1)]
-    told = facts(spark, LakeKind.DECISIONS, [{"at": moment} for moment in moments])
+    decisions = facts(spark, LakeKind.DECISIONS, [{"at": moment} for moment in moments])
     for attempt in (FIRST, SECOND, third):
-        lake.write(LakeKind.DECISIONS, told, attempt)
+        lake.write(LakeKind.DECISIONS, decisions, attempt)
 
     lake.delete_except({TODAY: {FIRST, third}, BEFORE: {third}})
 
-    kept = {
+    attempts = {
         day: sorted(
             folder.name for folder in (tmp_path / f"decisions/day={day}").iterdir()
         )
         for day in (TODAY, YESTERDAY)
     }
-    assert kept == {
+    assert attempts == {
         TODAY: ["run=1-1", "run=2-10"],
         YESTERDAY: ["run=1-1", "run=2-1", "run=2-10"],
     }

@@ -114,16 +114,18 @@ def test_a_kill_never_publishes_a_part_of_a_report() -> None:
     seconds = make()
     before = published()
     happen(5)
-    seen = [killed_after(random.uniform(0.3, seconds)) for _ in range(NIGHTS)]
-    run, told = staged()
+    contents_after_kills = [
+        killed_after(random.uniform(0.3, seconds)) for _ in range(NIGHTS)
+    ]
+    run, rows_read = staged()
     keep_staged()
-    seconds = publish(run, told)
+    seconds = publish(run, rows_read)
     after = published()
 
-    again = [killed_publishing(run, told, seconds) for _ in range(LAST_STEPS)]
+    again = [killed_publishing(run, rows_read, seconds) for _ in range(LAST_STEPS)]
 
     assert before != after
-    assert set(seen) <= {before, after}
+    assert set(contents_after_kills) <= {before, after}
     assert set(again) == {after}
 
 
@@ -136,20 +138,20 @@ def killed_after(seconds: float) -> str:
     return published()
 
 
-def killed_publishing(run: Run, told: dict[str, int], seconds: float) -> str:
+def killed_publishing(run: Run, rows_read: dict[str, int], seconds: float) -> str:
     stage_again(run)
-    process = begin_last_step(run, told)
+    process = begin_last_step(run, rows_read)
     time.sleep(random.uniform(0, seconds))
     process.kill()
     process.join()
     return published()
 
 
-def begin_last_step(run: Run, told: dict[str, int]) -> BaseProcess:
+def begin_last_step(run: Run, rows_read: dict[str, int]) -> BaseProcess:
     begun, says = LAST_STEPS_BEGIN.Pipe(duplex=False)
     process = LAST_STEPS_BEGIN.Process(
         target=last_step.publish,
-        args=(connection.settings_dict["NAME"], run.pk, told, says),
+        args=(connection.settings_dict["NAME"], run.pk, rows_read, says),
     )
     process.start()
     # Ours is not to be waited for, where theirs dies without a word.
@@ -164,13 +166,13 @@ def staged() -> tuple[Run, dict[str, int]]:
     code = STAGE.format(run=run.pk)
     with start(code) as process:
         assert process.stdout
-        told = process.stdout.read()
-    return Run.objects.get(pk=run.pk), json.loads(told)
+        rows_read = process.stdout.read()
+    return Run.objects.get(pk=run.pk), json.loads(rows_read)
 
 
-def publish(run: Run, told: dict[str, int]) -> float:
+def publish(run: Run, rows_read: dict[str, int]) -> float:
     """Carry out the last step; give the seconds that it took after its word."""
-    process = begin_last_step(run, told)
+    process = begin_last_step(run, rows_read)
     began = time.monotonic()
     process.join(60)
     assert process.exitcode == 0

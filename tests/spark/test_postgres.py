@@ -38,13 +38,17 @@ def read(
 
 
 def redriven(poison: Poison, **changes: object) -> None:
-    sent: dict[str, object] = {"epoch": 1, "n": 1, "claimed_at": poison.captured_at}
+    redrive_values: dict[str, object] = {
+        "epoch": 1,
+        "n": 1,
+        "claimed_at": poison.captured_at,
+    }
     Redrive.objects.create(
         **{
             "id": uuid.uuid4(),
             "poison": poison,
             "topic": poison.topic,
-            **sent,
+            **redrive_values,
             **changes,
         }
     )
@@ -93,8 +97,10 @@ def test_reads_a_counter_as_it_was_captured(
     spark: SparkSession, door: str, export: Export, now: datetime
 ) -> None:
     minute = now - timedelta(minutes=7)
-    told = counter(minute=minute.isoformat(), topic=HOSTILE)
-    count_up(now, told, counter(minute=minute.isoformat(), duration_ms_hist={}))
+    first_counter = counter(minute=minute.isoformat(), topic=HOSTILE)
+    count_up(
+        now, first_counter, counter(minute=minute.isoformat(), duration_ms_hist={})
+    )
 
     rows = read(spark, LakeKind.COUNTERS, export(), now.date())
 
@@ -127,8 +133,8 @@ def test_reads_each_decision_on_its_own_day(
     today = read(spark, LakeKind.DECISIONS, export(), now.date())
     before = read(spark, LakeKind.DECISIONS, export(), yesterday.date())
 
-    told = ["confirmed", "dropped", "recurred", "redriven"]
-    assert sorted(row.what for row in today) == told
+    decisions = ["confirmed", "dropped", "recurred", "redriven"]
+    assert sorted(row.what for row in today) == decisions
     assert [(row.what, row.problem) for row in before] == [
         ("redriven", second.problem_id)
     ]
@@ -168,10 +174,10 @@ def test_reads_nothing_that_was_committed_after_the_export(
 @pytest.fixture
 def parted(transactional_db: None, now: datetime) -> Iterator[None]:
     """Have partitions of this day and of the next seven, as the product makes them."""
-    made = partitions.make(today=now.date())
+    created_partitions = partitions.make(today=now.date())
     yield
     with connection.cursor() as cursor:
-        cursor.execute(f"DROP TABLE {', '.join(made)}")
+        cursor.execute(f"DROP TABLE {', '.join(created_partitions)}")
 
 
 @pytest.mark.parametrize("blocks", [1, facts.BLOCKS])
@@ -184,8 +190,8 @@ def test_reads_each_row_once_for_any_size_of_pieces(
     blocks: int,
 ) -> None:
     for ahead in (0, 1, 40):  # the last goes to the default partition
-        told = [failure(now, failed_at=now.isoformat()) for _ in range(60)]
-        capture(now + timedelta(days=ahead), *told)
+        failures = [failure(now, failed_at=now.isoformat()) for _ in range(60)]
+        capture(now + timedelta(days=ahead), *failures)
 
     rows = read(spark, LakeKind.FAILURES, export(), now.date(), blocks=blocks)
 
@@ -197,17 +203,17 @@ def test_reads_each_row_once_for_any_size_of_pieces(
 def test_reads_only_the_tables_that_can_hold_the_days(
     parted: None, now: datetime
 ) -> None:
-    told = [failure(now, failed_at=now.isoformat()) for _ in range(3)]
+    failures = [failure(now, failed_at=now.isoformat()) for _ in range(3)]
     for ahead in range(3):
-        capture(now + timedelta(days=ahead), told[ahead])
+        capture(now + timedelta(days=ahead), failures[ahead])
     capture(now - timedelta(days=1), failure(now - timedelta(days=1)))
     in_two_days = now.date() + timedelta(days=2)
     window = Window(first=in_two_days, last=in_two_days, snapshot="0-0-0")
 
-    asked = facts.statements(LakeKind.FAILURES, window, django_query)
+    statements = facts.statements(LakeKind.FAILURES, window, django_query)
 
     # A clock may be five minutes ahead, so the day before can hold some of it.
-    tables = re.findall(r"FROM (poison_failure_\w+)", "".join(asked))
+    tables = re.findall(r"FROM (poison_failure_\w+)", "".join(statements))
     assert tables == [
         "poison_failure_20261121",
         "poison_failure_20261122",
@@ -218,18 +224,18 @@ def test_reads_only_the_tables_that_can_hold_the_days(
 def django_query(statement: str) -> list[tuple[object, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement)
-        found: list[tuple[object, ...]] = cursor.fetchall()
-        return found
+        rows: list[tuple[object, ...]] = cursor.fetchall()
+        return rows
 
 
 def test_cuts_a_table_at_its_blocks_and_leaves_its_end_open(now: datetime) -> None:
     window = Window(first=now.date(), last=now.date(), snapshot="0-0-0")
 
-    asked = facts.statements(
+    statements = facts.statements(
         LakeKind.COUNTERS, window, lambda _: [("a", 5), ("b", 2), ("c", 0)], blocks=2
     )
 
-    places = [each.rpartition("$until' AND ")[2] for each in asked]
+    places = [each.rpartition("$until' AND ")[2] for each in statements]
     ranges = [re.findall(r"fact\.ctid (\S+) '\((\d+),0\)'", each) for each in places]
     assert ranges == [
         [(">=", "0"), ("<", "2")],
@@ -245,9 +251,11 @@ def test_reads_small_tables_together_up_to_an_eighth_of_a_large_one(
     window = Window(first=now.date(), last=now.date(), snapshot="0-0-0")
     leaves: list[tuple[object, ...]] = [*zip("abcdef", (3, 2, 9, 1, 4, 1), strict=True)]
 
-    asked = facts.statements(LakeKind.FAILURES, window, lambda _: leaves, blocks=40)
+    statements = facts.statements(
+        LakeKind.FAILURES, window, lambda _: leaves, blocks=40
+    )
 
-    read_by = ["".join(re.findall(r"FROM (\w) fact", each)) for each in asked]
+    read_by = ["".join(re.findall(r"FROM (\w) fact", each)) for each in statements]
     assert read_by == ["ab", "c", "de", "f"]
 
 

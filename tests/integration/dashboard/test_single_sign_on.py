@@ -80,7 +80,7 @@ def said(answer: Any) -> tuple[int, str]:
 def test_somebody_of_a_group_is_let_in_with_its_role_and_led_on(work: Provider) -> None:
     client = Client(REMOTE_ADDR="192.0.2.1")
 
-    led = work.sign_in(client, "anna-1", wanted="/audit")
+    led = work.sign_in(client, "anna-1", next_url="/audit")
 
     user = User.objects.get()
     assert (led.status_code, led["Location"]) == (302, "/audit")
@@ -258,7 +258,7 @@ def test_who_denies_at_the_provider_may_begin_again(work: Provider) -> None:
 
 @pytest.mark.parametrize("wanted", ["https://evil.example/", "//evil.example", "x:y"])
 def test_the_way_back_leads_to_no_other_site(work: Provider, wanted: str) -> None:
-    assert work.sign_in(Client(), "anna-1", wanted=wanted)["Location"] == "/"
+    assert work.sign_in(Client(), "anna-1", next_url=wanted)["Location"] == "/"
 
 
 def test_the_address_decides_neither_what_is_asked_nor_what_is_done(
