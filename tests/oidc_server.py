@@ -1,4 +1,4 @@
-"""`python -m tests.oidc_server PORT`: an OpenID provider that insists on PKCE.
+"""`python -m tests.oidc_server PORT`: an OpenID provider that requires PKCE.
 
 oidc-provider-mock does the rest. `PUT /odd` with a word of `tests.oidc_oddities` makes
 it misbehave.
@@ -18,7 +18,7 @@ from werkzeug.serving import run_simple
 from tests.oidc_oddities import ODD
 
 with warnings.catch_warnings():
-    # Its own part of authlib is about to move.
+    # It imports a part of authlib that is deprecated.
     warnings.simplefilter("ignore")
     from oidc_provider_mock import app as provider
 

@@ -1,4 +1,4 @@
-"""Published reports without the night that makes them."""
+"""Published reports, written directly without a nightly run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ONE_DAY = timedelta(days=1)
 
 
 def run(first: date, last: date | None = None, **changes: object) -> Run:
-    """Give a run of these days that was done an hour after midnight."""
+    """Create a run of these days that was done an hour after midnight."""
     over = datetime.combine(last or first, time(1), UTC) + ONE_DAY
     whole = {
         "first_day": first,
@@ -50,7 +50,7 @@ def rate(
     topic: str = "orders",
     **rest: object,
 ) -> Rate:
-    """Publish a rate of a published day; the topic is made where there is none."""
+    """Add a rate to a published day; create the topic if it is missing."""
     topic_row, _ = Topic.objects.get_or_create(name=topic, native_name=topic)
     uncounted = failed if delivered is None else int(str(rest.pop("uncounted", 0)))
     share = (failed - uncounted) / delivered if delivered else None

@@ -1,4 +1,4 @@
-"""An operation from its preview to its end, as people and workers bring it there."""
+"""Carry an operation from its preview to its end, as people and workers do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(
     *,
     by: Callable[[], RoutingPublisher] = RoutingPublisher,
 ) -> Ended:
-    """Let a worker run it, with another publisher than its own if a test says so."""
+    """Run an operation as a worker does, optionally with another publisher."""
     with by() as publisher:
         return running.run(
             operation_id=operation.pk, publisher=publisher, clock=lambda: now

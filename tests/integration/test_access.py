@@ -1,6 +1,6 @@
-"""Who gets in where: every address, by every method, for everybody there can be.
+"""Access to every URL, by every method, for every kind of caller.
 
-The tables say it a second time, apart from the code. An address or a method that is
+The tables repeat the rights, apart from the code. A URL or a method that is
 new, and is in neither of them, fails the test.
 """
 
@@ -33,14 +33,14 @@ pytestmark = pytest.mark.django_db
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 ACTOR = Actor.system("test")
-# Who tries the methods that nobody may use.
+# The callers that try the methods that no caller may use.
 A_FEW = ("nobody", "viewer", "admin", "a key of capture:write")
-# Of nothing that is there: who may see it is told so, and nothing is changed.
+# An id that does not exist: admitted callers get 404, and nothing is changed.
 ABSENT = "999999999"
 
 
 class Who(StrEnum):
-    """Who gets in; each but the readers of bodies includes those after it."""
+    """Who is admitted; each but the readers of bodies includes those after it."""
 
     EVERYBODY = "everybody"
     SIGNED_IN = "signed in"
@@ -169,7 +169,7 @@ def quick_passwords() -> Iterator[None]:
 
 @pytest.fixture
 def browsers() -> dict[str, Client]:
-    """Give a browser of everybody in `PEOPLE`; who has a key shows it to pages, too."""
+    """Return a browser for each of `PEOPLE`; the one with a key sends it to pages."""
     clients = {"nobody": Client(), "a key": Client(headers=program().headers)}
     for name in ("viewer", "reader", "operator", "admin"):
         clients[name] = Client()
@@ -192,7 +192,7 @@ def person(name: str) -> Any:
 
 
 def send(browser: Client, method: str, path: str) -> Any:
-    """Send a request, and undo what it did; by session, reading leaves no entry."""
+    """Send a request and roll it back; reading by session must write no audit entry."""
     entries = Entry.objects.count()
     cookies = SimpleCookie(browser.cookies.output(header="", sep=";"))
     with transaction.atomic():
@@ -212,7 +212,7 @@ def is_stopped(response: Any) -> bool:
 
 
 def does_nothing(response: Any) -> bool:
-    """Tell a refused method; who is signed in is sent home by the sign-in, too."""
+    """Tell whether a method is refused; the sign-in redirects signed-in people."""
     return bool(response.status_code == 405 or response.get("Location") == "/")
 
 
@@ -269,7 +269,7 @@ def api() -> list[str]:
 
 
 def callers() -> Iterator[tuple[str, Client, frozenset[Scope]]]:
-    """Give everybody who may call the API, with what the tables say they may do."""
+    """Yield every caller of the API, with its scopes according to the tables."""
     for scope in Scope:
         key = program(scope)
         yield f"a key of {scope}", Client(headers=key.headers), frozenset({scope})
@@ -306,6 +306,6 @@ def test_each_api_call_admits_exactly_the_keys_with_its_scope(path: str) -> None
 
 
 def by_post_only(method: str, path: str) -> bool:
-    """Tell the calls that a session may not GET: a link carries a session, too."""
+    """Tell the calls that a session may not GET: a link sends the session too."""
     acts = path.endswith(("/body", "/discover"))
     return acts and method in {"GET", "HEAD"}

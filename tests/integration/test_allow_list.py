@@ -1,4 +1,4 @@
-"""Brokers of before go on by an allow-list, and what is new meets the rules."""
+"""Existing brokers keep working by an allow-list; new ones must obey the rules."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_upgrade_marks_existing_brokers_only(db: None) -> None:
         cursor.execute(insert, ["old"])
     call_command("migrate", "brokers", verbosity=0)
     with connection.cursor() as cursor:
-        # As the release before writes one.
+        # As the former release writes one.
         cursor.execute(insert, ["new"])
 
     marks = dict(Broker.objects.values_list("name", "predates_address_rules"))

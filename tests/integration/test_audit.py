@@ -1,4 +1,4 @@
-"""The trail: appended to, never edited, and a walk along it finds every lie."""
+"""The audit trail is append-only, and verification finds every tampering."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def decide(now: datetime, number: int = 1) -> None:
 
 
 def as_owner(statement: str) -> None:
-    """Do what only somebody with the owner's rights and bad intent can do."""
+    """Run statements that only an attacker with the owner's rights can run."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE audit_entry DISABLE TRIGGER USER")
         cursor.execute("GRANT UPDATE, DELETE ON audit_entry TO CURRENT_USER")
@@ -92,7 +92,7 @@ def test_the_trigger_stops_an_owner_who_grants_the_right_to_update(
 
 
 def rehash(first: int) -> None:
-    """Rewrite the chain from here on, as an attacker who knows it would."""
+    """Rewrite the chain from this entry on, as an attacker who knows it would."""
     before = Entry.objects.get(seq=first - 1).hash
     for entry in Entry.objects.filter(seq__gte=first).order_by("seq"):
         before = hashlib.sha256(bytes(before) + entry.record.encode()).digest()
@@ -193,7 +193,7 @@ FALSE_HASH = (
     " (SELECT hash FROM public.audit_entry ORDER BY seq LIMIT 1) $$",
 )
 
-# Each by what the owner of the tables does, the entry that is named, and what is said.
+# Each: what the owner of the tables does, the bad entry, and the trouble reported.
 DISGUISES: dict[str, tuple[Callable[[], None], int | None, str]] = {
     "another actor in the column": (
         unguarded(

@@ -1,4 +1,4 @@
-"""The broker of Celery's tasks is no message broker; what lies beside it is one."""
+"""Celery's broker cannot be used for messages; another database beside it can."""
 
 from __future__ import annotations
 

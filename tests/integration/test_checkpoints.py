@@ -1,4 +1,4 @@
-"""Checkpoints: what they are written to, and that they find what a walk cannot."""
+"""Checkpoints: where they are written, and that they prove what the chain cannot."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def decide(now: datetime, number: int = 1) -> None:
             actor=Actor.user("anna"),
             now=now,
             reason="needed",
-            # No two entries are alike: to swap those that are would change nothing.
+            # All entries differ: swapping two equal ones would change nothing.
             detail={"n": place, "draw": random.getrandbits(64)},
         )
 
@@ -170,7 +170,7 @@ def test_no_checkpoint_is_taken_without_a_head(
 
 @dataclass
 class Receiver:
-    """A web server of the test's own, and what it was sent."""
+    """A web server of the test, and the bodies that it received."""
 
     url: str
     status: int = 204
@@ -190,7 +190,7 @@ def outside() -> Iterator[Receiver]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: the test looks for itself."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         host = f"127.0.0.1:{server.server_port}"
@@ -283,7 +283,7 @@ def signed(now: datetime) -> Checkpoint:
 
 
 def grown(now: datetime, number: int) -> list[Checkpoint]:
-    """Let the chain grow, with a checkpoint after each few entries and the last."""
+    """Grow the chain, with a checkpoint after every few entries and the last."""
     signed_checkpoints: list[Checkpoint] = []
     done = 0
     while done < number:
@@ -295,7 +295,7 @@ def grown(now: datetime, number: int) -> list[Checkpoint]:
 
 
 def around(signed_checkpoints: list[Checkpoint], seq: int) -> tuple[int, int]:
-    """Give the entries of the checkpoints before this entry and from it on."""
+    """Return the seqs of the last checkpoint before an entry and the first from it."""
     before = [each.seq for each in signed_checkpoints if each.seq < seq]
     return max(before, default=0), min(
         each.seq for each in signed_checkpoints if each.seq >= seq
@@ -303,7 +303,7 @@ def around(signed_checkpoints: list[Checkpoint], seq: int) -> tuple[int, int]:
 
 
 def test_every_tampering_with_what_a_checkpoint_covers_is_found(now: datetime) -> None:
-    """The checkpoints are kept elsewhere; the newest entries are covered by none."""
+    """Checkpoints are stored elsewhere; none covers the newest entries."""
     signed_checkpoints = grown(now, 60)
     decide(now, 5)
     assert proof.prove(signed_checkpoints).ok
@@ -350,7 +350,7 @@ def test_the_two_checkpoints_around_a_rewrite_are_named(now: datetime) -> None:
 
 
 def test_an_entry_that_no_checkpoint_covers_is_not_proven(now: datetime) -> None:
-    """The limit of what can be shown, as the docs say it."""
+    """Show the limit of the proof, as the docs describe it."""
     decide(now, 10)
     signed_checkpoints = [signed(now)]
     decide(now, 3)

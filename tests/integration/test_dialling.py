@@ -1,4 +1,4 @@
-"""The address that was checked is dialled, whatever a name says later."""
+"""Connections go to the checked address, even if the name resolves to another later."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Answer = list[str]
 
 
 class Canary:
-    """A port of this machine that notices whoever connects to it."""
+    """A port of this machine that counts the connections to it."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.port: int = listener.getsockname()[1]
@@ -62,7 +62,7 @@ def canary() -> Iterator[Canary]:
 
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
-    """Give the answers to come for NAME; the last one is given again and again."""
+    """Resolve NAME to these addresses in turn, and to the last one from then on."""
     answers: list[Answer] = []
     usual = socket.getaddrinfo
 
@@ -117,7 +117,7 @@ def test_a_name_that_resolves_elsewhere_after_its_check_is_not_dialled(
         ping()
 
     assert canary.visits == 0
-    # The clients of the other two keep the words of the system to themselves.
+    # The clients of the other two do not pass on the system's error text.
     if kind in {"redis_streams", "rabbitmq"}:
         assert "leads to" in str(away.value)
 
@@ -173,7 +173,7 @@ def test_the_host_of_an_address_in_the_environment_is_not_checked(
 
 @pytest.fixture
 def identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """Let this machine have nobody's rights, whatever the environment says."""
+    """Remove all credentials of this machine from the environment."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):

@@ -1,4 +1,4 @@
-"""Trying a broker where something else listens tells nothing of what that says.
+"""Testing a broker's URL does not reveal the banner of a foreign service there.
 
 Otherwise the form would read the banners of every service that it can reach.
 """
@@ -43,7 +43,7 @@ def broker(kind: str, port: int) -> Broker:
 
 @contextmanager
 def service(banner: bytes) -> Iterator[int]:
-    """Listen on a port, and say this to whoever comes."""
+    """Listen on a port, and send this to every client."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_serve, args=(listener, banner), daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""The way out: everything open goes back exactly as it came, and can come in again."""
+"""Giving back: open messages return as they came, and can be captured again."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ HEADERS = ((b"\xff", b"\x00"), (b"x-poison-cause", b"fatal"), (b"\xff", b"2"))
 
 
 class Killed(BaseException):
-    """What a kill -9 looks like from within."""
+    """Stands for a kill -9, inside the killed process."""
 
 
 class DyingPublisher(RoutingPublisher):
-    """Publish, and die before anything of it is written down."""
+    """Publishes, and dies before any of it is stored."""
 
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
         super().publish(messages)
@@ -111,7 +111,7 @@ def test_a_message_given_back_is_the_same_poison_when_captured_again(
     assert set(Poison.objects.values_list("pk", flat=True)) == before
     assert states() == ["open"] * 3
     assert broker.contents("mail-dead") == []
-    # It lay there; that is no failure of what was sent to be handled.
+    # It lay in the queue: that is no failure of a redrive.
     assert set(Poison.objects.values_list("recurrences", flat=True)) == {0}
     assert set(Redrive.objects.values_list("outcome", flat=True)) == {"recurred"}
 

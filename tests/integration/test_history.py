@@ -1,6 +1,6 @@
-"""The sample's past as it stands in Postgres, after a kill in the middle of it.
+"""The sample's history in Postgres, after a kill in the middle of making it.
 
-The story is told once; each test looks at one thing that it left behind.
+A fixture makes the history once; each test checks one of its results.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Numbers = dict[Place, dict[str, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What stood there: after the kill, when all was made, and after another start.
+    """The results after the kill, after the end, and after another start.
 
-    `newest` are the days that may have been the newest when the first start asked.
+    `newest` are the possible newest days of the first start.
     """
 
     newest: set[date]
@@ -78,7 +78,7 @@ def story(
         try:
             return tell(var)
         finally:
-            # Other tests of this file may come next, and expect an empty database.
+            # The next tests of this file may expect an empty database.
             wipe()
 
 
@@ -148,7 +148,7 @@ def count(query: str) -> int:
 
 
 def contents() -> dict[str, tuple[int, str]]:
-    """Give the number of rows of each table, and a digest of them."""
+    """Return the number of rows of each table, and their digest."""
     query = "SELECT count(*), md5(string_agg(t::text, '' ORDER BY t::text)) FROM {} t"
     tables = connection.introspection.table_names()
     return {name: rows(query.format(name))[0] for name in tables}
@@ -195,7 +195,7 @@ FACTS = (
 
 
 def record() -> Numbers:
-    """Add up by the hour what stands in Postgres."""
+    """Sum the facts in Postgres by hour."""
     rows_found = rows(
         "SELECT (at AT TIME ZONE 'UTC')::date::text,"
         " extract(hour FROM at AT TIME ZONE 'UTC')::int,"
@@ -248,7 +248,7 @@ def test_decisions_are_audited_with_the_sample_as_their_actor(story: Story) -> N
     assert story.decided_by == {("system:sample", "system")}
     assert story.verdict.ok
     operations, _ = story.contents["triage_operation"]
-    # The broker, the report; each operation confirmed and finished.
+    # Two entries for broker and report, and two for each operation.
     assert story.verdict.entries == 2 + 2 * operations
 
 
@@ -288,7 +288,7 @@ def test_its_days_can_be_reported_at_once_even_right_after_midnight(
 ) -> None:
     register_sample()
     now = datetime(2026, 11, 20, 0, minute, tzinfo=UTC)
-    # The days themselves take half a minute to write, and are not looked at here.
+    # Writing the days takes half a minute, and this test does not need them.
     monkeypatch.setattr(clock, "now", lambda: now)
     monkeypatch.setattr(writer, "write", lambda *_, **__: None)
     weeks = make_history.make(newest=newest_over(now), ledger=tmp_path / "ledger")

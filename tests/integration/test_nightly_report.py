@@ -1,4 +1,4 @@
-"""`manage.py nightly_report` beside other runs: it waits, or says that it does not."""
+"""`manage.py nightly_report` beside other runs: it waits, or refuses to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from apps.reports.services import requests, running, turns
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ONE_DAY = timedelta(days=1)
-# So every job fails at once, by which is seen that one was started.
+# Makes every job fail at once, which shows that it was started.
 NO_JAVA = "/nowhere"
 NO_JAVA_THERE = f"JAVA_HOME is {NO_JAVA}"
 
@@ -34,7 +34,7 @@ def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def day() -> date:
-    """Give a day that is over, also when midnight passes meanwhile."""
+    """Return a day that is over, even if midnight passes during the test."""
     return requests.newest_over(clock.now()) - 2 * ONE_DAY
 
 

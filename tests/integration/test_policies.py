@@ -1,4 +1,4 @@
-"""A topic's policies are read strictly, kept with a reason, and mean what they say."""
+"""A topic's policies are parsed strictly, and stored with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dead-letter queue belongs to one topic, and a key names no queue but its own."""
+"""A dead-letter queue belongs to one topic, and a key can set only its own queues."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_a_key_cannot_send_copies_to_a_queue_outside_its_patterns(
 
 @pytest.fixture
 def shared_before(broker: Broker) -> Iterator[list[Topic]]:
-    """Give three topics that shared a queue under the release before."""
+    """Create topics that share a queue since a former release."""
     call_command("migrate", "brokers", "0004", verbosity=0)
     insert = """
         INSERT INTO brokers_topic (name, native_name, dead_letter_queue,

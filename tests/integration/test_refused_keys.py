@@ -1,4 +1,4 @@
-"""Who uses a key that ended is on the trail, once an hour, and loudly in the log."""
+"""The use of an ended key is audited once an hour, and logged as a warning."""
 
 from __future__ import annotations
 

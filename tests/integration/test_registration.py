@@ -1,4 +1,4 @@
-"""Brokers that people enter are kept safely, answer in words, and give their topics."""
+"""Registering brokers: sealed URLs, connectivity tests, and adopting their topics."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_secrets_of_a_url_are_removed_from_texts(url: str) -> None:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Give a port where somebody listens who never says a word."""
+    """Return a port on which a server listens and never answers."""
     with closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))
         server.listen()

@@ -1,4 +1,4 @@
-"""From staged rows to a published day: whole, checked, and fenced."""
+"""Publishing staged rows: as a whole, checked, and fenced."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def test_a_run_whose_staged_rows_another_one_deleted_publishes_nothing(
 
 
 def watched(name: str) -> Topic:
-    """Give a topic of which its broker alone tells."""
+    """Stage a topic that only its broker counts."""
     return Topic.objects.create(name=name, native_name=name)
 
 
@@ -412,7 +412,7 @@ def test_only_one_report_is_made_at_a_time(facts: None) -> None:
         assert running.run(run_id=run.pk, clock=lambda: AT_TWO) is Ended.ELSEWHERE
         assert upkeep.next_to_run() is None
 
-    # Postgres lets go of a lock a moment after its session has ended.
+    # Postgres releases a lock a moment after its session has ended.
     eventually(lambda: upkeep.next_to_run() == run.pk)
 
 

@@ -1,4 +1,4 @@
-"""Asking for reports, and what the night finds to be made."""
+"""Requesting reports, and planning those of the night."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def planned(now: datetime = AT_TWO, *, hour: int = 1) -> list[tuple[date, date]]
 
 
 def finish(run: Run, *, now: datetime = AT_TWO) -> None:
-    """Publish the days of a run as empty ones, as of this moment."""
+    """Finish a run, and publish its days without rates, as of now."""
     with held() as snapshot:
         Run.objects.filter(pk=run.pk).update(
             state=State.DONE, snapshot=snapshot.seen, as_of=now, finished_at=now
@@ -71,7 +71,7 @@ def captured(at: datetime, *, now: datetime, **changes: Any) -> None:
 
 @pytest.fixture
 def something() -> None:
-    """Let something have happened yesterday."""
+    """Capture a failure of yesterday."""
     at = AT_TWO - timedelta(hours=3)
     captured(at, now=at)
 
@@ -168,7 +168,7 @@ def test_the_night_leaves_out_days_that_another_run_has_just_taken(
         lock.wait_for("report requests")
         planner = Thread(target=plan_a_night)
         planner.start()
-        # It has looked which days are free, and is about to queue them.
+        # The plan has determined the free days, and is about to queue them.
         eventually(one_waits_for_a_lock)
         Run.objects.create(
             first_day=YESTERDAY, last_day=YESTERDAY, asked_by="x", asked_at=AT_TWO
@@ -292,7 +292,7 @@ def test_the_night_checks_for_late_events_even_if_yesterday_is_published() -> No
 
 def test_rows_after_a_restore_are_late_by_their_time(something: None) -> None:
     make_all(AT_TWO)
-    # As if Postgres counted its transactions anew, far below those of before.
+    # As if Postgres restarted its transaction ids, far below the former ones.
     Run.objects.update(snapshot="9000000000:9000000000:")
     captured(datetime(2026, 11, 19, 23, 50, tzinfo=UTC), now=AT_TWO + HOUR)
 

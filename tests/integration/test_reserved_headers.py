@@ -1,4 +1,4 @@
-"""Reserved headers: a preview says which the chosen messages bear, and how many do."""
+"""Reserved headers: a preview counts the messages that have each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sends a request is known by a usable key or by a person's session."""
+"""A sender is known by a usable key or by a person's session."""
 
 from __future__ import annotations
 

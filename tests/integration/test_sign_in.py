@@ -1,4 +1,4 @@
-"""Guessing passwords gets slow, is put on record, and locks no one else out."""
+"""Guessing passwords gets slow, is audited, and does not lock out others."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def anna(now: datetime) -> User:
 
 
 def attempt(password: str, *, account: str = "anna", address: str = HERE) -> int:
-    """Send the form of the sign-in; give the status: 302 where it was right."""
+    """Post the sign-in form; return the status, 302 if the password was right."""
     form = {"username": account, "password": password}
     return Client(REMOTE_ADDR=address).post("/sign-in", form).status_code
 
@@ -131,7 +131,7 @@ def test_an_address_that_tries_many_accounts_has_to_wait(anna: User) -> None:
 
 
 def after(number: int, now: datetime) -> Attempt:
-    """Give an attempt after so many wrong passwords."""
+    """Return an attempt after this many wrong passwords."""
     tried = Attempt(address=HERE, account="anna")
     digest = tried.digests[SignInFailures.CountedBy.ACCOUNT_AT_ADDRESS]
     SignInFailures.objects.create(
@@ -195,7 +195,7 @@ def test_old_counts_are_deleted(anna: User, now: datetime) -> None:
 
 
 class CountingHasher(PBKDF2PasswordHasher):
-    """Counts how many hash at once, and the sessions of Postgres in those threads."""
+    """Counts concurrent hashes, and the database connections of their threads."""
 
     algorithm = "counting"
     iterations = 1

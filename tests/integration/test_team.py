@@ -1,4 +1,4 @@
-"""People and keys: what each may do, and that a key's secret is shown once."""
+"""People and keys: their rights, and that a key's secret is shown once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The filters of the trail read what they show, however long the trail is."""
+"""Filters of the audit trail read only what they show, however long the trail is."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.django_db
 ENTRIES = 100_000
 A_DAY = 1_000
 START = datetime(2026, 8, 1, tzinfo=UTC)
-# A page of fifty and the row behind it, and what else it takes to find them.
+# A page of fifty and the row after it, and the rows read to find them.
 MOST_READ = 300
-# A thousand entries a day. One in two is of the worker; a rare person and a rare action
-# were there at the beginning only.
+# A thousand entries a day. Every other one is the worker's; one rare person and action
+# occur at the beginning only.
 FILL = """
 INSERT INTO audit_entry (seq, record, hash)
 SELECT n, json_build_object(
@@ -100,5 +100,5 @@ def test_a_filter_by_old_days_reads_only_their_entries() -> None:
         for actor in ("", "user:rare", "user:7")
     }
 
-    # Once along the times, to find the numbers, and once along one of the two.
+    # One scan by time, to find the numbers, and one by number or by actor.
     assert {who: n for who, n in read.items() if n > 2 * A_DAY + MOST_READ} == {}

@@ -1,4 +1,4 @@
-"""Triage: what was seen is what is acted on, and every item's end is told."""
+"""Triage: operations act on exactly what was previewed, and each item has a result."""
 
 from __future__ import annotations
 

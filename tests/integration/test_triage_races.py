@@ -1,4 +1,4 @@
-"""Triage by many at once: each message is sent once, and who came late is told."""
+"""Concurrent triage: each message is sent once, and the loser gets the reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PEOPLE = [
 
 
 def requeue(who: Principal, ids: tuple[int, ...]) -> None:
-    """Preview, confirm and run, as a person and a worker do together."""
+    """Preview, confirm and run, as a person and a worker do."""
     now = clock.now()
     ask = Ask(verb=Verb.REDRIVE, ids=ids)
     preview = selection.preview(ask=ask, principal=who, now=now)
@@ -94,7 +94,7 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
     most_at_once: list[int] = []
 
     class SlowPublisher(RoutingPublisher):
-        """Note how many workers publish at the same time."""
+        """Counts how many workers publish at the same time."""
 
         def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
             publishing.append(1)

@@ -1,4 +1,4 @@
-"""Runs of an operation: what a death or an outage leaves is taken up by the next."""
+"""Runs of an operation: the next run takes over after a crash or an outage."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Killed(BaseException):
-    """What a kill -9 looks like from within."""
+    """Stands for a kill -9, inside the killed process."""
 
 
 class DyingPublisher(RoutingPublisher):
-    """Publish, and die before anything of it is written down."""
+    """Publishes, and dies before any of it is stored."""
 
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
         super().publish(messages)
@@ -171,7 +171,7 @@ def test_messages_in_flight_of_a_dead_run_are_sent_again_under_their_ids(
 
 
 class DiesLater(RoutingPublisher):
-    """Publish some windows, and die with the next before anything is written down."""
+    """Publishes some windows, and dies in the next before any of it is stored."""
 
     def __init__(self, windows: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Have all classes loaded that a nightly report needs, and let Java write them down.
+"""Load all classes that a nightly report needs, for Java to write them to an archive.
 
-Tests start Spark a score of times, and most of a start is the loading of classes. This
-is run with `-XX:ArchiveClassesAtExit=FILE` in SPARK_SUBMIT_OPTS; a Java that is told
-`-XX:SharedArchiveFile=FILE` maps them from there instead (JEP 350).
+Tests start Spark about twenty times, and most of a start is the loading of classes. Run
+this with `-XX:ArchiveClassesAtExit=FILE` in SPARK_SUBMIT_OPTS; with
+`-XX:SharedArchiveFile=FILE` Java then maps them from there instead (JEP 350).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
             lake.write(kind, nothing, report.attempt)
         measure(lake, report)
         lake.read(LakeKind.RATES, report.attempt, report.days).toArrow()
-    # It writes at its very end, which its closed stdin brings about.
+    # Java writes the archive at its end, which closing its stdin causes.
     java.stdin.close()
     java.wait()
 

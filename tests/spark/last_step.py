@@ -17,7 +17,7 @@ from apps.reports.services import publishing, quality  # noqa: E402
 def publish(
     database: str, run_id: int, rows_read: dict[str, int], begun: Connection
 ) -> None:
-    """Check and publish what the job staged and told, as `running` would go on."""
+    """Check and publish the staged rows, as `running` does after the job."""
     connection.settings_dict["NAME"] = database
     run = Run.objects.get(pk=run_id)
     begun.send(True)

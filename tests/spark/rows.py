@@ -1,4 +1,4 @@
-"""Literal facts for the transforms: what a test does not say of a row is plain."""
+"""Literal facts for the transforms, with defaults for all columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLAIN: dict[LakeKind, dict[str, object]] = {
 
 def facts(spark: SparkSession, kind: LakeKind, rows: Facts) -> DataFrame:
     looks = schema(kind)
-    # By way of Arrow: rows of plain Python would start Python workers to be told.
+    # Through Arrow: rows of plain Python would start Python workers.
     columns = to_arrow_schema(looks, timezone="UTC")
     full = [_full(kind, row) for row in rows]
     return spark.createDataFrame(pa.Table.from_pylist(full, columns), looks)
@@ -49,7 +49,7 @@ def by_hour(
     counters: Facts | None = None,
     decisions: Facts | None = None,
 ) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Give the facts counted by hour, as the job makes them."""
+    """Return the facts counted by hour, as the job does."""
     return (
         partials.failures_by_hour(facts(spark, LakeKind.FAILURES, failures or [])),
         partials.counters_by_hour(facts(spark, LakeKind.COUNTERS, counters or [])),

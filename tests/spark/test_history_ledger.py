@@ -1,7 +1,7 @@
-"""Every number that a night publishes of the sample's history is in its own ledger.
+"""Compare the published reports of the sample's history with its ledger.
 
-What the ledger counted while the history was drawn is rolled up here in plain Python,
-by the definitions of the reports; neither Postgres nor Spark has a part in that.
+The ledger counted while the history was generated. Plain Python sums it here by the
+definitions of the reports, without Postgres and Spark.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def make(ledger: Path) -> Weeks:
 
 
 def compiled(java_options: str) -> str:
-    """Leave away what lets Spark compile nothing: so it runs where it is in earnest."""
+    """Remove the options that keep Spark from compiling, as in production."""
     return re.sub(r"-Dspark\.sql\.codegen\.\S+", "", java_options)
 
 
 def night(weeks: Weeks) -> Run:
-    """Make the report of the weeks as a worker does."""
+    """Make the report of the weeks, as a worker does."""
     run = requests.queue(
         first_day=weeks.first,
         last_day=weeks.last,
@@ -82,17 +82,17 @@ def night(weeks: Weeks) -> Run:
 
 
 def read(ledger: Path) -> tuple[list[Line], list[Line]]:
-    """Read the lines of hours, and those of problems."""
+    """Parse the ledger's lines of hours, and those of problems."""
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
     hours = [line for line in lines if "hour" in line]
     return hours, [line for line in lines if "hour" not in line]
 
 
-# What the reports must say, out of the ledger alone.
+# The expected reports, computed from the ledger only.
 
 
 def rates(hours: Iterable[Line]) -> Measures:
-    """Roll the hours up to all four grains."""
+    """Sum the hours by each of the four grains."""
     measures: Measures = {}
     for by_hour in (True, False):
         for by_consumer in (True, False):
@@ -142,7 +142,7 @@ def problems(days: Iterable[Line], whole: Measures) -> Measures:
 
 
 def rated(failed: int, delivered: int | None) -> Line:
-    """Give the rate with Wilson's score interval, as in his paper of 1927."""
+    """Compute the rate with Wilson's score interval, as in his paper of 1927."""
     if not delivered:
         return dict.fromkeys(RATED)
     part = failed / delivered
@@ -154,16 +154,16 @@ def rated(failed: int, delivered: int | None) -> Line:
 
 
 def quantile(durations: Mapping[int, int], percent: int) -> int | None:
-    """Go through the durations one by one to the one that is asked for."""
+    """Find a quantile by sorting all durations."""
     every = sorted(Counter(durations).elements())
     place = -(-len(every) * percent // 100)
     return int(2 ** (every[place - 1] + 1)) if every else None
 
 
-# What they say.
+# The published reports.
 
 
-def told_of(row: Line) -> Line:
+def measures_of(row: Line) -> Line:
     return {
         k: round(v, 9) + 0.0 if k in RATED and v is not None else v
         for k, v in row.items()
@@ -181,7 +181,7 @@ def published_rates() -> Measures:
             row["hour"],
             row["topic__name"],
             row["consumer_group"],
-        ): told_of({name: row[name] for name in fields})
+        ): measures_of({name: row[name] for name in fields})
         for row in rows
     }
 
@@ -190,7 +190,7 @@ def published_problems() -> Measures:
     fields = ("delivered", *BOTH, *RATED)
     keys = ("problem__topic__name", "problem__consumer_group", "problem__title")
     return {
-        (row["day_id"].isoformat(), *(row[key] for key in keys)): told_of(
+        (row["day_id"].isoformat(), *(row[key] for key in keys)): measures_of(
             {name: row[name] for name in fields}
         )
         for row in ProblemDay.objects.values("day_id", *keys, *fields)

@@ -1,4 +1,4 @@
-"""Which Java: told, on the path, from the package; and one clear line without any."""
+"""Finding Java: JAVA_HOME, the path, the package; and a clear error without any."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_prefers_the_package_to_an_old_java_on_the_path(
     assert "openjdk version" in done.stderr
 
 
-# The first is a module that this Java lacks; the second must come through whole.
+# This Java lacks the module of the first; the second must be passed on unchanged.
 ASKED_BY_SPARK = ("--add-modules=jdk.incubator.vector", "-Dsome=a 'b' $c *")
 
 

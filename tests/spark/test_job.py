@@ -1,4 +1,4 @@
-"""The job: facts from a real Postgres, a lake, staged tables, and a pipe to live by."""
+"""The job: facts from a real Postgres, a lake, staging tables, and its stdin."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def report(lake: Path, snapshot: str, day: date, *, epoch: int = 1) -> job.Repor
 
 
 def tell(now: datetime) -> None:
-    """Have two poisons and a counter of a topic, and a failure that nobody counted."""
+    """Capture two poisons and a counter of a topic, and a failure without a counter."""
     capture(now, *(failure(now, topic=HOSTILE, attempts=3) for _ in range(2)))
     capture(now, failure(now, topic="payments"))
     count_up(now, counter(topic=HOSTILE, minute=now.isoformat()))
@@ -220,7 +220,7 @@ def test_job_and_its_processes_end_when_the_caller_is_gone(
 
 
 def commands(group: int) -> set[str]:
-    """Name the programs that run in a process group."""
+    """List the programs that run in a process group."""
     listed = subprocess.run(
         ["ps", "-e", "-o", "pgid=,stat=,comm="],
         capture_output=True,

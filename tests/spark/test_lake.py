@@ -1,4 +1,4 @@
-"""The lake: by kind, by day and by attempt, and nothing of it ever overwritten."""
+"""The lake: folders by kind, day and attempt, and no file ever overwritten."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 Z = 1.959964
 COUNTS = st.integers(0, 2**50) | st.integers(0, 20)
 HISTOGRAMS = st.dictionaries(st.integers(0, 63), st.integers(0, 2**31 - 1), max_size=6)
-# Each example is a table, since what takes Spark its time is not the number of rows.
+# Each example is a table: Spark's time does not depend on the number of rows.
 patient = settings(
     max_examples=4,
     deadline=None,
@@ -27,7 +27,7 @@ patient = settings(
 
 
 def wilson(failed: int, delivered: int) -> tuple[float, float, float]:
-    """Wilson (1927), as the textbooks have it."""
+    """Compute Wilson's interval (1927), as in textbooks."""
     n, p = delivered, failed / delivered
     middle, scale = p + Z**2 / (2 * n), 1 + Z**2 / n
     reach = Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
@@ -62,7 +62,7 @@ def test_has_no_rate_without_a_number_of_deliveries(spark: SparkSession) -> None
 
 
 def bound(histogram: dict[int, int], percent: int) -> int | None:
-    """Find the bucket of the duration of that rank, by the definition."""
+    """Find the bucket of the duration with that rank, by definition."""
     number = sum(histogram.values())
     rank = math.ceil(Fraction(percent, 100) * number)
     for bucket, count in sorted(histogram.items()):

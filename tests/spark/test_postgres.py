@@ -1,4 +1,4 @@
-"""Facts out of a real Postgres: exactly what is there, in one snapshot, once."""
+"""Facts from a real Postgres: exactly its rows, in one snapshot, each once."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_reads_nothing_that_was_committed_after_the_export(
 
 @pytest.fixture
 def parted(transactional_db: None, now: datetime) -> Iterator[None]:
-    """Have partitions of this day and of the next seven, as the product makes them."""
+    """Create partitions of this day and of the next seven, as the product does."""
     created_partitions = partitions.make(today=now.date())
     yield
     with connection.cursor() as cursor:
@@ -212,7 +212,7 @@ def test_reads_only_the_tables_that_can_hold_the_days(
 
     statements = facts.statements(LakeKind.FAILURES, window, django_query)
 
-    # A clock may be five minutes ahead, so the day before can hold some of it.
+    # A clock may be five minutes ahead: the partition before may have some rows.
     tables = re.findall(r"FROM (poison_failure_\w+)", "".join(statements))
     assert tables == [
         "poison_failure_20261121",

@@ -1,4 +1,4 @@
-"""Problems by day: what failed, what came of it, and of how many deliveries."""
+"""Problems by day: failures, decisions, and deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates: sources, grains, what is null, and what is left out."""
+"""Rates: sources, grains, nulls, and dropped counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOSTILE = "a/b c%🧨\u202e'\"\\`$1\u2028" + "x" * 200
 
 
 def one(rows: list[Row], **key: object) -> Row:
-    """Give the only row of these values; an hour or a group not said is null."""
+    """Return the only row with these values; hour and group default to null."""
     expected = {"hour": None, "consumer_group": None, **key}
     matches = [row for row in rows if all(row[k] == v for k, v in expected.items())]
     assert len(matches) == 1, (expected, rows)

@@ -1,4 +1,4 @@
-"""The session: what its Python workers are made of."""
+"""The session, and the environment of its Python workers."""
 
 from __future__ import annotations
 
