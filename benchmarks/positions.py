@@ -142,8 +142,8 @@ def statistics_of_marks() -> tuple[int, int, int]:
             "SELECT n_tup_ins + n_tup_upd, n_tup_hot_upd, pg_total_relation_size(relid)"
             " FROM pg_stat_user_tables WHERE relname = 'bookmarks_mark'"
         )
-        written, hot, size = cursor.fetchone()
-    return written, hot, size
+        writes, hot_updates, size = cursor.fetchone()
+    return writes, hot_updates, size
 
 
 def measure_batches(key: str, some: Iterator[list[Member]]) -> None:
@@ -179,11 +179,11 @@ def measure_batches(key: str, some: Iterator[list[Member]]) -> None:
 
 
 def measure_table(some: Iterator[list[Member]]) -> None:
-    written, hot, before = statistics_of_marks()
+    writes, hot, before = statistics_of_marks()
     for batch in islice(some, UPDATES // CONSUMERS):
         settle(batch)
-    written_now, hot_now, after = statistics_of_marks()
-    share = (hot_now - hot) / (written_now - written)
+    writes_now, hot_now, after = statistics_of_marks()
+    share = (hot_now - hot) / (writes_now - writes)
     print(f"{UPDATES:,} updates: {share:.1%} HOT", end=", ")
     print(f"table {before / 1024:,.0f} KiB before, {after / 1024:,.0f} after")
 

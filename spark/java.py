@@ -24,7 +24,7 @@ class NoJava(Exception):
 def find(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that make Spark use a Java; raises `NoJava` without one."""
     if home := environment.get("JAVA_HOME"):
-        _check(Path(home) / "bin/java", named=f"JAVA_HOME is {home}")
+        _check(Path(home) / "bin/java", origin=f"JAVA_HOME is {home}")
         return {"JAVA_HOME": home}
     if (on_path := shutil.which("java", path=environment.get("PATH", ""))) and (
         _version(Path(on_path)) >= LEAST
@@ -41,12 +41,12 @@ def find(environment: Mapping[str, str]) -> dict[str, str]:
     raise NoJava(f"{problem}: {REMEDY}")
 
 
-def _check(java: Path, *, named: str) -> None:
+def _check(java: Path, *, origin: str) -> None:
     version = _version(java)
     if not version:
-        raise NoJava(f"{named}, but no bin/java works there: {REMEDY}")
+        raise NoJava(f"{origin}, but no bin/java works there: {REMEDY}")
     if version < LEAST:
-        raise NoJava(f"{named}, which is Java {version}: {REMEDY}")
+        raise NoJava(f"{origin}, which is Java {version}: {REMEDY}")
 
 
 def _version(java: Path) -> int:

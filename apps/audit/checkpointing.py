@@ -38,7 +38,7 @@ def take(*, now: datetime) -> Checkpoint | None:
         seq=head.seq,
         hash=bytes(head.hash),
         contradicts=_find_contradiction(earlier),
-    ).signed()
+    ).with_signature()
     if not _is_due(checkpoint, earlier):
         return None
     log.info("audit checkpoint %s", checkpoint.line)

@@ -39,19 +39,19 @@ class Checkpoint:
     contradicts: int | None = None
     signature: str = field(default="", compare=False)
 
-    def signed(self) -> Self:
+    def with_signature(self) -> Self:
         return type(self)(
             at=self.at,
             seq=self.seq,
             hash=self.hash,
             contradicts=self.contradicts,
-            signature=self._expected(),
+            signature=self._expected_signature(),
         )
 
     @property
     def is_signed(self) -> bool:
         """Tell whether it was signed with the SECRET_KEY of this installation."""
-        expected = self._expected().encode()
+        expected = self._expected_signature().encode()
         return hmac.compare_digest(self.signature.encode("utf-8", "replace"), expected)
 
     @property
@@ -82,7 +82,7 @@ class Checkpoint:
     def __str__(self) -> str:
         return f"the checkpoint of entry {self.seq} ({self.at:%Y-%m-%d %H:%M:%S} UTC)"
 
-    def _expected(self) -> str:
+    def _expected_signature(self) -> str:
         text = _json(self._members())
         return salted_hmac(SALT, text, algorithm="sha256").hexdigest()
 

@@ -46,9 +46,9 @@ def prove(checkpoints: Iterable[Checkpoint]) -> Proof:
     holds = _last_that_holds(signed, first_bad, fails)
     troubles = [
         *verdict.troubles,
-        *_contradiction(verdict, holds, fails),
-        *_proven_before(first_bad, holds, fails),
-        *_unsigned(unsigned),
+        *_contradiction_troubles(verdict, holds, fails),
+        *_coverage_troubles(first_bad, holds, fails),
+        *_signature_troubles(unsigned),
     ]
     return Proof(
         verdict=verdict,
@@ -104,7 +104,7 @@ def _last_that_holds(
     return before[-1] if before else None
 
 
-def _contradiction(
+def _contradiction_troubles(
     verdict: ChainVerdict, holds: Checkpoint | None, fails: Checkpoint | None
 ) -> Iterator[str]:
     if fails is None:
@@ -122,7 +122,7 @@ def _contradiction(
     )
 
 
-def _proven_before(
+def _coverage_troubles(
     first_bad: int | None, holds: Checkpoint | None, fails: Checkpoint | None
 ) -> Iterator[str]:
     """Describe which entries before a broken link are proven."""
@@ -134,7 +134,7 @@ def _proven_before(
         yield f"The last entries before it that are proven are those up to {holds}."
 
 
-def _unsigned(number: int) -> Iterator[str]:
+def _signature_troubles(number: int) -> Iterator[str]:
     if number:
         yield (
             f"{number} of the checkpoints are not signed with this SECRET_KEY: they "

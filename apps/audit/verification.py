@@ -87,8 +87,8 @@ class _Walk:
     """The facts of one walk along the chain, in one snapshot."""
 
     entries: int
-    broken: int | None
-    mismatched: int | None
+    first_broken: int | None
+    first_mismatched: int | None
     last: tuple[int, bytes] | None
     heads: Sequence[tuple[int, bytes]]
 
@@ -255,8 +255,8 @@ def _changes_of(entries: _Relation) -> Iterator[str]:
 def _first_bad(walk: _Walk, unreadable: int | None) -> tuple[int | None, str]:
     """Return the seq of the first bad entry, and what is wrong with it."""
     candidates = [
-        (walk.broken, "does not follow from the one before it"),
-        (walk.mismatched, "shows in its columns what its record does not say"),
+        (walk.first_broken, "does not follow from the one before it"),
+        (walk.first_mismatched, "shows in its columns what its record does not say"),
         (unreadable, "has a record that cannot be read"),
         (None, "") if unreadable else _bad_end(walk),
     ]
@@ -317,11 +317,11 @@ def _walk(entries: _Relation, head: _Relation, *, upto: int = MAX_SEQ) -> _Walk:
     # A savepoint: the transaction continues after a record that cannot be read.
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(statement, [upto])
-        number, broken, mismatched, last, heads = cursor.fetchone()
+        number, first_broken, first_mismatched, last, heads = cursor.fetchone()
     return _Walk(
         entries=number,
-        broken=broken,
-        mismatched=mismatched,
+        first_broken=first_broken,
+        first_mismatched=first_mismatched,
         last=_end(last) if last else None,
         heads=[_end(each) for each in heads or ()],
     )

@@ -57,7 +57,7 @@ def carry_out(order: Order, *, may_go_on: Callable[[], bool]) -> dict[str, int]:
     Raises RunFailed when it fails, TakenOver when `may_go_on` says no meanwhile.
     """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as log:
-        with _started(order, output, log) as process:
+        with _running_process(order, output, log) as process:
             _watch(process, may_go_on)
         if process.returncode:
             raise _failure(process.returncode, log)
@@ -65,7 +65,7 @@ def carry_out(order: Order, *, may_go_on: Callable[[], bool]) -> dict[str, int]:
 
 
 @contextmanager
-def _started(
+def _running_process(
     order: Order, output: IO[bytes], log: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(  # noqa: S603 - our parts module, numbers and dates

@@ -21,11 +21,11 @@ class SealingAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # it has no type
     def decrypt(self, encrypted_text: str) -> str:
         try:
             return sealing.unseal(encrypted_text, purpose=PURPOSE)
-        except sealing.OtherKey as broken:
+        except sealing.OtherKey as error:
             raise Unavailable(
                 "The second factor was sealed under another POISONWEB_SECRET_KEY: start"
                 " with the key of then, or let an admin take the factor away."
-            ) from broken
+            ) from error
 
     def get_totp_label(self, user: Any) -> str:
         return str(user.username)

@@ -78,7 +78,7 @@ def is_over(data: SessionData, *, now: datetime) -> bool:
     )
 
 
-def decoded(text: str) -> dict[str, Any]:
+def decode(text: str) -> dict[str, Any]:
     """Decode a session's row; {} if it was signed with another secret."""
     return Session(session_data=text).get_decoded()
 

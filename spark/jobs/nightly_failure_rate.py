@@ -101,22 +101,24 @@ def _extract(spark: SparkSession, lake: Lake, kind: LakeKind, report: Report) ->
     """Copy one kind of facts into the lake, and count them on the way."""
     count = Observation()
     facts = postgres.read(spark, kind, report.window)
-    counted = facts.observe(count, F.count(F.lit(1)).alias("rows"))
-    lake.write(kind, counted, report.attempt)
+    observed_facts = facts.observe(count, F.count(F.lit(1)).alias("rows"))
+    lake.write(kind, observed_facts, report.attempt)
     return int(count.get["rows"])
 
 
 def measure(lake: Lake, report: Report) -> None:
     """Compute rates and problems from the facts in the lake, reading each kind once."""
     failures, counters, decisions = (_read(lake, kind, report) for kind in FACTS)
-    failed = partials.failures_by_hour(failures).persist()
-    decided = partials.decisions_by_hour(decisions).persist()
-    counted = partials.counters_by_hour(counters)
-    lake.write(LakeKind.RATES, rates(failed, counted, decided), report.attempt)
-    rated = _read(lake, LakeKind.RATES, report)
-    lake.write(LakeKind.PROBLEMS, problems(failed, decided, rated), report.attempt)
-    failed.unpersist()
-    decided.unpersist()
+    hourly_failures = partials.failures_by_hour(failures).persist()
+    hourly_decisions = partials.decisions_by_hour(decisions).persist()
+    hourly_counters = partials.counters_by_hour(counters)
+    by_topic = rates(hourly_failures, hourly_counters, hourly_decisions)
+    lake.write(LakeKind.RATES, by_topic, report.attempt)
+    stored_rates = _read(lake, LakeKind.RATES, report)
+    by_problem = problems(hourly_failures, hourly_decisions, stored_rates)
+    lake.write(LakeKind.PROBLEMS, by_problem, report.attempt)
+    hourly_failures.unpersist()
+    hourly_decisions.unpersist()
 
 
 def _stage(lake: Lake, report: Report) -> None:

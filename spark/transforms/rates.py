@@ -41,8 +41,8 @@ def _union(failures: DataFrame, counters: DataFrame, decisions: DataFrame) -> Da
     """Put all facts into one table, with the rank of their source."""
     captured = failures.withColumnRenamed("failed", "captured").drop("retried")
     rank = F.when(F.col("source") == "sdk", SDK).otherwise(BROKER)
-    counted = counters.withColumn("rank", rank).drop("source")
-    facts = counted.unionByName(captured.drop("problem"), allowMissingColumns=True)
+    ranked = counters.withColumn("rank", rank).drop("source")
+    facts = ranked.unionByName(captured.drop("problem"), allowMissingColumns=True)
     facts = facts.unionByName(decisions.drop("problem"), allowMissingColumns=True)
     # A missing bucket is not bucket 0.
     return facts.fillna(0, [name for name in facts.columns if name != "bucket"])
@@ -94,8 +94,8 @@ def _roll_up(facts: DataFrame) -> DataFrame:
 
 def _to_rates(sums: DataFrame) -> DataFrame:
     source = F.get(F.array(*[F.lit(name) for name in SOURCES]), F.col("best"))
-    counted = F.col("failed") - F.col("uncounted")
-    rated = intervals.with_rate(sums, failed=counted)
+    failures = F.col("failed") - F.col("uncounted")
+    rated = intervals.with_rate(sums, failed=failures)
     return rated.select(
         "day",
         F.col("hour").cast("smallint").alias("hour"),

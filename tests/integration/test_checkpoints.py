@@ -279,7 +279,7 @@ def test_nothing_is_contradicted_by_a_chain_that_only_grew(now: datetime) -> Non
 
 def signed(now: datetime) -> Checkpoint:
     head = Head.objects.get()
-    return Checkpoint(at=now, seq=head.seq, hash=bytes(head.hash)).signed()
+    return Checkpoint(at=now, seq=head.seq, hash=bytes(head.hash)).with_signature()
 
 
 def grown(now: datetime, number: int) -> list[Checkpoint]:

@@ -45,7 +45,7 @@ async def _usable_sessions(
         return set()
     values = {"keys": keys, "now": now}
     rows = await session.execute(credentials.SESSIONS, values)
-    payloads = {key: sessions.decoded(text) for key, text in await rows.fetchall()}
+    payloads = {key: sessions.decode(text) for key, text in await rows.fetchall()}
     users = await _users(session, payloads)
     return {
         Credential(CredentialKind.SESSION, key)

@@ -153,6 +153,6 @@ def _last_check() -> date | None:
 
     The caller subtracts a day: a transaction may start before midnight and end after.
     """
-    done = _nights().filter(state=State.DONE).recent_first()
-    asked_at = done.values_list("asked_at", flat=True).first()
+    successes = _nights().filter(state=State.DONE).recent_first()
+    asked_at = successes.values_list("asked_at", flat=True).first()
     return asked_at.date() if asked_at else None

@@ -67,13 +67,13 @@ def publish(*, run: Run, rows: Mapping[date, Rows], staged: int, now: datetime) 
     the checked staged rows are gone.
     """
     same = Run.objects.select_for_update().filter(pk=run.pk, epoch=run.epoch)
-    done = same.transition(
+    number = same.transition(
         to=State.DONE,
         finished_at=now,
         rows_in=sum(each.total for each in rows.values()),
         late_rows=sum(each.late for each in rows.values()),
     )
-    if not done:
+    if not number:
         raise TakenOver
     Day.objects.filter(day__in=list(rows)).delete()
     Day.objects.bulk_create(

@@ -120,7 +120,7 @@ def check(
     """
     facts = snapshot.ask(_FACTS, _window(run))
     _compare("rows read", _count_by_kind(facts), {**rows_read})
-    _compare("the day and number", _expected(facts), _staged(run))
+    _compare("the day and number", _expected_sums(facts), _staged_sums(run))
     _refuse_any("its grains differ", _GRAINS_DIFFER, run)
     _refuse_any("impossible numbers", _IMPOSSIBLE, run)
     return {day: _rows(facts, day) for day in days_of(run)}
@@ -154,7 +154,7 @@ def _rows(facts: list[tuple[Any, ...]], day: date) -> Rows:
     )
 
 
-def _expected(facts: list[tuple[Any, ...]]) -> Sums:
+def _expected_sums(facts: list[tuple[Any, ...]]) -> Sums:
     expected: Sums = {}
     for day, kind, number, poisoned, delivered, skipped, _late in facts:
         if kind == "failures":
@@ -166,7 +166,7 @@ def _expected(facts: list[tuple[Any, ...]]) -> Sums:
     return {key: int(value) for key, value in expected.items() if value}
 
 
-def _staged(run: Run) -> Sums:
+def _staged_sums(run: Run) -> Sums:
     decisions = ("redriven", "confirmed", "recurred", "dropped")
     names = ("poisoned", *decisions, "delivered", "skipped")
     sums: Sums = {}

@@ -236,14 +236,14 @@ def _review(
     located = locate_poisons(topic_id=position.topic_id)
     return Review(
         position=position,
-        fixed=_fixed(wish, targets),
+        fixed=_resolve(wish, targets),
         steps=[_step(change, located.poisons, furthest) for change in changes],
         settled_at=moving.holder_settled_at(position_id=position.pk),
         whole=located.whole,
     )
 
 
-def _fixed(wish: Wish, targets: Targets) -> Wish:
+def _resolve(wish: Wish, targets: Targets) -> Wish:
     if wish.strategy is Strategy.RESTORE:
         return wish  # a stored mark may hold more than one number
     ends = {publisher: watermark(runs) for publisher, runs in targets.items()}

@@ -116,10 +116,11 @@ def preview(
     principal.require(Scope.OPERATIONS_WRITE)
     _check_number(principal, now=now)
     target = _target(ask, principal)
-    chosen = _choice(ask, principal.topics)
+    poisons = _select(ask, principal.topics)
     if ask.ordered:
-        _check_order(chosen, target)
-    large = chosen.order_by().values("pk")[: TAKEN_AT_ONCE + 1].count() > TAKEN_AT_ONCE
+        _check_order(poisons, target)
+    first = poisons.order_by().values("pk")[: TAKEN_AT_ONCE + 1]
+    is_large = first.count() > TAKEN_AT_ONCE
     with transaction.atomic():
         operation = Operation.objects.create(
             verb=ask.verb.value,
@@ -135,9 +136,9 @@ def preview(
             expires_at=now + PREVIEW_LIVES,
         )
         operation = Operation.objects.get(pk=operation.pk)
-        if not large:
+        if not is_large:
             # Look topics up again: one may have been created before the snapshot.
-            _take(operation, _choice(ask, principal.topics), now=now)
+            _take(operation, _select(ask, principal.topics), now=now)
     return Operation.objects.get(pk=operation.pk)
 
 
@@ -152,7 +153,7 @@ def take(*, operation_id: int, now: datetime) -> None:
     if operation is not None:
         ask = ask_of(operation)
         if ask is not None:
-            _take(operation, _choice(ask, operation.topics), now=now)
+            _take(operation, _select(ask, operation.topics), now=now)
 
 
 def summarize(*, operation: Operation) -> PreviewSummary:
@@ -226,9 +227,9 @@ def _target(ask: Ask, principal: Principal) -> Topic | None:
     return topic
 
 
-def _check_order(chosen: PoisonQuerySet, target: Topic | None) -> None:
+def _check_order(poisons: PoisonQuerySet, target: Topic | None) -> None:
     """Raise Invalid if a topic that messages would be sent to keeps no order."""
-    within = Topic.objects.filter(pk__in=chosen.order_by().values("topic"))
+    within = Topic.objects.filter(pk__in=poisons.order_by().values("topic"))
     topics = [target] if target else within.select_related("broker").order_by("name")
     for topic in topics:
         # The messages of a topic without a broker are refused one by one.
@@ -295,15 +296,15 @@ FROM (
                        WHERE poison_id = poison_poison.id AND held OFFSET 0
     ) holder ON true
     {join}
-    WHERE poison_poison.id IN ({chosen})
+    WHERE poison_poison.id IN ({poisons})
       AND pg_visible_in_snapshot(poison_poison.captured_xid, %(as_of)s::pg_snapshot)
     ORDER BY {order}
 ) judged
 """
 
 
-def _take(operation: Operation, chosen: PoisonQuerySet, *, now: datetime) -> None:
-    inner, parameters = statement_of(chosen.order_by().values("pk"))
+def _take(operation: Operation, poisons: PoisonQuerySet, *, now: datetime) -> None:
+    inner, parameters = statement_of(poisons.order_by().values("pk"))
     inner_values = {f"p{index}": value for index, value in enumerate(parameters)}
     keeps_order = operation.ordered or operation.verb == Verb.GIVE_BACK
     join, order = _BY_CAPTURE if keeps_order else _BY_FAILURE
@@ -311,7 +312,7 @@ def _take(operation: Operation, chosen: PoisonQuerySet, *, now: datetime) -> Non
         reasons=_REASONS[Verb(operation.verb)],
         join=join,
         order=order,
-        chosen=inner % tuple(f"%({name})s" for name in inner_values),
+        poisons=inner % tuple(f"%({name})s" for name in inner_values),
     )
     values: dict[str, Any] = {
         "operation": operation.pk,
@@ -345,7 +346,7 @@ def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
         )
 
 
-def _choice(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
+def _select(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
     """Return the requested poisons within these topics."""
     allowed = Poison.objects.on_topics(topics)
     if ask.verb is Verb.GIVE_BACK:
