@@ -48,13 +48,13 @@ def main(folder: Path) -> None:
     from apps.core import snapshot
     from apps.reports.job import database_url
     from spark import facts, postgres, session
-    from spark.facts import Window
-    from spark.lake import Attempt, Lake
+    from spark.facts import FactWindow
+    from spark.lake import Lake, RunAttempt
     from spark.schemas import LakeKind
 
     fill(database_url())
     with snapshot.held() as held_snapshot, session.start("extract") as spark:
-        window = Window(first=FIRST, last=LAST, snapshot=held_snapshot.name)
+        window = FactWindow(first=FIRST, last=LAST, snapshot=held_snapshot.name)
         (whole,) = facts.statements(
             LakeKind.FAILURES, window, lambda _: [("poison_failure", 1)]
         )
@@ -63,7 +63,7 @@ def main(folder: Path) -> None:
             shutil.rmtree(folder / "lake", ignore_errors=True)
             rows = postgres.read(spark, LakeKind.FAILURES, window)
             lake = Lake(spark, str(folder / "lake"))
-            lake.write(LakeKind.FAILURES, rows, Attempt(run=1, epoch=1))
+            lake.write(LakeKind.FAILURES, rows, RunAttempt(run=1, epoch=1))
 
         def plain() -> None:
             with dbapi.connect(database_url()) as opened, opened.cursor() as cursor:

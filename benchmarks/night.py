@@ -18,9 +18,9 @@ import duckdb
 
 from benchmarks._bench import compare
 from spark import session
-from spark.facts import Window
+from spark.facts import FactWindow
 from spark.jobs import nightly_failure_rate as job
-from spark.lake import Attempt, Lake
+from spark.lake import Lake, RunAttempt
 from spark.schemas import LakeKind
 
 EVENTS = int(os.environ.get("NIGHT_EVENTS", "1_000_000"))
@@ -241,8 +241,8 @@ def main(folder: Path) -> None:
     database.execute(f"SET threads = {THREADS}; SET TimeZone = 'UTC'")
     generate(database, lake)
     report = job.Report(
-        attempt=Attempt(run=1, epoch=1),
-        window=Window(first=FIRST, last=LAST, snapshot="0-0-0"),
+        attempt=RunAttempt(run=1, epoch=1),
+        window=FactWindow(first=FIRST, last=LAST, snapshot="0-0-0"),
         lake=str(lake),
     )
     theirs = IN_DUCKDB.substitute(lake=lake, output=output)

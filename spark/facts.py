@@ -101,7 +101,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
+class FactWindow:
     """The UTC days to read, both included, and the exported snapshot to read in."""
 
     first: date
@@ -121,7 +121,7 @@ class Window:
 
 
 def statements(
-    kind: LakeKind, window: Window, query: Query, *, blocks: int = BLOCKS
+    kind: LakeKind, window: FactWindow, query: Query, *, blocks: int = BLOCKS
 ) -> list[str]:
     """List the statements that read one kind of facts; `query` asks Postgres."""
     if kind is LakeKind.DECISIONS:
@@ -138,7 +138,7 @@ def statements(
     return list(_join_small(pieces, most=blocks // PIECES_OF_A_STATEMENT))
 
 
-def _leaves(table: str, window: Window, query: Query) -> Sequence[tuple[str, int]]:
+def _leaves(table: str, window: FactWindow, query: Query) -> Sequence[tuple[str, int]]:
     statement = _LEAVES.substitute(
         table=table,
         first=window.first - CAPTURED_BEFORE,

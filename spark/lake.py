@@ -21,7 +21,7 @@ from spark.schemas import LakeKind, schema
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class RunAttempt:
     """One start of a run: the run, and how often it has been started."""
 
     run: int
@@ -42,13 +42,15 @@ class Lake:
         self._spark = spark
         self._root = root.rstrip("/")
 
-    def write(self, kind: LakeKind, rows: DataFrame, attempt: Attempt) -> None:
+    def write(self, kind: LakeKind, rows: DataFrame, attempt: RunAttempt) -> None:
         """Write the rows to the folders of their days and this attempt, in one pass."""
         with_run = rows.withColumn("run", F.lit(str(attempt)))
         writer = with_run.write.partitionBy("day", "run").mode("append")
         writer.parquet(f"{self._root}/{kind}")
 
-    def read(self, kind: LakeKind, attempt: Attempt, when: Iterable[date]) -> DataFrame:
+    def read(
+        self, kind: LakeKind, attempt: RunAttempt, when: Iterable[date]
+    ) -> DataFrame:
         """Read the rows that an attempt wrote for these days; some may have none."""
         columns = schema(kind)
         folders = [self._folder(kind, day, str(attempt)) for day in when]
@@ -59,7 +61,7 @@ class Lake:
         reader = reader.option("basePath", f"{self._root}/{kind}")
         return reader.parquet(*existing).select(*columns.names)
 
-    def delete_except(self, keep: Mapping[date, Iterable[Attempt]]) -> None:
+    def delete_except(self, keep: Mapping[date, Iterable[RunAttempt]]) -> None:
         """Delete from the days in `keep` all attempts but theirs."""
         for day, attempts in keep.items():
             names = {f"run={attempt}" for attempt in attempts}

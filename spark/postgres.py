@@ -21,8 +21,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark import facts, jdbc
-from spark.facts import BLOCKS, Window
-from spark.lake import Attempt
+from spark.facts import BLOCKS, FactWindow
+from spark.lake import RunAttempt
 from spark.schemas import LakeKind
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ SOURCE = "poisonweb"
 
 
 def read(
-    spark: SparkSession, kind: LakeKind, window: Window, *, blocks: int = BLOCKS
+    spark: SparkSession, kind: LakeKind, window: FactWindow, *, blocks: int = BLOCKS
 ) -> DataFrame:
     """Read one kind of facts, in parallel, as they were in the window's snapshot."""
     with _in_snapshot(window.snapshot, os.environ["DATABASE_URL"]) as cursor:
@@ -61,7 +61,7 @@ def append(tables: Mapping[str, pa.Table]) -> None:
         connection.commit()
 
 
-def published_attempts(first: date, last: date) -> dict[date, Attempt]:
+def published_attempts(first: date, last: date) -> dict[date, RunAttempt]:
     """Return the attempt that published each day of a window."""
     with _connect() as connection, connection.cursor() as cursor:
         cursor.execute(
@@ -70,7 +70,8 @@ def published_attempts(first: date, last: date) -> dict[date, Attempt]:
             (first, last),
         )
         return {
-            day: Attempt(run=run, epoch=epoch) for day, run, epoch in cursor.fetchall()
+            day: RunAttempt(run=run, epoch=epoch)
+            for day, run, epoch in cursor.fetchall()
         }
 
 

@@ -32,7 +32,7 @@ GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
+class JobOrder:
     """The job's task: which days it reports, in which snapshot, for which run."""
 
     run: int
@@ -51,7 +51,7 @@ class Order:
         )
 
 
-def carry_out(order: Order, *, may_go_on: Callable[[], bool]) -> dict[str, int]:
+def carry_out(order: JobOrder, *, may_go_on: Callable[[], bool]) -> dict[str, int]:
     """Run the job to its end; return how many facts of each kind it reports as read.
 
     Raises RunFailed when it fails, TakenOver when `may_go_on` says no meanwhile.
@@ -66,7 +66,7 @@ def carry_out(order: Order, *, may_go_on: Callable[[], bool]) -> dict[str, int]:
 
 @contextmanager
 def _running_process(
-    order: Order, output: IO[bytes], log: IO[bytes]
+    order: JobOrder, output: IO[bytes], log: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(  # noqa: S603 - our parts module, numbers and dates
         (sys.executable, "-m", MODULE, *order.arguments),

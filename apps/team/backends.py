@@ -19,7 +19,7 @@ from apps.core import clock
 from apps.team import second_factor, sign_in
 from apps.team.errors import TooManySignIns
 from apps.team.models import User
-from apps.team.sign_in import Attempt
+from apps.team.sign_in import SignInAttempt
 
 AT_ONCE = 2
 LONGEST_WAIT_SECONDS = 10.0
@@ -39,7 +39,7 @@ class PasswordBackend(ModelBackend):
     ) -> User | None:
         if username is None or password is None:
             return None
-        attempt = Attempt.of_password(request, account=username, page=page)
+        attempt = SignInAttempt.of_password(request, account=username, page=page)
         sign_in.check(attempt, now=clock.now())
         user = User.objects.filter(username=username).first()
         with _password_slot():

@@ -43,7 +43,7 @@ from apps.core import clock
 from apps.core.errors import Forbidden, PoisonwebError, Unavailable
 from apps.core.text import is_name
 from apps.team import sign_in, single_sign_on
-from apps.team.single_sign_on import Identity
+from apps.team.single_sign_on import ProviderIdentity
 
 log = logging.getLogger(__name__)
 
@@ -219,12 +219,12 @@ def _provider(request: HttpRequest) -> _Provider:
     return _Provider(request, app=app)
 
 
-def _identity(social_login: SocialLogin) -> Identity:
+def _identity(social_login: SocialLogin) -> ProviderIdentity:
     claims = social_login.account.extra_data
     merged = {**claims["id_token"], **claims["userinfo"]}
     groups = merged.get(single_sign_on.provider_settings().groups_claim)
     name = merged.get("preferred_username") or merged.get("email") or merged["sub"]
-    return Identity(
+    return ProviderIdentity(
         issuer=_issuer(),
         subject=merged["sub"],
         name=str(name),

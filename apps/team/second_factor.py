@@ -28,7 +28,7 @@ from apps.core.errors import Invalid, Refused
 from apps.team import sign_in
 from apps.team.models import User
 from apps.team.second_factor_adapter import SealingAdapter
-from apps.team.sign_in import Attempt
+from apps.team.sign_in import SignInAttempt
 
 FactorType = Authenticator.Type
 PERIOD = timedelta(seconds=30)
@@ -92,7 +92,7 @@ def add(*, user: User, secret: str, code: str, now: datetime) -> list[str]:
 
 
 @transaction.atomic
-def prove(*, user: User, code: str, attempt: Attempt, now: datetime) -> bool:
+def prove(*, user: User, code: str, attempt: SignInAttempt, now: datetime) -> bool:
     """Use up a code, if it is right; otherwise count and record it.
 
     Raises TooManySignIns while the attempt has to wait. Attempts for a person run one

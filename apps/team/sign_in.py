@@ -53,7 +53,7 @@ BY_PROVIDER = "apps.team.backends.ProviderBackend"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class SignInAttempt:
     """An attempt to sign in: address, account and factor; the account may not exist.
 
     `page` is the page that asks a person who is signed in already.
@@ -93,7 +93,7 @@ def address_of(request: HttpRequest | None) -> str:
     return "" if request is None else str(request.META.get("REMOTE_ADDR", ""))[:100]
 
 
-def check(attempt: Attempt, *, now: datetime) -> None:
+def check(attempt: SignInAttempt, *, now: datetime) -> None:
     """Raise TooManySignIns if the next attempt has to wait."""
     digests = attempt.digests
     rows = SignInFailures.objects.filter(digest__in=digests.values())
@@ -133,7 +133,9 @@ RETURNING number
 
 
 @transaction.atomic
-def note_failure(attempt: Attempt, *, account: User | None, now: datetime) -> None:
+def note_failure(
+    attempt: SignInAttempt, *, account: User | None, now: datetime
+) -> None:
     """Count a wrong password or code, and audit it.
 
     The name of an account that does not exist is left out: it may be a password.
@@ -179,7 +181,7 @@ def _count(counted_by: CountedBy, digest: bytes, *, now: datetime) -> int:
     return int(number)
 
 
-def forget(attempt: Attempt) -> None:
+def forget(attempt: SignInAttempt) -> None:
     """Reset an account's counts at this address, and of its codes."""
     digests = attempt.digests
     kinds = {CountedBy.ACCOUNT_AT_ADDRESS, CountedBy.CODES_OF_ACCOUNT} & digests.keys()

@@ -32,7 +32,7 @@ _ORDER = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
+class ProviderIdentity:
     """A person as their provider describes them."""
 
     issuer: str
@@ -55,7 +55,7 @@ def provider_settings() -> Oidc:
     return settings.POISONWEB_OIDC
 
 
-def admit(identity: Identity, *, now: datetime) -> User:
+def admit(identity: ProviderIdentity, *, now: datetime) -> User:
     """Return the person's account, with the role of today's groups; add a missing one.
 
     Raises Forbidden if no group of theirs has a role or the account is disabled, and
@@ -68,7 +68,7 @@ def admit(identity: Identity, *, now: datetime) -> User:
         return _admit(identity, now=now)
 
 
-def _admit(identity: Identity, *, now: datetime) -> User:
+def _admit(identity: ProviderIdentity, *, now: datetime) -> User:
     with transaction.atomic():
         # Check the name first: an account that another sign-in of this person adds in
         # between is their own, and does not count as another person's.
@@ -84,7 +84,7 @@ def _admit(identity: Identity, *, now: datetime) -> User:
     raise refusal
 
 
-def account_of(identity: Identity) -> User | None:
+def account_of(identity: ProviderIdentity) -> User | None:
     """Find the account of an issuer and subject."""
     of = {"socialaccount__provider": identity.issuer}
     return User.objects.filter(**of, socialaccount__uid=identity.subject).first()
@@ -96,7 +96,7 @@ def _is_taken(name: str) -> bool:
 
 
 def _refusal(
-    identity: Identity, user: User | None, *, is_taken: bool
+    identity: ProviderIdentity, user: User | None, *, is_taken: bool
 ) -> Forbidden | Refused | None:
     if identity.role is None:
         return Forbidden(
@@ -125,7 +125,9 @@ def _refusal(
     return None
 
 
-def _with_role_of(identity: Identity, user: User | None, *, now: datetime) -> User:
+def _with_role_of(
+    identity: ProviderIdentity, user: User | None, *, now: datetime
+) -> User:
     role = identity.role or Role.VIEWER
     if user is None:
         return _add(identity, role=role, now=now)
@@ -138,7 +140,7 @@ def _with_role_of(identity: Identity, user: User | None, *, now: datetime) -> Us
     )
 
 
-def _add(identity: Identity, *, role: Role, now: datetime) -> User:
+def _add(identity: ProviderIdentity, *, role: Role, now: datetime) -> User:
     values: dict[str, Any] = {"username": identity.name, "role": role.value}
     user = User.objects.create_user(**values)
     SocialAccount.objects.create(

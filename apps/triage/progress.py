@@ -13,7 +13,7 @@ PENDING = (ItemState.WAITING, Outcome.SENDING, Outcome.UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tally:
+class ItemTally:
     """The items of an operation; `counts` are by standing and add up to `total`."""
 
     total: int

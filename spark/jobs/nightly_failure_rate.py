@@ -32,8 +32,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from spark import postgres, session
-from spark.facts import Window
-from spark.lake import Attempt, Lake, days
+from spark.facts import FactWindow
+from spark.lake import Lake, RunAttempt, days
 from spark.schemas import FACTS, LakeKind
 from spark.transforms import partials
 from spark.transforms.problems import problems
@@ -54,8 +54,8 @@ STAGED = {
 class Report:
     """The requested report: its attempt, its days and snapshot, and the lake."""
 
-    attempt: Attempt
-    window: Window
+    attempt: RunAttempt
+    window: FactWindow
     lake: str
 
     @property
@@ -89,8 +89,8 @@ def parse_arguments(arguments: Sequence[str]) -> Report:
     parser.add_argument("--lake", required=True, help="a folder, or a Hadoop URL")
     options = parser.parse_args(arguments)
     return Report(
-        attempt=Attempt(run=options.run, epoch=options.epoch),
-        window=Window(
+        attempt=RunAttempt(run=options.run, epoch=options.epoch),
+        window=FactWindow(
             first=options.first, last=options.last, snapshot=options.snapshot
         ),
         lake=options.lake,
@@ -129,7 +129,7 @@ def _stage(lake: Lake, report: Report) -> None:
     postgres.append(tables)
 
 
-def _with_attempt(measures: DataFrame, attempt: Attempt) -> DataFrame:
+def _with_attempt(measures: DataFrame, attempt: RunAttempt) -> DataFrame:
     return measures.select(
         F.lit(attempt.run).cast("bigint").alias("run_id"),
         F.lit(attempt.epoch).alias("epoch"),

@@ -23,8 +23,8 @@ from apps.reports import job
 from apps.reports.errors import RunFailed, TakenOver, Unreconciled
 from apps.reports.models import Day, ProblemDay, Rate, Run
 from apps.reports.services import publishing, quality, requests, running, upkeep
-from apps.reports.services.publishing import Rows
-from apps.reports.services.running import Ended
+from apps.reports.services.publishing import DayRows
+from apps.reports.services.running import RunEnd
 from apps.team.rights import Principal
 from tests import reports
 from tests.acceptance.product import eventually
@@ -124,15 +124,15 @@ def stage(run: Run, **changes: Any) -> None:
     stage_problem(run)
 
 
-def rows(total: int = 2, late: int = 0) -> dict[date, Rows]:
-    return {DAY: Rows(total=total, late=late)}
+def rows(total: int = 2, late: int = 0) -> dict[date, DayRows]:
+    return {DAY: DayRows(total=total, late=late)}
 
 
-def publish(run: Run, *, rows: dict[date, Rows] | None = None) -> None:
+def publish(run: Run, *, rows: dict[date, DayRows] | None = None) -> None:
     staged = publishing.count_staged(run)
     publishing.publish(
         run=run,
-        rows=rows or {DAY: Rows(total=2, late=0)},
+        rows=rows or {DAY: DayRows(total=2, late=0)},
         staged=staged,
         now=AT_TWO,
     )
@@ -397,7 +397,7 @@ def test_a_job_without_java_fails_and_says_so(
     ended = running.run(run_id=run.pk, clock=lambda: AT_TWO)
 
     run.refresh_from_db()
-    assert ended is Ended.FAILED
+    assert ended is RunEnd.FAILED
     assert (run.state, Day.objects.exists()) == ("failed", False)
     assert "JAVA_HOME" in run.trouble
     assert "JAVA_HOME" in run.log
@@ -409,7 +409,7 @@ def test_only_one_report_is_made_at_a_time(facts: None) -> None:
     )
 
     with lock.attempt(running.LOCK):
-        assert running.run(run_id=run.pk, clock=lambda: AT_TWO) is Ended.ELSEWHERE
+        assert running.run(run_id=run.pk, clock=lambda: AT_TWO) is RunEnd.ELSEWHERE
         assert upkeep.next_to_run() is None
 
     # Postgres releases a lock a moment after its session has ended.
@@ -421,7 +421,7 @@ def test_a_run_that_kills_its_worker_again_and_again_is_given_up(run: Run) -> No
 
     ended = running.run(run_id=run.pk, clock=lambda: AT_TWO)
 
-    assert ended is Ended.FAILED
+    assert ended is RunEnd.FAILED
     assert "worker died each time" in Run.objects.get(pk=run.pk).trouble
     assert upkeep.next_to_run() is None
 
@@ -440,7 +440,7 @@ def test_an_unexpected_error_fails_the_run_and_is_raised(
 
 
 def test_a_job_ends_when_it_may_not_go_on(run: Run) -> None:
-    order = job.Order(
+    order = job.JobOrder(
         run=run.pk, epoch=1, first_day=DAY, last_day=DAY, snapshot="0-0-1"
     )
 

@@ -21,7 +21,7 @@ from apps.team.errors import TooManySignIns
 from apps.team.models import SignInFailures, User
 from apps.team.rights import Role
 from apps.team.services import create_user
-from apps.team.sign_in import Attempt
+from apps.team.sign_in import SignInAttempt
 from tests.passwords import ONE_ROUND
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -130,9 +130,9 @@ def test_an_address_that_tries_many_accounts_has_to_wait(anna: User) -> None:
     assert attempt(RIGHT) == 429
 
 
-def after(number: int, now: datetime) -> Attempt:
+def after(number: int, now: datetime) -> SignInAttempt:
     """Return an attempt after this many wrong passwords."""
-    tried = Attempt(address=HERE, account="anna")
+    tried = SignInAttempt(address=HERE, account="anna")
     digest = tried.digests[SignInFailures.CountedBy.ACCOUNT_AT_ADDRESS]
     SignInFailures.objects.create(
         counted_by="account_at_address", digest=digest, number=number, last_at=now
@@ -219,7 +219,7 @@ def test_few_failures_dated_by_a_clock_ahead_cause_no_delay(
     anna: User, now: datetime
 ) -> None:
     sign_in.note_failure(
-        Attempt(address=ELSEWHERE, account="anna"),
+        SignInAttempt(address=ELSEWHERE, account="anna"),
         account=anna,
         now=now + timedelta(seconds=30),
     )

@@ -11,9 +11,9 @@ from datetime import date
 from tempfile import TemporaryDirectory
 
 from spark import session
-from spark.facts import Window
+from spark.facts import FactWindow
 from spark.jobs.nightly_failure_rate import Report, measure
-from spark.lake import Attempt, Lake
+from spark.lake import Lake, RunAttempt
 from spark.schemas import FACTS, LakeKind, schema
 
 DAY = date(2026, 11, 20)
@@ -22,8 +22,8 @@ DAY = date(2026, 11, 20)
 def main() -> None:
     with TemporaryDirectory() as folder, session.start("class data") as spark:
         java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
-        window = Window(first=DAY, last=DAY, snapshot="00000003-0000001B-1")
-        report = Report(attempt=Attempt(run=1, epoch=1), window=window, lake=folder)
+        window = FactWindow(first=DAY, last=DAY, snapshot="00000003-0000001B-1")
+        report = Report(attempt=RunAttempt(run=1, epoch=1), window=window, lake=folder)
         lake = Lake(spark, folder)
         for kind in FACTS:
             nothing = spark.createDataFrame([], schema(kind))

@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 from apps.reports.models import Day, Run
 from spark import facts as facts_of_postgres
 from spark import java, postgres
-from spark.facts import Window
+from spark.facts import FactWindow
 from spark.jobs import nightly_failure_rate as job
-from spark.lake import Attempt, Lake
+from spark.lake import Lake, RunAttempt
 from spark.schemas import LakeKind
 from tests.reports import capture, count_up, counter, failure
 from tests.spark.doors import Export
@@ -34,8 +34,8 @@ HOSTILE = "a/b c% '\"\\`$1 \u202e\u2028 e\u0301"
 
 def report(lake: Path, snapshot: str, day: date, *, epoch: int = 1) -> job.Report:
     return job.Report(
-        attempt=Attempt(run=12, epoch=epoch),
-        window=Window(first=day - timedelta(days=1), last=day, snapshot=snapshot),
+        attempt=RunAttempt(run=12, epoch=epoch),
+        window=FactWindow(first=day - timedelta(days=1), last=day, snapshot=snapshot),
         lake=str(lake),
     )
 
@@ -114,7 +114,7 @@ def test_keeps_only_the_published_and_the_current_attempt_in_the_lake(
         facts(spark, LakeKind.FAILURES, [{"at": now}]),
     )
     for run in (10, 11):
-        lake.write(LakeKind.FAILURES, failures, Attempt(run=run, epoch=1))
+        lake.write(LakeKind.FAILURES, failures, RunAttempt(run=run, epoch=1))
     capture(now, failure(now))
 
     job.make(spark, report(tmp_path, export(), now.date()))
@@ -149,7 +149,7 @@ def test_stages_nothing_for_days_without_events(
     assert staged(database_url, "reports_staged_rate") == []
     assert (
         Lake(spark, str(tmp_path))
-        .read(LakeKind.RATES, Attempt(run=12, epoch=1), [now.date()])
+        .read(LakeKind.RATES, RunAttempt(run=12, epoch=1), [now.date()])
         .collect()
         == []
     )
@@ -197,7 +197,7 @@ def test_extracts_a_workers_error_from_sparks_message(
     monkeypatch.setattr(
         facts_of_postgres, "statements", lambda *_, **__: ["SELECT 1/0"]
     )
-    window = Window(first=date.min, last=date.min, snapshot=export())
+    window = FactWindow(first=date.min, last=date.min, snapshot=export())
 
     with pytest.raises(Exception, match="Traceback") as raised:
         postgres.read(spark, LakeKind.FAILURES, window).collect()

@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.lake import Attempt, Lake, days
+from spark.lake import Lake, RunAttempt, days
 from spark.schemas import LakeKind, schema
 from tests.spark.rows import NOON, facts
 
 pytestmark = pytest.mark.spark
 
-FIRST, SECOND = Attempt(run=1, epoch=1), Attempt(run=2, epoch=1)
+FIRST, SECOND = RunAttempt(run=1, epoch=1), RunAttempt(run=2, epoch=1)
 TODAY = NOON.date()
 YESTERDAY, BEFORE = TODAY - timedelta(days=1), TODAY - timedelta(days=2)
 
@@ -74,7 +74,7 @@ def test_deletes_all_attempts_of_the_named_days_but_the_kept_ones(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake = Lake(spark, str(tmp_path))
-    third = Attempt(run=2, epoch=10)
+    third = RunAttempt(run=2, epoch=10)
     moments = [NOON, NOON - timedelta(days=1)]
     decisions = facts(spark, LakeKind.DECISIONS, [{"at": moment} for moment in moments])
     for attempt in (FIRST, SECOND, third):

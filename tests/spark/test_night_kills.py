@@ -48,7 +48,7 @@ from apps.reports import job
 from apps.reports.services import running
 run = running._begin({run}, now=clock.now())
 with snapshot.held() as seen:
-    order = job.Order(run=run.pk, epoch=run.epoch, first_day=run.first_day,
+    order = job.JobOrder(run=run.pk, epoch=run.epoch, first_day=run.first_day,
                       last_day=run.last_day, snapshot=seen.name)
     print(json.dumps(job.carry_out(order, may_go_on=lambda: True)))
 """

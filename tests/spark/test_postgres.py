@@ -15,7 +15,7 @@ from apps.capture import partitions
 from apps.poison.models import Failure, Poison, Redrive
 from apps.triage.models import Item, Operation
 from spark import facts, postgres
-from spark.facts import Window
+from spark.facts import FactWindow
 from spark.schemas import LakeKind
 from tests.reports import capture, count_up, counter, failure, poisons
 from tests.spark.doors import Export
@@ -33,7 +33,7 @@ def read(
     *,
     blocks: int = 20_000,
 ) -> list[Row]:
-    window = Window(first=day, last=day, snapshot=snapshot)
+    window = FactWindow(first=day, last=day, snapshot=snapshot)
     return postgres.read(spark, kind, window, blocks=blocks).collect()
 
 
@@ -208,7 +208,7 @@ def test_reads_only_the_tables_that_can_hold_the_days(
         capture(now + timedelta(days=ahead), failures[ahead])
     capture(now - timedelta(days=1), failure(now - timedelta(days=1)))
     in_two_days = now.date() + timedelta(days=2)
-    window = Window(first=in_two_days, last=in_two_days, snapshot="0-0-0")
+    window = FactWindow(first=in_two_days, last=in_two_days, snapshot="0-0-0")
 
     statements = facts.statements(LakeKind.FAILURES, window, django_query)
 
@@ -229,7 +229,7 @@ def django_query(statement: str) -> list[tuple[object, ...]]:
 
 
 def test_cuts_a_table_at_its_blocks_and_leaves_its_end_open(now: datetime) -> None:
-    window = Window(first=now.date(), last=now.date(), snapshot="0-0-0")
+    window = FactWindow(first=now.date(), last=now.date(), snapshot="0-0-0")
 
     statements = facts.statements(
         LakeKind.COUNTERS, window, lambda _: [("a", 5), ("b", 2), ("c", 0)], blocks=2
@@ -248,7 +248,7 @@ def test_cuts_a_table_at_its_blocks_and_leaves_its_end_open(now: datetime) -> No
 def test_reads_small_tables_together_up_to_an_eighth_of_a_large_one(
     now: datetime,
 ) -> None:
-    window = Window(first=now.date(), last=now.date(), snapshot="0-0-0")
+    window = FactWindow(first=now.date(), last=now.date(), snapshot="0-0-0")
     leaves: list[tuple[object, ...]] = [*zip("abcdef", (3, 2, 9, 1, 4, 1), strict=True)]
 
     statements = facts.statements(
@@ -268,4 +268,4 @@ def test_reads_small_tables_together_up_to_an_eighth_of_a_large_one(
 )
 def test_refuses_an_invalid_window(first: date, last: date, snapshot: str) -> None:
     with pytest.raises(ValueError, match=r"comes after|not the name of a snapshot"):
-        Window(first=first, last=last, snapshot=snapshot)
+        FactWindow(first=first, last=last, snapshot=snapshot)

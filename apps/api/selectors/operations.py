@@ -15,7 +15,7 @@ from apps.core.errors import Absent
 from apps.poison.states import SILENT_AFTER_SECONDS, Outcome
 from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
-from apps.triage.progress import Tally
+from apps.triage.progress import ItemTally
 from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.services import selection
 from apps.triage.services.selection import PreviewSummary
@@ -30,7 +30,7 @@ class Progress:
     """How far an operation has come; `rate` is in items a second so far."""
 
     operation: Operation
-    tally: Tally
+    tally: ItemTally
     silent: int
     refused: list[tuple[int, str]]
     skipped: list[tuple[int, str]]
@@ -64,7 +64,7 @@ def visible(operation_id: int, principal: Principal) -> Operation:
 def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
     operation = visible(operation_id, principal)
     items = Item.objects.filter(operation=operation)
-    tally = Tally(total=operation.total, counts=items.counts())
+    tally = ItemTally(total=operation.total, counts=items.counts())
     rate, eta = _pace(operation, tally, now=now)
     return Progress(
         operation=operation,
@@ -97,7 +97,7 @@ def _told(items: ItemQuerySet, why: str) -> list[tuple[int, str]]:
 
 
 def _pace(
-    operation: Operation, tally: Tally, *, now: datetime
+    operation: Operation, tally: ItemTally, *, now: datetime
 ) -> tuple[float | None, datetime | None]:
     """Guess the end from the pace so far, once there is one."""
     finished = tally.finished

@@ -14,7 +14,7 @@ from apps.dashboard.forms.fields import require_valid
 from apps.team import second_factor, second_factor_session
 from apps.team.errors import TooManySignIns
 from apps.team.models import User
-from apps.team.sign_in import Attempt
+from apps.team.sign_in import SignInAttempt
 
 # A recovery code, with all the blanks that a person may type.
 CODE_LIMIT = 40
@@ -50,7 +50,7 @@ class CodeForm(forms.Form):
         if self._user is None:
             raise forms.ValidationError("That took too long: sign in again.")
         try:
-            attempt = Attempt.of_code(self._request, account=self._user.username)
+            attempt = SignInAttempt.of_code(self._request, account=self._user.username)
             is_right = second_factor.prove(
                 user=self._user, code=code, attempt=attempt, now=clock.now()
             )

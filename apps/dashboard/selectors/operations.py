@@ -31,7 +31,7 @@ from apps.poison.states import (
 from apps.team.rights import Principal
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
-from apps.triage.progress import Tally
+from apps.triage.progress import ItemTally
 from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.services import selection, upkeep
 from apps.triage.services.selection import Ask, PreviewSummary
@@ -105,8 +105,8 @@ class Standing:
     counts: dict[str, int]
 
     @property
-    def tally(self) -> Tally:
-        return Tally(total=self.operation.total, counts=self.counts)
+    def tally(self) -> ItemTally:
+        return ItemTally(total=self.operation.total, counts=self.counts)
 
     @property
     def is_running(self) -> bool:

@@ -52,7 +52,7 @@ WHERE run_id = %(run)s AND epoch = %(epoch)s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
+class DayRows:
     """How many facts a day has, and how many of them its last report had not seen."""
 
     total: int
@@ -60,7 +60,9 @@ class Rows:
 
 
 @transaction.atomic
-def publish(*, run: Run, rows: Mapping[date, Rows], staged: int, now: datetime) -> None:
+def publish(
+    *, run: Run, rows: Mapping[date, DayRows], staged: int, now: datetime
+) -> None:
     """Replace the run's days by its staged rows; `rows` has every one of its days.
 
     Raises TakenOver when another start of the run has begun meanwhile, or when some of

@@ -16,7 +16,7 @@ from apps.core.snapshot import Snapshot
 from apps.reports.errors import Unreconciled
 from apps.reports.models import Run
 from apps.reports.services.planning import OLDEST_EVENT, days_of
-from apps.reports.services.publishing import Rows
+from apps.reports.services.publishing import DayRows
 from apps.reports.services.requests import ONE_DAY
 
 Sums = dict[tuple[date, str], int]
@@ -113,7 +113,7 @@ ORDER BY 1, 2 LIMIT 3
 
 def check(
     *, run: Run, snapshot: Snapshot, rows_read: Mapping[str, int]
-) -> dict[date, Rows]:
+) -> dict[date, DayRows]:
     """Return how many rows each day has; raise Unreconciled when numbers differ.
 
     `rows_read` is how many facts of each kind the job reports as read.
@@ -147,9 +147,9 @@ def _count_by_kind(facts: list[tuple[Any, ...]]) -> dict[str, int]:
     return counts
 
 
-def _rows(facts: list[tuple[Any, ...]], day: date) -> Rows:
+def _rows(facts: list[tuple[Any, ...]], day: date) -> DayRows:
     of_day = [fact for fact in facts if fact[0] == day]
-    return Rows(
+    return DayRows(
         total=sum(fact[2] for fact in of_day), late=sum(fact[6] for fact in of_day)
     )
 

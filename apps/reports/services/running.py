@@ -41,7 +41,7 @@ AWAY = (OperationalError, InterfaceError, psycopg.OperationalError)
 Clock = Callable[[], datetime]
 
 
-class Ended(StrEnum):
+class RunEnd(StrEnum):
     """How a start ended: another process has the lock, it failed, or it published."""
 
     ELSEWHERE = "elsewhere"
@@ -49,19 +49,19 @@ class Ended(StrEnum):
     DONE = "done"
 
 
-def run(*, run_id: int, clock: Clock) -> Ended:
+def run(*, run_id: int, clock: Clock) -> RunEnd:
     """Make and publish a run's report, unless another run is at work."""
     with lock.attempt(LOCK) as reports_lock:
         if reports_lock is None:
-            return Ended.ELSEWHERE
+            return RunEnd.ELSEWHERE
         this_run = _begin(run_id, now=clock())
         if this_run is None:
-            return Ended.DONE
+            return RunEnd.DONE
         try:
             _make(this_run, reports_lock, clock)
         except TakenOver:
             log.warning("report run %d was taken over", run_id)
-            return Ended.ELSEWHERE
+            return RunEnd.ELSEWHERE
         except RunFailed as failure:
             return _fail(this_run, failure, now=clock())
         except AWAY:
@@ -70,7 +70,7 @@ def run(*, run_id: int, clock: Clock) -> Ended:
         except Exception as error:
             _fail(this_run, RunFailed(f"{type(error).__name__}: {error}"), now=clock())
             raise
-        return Ended.DONE
+        return RunEnd.DONE
 
 
 def _begin(run_id: int, *, now: datetime) -> Run | None:
@@ -90,7 +90,7 @@ def _make(run: Run, reports_lock: Lock, clock: Clock) -> None:
     with snapshot.held() as run_snapshot:
         same = Run.objects.filter(pk=run.pk, epoch=run.epoch)
         same.update(snapshot=run_snapshot.seen, as_of=clock())
-        order = job.Order(
+        order = job.JobOrder(
             run=run.pk,
             epoch=run.epoch,
             first_day=run.first_day,
@@ -104,7 +104,7 @@ def _make(run: Run, reports_lock: Lock, clock: Clock) -> None:
     publishing.publish(run=run, rows=rows, staged=staged, now=clock())
 
 
-def _fail(run: Run, failure: RunFailed, *, now: datetime) -> Ended:
+def _fail(run: Run, failure: RunFailed, *, now: datetime) -> RunEnd:
     log.warning("report run %d failed: %s", run.pk, failure)
     Run.objects.filter(pk=run.pk, epoch=run.epoch).transition(
         to=State.FAILED,
@@ -112,4 +112,4 @@ def _fail(run: Run, failure: RunFailed, *, now: datetime) -> Ended:
         trouble=storable(str(failure), limit=500),
         log=failure.log,
     )
-    return Ended.FAILED
+    return RunEnd.FAILED

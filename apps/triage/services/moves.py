@@ -84,7 +84,7 @@ class LocatedPoisons:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class MarkMove:
     """The change of one publisher's mark; `beyond` any number that was ever seen."""
 
     change: Change
@@ -106,7 +106,7 @@ class Review:
 
     position: BookmarkPosition
     fixed: Wish
-    steps: Sequence[Step]
+    steps: Sequence[MarkMove]
     settled_at: datetime | None
     whole: bool
 
@@ -252,9 +252,9 @@ def _resolve(wish: Wish, targets: Targets) -> Wish:
 
 def _step(
     change: Change, poisons: Sequence[LocatedPoison], furthest: Mapping[str, int]
-) -> Step:
+) -> MarkMove:
     own = [poison for poison in poisons if poison.place.publisher == change.publisher]
-    return Step(
+    return MarkMove(
         change=change,
         replayed=_within(own, change.replayed),
         passed_over=_within(own, change.passed_over),

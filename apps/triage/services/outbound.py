@@ -68,7 +68,7 @@ WHERE redrive.id = ANY(%s::uuid[])
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ClaimedWindow:
     """The redrives claimed to be sent together, in order, as read from the database."""
 
     rows: Sequence[_Row] = ()
@@ -79,14 +79,14 @@ class Window:
         return [_to_message(row, self.topics) for row in self.rows]
 
 
-def read(redrives: Sequence[uuid.UUID]) -> Window:
+def read(redrives: Sequence[uuid.UUID]) -> ClaimedWindow:
     """Read the rows of these redrives, in the order given."""
     with connection.cursor() as cursor:
         cursor.execute(_READ, [array(redrives)])
         rows = {row[0]: _Row(*row) for row in cursor.fetchall()}
     topic_ids = {row.topic for row in rows.values()}
     topics = Topic.objects.select_related("broker").in_bulk(topic_ids)
-    return Window([rows[redrive] for redrive in redrives], topics)
+    return ClaimedWindow([rows[redrive] for redrive in redrives], topics)
 
 
 def _to_message(row: _Row, topics: Mapping[int, Topic]) -> OutboundMessage:

@@ -51,7 +51,12 @@ from apps.triage.errors import LockLost
 from apps.triage.models import Item, Operation
 from apps.triage.services import outbound
 from apps.triage.services.decision import audit_detail, single_message
-from apps.triage.services.outbound import OutboundMessage, Window, is_unsent, to_answer
+from apps.triage.services.outbound import (
+    ClaimedWindow,
+    OutboundMessage,
+    is_unsent,
+    to_answer,
+)
 from apps.triage.states import SENDS, ItemState, State, Verb
 
 log = logging.getLogger(__name__)
@@ -243,10 +248,10 @@ class OperationRun:
         refused = self.operation.items.filter(redrive__outcome=Outcome.REFUSED)
         return list(refused.values_list("redrive__topic_id", flat=True).distinct())
 
-    def _following_window(self) -> Window:
-        return self._next_window() if self.clock() < self.until else Window()
+    def _following_window(self) -> ClaimedWindow:
+        return self._next_window() if self.clock() < self.until else ClaimedWindow()
 
-    def _next_window(self) -> Window:
+    def _next_window(self) -> ClaimedWindow:
         """Take over what an older epoch left in flight, then claim waiting items."""
         if self.lock.lost():
             raise LockLost
@@ -257,7 +262,7 @@ class OperationRun:
             # No other run leaves redrives in flight while this one holds the lock.
             self.has_orphans = bool(redrives)
             redrives = redrives or self._claim()
-        return outbound.read(redrives) if redrives else Window()
+        return outbound.read(redrives) if redrives else ClaimedWindow()
 
     def _take_over_orphans(self) -> list[uuid.UUID]:
         rows = (

@@ -22,7 +22,7 @@ from apps.team import openid, sessions, single_sign_on
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.team.services import alter_user, create_user
-from apps.team.single_sign_on import Identity
+from apps.team.single_sign_on import ProviderIdentity
 from poisonweb.embedded.ports import free_port
 from tests import oidc
 from tests.oidc import Provider
@@ -358,7 +358,7 @@ def test_no_more_ask_the_provider_at_once_than_have_a_turn(
 def test_who_signs_in_twice_at_once_has_one_account(
     work: Provider, now: datetime
 ) -> None:
-    anna = Identity(
+    anna = ProviderIdentity(
         issuer=work.url, subject="anna-1", name="anna", groups=frozenset({"ops"})
     )
     together = threading.Barrier(8)
