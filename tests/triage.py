@@ -13,7 +13,7 @@ from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, running, selection
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 
@@ -40,7 +40,7 @@ def run(
     now: datetime,
     *,
     by: Callable[[], RoutingPublisher] = RoutingPublisher,
-) -> Ended:
+) -> SliceEnd:
     """Run an operation as a worker does, optionally with another publisher."""
     with by() as publisher:
         return running.run(

@@ -9,7 +9,7 @@ from celery import shared_task
 from apps.brokers.services.topics import RoutingPublisher
 from apps.core import clock
 from apps.triage.services import running, selection, upkeep
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def run_operation(operation_id: int) -> None:
         ended = running.run(
             operation_id=operation_id, publisher=publisher, clock=clock.now
         )
-    if ended is Ended.AGAIN:
+    if ended is SliceEnd.AGAIN:
         run_operation.delay(operation_id)
 
 

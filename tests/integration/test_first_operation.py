@@ -31,7 +31,7 @@ from apps.team.rights import Principal, Role
 from apps.team.services import create_user
 from apps.triage.models import Operation
 from apps.triage.services import selection
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
 from tests.processor import Statements, measured
 from tests.reports import GUARD, capture, failure
@@ -171,7 +171,7 @@ def quick(act: Callable[[], Result], *, in_all: float = IN_ALL) -> Result:
 
 
 def carry_out(operation: Operation, now: datetime) -> dict[str, int]:
-    while run(operation, now) is Ended.AGAIN:
+    while run(operation, now) is SliceEnd.AGAIN:
         pass
     return counts_of(operation)
 

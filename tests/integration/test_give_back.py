@@ -21,7 +21,7 @@ from apps.core import clock
 from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.triage.models import Operation
 from apps.triage.services import giving_back, running
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from poisonweb.management.commands.give_back import WHO
 from tests.lanes import drain_all, topic_on_queues
 from tests.queues import SENT, Queues, adapted
@@ -292,6 +292,6 @@ def test_messages_are_given_back_to_the_topics_current_dead_letter_queue(
     with RoutingPublisher() as publisher:
         ended = running.run(operation_id=begun.pk, publisher=publisher, clock=clock.now)
 
-    assert ended is Ended.DONE
+    assert ended is SliceEnd.DONE
     assert broker.contents("elsewhere") == [(b"x", HEADERS)]
     assert Redrive.objects.get().queue == "elsewhere"

@@ -21,7 +21,7 @@ from apps.team.rights import GRANTS, Principal, Role, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
 from apps.triage.services import decision, selection, upkeep
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from apps.triage.states import State, Verb
 from tests.reports import drop, poisons
 from tests.triage import MINUTE, confirm, counts_of, preview, run, sent_messages
@@ -48,7 +48,7 @@ def test_a_requeue_sends_each_message_as_it_came(
     token = fields.pop(b"x-poisonweb-redrive").decode()
     assert fields == {b"body": b"\xff\x00", b"trace": b"\x00\xff"}
     assert verified(token, topic="orders", digest=poison.digest) is not None
-    assert (ended, counts_of(operation)) == (Ended.DONE, {"sent": 1})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"sent": 1})
     poison.refresh_from_db()
     assert poison.state == PoisonState.REDRIVEN
 

@@ -25,7 +25,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
 from apps.triage.services import decision, running, selection
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import Ask
 from apps.triage.states import State, Verb
 from tests.races import together
@@ -48,8 +48,8 @@ def requeue(who: Principal, ids: tuple[int, ...]) -> None:
     except Stale:
         return  # everything was held by then: nothing is left for this one
     with RoutingPublisher() as publisher:
-        ended = Ended.AGAIN
-        while ended is Ended.AGAIN:
+        ended = SliceEnd.AGAIN
+        while ended is SliceEnd.AGAIN:
             ended = running.run(
                 operation_id=preview.pk, publisher=publisher, clock=clock.now
             )

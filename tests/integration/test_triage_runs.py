@@ -20,7 +20,7 @@ from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
 from apps.triage.services import running, selection, upkeep
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from tests.acceptance.product import eventually
 from tests.reports import capture, failure, poisons
 from tests.triage import MINUTE, confirm, counts_of, preview, run, sent_messages
@@ -53,7 +53,7 @@ def test_an_item_of_a_dead_run_is_released_when_its_consumer_answers(
     capture(now, failure(now, bookmark="9-0", redrive=header))
     ended = run(operation, now)
 
-    assert (ended, counts_of(operation)) == (Ended.DONE, {"recurred": 1})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"recurred": 1})
     assert not Item.objects.filter(held=True).exists()
     assert selection.summarize(operation=preview(operator, now)).will_act == 1
 
@@ -74,7 +74,7 @@ def test_messages_wait_and_are_not_unknown_while_the_broker_refuses_connections(
     Broker.objects.update(url=redis_url)
     finished = run(operation, now + MINUTE)
 
-    assert (ended, finished) == (Ended.LATER, Ended.DONE)
+    assert (ended, finished) == (SliceEnd.LATER, SliceEnd.DONE)
     assert operation.trouble
     assert operation.pk not in due.to_run
     assert (between, redrives) == ({"waiting": 2}, 0)
@@ -94,7 +94,7 @@ def test_a_message_that_a_dead_run_may_have_sent_stays_unknown_while_the_broker_
 
     ended = run(operation, now)
 
-    assert (ended, counts_of(operation)) == (Ended.LATER, {"unknown": 1})
+    assert (ended, counts_of(operation)) == (SliceEnd.LATER, {"unknown": 1})
     assert Redrive.objects.get().copies == 2
 
 
@@ -125,9 +125,9 @@ def test_a_silent_message_keeps_its_earlier_send_when_a_second_one_was_not_made(
     ended = run(again, later, by=AnsweredMeanwhile)
     poison.refresh_from_db()
 
-    ends = [(Ended.LATER, {"waiting": 1})]
+    ends = [(SliceEnd.LATER, {"waiting": 1})]
     if answer:  # the next window may be claimed after the answer, too
-        ends.append((Ended.DONE, {"skipped": 1}))
+        ends.append((SliceEnd.DONE, {"skipped": 1}))
     assert (ended, counts_of(again)) in ends
     assert (poison.state, poison.redrives) == (state, 1)
     assert Redrive.objects.count() == 1
@@ -150,7 +150,7 @@ def test_in_order_messages_after_an_unknown_one_wait(
     between = counts_of(operation)
     finished = run(operation, now + MINUTE)
 
-    assert (ended, finished) == (Ended.LATER, Ended.DONE)
+    assert (ended, finished) == (SliceEnd.LATER, SliceEnd.DONE)
     assert between == {"sent": 1, "unknown": 1, "waiting": 1}
     assert [fields[b"body"] for fields in sent_messages(stream)] == [b"0", b"1", b"2"]
 
@@ -166,7 +166,7 @@ def test_messages_in_flight_of_a_dead_run_are_sent_again_under_their_ids(
     ended = run(operation, now)
 
     tokens = [fields[b"x-poisonweb-redrive"] for fields in sent_messages(stream)]
-    assert (ended, counts_of(operation)) == (Ended.DONE, {"sent": 3})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"sent": 3})
     assert (len(tokens), len(set(tokens))) == (6, 3)
 
 
@@ -203,7 +203,7 @@ def test_of_two_windows_in_flight_at_a_death_only_one_is_sent_twice(
 
     tokens = [fields[b"x-poisonweb-redrive"] for fields in sent_messages(stream)]
     assert between == {"sent": 2, "sending": 4, "waiting": 1}
-    assert (ended, counts_of(operation)) == (Ended.DONE, {"sent": 7})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"sent": 7})
     assert (len(tokens), len(set(tokens))) == (7 + 2, 7)
     assert not Item.objects.filter(held=True).exists()
 
@@ -251,11 +251,11 @@ def test_a_broker_that_is_away_is_called_once_although_a_second_window_is_claime
     finished = run(operation, now + MINUTE)
 
     assert (ended, window_sizes, between) == (
-        Ended.LATER,
+        SliceEnd.LATER,
         [2],
         {"unknown": 2, "waiting": 4},
     )
-    assert (finished, counts_of(operation)) == (Ended.DONE, {"sent": 6})
+    assert (finished, counts_of(operation)) == (SliceEnd.DONE, {"sent": 6})
     assert stream.xlen("orders") == 6
 
 
@@ -272,7 +272,7 @@ def test_a_refusal_with_hostile_text_is_stored(
 
     ended = run(operation, now, by=Refuses)
 
-    assert (ended, counts_of(operation)) == (Ended.DONE, {"refused": 1})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"refused": 1})
     assert Redrive.objects.get().detail.startswith("no \u2400 queue ")
 
 
@@ -300,7 +300,7 @@ def test_a_published_window_is_marked_although_the_next_claim_failed(
     ended = run(operation, now + MINUTE)
 
     assert between == {"sent": 2, "waiting": 2}
-    assert (ended, counts_of(operation)) == (Ended.DONE, {"sent": 4})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"sent": 4})
     assert stream.xlen("orders") == 4
 
 
@@ -341,7 +341,7 @@ def test_an_item_without_a_brokers_answer_is_released_when_its_consumer_answers(
 
     ended = run(operation, now, by=Silent)
 
-    assert (ended, counts_of(operation)) == (Ended.DONE, {"recurred": 1})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"recurred": 1})
     assert not Item.objects.filter(held=True).exists()
 
 
@@ -377,5 +377,5 @@ def test_a_run_that_lost_its_lock_writes_nothing_more(
     with RoutingPublisher() as publisher:
         ended = running.run(operation_id=operation.pk, publisher=publisher, clock=clock)
 
-    assert ended is Ended.ELSEWHERE
+    assert ended is SliceEnd.ELSEWHERE
     assert not Redrive.objects.filter(outcome="sent").exists()

@@ -81,7 +81,7 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-class Ended(StrEnum):
+class SliceEnd(StrEnum):
     """How a slice ended: another run has it, go on at once, wait, or all done."""
 
     ELSEWHERE = "elsewhere"
@@ -90,20 +90,20 @@ class Ended(StrEnum):
     DONE = "done"
 
 
-def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> Ended:
+def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> SliceEnd:
     """Work on an operation for one slice, unless another run already does."""
     with lock.attempt(f"operation:{operation_id}") as operation_lock:
         if operation_lock is None:
-            return Ended.ELSEWHERE
+            return SliceEnd.ELSEWHERE
         operation = _begin(operation_id)
         if operation is None:
-            return Ended.DONE
+            return SliceEnd.DONE
         operation_run = OperationRun(operation, operation_lock, publisher, clock)
         try:
             return operation_run.run_slice()
         except LockLost:
             log.warning("operation %d was taken over by another run", operation_id)
-            return Ended.ELSEWHERE
+            return SliceEnd.ELSEWHERE
         except Exception as error:
             _wait(operation, f"{type(error).__name__}: {error}", now=clock())
             raise
@@ -148,7 +148,7 @@ class OperationRun:
         self.unmarked_topics = brokers.unmarked_topics()
         self.stuck_topics: dict[TopicId, ports.Outcome] = {}
 
-    def run_slice(self) -> Ended:
+    def run_slice(self) -> SliceEnd:
         self._release_answered()
         if self.operation.verb in SENDS:
             self._redrive()
@@ -371,18 +371,18 @@ class OperationRun:
             )
 
     @transaction.atomic
-    def _end(self) -> Ended:
+    def _end(self) -> SliceEnd:
         self._fence()
         self._release_answered()
         this = Operation.objects.filter(pk=self.operation.pk)
         if not self.operation.items.unfinished().exists():
             self._finish()
-            return Ended.DONE
+            return SliceEnd.DONE
         if not self.trouble:
             this.update(trouble="", troubles=0, retry_at=None)
-            return Ended.AGAIN
+            return SliceEnd.AGAIN
         _wait(self.operation, self.trouble, now=self.clock())
-        return Ended.LATER
+        return SliceEnd.LATER
 
     def _finish(self) -> None:
         now = self.clock()
