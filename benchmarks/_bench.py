@@ -1,7 +1,7 @@
-"""What benchmarks share: servers of their own, fair turns, and one ratio as the result.
+"""Shared by benchmarks: temporary servers, and comparisons with a ratio as the result.
 
-A figure means something only beside another one of the same run: the program and its
-baseline take turns, and the median of each counts.
+Only a ratio of two figures of the same run has a meaning: the program and its baseline
+take turns, and the medians are compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROUNDS = 5
 
 @contextmanager
 def product() -> Iterator[None]:
-    """Set Django up on a Postgres and a Redis that are thrown away afterwards."""
+    """Set up Django on a temporary Postgres and Redis."""
     with (
         tempfile.TemporaryDirectory(prefix="pw-bench-") as folder,
         postgres.temporary(Path(folder) / "postgres") as database_url,
@@ -50,9 +50,9 @@ def product() -> Iterator[None]:
 
 @contextmanager
 def web() -> Iterator[str]:
-    """Run the web server of an installation on the servers of `product`; give its url.
+    """Run an installation's web server on the servers of `product`; yield its URL.
 
-    It is a process of its own, so what a client costs is not taken from it.
+    It runs in a process of its own, so that a client's cost does not slow it down.
     """
     port = free_port()
     environ = {**os.environ, "PYTHONPATH": str(env.ROOT)}
@@ -63,13 +63,13 @@ def web() -> Iterator[str]:
 
 
 def api_key() -> str:
-    """Make a key for a consumer that follows skips and keeps positions."""
+    """Create a key for a consumer that follows skips and keeps positions."""
     from apps.core import clock
     from apps.core.actor import Actor
     from apps.team import services as team
     from apps.team.rights import Scope
 
-    made = team.create_api_key(
+    new_key = team.create_api_key(
         name="bench",
         scopes=[
             Scope.SKIPS_READ,
@@ -80,7 +80,7 @@ def api_key() -> str:
         actor=Actor.system("bench"),
         now=clock.now(),
     )
-    return made.secret
+    return new_key.secret
 
 
 def seconds(
@@ -104,10 +104,10 @@ def compare(
     named: str,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Run both in turn, print both rates, and give ours as a part of the baseline's.
+    """Run both in turn, print both rates, and return their ratio, ours by baseline's.
 
-    What only computes is timed by `time.thread_time`: a busy machine slows it no less,
-    but does not count.
+    Time work that only computes by `time.thread_time`, so that other processes on a
+    busy machine do not count.
     """
     ours(), baseline()  # once each to warm up
     pairs = [

@@ -1,6 +1,6 @@
-"""Poisons of 1 KiB on record, and operations that send them back: what a redrive costs.
+"""Operations that redrive stored poisons of 1 KiB, to measure what a redrive costs.
 
-Import it once the product runs (`_bench.product`).
+Import it inside `_bench.product`, when Django is set up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from apps.triage.states import State, Verb
 from poisonguard.contract import Cause, FailureReport
 
 ACTOR = Actor.system("bench")
-WHO = Principal(actor=ACTOR, scopes=frozenset(Scope))
+PRINCIPAL = Principal(actor=ACTOR, scopes=frozenset(Scope))
 
 
 def topic_on(*, kind: str, url: str, queue: str) -> Topic:
@@ -45,8 +45,8 @@ def topic_on(*, kind: str, url: str, queue: str) -> Topic:
     )
 
 
-def confirmed(topic: Topic, *, number: int) -> int:
-    """Put poisons on record, decide to send them back, and give the operation."""
+def queue_redrive(topic: Topic, *, number: int) -> int:
+    """Store poisons, confirm an operation that redrives them, and return its id."""
     group = uuid.uuid4().hex
     now = datetime.now(UTC)
     reports = [
@@ -67,18 +67,18 @@ def confirmed(topic: Topic, *, number: int) -> int:
         )
         for _ in range(number)
     ]
-    made = [from_report(report, topic=topic, now=now) for report in reports]
-    capture.write(occurrences=made, now=now)
+    occurrences = [from_report(report, topic=topic, now=now) for report in reports]
+    capture.write(occurrences=occurrences, now=now)
     ask = Ask(verb=Verb.REDRIVE, query=Query.parse(f"consumer:{group}"))
-    seen = selection.preview(ask=ask, principal=WHO, now=clock.now())
+    preview = selection.preview(ask=ask, principal=PRINCIPAL, now=clock.now())
     operation = decision.confirm(
-        token=seen.token, reason="bench", principal=WHO, now=clock.now()
+        token=preview.token, reason="bench", principal=PRINCIPAL, now=clock.now()
     )
     return operation.pk
 
 
-def redriving(operations: list[int]) -> Callable[[], None]:
-    """Give the work of a worker: it carries out the next of these, whole."""
+def redrive_next_of(operations: list[int]) -> Callable[[], None]:
+    """Return a function that carries out the next of these operations completely."""
 
     def redrive() -> None:
         operation = operations.pop()

@@ -1,4 +1,4 @@
-"""The trail: appending against the same insert without a chain, and verifying.
+"""The audit trail: appending, against the same insert without a chain, and verifying.
 
 Target: append at least 0.5 of the insert; verify at least 200,000 entries a second.
 """

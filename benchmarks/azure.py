@@ -1,6 +1,6 @@
-"""Messages put to Azure Storage Queues, each confirmed, against Azure's own client.
+"""Publish messages to Azure Storage Queues, each confirmed, against Azure's own client.
 
-Target: at least 0.9 of as many threads that put with the client that Azure offers, on
+Target: at least 0.9 of as many threads that send with the official Azure client, on
 the same Azurite, in windows of the same size.
 """
 
@@ -37,8 +37,8 @@ def main(url: str) -> float:
     def redrive() -> None:
         window = [Outbound(topic=ours, body=body, headers=())] * WINDOW
         for _ in range(0, NUMBER, WINDOW):
-            told = publisher.publish(window)
-            assert {outcome.kind for outcome in told} == {OutcomeKind.SENT}
+            outcomes = publisher.publish(window)
+            assert {outcome.kind for outcome in outcomes} == {OutcomeKind.SENT}
 
     def put() -> None:
         for _ in range(0, NUMBER, WINDOW):

@@ -59,7 +59,7 @@ def main() -> None:
                 now=now,
             )
 
-    def fresh() -> list[FailureReport]:
+    def new_reports() -> list[FailureReport]:
         return [report() for _ in range(NUMBER)]
 
     with connection.cursor() as cursor:
@@ -99,8 +99,8 @@ def main() -> None:
             batch_size=BATCH,
         )
 
-    # The reports are made beforehand: only the way into Postgres is timed.
-    batches = iter([fresh() for _ in range(24)])
+    # Create the reports beforehand: only the writing to Postgres is timed.
+    batches = iter([new_reports() for _ in range(24)])
     compare(
         "capture",
         number=NUMBER,
@@ -108,7 +108,7 @@ def main() -> None:
         baseline=lambda: copy(next(batches)),
         named="COPY with 4 indexes",
     )
-    batches = iter([fresh() for _ in range(24)])
+    batches = iter([new_reports() for _ in range(24)])
     compare(
         "capture",
         number=NUMBER,
@@ -116,7 +116,7 @@ def main() -> None:
         baseline=lambda: bulk_create(next(batches)),
         named="bulk_create",
     )
-    once = fresh()
+    once = new_reports()
     first = seconds(lambda: capture(once))
     again = seconds(lambda: capture(once))
     print(f"replay of duplicates: {first / again:.2f} x as fast as the first time")

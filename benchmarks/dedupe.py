@@ -1,8 +1,8 @@
-"""What a window costs: a guard with one against a guard without.
+"""The cost of a dedupe window: a guard with one against a guard without.
 
-In memory it is for each message a digest of its id, two looks and two locks, beside the
-healthy path; and the bytes that are held for each message that is remembered. In
-Postgres it is one statement more in a transaction that has an INSERT anyway.
+In memory, each message costs a digest of its id, two look-ups and two locks beside the
+healthy path, and some bytes while it is remembered. In Postgres it costs one statement
+more in a transaction that has an INSERT anyway.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ compare = partial(compared, clock=thread_time)
 
 
 def handler(message: Message) -> None:
-    """Do what costs nothing."""
+    """Do nothing."""
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def guarded(dedupe: Window | None) -> Iterator[Guard]:
         try:
             yield guard
         finally:
-            guard.close(timeout=0)  # nobody is there to be told
+            guard.close(timeout=0)  # there is no server to report to
 
 
 def messages(numbers: Iterator[int], number: int = NUMBER) -> list[Message]:
@@ -69,12 +69,12 @@ def messages(numbers: Iterator[int], number: int = NUMBER) -> list[Message]:
 
 
 def each(guard: Guard, numbers: Iterator[int]) -> Callable[[], None]:
-    """Make the handling of so many new messages, anew each time."""
+    """Return a function that handles a new batch of messages at each call."""
     batches = [messages(numbers) for _ in range(ROUNDS + 1)]
-    left = iter(batches)
+    rest = iter(batches)
 
     def work() -> None:
-        for message in next(left):
+        for message in next(rest):
             guard.handle(message, handler)
 
     return work

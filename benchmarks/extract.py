@@ -1,7 +1,7 @@
-"""Facts from Postgres to Parquet: in parallel by Spark, against ADBC on one thread.
+"""Copy facts from Postgres to Parquet: by Spark in parallel, against one ADBC thread.
 
-The same query over the same failures. Spark reads pieces of the table at a time, and
-writes by day; the baseline writes all that one cursor gives to one file.
+Both run the same query on the same failures. Spark reads pieces of the table, and
+writes by day; the baseline writes all rows of one cursor to one file.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ def main(folder: Path) -> None:
     from apps.core import snapshot
     from apps.reports.job import database_url
     from spark import facts, postgres, session
-    from spark.facts import Window
-    from spark.lake import Attempt, Lake
-    from spark.schemas import Kind
+    from spark.facts import FactWindow
+    from spark.lake import Lake, RunAttempt
+    from spark.schemas import LakeKind
 
     fill(database_url())
-    with snapshot.held() as seen, session.start("extract") as spark:
-        window = Window(first=FIRST, last=LAST, snapshot=seen.name)
+    with snapshot.held() as held_snapshot, session.start("extract") as spark:
+        window = FactWindow(first=FIRST, last=LAST, snapshot=held_snapshot.name)
         (whole,) = facts.statements(
-            Kind.FAILURES, window, lambda _: [("poison_failure", 1)]
+            LakeKind.FAILURES, window, lambda _: [("poison_failure", 1)]
         )
 
         def ours() -> None:
             shutil.rmtree(folder / "lake", ignore_errors=True)
-            rows = postgres.read(spark, Kind.FAILURES, window)
+            rows = postgres.read(spark, LakeKind.FAILURES, window)
             lake = Lake(spark, str(folder / "lake"))
-            lake.write(Kind.FAILURES, rows, Attempt(run=1, epoch=1))
+            lake.write(LakeKind.FAILURES, rows, RunAttempt(run=1, epoch=1))
 
         def plain() -> None:
             with dbapi.connect(database_url()) as opened, opened.cursor() as cursor:

@@ -1,11 +1,11 @@
 """The guard's healthy path against "build the key, look it up, call the handler".
 
-The look-up is in a set of 100,000, the time is that of the thread, and what is printed
-are medians of rounds in turn, with the target of each. To read a client's own id is
-measured apart, as `Reader.number`; a reader may cost that besides. And against the list
-of the article that this comes from, where every message walks through all of it.
+The look-up is in a set of 100,000. Times are those of the thread; the output are
+medians of interleaved rounds, with their targets. Reading a client's own id is measured
+apart, as `Reader.number`, and allowed on top. The last comparison is with the list of
+the article that this product comes from, which every message scans completely.
 
-Nothing listens at the address: the healthy path asks nobody.
+No server listens at the URL: the healthy path makes no request.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FEWER = NUMBER // 2
 LISTED = 1_000
 NOW = datetime.now(UTC)
 TOPIC, GROUP = "orders", "billing"
-# As orders are, in 200 bytes.
+# A typical order, in 200 bytes.
 BODY = json.dumps(
     {
         "order": {"id": 12, "state": "shipped", "customer": "c-1234567"},
@@ -57,12 +57,12 @@ compare = partial(compared, clock=thread_time)
 
 
 def handler(message: Message) -> None:
-    """Do what costs nothing."""
+    """Do nothing."""
 
 
 @contextmanager
 def guarded(skips: int, *, reader: Reader | None = None) -> Iterator[Guard]:
-    """Start a guard with so many skips, none of which matches."""
+    """Start a guard with this many skips, none of which matches."""
     with TemporaryDirectory() as folder:
         guard = Guard(
             topic=TOPIC,
@@ -80,17 +80,17 @@ def guarded(skips: int, *, reader: Reader | None = None) -> Iterator[Guard]:
         try:
             yield guard
         finally:
-            guard.close(timeout=0)  # nobody is there to be told
+            guard.close(timeout=0)  # there is no server to report to
 
 
 def add(guard: Guard, kind: MatcherKind, value: str, *, number: int) -> None:
-    """Put a skip into the list of a guard, as its link does."""
+    """Put a skip into a guard's list, as its connection does."""
     skip = Skip(topic=TOPIC, kind=kind, value=value, id=number)
     guard.skips.put(skip, now=datetime.now(UTC))
 
 
 def by_hand(skipped: set[tuple[str, str, str]]) -> Handle:
-    """Make what a consumer has that looks messages up, and no more."""
+    """Return a minimal handler that looks up each message in a set."""
 
     def handle(message: Message, handler: Handler) -> bool:
         if (TOPIC, GROUP, message["bookmark"]) in skipped:
@@ -102,7 +102,7 @@ def by_hand(skipped: set[tuple[str, str, str]]) -> Handle:
 
 
 def by_list(skipped: list[str]) -> Handle:
-    """Make what the article has: a list, and a walk through it for each message."""
+    """Return the article's handler, which scans a list for each message."""
 
     def handle(message: Message, handler: Handler) -> bool:
         if message["bookmark"] in skipped:
@@ -114,26 +114,26 @@ def by_list(skipped: list[str]) -> Handle:
 
 
 def costs(number: int, *works: Callable[[], object]) -> list[float]:
-    """Run all of them in turn; give the nanoseconds of each for a message."""
+    """Run all of them in turn; return the nanoseconds of each per message."""
     rounds = [
         [seconds(work, clock=thread_time) for work in works]
         for _ in range(2 * ROUNDS + 1)
     ]
     return [
-        statistics.median(took) * 1e9 / number
-        for took in zip(*rounds[1:], strict=True)  # the first warms up
+        statistics.median(times) * 1e9 / number
+        for times in zip(*rounds[1:], strict=True)  # the first warms up
     ]
 
 
 def say(title: str, ours: float, named: str, theirs: float, target: float) -> None:
-    """Print a ratio, and what it may be."""
+    """Print a ratio and its target."""
     ratio = ours / theirs
     verdict = "met" if ratio <= target else "MISSED"
     print(f"{title}: {ours:,.0f} ns, {named}: {theirs:,.0f} ns", end=", ")
     print(f"ratio {ratio:.2f} (target {target}: {verdict})")
 
 
-# One message of each client, by its place
+# One message of each client, by its number
 
 
 def plain(n: int) -> Message:
@@ -174,7 +174,7 @@ READERS: tuple[tuple[str, Reader, Callable[[int], Any]], ...] = (
 
 
 def healthy() -> None:
-    """Each reader, beside the look-up of its messages and the reading of their ids."""
+    """Measure each reader, its messages' look-up, and the reading of their ids."""
     look_up = look_up_by(lambda n: f"skipped-{n}")
     for name, reader, message in READERS:
         some = [message(n) for n in range(NUMBER)]
@@ -217,7 +217,7 @@ def flat() -> None:
 
 
 def by_content() -> None:
-    """One skip by digest or rule, for bodies of 200 bytes that it does not match."""
+    """Measure one skip by digest or rule, for bodies of 200 bytes without a match."""
     some = [plain(n) for n in range(FEWER)]
     look_up = look_up_by(lambda n: f"skipped-{n}")
     for name, kind, value, target in (
@@ -239,14 +239,14 @@ def by_content() -> None:
         say(f"with a skip by {name}", ours - besides, "look-up", theirs, target)
 
 
-def rule(*, to: str = "no", **told: str) -> str:
-    return json.dumps({**told, "equals": to}, sort_keys=True, separators=(",", ":"))
+def rule(*, to: str = "no", **members: str) -> str:
+    return json.dumps({**members, "equals": to}, sort_keys=True, separators=(",", ":"))
 
 
 def noting() -> None:
-    """What it costs to remember the number, by which others are told that it is good.
+    """Measure the cost of remembering a message's number, to report it as handled.
 
-    It is on the healthy path since 0.3, and is part of what is measured above.
+    The healthy path above includes it, since 0.3.
     """
     recent: deque[object] = deque(maxlen=MOST_RECENT)
     some = list(range(NUMBER))

@@ -1,8 +1,8 @@
-"""The night without the reading: a month of facts in Parquet, made into the reports.
+"""The nightly report without reading Postgres: a month of facts in Parquet to measures.
 
-The program against DuckDB on the same files with as many threads; both write what they
-made to Parquet, and it must be equal. NIGHT_EVENTS says how many facts (1,000,000).
-The target of a later release is 1/3.5 = 0.29.
+The program runs against DuckDB on the same files with as many threads; both write their
+results to Parquet, and these must be equal. NIGHT_EVENTS sets how many facts
+(1,000,000). The target of a later release is 1/3.5 = 0.29.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import duckdb
 
 from benchmarks._bench import compare
 from spark import session
-from spark.facts import Window
+from spark.facts import FactWindow
 from spark.jobs import nightly_failure_rate as job
-from spark.lake import Attempt, Lake
-from spark.schemas import Kind
+from spark.lake import Lake, RunAttempt
+from spark.schemas import LakeKind
 
 EVENTS = int(os.environ.get("NIGHT_EVENTS", "1_000_000"))
 FIRST, LAST = date(2026, 11, 1), date(2026, 11, 28)
@@ -36,14 +36,14 @@ _PLACE = """
     'topic ' || t AS topic, 'group ' || g AS consumer_group
 """
 _PROBLEM = "((t * 4 + g) * 5 + hash(i + 4) % 5)::bigint AS problem"
-# Half of the groups count for themselves; for one its broker does, for one nobody.
-_GENERATED = {
-    Kind.FAILURES: f"""
+# Two groups count deliveries themselves, for one its broker does, for one none does.
+_FACT_QUERIES = {
+    LakeKind.FAILURES: f"""
         SELECT {_PLACE}, {_PROBLEM}, i AS poison, 'exhausted' AS cause,
                hash(i + 5) % 4 > 0 AS is_first, (hash(i + 6) % 6)::int AS attempts
         FROM range({EVENTS * 45 // 100}) events(i)
     """,
-    Kind.COUNTERS: f"""
+    LakeKind.COUNTERS: f"""
         SELECT {_PLACE}, 'client ' || hash(i + 4) % 3 AS client_name,
                CASE WHEN g < 2 THEN 'sdk' ELSE 'broker' END AS source,
                (hash(i + 5) % 1000)::bigint AS handled,
@@ -56,7 +56,7 @@ _GENERATED = {
                ]) AS duration_ms_hist
         FROM range({EVENTS * 45 // 100}) events(i) WHERE hash(i + 3) % 4 < 3
     """,
-    Kind.DECISIONS: f"""
+    LakeKind.DECISIONS: f"""
         SELECT {_PLACE}, {_PROBLEM},
                ['redriven', 'confirmed', 'recurred', 'dropped'][
                    (1 + hash(i + 5) % 4)::int
@@ -182,7 +182,7 @@ FROM rated LEFT JOIN timed ON timed.day = rated.day AND timed.topic = rated.topi
     AND timed.consumer_group IS NOT DISTINCT FROM rated.consumer_group
     AND timed.hour IS NOT DISTINCT FROM rated.hour;
 
-COPY rates TO '$made/rates.parquet';
+COPY rates TO '$output/rates.parquet';
 
 COPY (
     WITH groups AS (
@@ -202,23 +202,23 @@ COPY (
         FROM days LEFT JOIN groups USING (day, topic, consumer_group)
     ), rated AS (SELECT *, {_RATED} FROM placed)
     SELECT day, problem, {_MEASURED} FROM rated
-) TO '$made/problems.parquet';
+) TO '$output/problems.parquet';
 """)
 
 
 def generate(database: duckdb.DuckDBPyConnection, lake: Path) -> None:
-    for kind, generated in _GENERATED.items():
+    for kind, query in _FACT_QUERIES.items():
         database.execute(
-            f"COPY (SELECT * EXCLUDE (t, g) FROM ({generated}))"
+            f"COPY (SELECT * EXCLUDE (t, g) FROM ({query}))"
             f" TO '{lake / kind}' (FORMAT parquet, PARTITION_BY (day, run))"
         )
 
 
-def differences(database: duckdb.DuckDBPyConnection, lake: Path, made: Path) -> int:
-    """Count rows that only one of the two has; the last bits of floats may differ."""
+def differences(database: duckdb.DuckDBPyConnection, lake: Path, output: Path) -> int:
+    """Count rows that only one of the two has; floats may differ in their last bits."""
     number = 0
-    for kind in (Kind.RATES, Kind.PROBLEMS):
-        theirs = f"SELECT * FROM '{made}/{kind}.parquet'"
+    for kind in (LakeKind.RATES, LakeKind.PROBLEMS):
+        theirs = f"SELECT * FROM '{output}/{kind}.parquet'"
         ours = f"FROM read_parquet('{lake}/{kind}/*/run=1-1/*.parquet')"
         names = [row[0] for row in database.execute(f"DESCRIBE {theirs}").fetchall()]
         columns = ", ".join(
@@ -228,28 +228,28 @@ def differences(database: duckdb.DuckDBPyConnection, lake: Path, made: Path) -> 
         each = f"SELECT {columns} {ours}", f"SELECT {columns} FROM ({theirs})"
         for one, other in (each, each[::-1]):
             query = f"SELECT count(*) FROM ({one} EXCEPT ALL {other})"
-            ((found,),) = database.execute(query).fetchall()
-            number += int(found)
+            ((count,),) = database.execute(query).fetchall()
+            number += int(count)
     return number
 
 
 def main(folder: Path) -> None:
-    lake, made = folder / "lake", folder / "made"
-    for each in (lake, made):
+    lake, output = folder / "lake", folder / "output"
+    for each in (lake, output):
         each.mkdir()
     database = duckdb.connect()
     database.execute(f"SET threads = {THREADS}; SET TimeZone = 'UTC'")
     generate(database, lake)
     report = job.Report(
-        attempt=Attempt(run=1, epoch=1),
-        window=Window(first=FIRST, last=LAST, snapshot="0-0-0"),
+        attempt=RunAttempt(run=1, epoch=1),
+        window=FactWindow(first=FIRST, last=LAST, snapshot="0-0-0"),
         lake=str(lake),
     )
-    theirs = IN_DUCKDB.substitute(lake=lake, made=made)
+    theirs = IN_DUCKDB.substitute(lake=lake, output=output)
     with session.start("night") as spark:
 
         def ours() -> None:
-            for kind in (Kind.RATES, Kind.PROBLEMS):
+            for kind in (LakeKind.RATES, LakeKind.PROBLEMS):
                 shutil.rmtree(lake / kind, ignore_errors=True)
             job.measure(Lake(spark, report.lake), report)
 
@@ -260,7 +260,7 @@ def main(folder: Path) -> None:
             baseline=lambda: database.execute(theirs),
             named="DuckDB",
         )
-    print(f"rows that differ: {differences(database, lake, made)}")
+    print(f"rows that differ: {differences(database, lake, output)}")
     print(f"ratio {ratio:.2f}: {1 / ratio:.1f} times as long as DuckDB")
 
 

@@ -1,8 +1,8 @@
 """Positions: settling in batches against a raw upsert of the same values.
 
 Targets: at least 0.8 of the upsert, and 0.3 over HTTP; at least 95 % of the updates
-stay on their page (HOT), and the table stays as large as it is; a client writes about
-once a second, whatever its consumers settle meanwhile.
+stay on their page (HOT), and the table does not grow; a client writes about once a
+second, however many messages its consumers settle.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def consumer() -> Principal:
     return Principal(actor=Actor.key(CLIENT), scopes=frozenset({Scope.POSITIONS_WRITE}))
 
 
-def opened() -> int:
-    """Make a position for each consumer; give the epoch under which all are open."""
+def open_positions() -> int:
+    """Open a position for each consumer; return the epoch of all of them."""
     from apps.bookmarks.services import opening
     from apps.bookmarks.wire import Holder
     from apps.core import clock
 
-    def epoch(**named: str) -> int:
-        holder = Holder.parse({"client_name": CLIENT, **named})
+    def epoch(**members: str) -> int:
+        holder = Holder.parse({"client_name": CLIENT, **members})
         return opening.open_positions(
             holder=holder, principal=consumer(), now=clock.now()
         ).epoch
@@ -81,7 +81,7 @@ def opened() -> int:
 
 
 def batches(epoch: int) -> Iterator[list[Member]]:
-    """Yield what all consumers settle, one batch after the other, as read from JSON."""
+    """Yield batches of settles, one member per consumer, as parsed from JSON."""
     for low in count(step=STEP):
         high = low + STEP - 1
         yield [
@@ -100,7 +100,7 @@ def batches(epoch: int) -> Iterator[list[Member]]:
 
 
 def row(member: Member) -> Row:
-    """Give the values of a member as the raw upsert takes them."""
+    """Return a member's values as parameters of the raw upsert."""
     [[low, high]] = member["settled"]
     return (*({**member, "settled": f"{{[{low},{high}]}}"}).values(),)
 
@@ -132,8 +132,8 @@ def upsert_one_by_one(rows: list[Row]) -> None:
         upsert([each])
 
 
-def facts_of_marks() -> tuple[int, int, int]:
-    """Give how often marks were written, how often on their page, and their size."""
+def statistics_of_marks() -> tuple[int, int, int]:
+    """Return how often marks were written, how often HOT, and their table's size."""
     from django.db import connection
 
     with connection.cursor() as cursor:
@@ -142,8 +142,8 @@ def facts_of_marks() -> tuple[int, int, int]:
             "SELECT n_tup_ins + n_tup_upd, n_tup_hot_upd, pg_total_relation_size(relid)"
             " FROM pg_stat_user_tables WHERE relname = 'bookmarks_mark'"
         )
-        written, hot, size = cursor.fetchone()
-    return written, hot, size
+        writes, hot_updates, size = cursor.fetchone()
+    return writes, hot_updates, size
 
 
 def measure_batches(key: str, some: Iterator[list[Member]]) -> None:
@@ -179,32 +179,32 @@ def measure_batches(key: str, some: Iterator[list[Member]]) -> None:
 
 
 def measure_table(some: Iterator[list[Member]]) -> None:
-    written, hot, before = facts_of_marks()
+    writes, hot, before = statistics_of_marks()
     for batch in islice(some, UPDATES // CONSUMERS):
         settle(batch)
-    written_now, hot_now, after = facts_of_marks()
-    share = (hot_now - hot) / (written_now - written)
+    writes_now, hot_now, after = statistics_of_marks()
+    share = (hot_now - hot) / (writes_now - writes)
     print(f"{UPDATES:,} updates: {share:.1%} HOT", end=", ")
     print(f"table {before / 1024:,.0f} KiB before, {after / 1024:,.0f} after")
 
 
 def measure_conflation(key: str) -> None:
     """Settle a million messages by one client, against upserts one by one."""
-    asked = count()
+    calls = count()
 
     def secret() -> str:
-        next(asked)  # the client asks for it with every request
+        next(calls)  # the client calls this for every request
         return key
 
-    before, _, _ = facts_of_marks()
+    before, _, _ = statistics_of_marks()
     with web() as url, BookmarkStore(url, secret, client_name="conflated") as store:
         for sub_id in sub_ids("conflated"):
             store.open(sub_id, TOPIC)
-        opened_with = next(asked)
+        calls_to_open = next(calls)
         took = seconds(lambda: settle_all(store))
-        requests = next(asked) - opened_with - 1
-    # Once the server has ended, Postgres knows of all that it wrote.
-    rows = facts_of_marks()[0] - before
+        requests = next(calls) - calls_to_open - 1
+    # The statistics are complete only after the server has ended.
+    rows = statistics_of_marks()[0] - before
     singles = [*map(row, next(batches(1)))] * (SINGLES // CONSUMERS)
     alone = SINGLES / seconds(lambda: upsert_one_by_one(singles))
     print(f"{SETTLES:,} settles of {CONSUMERS:,} consumers: {SETTLES / took:,.0f}/s")
@@ -230,8 +230,8 @@ def main() -> None:
     from django.db import connection
 
     logging.disable()
-    key, some = api_key(), batches(opened())
-    settle(next(some))  # the first word of each makes its mark
+    key, some = api_key(), batches(open_positions())
+    settle(next(some))  # the first settle of each consumer creates its mark
     with connection.cursor() as cursor:
         cursor.execute(BARE)
     measure_batches(key, some)

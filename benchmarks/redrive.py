@@ -20,7 +20,9 @@ def main() -> None:
 
     url = os.environ["POISONWEB_REDIS_URL"]
     topic = redrives.topic_on(kind="redis_streams", url=url, queue="orders")
-    operations = [redrives.confirmed(topic, number=NUMBER) for _ in range(ROUNDS + 1)]
+    operations = [
+        redrives.queue_redrive(topic, number=NUMBER) for _ in range(ROUNDS + 1)
+    ]
     body = os.urandom(1024)
     client = redis.Redis.from_url(url)
 
@@ -34,7 +36,7 @@ def main() -> None:
     compare(
         "redrive",
         number=NUMBER,
-        ours=redrives.redriving(operations),
+        ours=redrives.redrive_next_of(operations),
         baseline=xadd,
         named="pipelined XADD",
     )

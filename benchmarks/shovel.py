@@ -1,6 +1,6 @@
 """A redrive to RabbitMQ against its own shovel, and against pika, on one broker.
 
-All move the same messages of 1 KiB, persistent and confirmed. Ours is measured twice:
+All move the same persistent messages of 1 KiB, with confirms. Ours is measured twice:
 whole, from Postgres and back to its record, and its publisher alone. Targets of the
 whole: a quorum queue at least 0.9 of the shovel, a classic one 1.0; 0.6 of pika
 pipelined; 10 times pika that waits for each confirmation.
@@ -25,7 +25,7 @@ from benchmarks._bench import ROUNDS, product, seconds
 from tests.brokers.rabbitmq import Server
 
 NUMBER = int(os.environ.get("NUMBER", "5000"))
-# So few, because each waits for its own confirmation.
+# Fewer messages, because each waits for its own confirmation.
 SINGLY = max(1, NUMBER // 20)
 WINDOW = 1_000
 BODY = os.urandom(1024)
@@ -54,7 +54,7 @@ class Bench:
                 raise AssertionError(outcomes)
 
     def shovel(self) -> None:
-        """Let the broker move a full queue; it ends by itself when all is confirmed."""
+        """Let the broker's shovel move a full queue; it ends when all is confirmed."""
         uri = f"{self.server.url}%2F"
         self.server.manage(
             *("PUT", "parameters", "shovel", "/", "bench"),
@@ -72,11 +72,11 @@ class Bench:
             time.sleep(0.01)
 
     def length(self, queue: str) -> int:
-        told = self.channel.queue_declare(queue, passive=True)
-        return int(told.method.message_count)
+        answer = self.channel.queue_declare(queue, passive=True)
+        return int(answer.method.message_count)
 
     def pipelined(self) -> None:
-        """Publish as fast as pika can, and wait for the confirmation of all."""
+        """Publish as fast as pika can, and wait until all are confirmed."""
         confirmed = 0
 
         def opened(channel: pika.channel.Channel) -> None:
@@ -96,8 +96,10 @@ class Bench:
 
         connection = pika.SelectConnection(
             pika.URLParameters(f"{self.server.url}%2F"),
-            on_open_callback=lambda made: made.channel(on_open_callback=opened),
-            on_close_callback=lambda made, _: made.ioloop.stop(),
+            on_open_callback=lambda pika_connection: pika_connection.channel(
+                on_open_callback=opened
+            ),
+            on_close_callback=lambda pika_connection, _: pika_connection.ioloop.stop(),
         )
         connection.ioloop.start()
         if confirmed != NUMBER:
@@ -130,9 +132,9 @@ def main(server: Server) -> None:
     ratios = list[str]()
     for kind in ("quorum", "classic"):
         operations = [
-            redrives.confirmed(topic, number=NUMBER) for _ in range(ROUNDS + 1)
+            redrives.queue_redrive(topic, number=NUMBER) for _ in range(ROUNDS + 1)
         ]
-        ratios += measure(Bench(server, kind, redrives.redriving(operations)))
+        ratios += measure(Bench(server, kind, redrives.redrive_next_of(operations)))
     print("\n".join(ratios))
 
 
@@ -150,9 +152,9 @@ def measure(bench: Bench) -> list[str]:
             rate = bench.rate(work, number)
             rates[name] += [rate] if turn else []  # the first is to warm up
     bench.close()
-    medians = {name: statistics.median(found) for name, found in rates.items()}
-    told = (f"{name}: {rate:,.0f}/s" for name, rate in medians.items())
-    print(bench.kind, *told, sep="  ")
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    figures = (f"{name}: {rate:,.0f}/s" for name, rate in medians.items())
+    print(bench.kind, *figures, sep="  ")
     ours = {name: medians.pop(name) for name in ("publisher", "redrive")}
     return [
         f"{bench.kind}: ratio {mine / theirs:.2f} of {name} to {baseline}"

@@ -1,11 +1,11 @@
-"""From the commit of a skip to where it takes effect, against a bare NOTIFY.
+"""The time from a skip's commit until it takes effect, against a bare NOTIFY.
 
 Targets: with 50 consumers p99 at most 10 x that of an INSERT with a NOTIFY, in two of
 three runs, also where they are in ten processes of their own and the time begins before
 the POST of the skip, and before the INSERT to as many listeners; at most 1 s while
 LISTEN is cut again and again. With 2,000 readers of one web process p99 at most
 500 ms, and all of them current at most 10 s after they start together. The last two are
-no ratios: they hold where nothing else keeps the machine busy.
+no ratios: they hold on an idle machine only.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ CHANGES = 40  # in each round
 CUTS = 20
 READERS = 2_000
 CHANGES_FOR_MANY = 20
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 TOPIC, GROUP = "orders", "billing"
 
-Commit = Callable[[], float]  # commits one change, and gives when it began to
+Commit = Callable[[], float]  # commits a change, and returns when the commit began
 
 
 class Arrivals:
-    """When a change came to each of those who wait for it."""
+    """The times at which a change arrived at each of its receivers."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -60,18 +60,18 @@ class Arrivals:
         self._at += [time.perf_counter()] * times
 
     def of(self, commit: Commit) -> list[float]:
-        """Commit a change, wait until all have it, and give how long each waited."""
+        """Commit a change, wait until all have it, and return the delay of each."""
         self._at.clear()
         committed_at = commit()
         while len(self._at) < self._number:
-            if time.perf_counter() > committed_at + PATIENCE:
+            if time.perf_counter() > committed_at + TIMEOUT_SECONDS:
                 raise TimeoutError(f"{len(self._at)} of {self._number} heard of it")
             time.sleep(0.005)
         return [at - committed_at for at in self._at]
 
 
 def bare_notify(channel: str) -> Commit:
-    """Make what inserts a row and tells of it, and no more."""
+    """Return a function that only inserts a row and notifies."""
     from django.db import connection, transaction
 
     with connection.cursor() as cursor:
@@ -87,7 +87,7 @@ def bare_notify(channel: str) -> Commit:
 
 
 def new_skip() -> Commit:
-    """Make what adds a skip as the API and the pages do."""
+    """Return a function that adds a skip as the API and the pages do."""
     from django.db import transaction
 
     from apps.brokers.services.topics import topics_named
@@ -102,12 +102,12 @@ def new_skip() -> Commit:
     numbers = count()
 
     def commit() -> float:
-        told = {"kind": "bookmark", "value": f"{next(numbers)}-0"}
+        matcher = {"kind": "bookmark", "value": f"{next(numbers)}-0"}
         with transaction.atomic():
             skip_list.add(
                 topic=topic,
                 consumer_group=GROUP,
-                matcher=Matcher.parse(told),
+                matcher=Matcher.parse(matcher),
                 principal=anna,
                 now=clock.now(),
             )
@@ -116,8 +116,8 @@ def new_skip() -> Commit:
     return commit
 
 
-class Watched(SkipList):
-    """A skip list that tells when a skip takes effect."""
+class RecordingSkipList(SkipList):
+    """A skip list that records when a skip takes effect."""
 
     def __init__(self, arrivals: Arrivals) -> None:
         super().__init__(
@@ -137,21 +137,21 @@ class Watched(SkipList):
 
 @contextmanager
 def consumer(url: str, key: str, arrivals: Arrivals) -> Iterator[None]:
-    """Follow the list as a guard does, by a connection and a thread of its own."""
+    """Follow the list as a guard does, on its own connection and thread."""
     with closing(Client([url], key)) as client:
         feed = Feed(client, on_return=lambda: None)
-        feed.join(Watched(arrivals))
+        feed.join(RecordingSkipList(arrivals))
         feed.start()
-        if not feed.until_loaded(PATIENCE):
+        if not feed.until_loaded(TIMEOUT_SECONDS):
             raise TimeoutError(feed.trouble)
         yield
         feed.stop()
-        feed.join_thread(PATIENCE)
+        feed.join_thread(TIMEOUT_SECONDS)
 
 
 @contextmanager
 def listener(channel: str, arrivals: Arrivals) -> Iterator[None]:
-    """Hear of bare notices, by a session and a thread of its own."""
+    """Receive bare notices on a connection and a thread of its own."""
     from apps.core.sessions import open_session
 
     stopped = threading.Event()
@@ -172,7 +172,7 @@ def listener(channel: str, arrivals: Arrivals) -> Iterator[None]:
 
 @contextmanager
 def listen_cut() -> Iterator[None]:
-    """End the session that hears the notices, however often it is opened anew."""
+    """Keep ending the connection that receives the notices, whenever it reopens."""
     from apps.core.sessions import open_session
 
     stopped = threading.Event()
@@ -194,7 +194,7 @@ def listen_cut() -> Iterator[None]:
 
 def fifty(url: str, key: str, skip: Commit) -> None:
     ours, many, one = Arrivals(CONSUMERS), Arrivals(CONSUMERS), Arrivals(1)
-    told_many, told_one = bare_notify("many"), bare_notify("one")
+    notify_many, notify_one = bare_notify("many"), bare_notify("one")
     with ExitStack() as stack:
         stack.enter_context(listener("one", one))
         for _ in range(CONSUMERS):
@@ -202,8 +202,8 @@ def fifty(url: str, key: str, skip: Commit) -> None:
             stack.enter_context(consumer(url, key, ours))
         turns = [
             (ours, skip, CHANGES),
-            (many, told_many, CHANGES),
-            (one, told_one, 4 * CHANGES),
+            (many, notify_many, CHANGES),
+            (one, notify_one, 4 * CHANGES),
         ]
         for arrivals, commit, _ in turns:
             arrivals.of(commit)  # once each to warm up
@@ -234,7 +234,7 @@ def at_any_time(commit: Commit) -> Commit:
 
 
 class Crowd:
-    """Consumers or listeners in processes of their own, who tell what came and when."""
+    """Consumers or listeners in other processes, which print each arrival's time."""
 
     def __init__(self, role: str, *what: str) -> None:
         self._arrivals: dict[str, list[float]] = defaultdict(list)
@@ -262,9 +262,9 @@ class Crowd:
                 self._arrivals[name].append(float(at))
 
     def delays(self, name: str, since: float) -> list[float]:
-        """Wait until it came to all of them; give how long each waited."""
+        """Wait until it arrived at all of them; return the delay of each."""
         while len(self._arrivals[name]) < CONSUMERS:
-            if time.monotonic() > since + PATIENCE:
+            if time.monotonic() > since + TIMEOUT_SECONDS:
                 raise TimeoutError(f"it came to {len(self._arrivals[name])}")
             time.sleep(0.005)
         return [at - since for at in self._arrivals[name]]
@@ -274,27 +274,27 @@ class Crowd:
             process.communicate()
 
 
-class Told(SkipList):
+class PrintingSkipList(SkipList):
     """A skip list that prints when a skip takes effect."""
 
     def put(self, skip: Skip, *, now: datetime) -> None:
         super().put(skip, now=now)
-        tell(skip.value)
+        print_arrival(skip.value)
 
 
-def tell(name: str) -> None:
+def print_arrival(name: str) -> None:
     # One write for each line: several threads print.
     sys.stdout.write(f"{name} {time.monotonic()}\n")
     sys.stdout.flush()
 
 
 def consume(url: str) -> None:
-    """Follow the list as some guards do, by a connection and a thread for each."""
+    """Follow the list as several guards do, each on its own connection and thread."""
     feeds = []
     for _ in range(CONSUMERS // PROCESSES):
         feed = Feed(Client([url], os.environ["BENCH_KEY"]), on_return=lambda: None)
         feed.join(
-            Told(
+            PrintingSkipList(
                 topic=TOPIC,
                 consumer_group=GROUP,
                 handler_version=None,
@@ -304,13 +304,13 @@ def consume(url: str) -> None:
         feed.start()
         feeds.append(feed)
     for feed in feeds:
-        feed.until_loaded(PATIENCE)
-        tell(READY)
+        feed.until_loaded(TIMEOUT_SECONDS)
+        print_arrival(READY)
     sys.stdin.read()  # until its end
 
 
 def listen(conninfo: str, channel: str) -> None:
-    """Hear of bare notices, by a session and a thread for each."""
+    """Receive bare notices, each listener on its own connection and thread."""
     for _ in range(CONSUMERS // PROCESSES):
         threading.Thread(target=_listen, args=[conninfo, channel], daemon=True).start()
     sys.stdin.read()
@@ -319,16 +319,16 @@ def listen(conninfo: str, channel: str) -> None:
 def _listen(conninfo: str, channel: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as session:
         session.execute(f"LISTEN {channel}")
-        tell(READY)
+        print_arrival(READY)
         for notice in session.notifies():
-            tell(notice.payload)
+            print_arrival(notice.payload)
 
 
 ROLES: dict[str, Callable[..., None]] = {"consume": consume, "listen": listen}
 
 
 def in_processes(url: str, key: str) -> None:
-    """Fifty in ten processes: from before the POST, and from before the INSERT."""
+    """Measure fifty in ten processes: from before the POST, or before the INSERT."""
     from django.db import connection
 
     os.environ["BENCH_KEY"] = key
@@ -339,8 +339,8 @@ def in_processes(url: str, key: str) -> None:
 
     def post(name: str) -> None:
         matcher = {"kind": "bookmark", "value": name}
-        told = {"topic": TOPIC, "consumer_group": GROUP, "matcher": matcher}
-        client.post("/skips", told, timeout=PATIENCE)
+        skip = {"topic": TOPIC, "consumer_group": GROUP, "matcher": matcher}
+        client.post("/skips", skip, timeout=TIMEOUT_SECONDS)
 
     def insert(name: str) -> None:
         with connection.cursor() as cursor:
@@ -367,7 +367,7 @@ def in_processes(url: str, key: str) -> None:
 
 
 class Readers:
-    """Many plain sockets in one event loop, which read a stream of one web process."""
+    """Many plain sockets in one event loop that read streams of one web process."""
 
     def __init__(self, url: str, key: str, arrivals: Arrivals) -> None:
         self._address = urlsplit(url)
@@ -377,7 +377,7 @@ class Readers:
         self.retries = 0
 
     async def start(self, number: int) -> None:
-        """Have all of them begin at once; come back when the last is current."""
+        """Start all of them at once; return when the last is current."""
         current = [asyncio.Event() for _ in range(number)]
         self._tasks = [asyncio.create_task(self._read(each)) for each in current]
         await asyncio.gather(*(each.wait() for each in current))
@@ -393,25 +393,25 @@ class Readers:
                 await self._follow(current)
             except (OSError, EOFError):
                 self.retries += 1
-            # As the SDK does, so that those who were refused do not come as one.
+            # As the SDK does, so that refused readers do not all retry at once.
             await asyncio.sleep(random.uniform(0.1, 1.0))
 
     async def _follow(self, current: asyncio.Event) -> None:
-        """Take a snapshot, and note whatever comes after it."""
+        """Fetch a snapshot, and count the skips that follow it."""
         host, port = self._address.hostname, self._address.port
         reader, writer = await asyncio.open_connection(host, port)
         with closing(writer):
             self._ask(writer, "/skips?")
             length = await _length_of_answer(reader)
-            taken = json.loads(await reader.readexactly(length))
-            place = f"{taken['epoch']}.{taken['revision']}"
+            snapshot = json.loads(await reader.readexactly(length))
+            place = f"{snapshot['epoch']}.{snapshot['revision']}"
             self._ask(writer, f"/skips/stream?after={place}&")
             await _length_of_answer(reader)
-            while piece := await reader.read(65_536):
-                if b"event: ping\n" in piece:
+            while chunk := await reader.read(65_536):
+                if b"event: ping\n" in chunk:
                     current.set()
-                # A piece is what the server wrote at once: whole events.
-                self._arrivals.note(piece.count(b"event: skip\n"))
+                # A chunk is one write of the server: whole events.
+                self._arrivals.note(chunk.count(b"event: skip\n"))
 
     def _ask(self, writer: asyncio.StreamWriter, path: str) -> None:
         writer.write(
@@ -422,12 +422,12 @@ class Readers:
 
 
 async def _length_of_answer(reader: asyncio.StreamReader) -> int:
-    """Read the head of an answer; its body may be a stream, of no length."""
+    """Read the head of a response; return the length of its body, 0 for a stream."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     if b" 200 " not in head.partition(b"\r\n")[0]:
         raise EOFError(head)
-    found = re.search(rb"\r\ncontent-length: (\d+)", head)
-    return int(found[1]) if found else 0
+    match = re.search(rb"\r\ncontent-length: (\d+)", head)
+    return int(match[1]) if match else 0
 
 
 async def thousands(url: str, key: str, commit: Commit) -> None:
@@ -441,7 +441,7 @@ async def thousands(url: str, key: str, commit: Commit) -> None:
         f"{READERS:,} readers that start together: {took:.1f} s until all are current,"
         f" {readers.retries} had to ask again"
     )
-    # The sockets are read here, so the commits are made by another thread.
+    # This thread reads the sockets, so another thread commits.
     late = await loop.run_in_executor(
         None, lambda: p99_of(arrivals, commit, CHANGES_FOR_MANY)
     )

@@ -1,8 +1,8 @@
-"""Beyond one machine: give a cluster our code, and see that an executor can run it.
+"""Run on a cluster: ship our code to it, and check that an executor can run it.
 
-Nothing has to be set on its workers: the code comes with the job, and the database's
-address with the reader of facts (`postgres`). What they need to have is in
-docs/operators.md.
+Its workers need no settings of ours: the code comes with the job, and the database's
+address with the reader of facts (`postgres`). docs/operators.md lists what must be
+installed there.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from spark import jdbc
 
 PACKAGE = Path(__file__).parent
 ARCHIVE = "poisonweb_spark.zip"
-# Spark itself gives up on a master after a minute, but waits for executors for ever.
+# Spark gives up on a master after a minute, but waits for executors forever.
 ANSWERS_WITHIN = timedelta(minutes=10)
-# Only our own reader of Postgres runs in Python there.
+# On executors only our own reader of Postgres runs in Python.
 PYTHON_NEEDS = ("adbc_driver_postgresql", "pyarrow")
 GRACE_SECONDS = 5.0
-# What ZIP calls 1980-01-01: the same code is the same archive, whenever it was built.
+# A fixed date, so that the same code always gives the same archive.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class NoCluster(Exception):
-    """The cluster does not take the job, or cannot run it."""
+    """The cluster does not accept the job, or cannot run it."""
 
 
 def join(
@@ -42,13 +42,13 @@ def join(
 ) -> SparkSession:
     """Start the session; raise `NoCluster` unless an executor runs our code in time."""
     with _time_limit(limit, master):
-        spark = _accepted(builder, master)
+        spark = _connect(builder, master)
         _ship(spark)
         _try_executor(spark)
     return spark
 
 
-def _accepted(builder: SparkSession.Builder, master: str) -> SparkSession:
+def _connect(builder: SparkSession.Builder, master: str) -> SparkSession:
     try:
         return builder.getOrCreate()
     except Py4JError as error:
@@ -60,7 +60,7 @@ def _accepted(builder: SparkSession.Builder, master: str) -> SparkSession:
 
 
 def archive(target: Path) -> None:
-    """Write this package into a zip from which Python can import it."""
+    """Write this package into a zip file that Python can import from."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as zipped:
         for module in sorted(PACKAGE.rglob("*.py")):
             name = module.relative_to(PACKAGE.parent).as_posix()
@@ -68,15 +68,15 @@ def archive(target: Path) -> None:
 
 
 def _ship(spark: SparkSession) -> None:
-    """Have every executor import our code from a zip that goes along with the job."""
-    # Java deletes this folder as it ends, whatever ends us.
-    place = Path(SparkFiles.getRootDirectory(), ARCHIVE)
-    archive(place)
-    spark.sparkContext.addPyFile(str(place))
+    """Send our code to every executor, as a zip file with the job."""
+    # Java deletes this folder as it ends, however this process ends.
+    path = Path(SparkFiles.getRootDirectory(), ARCHIVE)
+    archive(path)
+    spark.sparkContext.addPyFile(str(path))
 
 
 def _try_executor(spark: SparkSession) -> None:
-    """Run something small where the facts will be read, in the way they will be."""
+    """Run a tiny job on an executor, of the kind that will read the facts."""
     if jdbc.is_configured():
         spark.range(1).count()
         return
@@ -95,11 +95,11 @@ def _missing(packages: Iterable[str]) -> list[str]:
 
 @contextmanager
 def _time_limit(limit: timedelta, master: str) -> Iterator[None]:
-    """End Java when the limit is over: that alone ends a call that waits for it."""
-    over, expired = threading.Event(), threading.Event()
+    """End Java when the limit is over: nothing else ends a call that waits for it."""
+    finished, expired = threading.Event(), threading.Event()
     seconds = limit.total_seconds()
     watch = threading.Thread(
-        target=_end_java, args=[seconds, over, expired], daemon=True
+        target=_end_java, args=[seconds, finished, expired], daemon=True
     )
     watch.start()
     try:
@@ -113,23 +113,25 @@ def _time_limit(limit: timedelta, master: str) -> Iterator[None]:
             "spark.driver.host, and have the same spark.authenticate.secret"
         ) from error
     finally:
-        over.set()
+        finished.set()
         watch.join()
 
 
-def _end_java(seconds: float, over: threading.Event, expired: threading.Event) -> None:
-    if over.wait(seconds):
+def _end_java(
+    seconds: float, finished: threading.Event, expired: threading.Event
+) -> None:
+    if finished.wait(seconds):
         return
     expired.set()
     # Java may still be about to start.
-    while not over.wait(0.1):
-        gateway = SparkContext._gateway  # noqa: SLF001 - pyspark has no public door
+    while not finished.wait(0.1):
+        gateway = SparkContext._gateway  # noqa: SLF001 - pyspark has no public access
         if gateway is not None:
             _end(gateway.proc)
 
 
 def _end(java: subprocess.Popen[bytes]) -> None:
-    """Let Java delete its temporary files, and make sure that it ends."""
+    """Ask Java to end, so that it deletes its temporary files; kill it if it stays."""
     java.terminate()
     try:
         java.wait(GRACE_SECONDS)

@@ -1,8 +1,8 @@
-"""Which facts there are in Postgres, and how their reading is split into statements.
+"""The facts in Postgres, and the SQL statements that read them in parallel.
 
-A piece of a table is a leaf partition that can hold days of the window, or a range of
-its blocks. A statement reads one piece, or some small ones together. All of them give
-each row once, because all are read in the same snapshot.
+A piece of a table is a leaf partition that may have days of the window, or a range of
+its blocks. A statement reads one piece, or several small ones together. Together they
+read each row exactly once, because all run in the same snapshot.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from string import Template
 
-from spark.schemas import SCHEMAS, Kind
+from spark.schemas import SCHEMAS, LakeKind
 
-# Clocks are believed up to 30 days before capture, and up to 5 minutes after it.
+# Capture accepts clocks up to 30 days behind, and up to 5 minutes ahead.
 CAPTURED_BEFORE = timedelta(days=1)
 CAPTURED_AFTER = timedelta(days=31)
-# 160 MB: some seconds of reading, and little to do again when one fails.
+# 160 MB: a few seconds of reading, and little to repeat when a task fails.
 BLOCKS = 20_000
-# Each statement costs a connection and a task: less than 20 MB is not worth them.
+# Each statement costs a connection and a task: join pieces smaller than 20 MB.
 PIECES_OF_A_STATEMENT = 8
 _SNAPSHOT = re.compile(r"[0-9A-F]+-[0-9A-F]+-[0-9]+")
 
 Query = Callable[[str], list[tuple[object, ...]]]
 
-# A failure belongs to the topic and consumer group where it came about: its problem's.
+# A failure belongs to the topic and consumer group of its problem: where it failed.
 _FAILURES = Template("""
 SELECT (fact.failed_at AT TIME ZONE 'UTC')::date AS day, fact.failed_at AS at,
        topic.name AS topic, problem.consumer_group, problem.id AS problem,
@@ -50,13 +50,13 @@ _DECISIONS = Template("""
 SELECT (fact.at AT TIME ZONE 'UTC')::date AS day, fact.at,
        topic.name AS topic, poison.consumer_group, poison.problem_id AS problem,
        '$what'::text AS what
-FROM ($decided) fact
+FROM ($source) fact
 JOIN poison_poison poison ON poison.id = fact.poison_id
 JOIN brokers_topic topic ON topic.id = poison.topic_id
 WHERE fact.at >= '$since' AND fact.at < '$until'
 """)
 
-_DECIDED = {
+_DECISION_SOURCES = {
     "redriven": "SELECT poison_id, sent_at AS at FROM poison_redrive",
     "confirmed": "SELECT poison_id, confirmed_at AS at FROM poison_redrive",
     "recurred": """
@@ -87,19 +87,21 @@ ORDER BY name
 """)
 
 _TABLES = {
-    Kind.FAILURES: ("poison_failure", _FAILURES),
-    Kind.COUNTERS: ("capture_counter", _COUNTERS),
+    LakeKind.FAILURES: ("poison_failure", _FAILURES),
+    LakeKind.COUNTERS: ("capture_counter", _COUNTERS),
 }
 
-# As Postgres gives them: what it calls jsonb is text here.
+# The columns as Postgres returns them: jsonb is text here.
 COLUMNS = {
     **SCHEMAS,
-    Kind.COUNTERS: SCHEMAS[Kind.COUNTERS].replace("map<string, bigint>", "string"),
+    LakeKind.COUNTERS: SCHEMAS[LakeKind.COUNTERS].replace(
+        "map<string, bigint>", "string"
+    ),
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
+class FactWindow:
     """The UTC days to read, both included, and the exported snapshot to read in."""
 
     first: date
@@ -119,34 +121,34 @@ class Window:
 
 
 def statements(
-    kind: Kind, window: Window, query: Query, *, blocks: int = BLOCKS
+    kind: LakeKind, window: FactWindow, query: Query, *, blocks: int = BLOCKS
 ) -> list[str]:
-    """Split the reading of one kind of facts; `query` asks Postgres what there is."""
-    if kind is Kind.DECISIONS:
+    """List the statements that read one kind of facts; `query` asks Postgres."""
+    if kind is LakeKind.DECISIONS:
         return [
-            _DECISIONS.substitute(window.bounds, what=what, decided=decided)
-            for what, decided in _DECIDED.items()
+            _DECISIONS.substitute(window.bounds, what=what, source=source)
+            for what, source in _DECISION_SOURCES.items()
         ]
     table, template = _TABLES[kind]
     pieces = (
         (template.substitute(window.bounds, table=leaf, place=place), size)
-        for leaf, whole in _leaves(table, window, query)
-        for place, size in _places(whole, blocks)
+        for leaf, leaf_size in _leaves(table, window, query)
+        for place, size in _block_ranges(leaf_size, blocks)
     )
-    return list(_gathered(pieces, most=blocks // PIECES_OF_A_STATEMENT))
+    return list(_join_small(pieces, most=blocks // PIECES_OF_A_STATEMENT))
 
 
-def _leaves(table: str, window: Window, query: Query) -> Sequence[tuple[str, int]]:
-    asked = _LEAVES.substitute(
+def _leaves(table: str, window: FactWindow, query: Query) -> Sequence[tuple[str, int]]:
+    statement = _LEAVES.substitute(
         table=table,
         first=window.first - CAPTURED_BEFORE,
         last=window.last + CAPTURED_AFTER,
     )
-    return [(str(name), int(str(size))) for name, size in query(asked)]
+    return [(str(name), int(str(size))) for name, size in query(statement)]
 
 
-def _places(size: int, blocks: int) -> Iterator[tuple[str, int]]:
-    """Cut a table into ranges of so many blocks; the last is open, as tables grow."""
+def _block_ranges(size: int, blocks: int) -> Iterator[tuple[str, int]]:
+    """Cut a table into ranges of `blocks`; the last has no end, as tables grow."""
     for start in range(0, size, blocks):
         lower = f"fact.ctid >= '({start},0)'"
         end = start + blocks
@@ -156,15 +158,15 @@ def _places(size: int, blocks: int) -> Iterator[tuple[str, int]]:
             yield f"{lower} AND fact.ctid < '({end},0)'", blocks
 
 
-def _gathered(pieces: Iterable[tuple[str, int]], *, most: int) -> Iterator[str]:
-    """Put pieces into one statement as long as they have no more blocks than `most`."""
-    gathered: list[str] = []
+def _join_small(pieces: Iterable[tuple[str, int]], *, most: int) -> Iterator[str]:
+    """Join pieces into one statement while they have at most `most` blocks."""
+    statements: list[str] = []
     total = 0
     for statement, size in pieces:
-        if gathered and total + size > most:
-            yield "UNION ALL".join(gathered)
-            gathered, total = [], 0
-        gathered.append(statement)
+        if statements and total + size > most:
+            yield "UNION ALL".join(statements)
+            statements, total = [], 0
+        statements.append(statement)
         total += size
-    if gathered:
-        yield "UNION ALL".join(gathered)
+    if statements:
+        yield "UNION ALL".join(statements)

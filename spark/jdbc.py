@@ -1,4 +1,4 @@
-"""The other way to read Postgres: Spark's own, through a JDBC driver you bring.
+"""Read Postgres through Spark's JDBC source, with a driver that the operator supplies.
 
 POISONWEB_JDBC_JAR names the driver. The statements and the snapshot are the same.
 """
@@ -12,13 +12,13 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
-# What the exported snapshot of a read-only, repeatable transaction can be taken into.
+# A transaction must be repeatable and read-only to import the exported snapshot.
 _SESSION = (
     r"-c default_transaction_isolation=repeatable\ read"
     " -c default_transaction_read_only=on"
 )
-# With a fetch size the driver reads in a transaction, which is what a snapshot is for.
-_FETCHED = 10_000
+# With a fetch size the driver reads in a transaction, which the snapshot needs.
+_FETCH_SIZE = 10_000
 
 
 def is_configured() -> bool:
@@ -28,13 +28,13 @@ def is_configured() -> bool:
 def read(
     spark: SparkSession, statements: Sequence[str], columns: str, snapshot: str
 ) -> DataFrame:
-    """Read what the statements give, each in a partition of its own."""
+    """Read the rows of the statements, each in a partition of its own."""
     if not statements:
         return spark.createDataFrame([], columns)
     reader = spark.read.format("jdbc").options(
         **_options(os.environ["DATABASE_URL"]),
         driver="org.postgresql.Driver",
-        fetchsize=_FETCHED,
+        fetchsize=_FETCH_SIZE,
         customSchema=columns,
         sessionInitStatement=f"SET TRANSACTION SNAPSHOT '{snapshot}'",
     )
@@ -43,13 +43,13 @@ def read(
 
 
 def _options(database_url: str) -> dict[str, str]:
-    """Translate the URL; user and password go apart, where Spark never shows them."""
-    told = urlsplit(database_url)
-    parameters = dict(parse_qsl(told.query)) | {"options": _SESSION}
-    place = f"{told.hostname or 'localhost'}:{told.port or 5432}"
+    """Translate the URL; user and password become options that Spark never shows."""
+    url = urlsplit(database_url)
+    parameters = dict(parse_qsl(url.query)) | {"options": _SESSION}
+    address = f"{url.hostname or 'localhost'}:{url.port or 5432}"
     query = urlencode(parameters, quote_via=quote)
     return {
-        "url": f"jdbc:postgresql://{place}{told.path}?{query}",
-        "user": unquote(told.username or ""),
-        "password": unquote(told.password or ""),
+        "url": f"jdbc:postgresql://{address}{url.path}?{query}",
+        "user": unquote(url.username or ""),
+        "password": unquote(url.password or ""),
     }

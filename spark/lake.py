@@ -2,8 +2,8 @@
 
     <lake>/<kind>/day=2026-11-20/run=12-1/*.parquet
 
-Each attempt of a run writes folders of its own, so nothing that is there is ever
-overwritten; what a newer attempt supersedes is forgotten by name.
+Each attempt of a run writes folders of its own, so that no file is ever overwritten;
+the folders of superseded attempts are deleted by name.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from spark.schemas import Kind, schema
+from spark.schemas import LakeKind, schema
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class RunAttempt:
     """One start of a run: the run, and how often it has been started."""
 
     run: int
@@ -36,44 +36,46 @@ def days(first: date, last: date) -> list[date]:
 
 
 class Lake:
-    """A lake at `root`, a folder or any URL that Hadoop's file systems know."""
+    """A lake at `root`, a folder or any URL that Hadoop's file systems support."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self._spark = spark
         self._root = root.rstrip("/")
 
-    def write(self, kind: Kind, rows: DataFrame, attempt: Attempt) -> None:
-        """Add the rows, each to the folder of its day and this attempt, in one pass."""
-        marked = rows.withColumn("run", F.lit(str(attempt)))
-        writer = marked.write.partitionBy("day", "run").mode("append")
+    def write(self, kind: LakeKind, rows: DataFrame, attempt: RunAttempt) -> None:
+        """Write the rows to the folders of their days and this attempt, in one pass."""
+        with_run = rows.withColumn("run", F.lit(str(attempt)))
+        writer = with_run.write.partitionBy("day", "run").mode("append")
         writer.parquet(f"{self._root}/{kind}")
 
-    def read(self, kind: Kind, attempt: Attempt, when: Iterable[date]) -> DataFrame:
-        """Read what an attempt wrote of these days; a day may well have no rows."""
-        looks = schema(kind)
-        wanted = [self._folder(kind, day, str(attempt)) for day in when]
-        there = [folder for folder in wanted if self._path(folder).exists]
-        if not there:
-            return self._nothing(looks)
-        reader = self._spark.read.schema(looks)
+    def read(
+        self, kind: LakeKind, attempt: RunAttempt, when: Iterable[date]
+    ) -> DataFrame:
+        """Read the rows that an attempt wrote for these days; some may have none."""
+        columns = schema(kind)
+        folders = [self._folder(kind, day, str(attempt)) for day in when]
+        existing = [folder for folder in folders if self._path(folder).exists]
+        if not existing:
+            return self._no_rows(columns)
+        reader = self._spark.read.schema(columns)
         reader = reader.option("basePath", f"{self._root}/{kind}")
-        return reader.parquet(*there).select(*looks.names)
+        return reader.parquet(*existing).select(*columns.names)
 
-    def forget(self, keep: Mapping[date, Iterable[Attempt]]) -> None:
-        """Delete what the days named here hold of any attempt but those to keep."""
+    def delete_except(self, keep: Mapping[date, Iterable[RunAttempt]]) -> None:
+        """Delete from the days in `keep` all attempts but theirs."""
         for day, attempts in keep.items():
-            kept = {f"run={attempt}" for attempt in attempts}
-            for kind in Kind:
+            names = {f"run={attempt}" for attempt in attempts}
+            for kind in LakeKind:
                 for path in self._path(f"{self._root}/{kind}/day={day}").children():
-                    if path.name not in kept:
+                    if path.name not in names:
                         path.delete()
 
-    def _nothing(self, looks: StructType) -> DataFrame:
-        """Give no rows; createDataFrame would start Python workers to tell them."""
-        columns = (F.lit(None).cast(each.dataType).alias(each.name) for each in looks)
-        return self._spark.range(0).select(*columns)
+    def _no_rows(self, columns: StructType) -> DataFrame:
+        """Return no rows, without the Python workers that createDataFrame starts."""
+        nulls = (F.lit(None).cast(each.dataType).alias(each.name) for each in columns)
+        return self._spark.range(0).select(*nulls)
 
-    def _folder(self, kind: Kind, day: date, run: str) -> str:
+    def _folder(self, kind: LakeKind, day: date, run: str) -> str:
         return f"{self._root}/{kind}/day={day}/run={run}"
 
     def _path(self, name: str) -> _Path:
@@ -81,11 +83,11 @@ class Lake:
 
 
 class _Path:
-    """A place in the file system that its name tells, found as Spark itself does."""
+    """A path in the file system that its URL names, resolved as Spark does it."""
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self._spark = spark
-        # pyspark has no public door to the file systems of its own files.
+        # pyspark has no public access to the file systems that it uses.
         jvm: Any = spark._jvm  # noqa: SLF001
         configuration = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
         self._path = jvm.org.apache.hadoop.fs.Path(name)
@@ -102,8 +104,8 @@ class _Path:
     def children(self) -> list[_Path]:
         if not self.exists:
             return []
-        found = self._files.listStatus(self._path)
-        return [_Path(self._spark, entry.getPath().toString()) for entry in found]
+        entries = self._files.listStatus(self._path)
+        return [_Path(self._spark, entry.getPath().toString()) for entry in entries]
 
     def delete(self) -> None:
         recursive = True

@@ -1,7 +1,7 @@
-"""Postgres for Spark: facts out in one snapshot, measures in, in one transaction.
+"""Read facts from Postgres in one snapshot, and write measures in one transaction.
 
-DATABASE_URL is in the environment of the driver alone. Executors get it inside the
-pickled reader, which Spark neither prints nor logs: an option would be in the plan, and
+Only the driver has DATABASE_URL in its environment. Executors get it inside the pickled
+reader, which Spark neither prints nor logs: an option would show in the plan, and
 spark.executorEnv in the event log.
 """
 
@@ -21,9 +21,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark import facts, jdbc
-from spark.facts import BLOCKS, Window
-from spark.lake import Attempt
-from spark.schemas import Kind
+from spark.facts import BLOCKS, FactWindow
+from spark.lake import RunAttempt
+from spark.schemas import LakeKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,25 +32,25 @@ SOURCE = "poisonweb"
 
 
 def read(
-    spark: SparkSession, kind: Kind, window: Window, *, blocks: int = BLOCKS
+    spark: SparkSession, kind: LakeKind, window: FactWindow, *, blocks: int = BLOCKS
 ) -> DataFrame:
     """Read one kind of facts, in parallel, as they were in the window's snapshot."""
     with _in_snapshot(window.snapshot, os.environ["DATABASE_URL"]) as cursor:
-        asked = facts.statements(kind, window, _query(cursor), blocks=blocks)
-    door = jdbc.read if jdbc.is_configured() else _over_adbc
-    rows = door(spark, asked, facts.COLUMNS[kind], window.snapshot)
-    if kind is Kind.COUNTERS:
+        statements = facts.statements(kind, window, _query(cursor), blocks=blocks)
+    read_rows = jdbc.read if jdbc.is_configured() else _read_over_adbc
+    rows = read_rows(spark, statements, facts.COLUMNS[kind], window.snapshot)
+    if kind is LakeKind.COUNTERS:
         histogram = F.from_json("duration_ms_hist", "map<string, bigint>")
         return rows.withColumn("duration_ms_hist", histogram)
     return rows
 
 
-def _over_adbc(
+def _read_over_adbc(
     spark: SparkSession, statements: Sequence[str], columns: str, snapshot: str
 ) -> DataFrame:
     spark.dataSource.register(FactSource)
-    asked = {"statements": json.dumps(statements), "snapshot": snapshot}
-    return spark.read.format(SOURCE).schema(columns).options(**asked).load()
+    options = {"statements": json.dumps(statements), "snapshot": snapshot}
+    return spark.read.format(SOURCE).schema(columns).options(**options).load()
 
 
 def append(tables: Mapping[str, pa.Table]) -> None:
@@ -61,8 +61,8 @@ def append(tables: Mapping[str, pa.Table]) -> None:
         connection.commit()
 
 
-def published(first: date, last: date) -> dict[date, Attempt]:
-    """Tell of each published day of a window which attempt its numbers came from."""
+def published_attempts(first: date, last: date) -> dict[date, RunAttempt]:
+    """Return the attempt that published each day of a window."""
     with _connect() as connection, connection.cursor() as cursor:
         cursor.execute(
             "SELECT day, run_id, epoch FROM reports_day"
@@ -70,12 +70,13 @@ def published(first: date, last: date) -> dict[date, Attempt]:
             (first, last),
         )
         return {
-            day: Attempt(run=run, epoch=epoch) for day, run, epoch in cursor.fetchall()
+            day: RunAttempt(run=run, epoch=epoch)
+            for day, run, epoch in cursor.fetchall()
         }
 
 
 class FactSource(DataSource):
-    """Statements as a Spark data source: a partition for each, and Arrow inside."""
+    """A Spark data source of statements: one partition each, read as Arrow batches."""
 
     @classmethod
     def name(cls) -> str:
@@ -103,7 +104,7 @@ class FactReader(DataSourceReader):
         return [InputPartition(statement) for statement in self._statements]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # Spark's own, where there is nothing to read
+        if partition.value is None:  # Spark's placeholder for no partitions
             return
         with _in_snapshot(self._snapshot, self._database_url) as cursor:
             cursor.execute(partition.value)
@@ -128,7 +129,7 @@ def _connect() -> dbapi.Connection:
 def _query(cursor: dbapi.Cursor) -> facts.Query:
     def query(statement: str) -> list[tuple[object, ...]]:
         cursor.execute(statement)
-        found: list[tuple[object, ...]] = cursor.fetchall()
-        return found
+        rows: list[tuple[object, ...]] = cursor.fetchall()
+        return rows
 
     return query

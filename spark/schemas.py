@@ -1,7 +1,7 @@
-"""What lies in the lake, kind by kind. A schema is told, never inferred.
+"""The schemas of the lake, declared for each kind and never inferred.
 
-Facts are what happened; measures are what was computed from them. `day` is the UTC day
-of `at`, and the partition; it leads every kind.
+Facts are events; measures are computed from them. `day` is the UTC day of `at`, and the
+partition; it is the first column of every kind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 BUCKETS = 64
 
 
-class Kind(StrEnum):
+class LakeKind(StrEnum):
     FAILURES = "failures"
     COUNTERS = "counters"
     DECISIONS = "decisions"
@@ -23,9 +23,9 @@ class Kind(StrEnum):
     PROBLEMS = "problems"
 
 
-FACTS = (Kind.FAILURES, Kind.COUNTERS, Kind.DECISIONS)
+FACTS = (LakeKind.FAILURES, LakeKind.COUNTERS, LakeKind.DECISIONS)
 
-# What is measured of topics and of problems alike.
+# The measures of topics and of problems alike.
 COUNTED = (
     *("delivered", "failed", "poisoned", "retried"),
     *("redriven", "confirmed", "recurred", "dropped"),
@@ -37,29 +37,29 @@ _MEASURES = ", ".join(
 )
 
 SCHEMAS = {
-    Kind.FAILURES: """
+    LakeKind.FAILURES: """
         day date, at timestamp, topic string, consumer_group string, problem bigint,
         poison bigint, cause string, is_first boolean, attempts int
     """,
-    Kind.COUNTERS: """
+    LakeKind.COUNTERS: """
         day date, at timestamp, topic string, consumer_group string,
         client_name string, source string,
         handled bigint, failed bigint, skipped bigint, retried bigint,
         duration_ms_hist map<string, bigint>
     """,
-    Kind.DECISIONS: """
+    LakeKind.DECISIONS: """
         day date, at timestamp, topic string, consumer_group string, problem bigint,
         what string
     """,
-    Kind.RATES: f"""
+    LakeKind.RATES: f"""
         day date, hour smallint, topic string, consumer_group string, source string,
         uncounted bigint, skipped bigint, {_MEASURES},
         p50_ms bigint, p95_ms bigint, p99_ms bigint
     """,
-    Kind.PROBLEMS: f"day date, problem bigint, {_MEASURES}",
+    LakeKind.PROBLEMS: f"day date, problem bigint, {_MEASURES}",
 }
 
 
-def schema(kind: Kind) -> StructType:
-    """Give what a kind looks like; Spark reads it, so a session must have started."""
+def schema(kind: LakeKind) -> StructType:
+    """Return the schema of a kind; Spark parses it, so a session must have started."""
     return cast(StructType, StructType.fromDDL(SCHEMAS[kind]))

@@ -1,4 +1,4 @@
-"""The Spark session: in UTC, quiet, and the same here and on a cluster."""
+"""Start the Spark session: in UTC, quiet, and alike on this machine and a cluster."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ ROOT = Path(__file__).parents[1]
 # Python runs the sitecustomize.py of this folder as it starts.
 WORKERS = ROOT / "spark/workers"
 
-# JDBC takes its dates from Java. And what Spark makes of many sums is one huge method,
-# which Java would not compile.
+# JDBC uses Java's time zone. Spark generates one huge method for many sums, which Java
+# would not compile by default.
 JAVA_OPTIONS = "-Duser.timezone=UTC -XX:-DontCompileHugeMethods"
 
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    # The names of runs are text, even where they look like numbers or dates.
+    # The names of runs are text, even if they look like numbers or dates.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    # What every other reader of Parquet understands.
+    # Every other reader of Parquet understands this type.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Days come in any order: their files are written side by side instead of sorted.
+    # Days come in any order: write their files concurrently instead of sorting.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
@@ -40,7 +40,7 @@ ON_THIS_MACHINE = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.sql.shuffle.partitions": "4",
-    # Hadoop gives its files permissions of its own: what var holds is nobody else's.
+    # Hadoop sets file permissions itself: only the owner may read the files in var.
     "spark.hadoop.fs.permissions.umask-mode": "077",
 }
 
@@ -50,9 +50,9 @@ def start(
 ) -> SparkSession:
     """Start the session that the environment asks for.
 
-    SPARK_MASTER says where (default: two threads of this machine), JAVA_HOME on what,
-    and POISONWEB_JDBC_JAR which driver reads Postgres instead of ours. Raises `NoJava`
-    without a Java, `NoCluster` when that of SPARK_MASTER does not answer in time.
+    SPARK_MASTER names the master (default: two threads of this machine), JAVA_HOME the
+    Java, and POISONWEB_JDBC_JAR a driver that reads Postgres instead of ours. Raises
+    `NoJava` without a Java, `NoCluster` if the cluster does not answer in time.
     """
     master = os.environ.get("SPARK_MASTER") or LOCAL
     local = master.startswith("local")
@@ -66,17 +66,17 @@ def start(
 
 
 def _environment(*, local: bool) -> dict[str, str]:
-    told = os.environ.get("PYTHONPATH")
-    path = [str(WORKERS), str(ROOT), *([told] if told else [])]
-    # Executors elsewhere run the Python of this path, too: it may have to be another.
+    python_path = os.environ.get("PYTHONPATH")
+    path = [str(WORKERS), str(ROOT), *([python_path] if python_path else [])]
+    # Executors of a cluster run this Python too: its path there may differ.
     python = None if local else os.environ.get("PYSPARK_PYTHON")
     variables = {
         **java.find(os.environ),
         "PYSPARK_PYTHON": python or sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        # Spark's Python workers read our data source, whatever folder they start in.
+        # Spark's Python workers import our data source, in any working directory.
         "PYTHONPATH": os.pathsep.join(path),
-        # Java reads the names of files by it: in any other, "ü" may not be one letter.
+        # Java decodes file names by it: with another, "ü" may not be one letter.
         "LC_ALL": "C.UTF-8",
     }
     return variables | ({"SPARK_LOCAL_IP": LOOPBACK} if local else {})

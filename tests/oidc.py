@@ -1,4 +1,4 @@
-"""An OpenID provider of its own on a loopback port, and people who sign in there."""
+"""A real OpenID provider on a loopback port, and people who sign in there."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Provider:
         )
 
     def knows(self, subject: str, **claims: Any) -> None:
-        """Let the provider say this of a person from now on."""
+        """Set the claims that the provider sends about a person from now on."""
         requests.put(f"{self.url}/users/{subject}", json=claims, timeout=SECONDS)
 
     def misbehave(self, how: str) -> None:
         requests.put(f"{self.url}/odd", data=how, timeout=SECONDS)
 
     def agree(self, address: str, subject: str) -> str:
-        """Sign in there as this person; give the address that one is sent back to."""
+        """Sign in there as this person; return the URL that it redirects back to."""
         answer = requests.post(
             address, data={"sub": subject}, allow_redirects=False, timeout=SECONDS
         )
@@ -58,13 +58,13 @@ class Provider:
         answer = requests.post(
             address, data={"action": "deny"}, allow_redirects=False, timeout=SECONDS
         )
-        # RFC 6749, 4.1.2.1 wants the state there, too.
+        # RFC 6749, 4.1.2.1 requires the state there too.
         state = parse_qs(urlsplit(address).query)["state"][0]
         return f"{_path(answer.headers['Location'])}&state={state}"
 
-    def sign_in(self, client: Client, subject: str, *, wanted: str = "") -> Any:
-        """Go all the way; give our last answer."""
-        begun = client.post("/sign-in/provider", {"next": wanted})
+    def sign_in(self, client: Client, subject: str, *, next_url: str = "") -> Any:
+        """Sign in from beginning to end; return our last response."""
+        begun = client.post("/sign-in/provider", {"next": next_url})
         assert begun.status_code == 302, begun.content.decode()
         return client.get(self.agree(begun["Location"], subject))
 

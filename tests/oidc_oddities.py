@@ -1,4 +1,4 @@
-"""In which ways the OpenID provider of the tests misbehaves."""
+"""The ways in which the tests' OpenID provider can misbehave."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 LARGE = "x" * 2 * 1024 * 1024
 CONFIGURATION = "/.well-known/openid-configuration"
-# What an answer becomes, by the word and the end of the address.
+# By name: the end of the URL, and the change of its response.
 ODD: dict[str, tuple[str, Callable[[dict[str, object]], object]]] = {
     "other issuer": (
         CONFIGURATION,

@@ -1,4 +1,4 @@
-"""`python -m tests.oidc_server PORT`: an OpenID provider that insists on PKCE.
+"""`python -m tests.oidc_server PORT`: an OpenID provider that requires PKCE.
 
 oidc-provider-mock does the rest. `PUT /odd` with a word of `tests.oidc_oddities` makes
 it misbehave.
@@ -18,7 +18,7 @@ from werkzeug.serving import run_simple
 from tests.oidc_oddities import ODD
 
 with warnings.catch_warnings():
-    # Its own part of authlib is about to move.
+    # It imports a part of authlib that is deprecated.
     warnings.simplefilter("ignore")
     from oidc_provider_mock import app as provider
 
@@ -35,13 +35,13 @@ def main(port: int) -> None:
 
     @app.before_request
     def insist_on_pkce() -> tuple[str, int] | None:
-        asked = flask.request
-        if asked.path == "/oauth2/authorize":
-            is_hashed = asked.args.get("code_challenge_method") == "S256"
-            challenges.add(asked.args.get("code_challenge", ""))
+        request = flask.request
+        if request.path == "/oauth2/authorize":
+            is_hashed = request.args.get("code_challenge_method") == "S256"
+            challenges.add(request.args.get("code_challenge", ""))
             return None if is_hashed else ("code_challenge_method", 400)
-        if asked.path == "/oauth2/token":
-            verifier = asked.form.get("code_verifier", "").encode()
+        if request.path == "/oauth2/token":
+            verifier = request.form.get("code_verifier", "").encode()
             digest = hashlib.sha256(verifier).digest()
             challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
             return None if challenge in challenges else ("code_verifier", 400)

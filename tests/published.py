@@ -1,4 +1,4 @@
-"""Published reports without the night that makes them."""
+"""Published reports, written directly without a nightly run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ONE_DAY = timedelta(days=1)
 
 
 def run(first: date, last: date | None = None, **changes: object) -> Run:
-    """Give a run of these days that was done an hour after midnight."""
+    """Create a run of these days that was done an hour after midnight."""
     over = datetime.combine(last or first, time(1), UTC) + ONE_DAY
     whole = {
         "first_day": first,
@@ -36,9 +36,9 @@ def failed_run(day: date, **changes: object) -> Run:
 
 
 def publish(*days: date) -> list[Day]:
-    made = run(min(days), max(days))
+    published_run = run(min(days), max(days))
     return Day.objects.bulk_create(
-        Day(day=day, run=made, rows_in=100, late_rows=2) for day in days
+        Day(day=day, run=published_run, rows_in=100, late_rows=2) for day in days
     )
 
 
@@ -50,8 +50,8 @@ def rate(
     topic: str = "orders",
     **rest: object,
 ) -> Rate:
-    """Publish a rate of a published day; the topic is made where there is none."""
-    found, _ = Topic.objects.get_or_create(name=topic, native_name=topic)
+    """Add a rate to a published day; create the topic if it is missing."""
+    topic_row, _ = Topic.objects.get_or_create(name=topic, native_name=topic)
     uncounted = failed if delivered is None else int(str(rest.pop("uncounted", 0)))
     share = (failed - uncounted) / delivered if delivered else None
     whole: dict[str, object] = {
@@ -66,7 +66,7 @@ def rate(
     }
     return Rate.objects.create(
         day_id=day,
-        topic=found,
+        topic=topic_row,
         delivered=delivered,
         failed=failed,
         **{**whole, **rest},

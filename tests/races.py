@@ -1,4 +1,4 @@
-"""Many at once, started together."""
+"""Run functions concurrently, started together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db import connection
 
 
 def together(number: int, write: Callable[[int], None]) -> None:
-    """Run the writers at once; raise what the first of them raised."""
+    """Run `write` in `number` threads at once; raise the first error."""
     start, troubles = threading.Barrier(number), []
 
     def run(turn: int) -> None:
@@ -31,7 +31,7 @@ def together(number: int, write: Callable[[int], None]) -> None:
 
 
 def at_once(*works: Callable[[], object]) -> None:
-    """Run works of different kinds at once; raise what the first of them raised."""
+    """Run different functions at once; raise the first error."""
 
     def work(turn: int) -> None:
         works[turn]()

@@ -1,4 +1,4 @@
-"""What an authenticator app does (RFC 6238), and a person who has one."""
+"""An authenticator app (RFC 6238), and adding it as a person does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PERIOD = 30
 
 
 def app_code(secret: str, moment: datetime) -> str:
-    """Give the code that an app shows at this moment."""
+    """Return the code that an app shows at this moment."""
     period = int(moment.timestamp()) // PERIOD
     key = base64.b32decode(secret)
     digest = hmac.digest(key, period.to_bytes(8, "big"), hashlib.sha1)
@@ -27,7 +27,7 @@ def app_code(secret: str, moment: datetime) -> str:
 
 @dataclass
 class Phone:
-    """The secret that a page showed, and the recovery codes that were written down."""
+    """The secret and the recovery codes that the pages showed."""
 
     secret: str = ""
     recovery_codes: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Phone:
 
 
 def add_factor(client: Client, moment: datetime, password: str = PASSWORD) -> Phone:
-    """Add a factor as a person does, whose phone's clock shows this moment."""
+    """Add a factor on the pages, with a phone whose clock shows this moment."""
     phone = Phone(secret_on(client.get("/second-factor").content.decode()))
     form = {"password": password, "code": phone.code(moment)}
     added = client.post("/second-factor", form)
@@ -47,9 +47,9 @@ def add_factor(client: Client, moment: datetime, password: str = PASSWORD) -> Ph
 
 
 def secret_on(page: str) -> str:
-    found = re.search('<code class="secret">([A-Z2-7]+)</code>', page)
-    assert found, page
-    return found[1]
+    match = re.search('<code class="secret">([A-Z2-7]+)</code>', page)
+    assert match, page
+    return match[1]
 
 
 def codes_on(page: str) -> list[str]:

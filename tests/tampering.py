@@ -1,4 +1,4 @@
-"""What the owner of the trail's tables can do to them, each with where it begins."""
+"""Ways in which the owner of the audit tables can tamper with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db import connection
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where to tamper: an entry that a checkpoint covers, of so many there are."""
+    """Where to tamper: at entry `seq`, of `entries` of which `covered` are covered."""
 
     seq: int
     covered: int
@@ -19,7 +19,7 @@ class Place:
 
 
 def run(*statements: str) -> None:
-    """Run it as the owner does, who first takes the guard away."""
+    """Run statements as the owner, who first disables the trigger."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE audit_entry DISABLE TRIGGER USER")
         cursor.execute("GRANT UPDATE, DELETE ON audit_entry TO CURRENT_USER")
@@ -28,7 +28,7 @@ def run(*statements: str) -> None:
 
 
 def hash_again(first: int, last: int = 2**62) -> None:
-    """Rewrite the chain between two entries, and its head where that is the end."""
+    """Rewrite the chain between two entries, and its head if that is the end."""
     run(f"""
         DO $$ DECLARE digest bytea := sha256('poisonweb'); entry record; BEGIN
         IF {first} > 1 THEN
@@ -62,7 +62,7 @@ def renumber() -> None:
 
 
 def forge(seq: int) -> None:
-    """Add an entry that was never decided, between what was."""
+    """Insert a forged entry between two real ones."""
     run(
         f"UPDATE audit_entry SET seq = -seq - 1 WHERE seq >= {seq}",
         "UPDATE audit_entry SET seq = -seq WHERE seq < 0",
@@ -151,7 +151,7 @@ def cut(place: Place) -> bool:
 
 
 def cut_and_go_on(place: Place) -> bool:
-    """Replace the end by as many entries that were never decided, or more."""
+    """Replace the end by as many forged entries, or more."""
     run(
         "UPDATE audit_entry SET record = replace(record, 'user:anna', 'user:boris')"
         f" WHERE seq >= {place.seq}",
@@ -163,7 +163,7 @@ def cut_and_go_on(place: Place) -> bool:
     return True
 
 
-# Each says whether it hashed the chain again, which leaves no single entry to name.
+# Each returns whether it hashed the chain again: then no single entry is bad.
 TAMPERINGS: tuple[Callable[[Place], bool], ...] = (
     edit,
     edit_and_hash_again,

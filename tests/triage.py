@@ -1,4 +1,4 @@
-"""An operation from its preview to its end, as people and workers bring it there."""
+"""Carry an operation from its preview to its end, as people and workers do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, running, selection
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 
@@ -40,20 +40,20 @@ def run(
     now: datetime,
     *,
     by: Callable[[], RoutingPublisher] = RoutingPublisher,
-) -> Ended:
-    """Let a worker run it, with another publisher than its own if a test says so."""
+) -> SliceEnd:
+    """Run an operation as a worker does, optionally with another publisher."""
     with by() as publisher:
         return running.run(
             operation_id=operation.pk, publisher=publisher, clock=lambda: now
         )
 
 
-def sent(stream: Redis) -> list[dict[bytes, bytes]]:
+def sent_messages(stream: Redis) -> list[dict[bytes, bytes]]:
     """Read the topic's messages, oldest first, as their fields."""
     return [fields for _, fields in cast(Entries, stream.xrange("orders"))]
 
 
-def told(operation: Operation) -> dict[str, int]:
+def counts_of(operation: Operation) -> dict[str, int]:
     counts = operation.items.counts()
     assert sum(counts.values()) == operation.total
     return {name: number for name, number in counts.items() if number}

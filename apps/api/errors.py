@@ -112,10 +112,10 @@ def _errors(error: Exception) -> list[dict[str, str]]:
 def _extensions(error: Exception) -> dict[str, object]:
     if not isinstance(error, Stale):
         return {}
-    if error.fresh is None:
+    if error.new_preview is None:
         return {"preview": None}
-    selected = selection.see(operation=error.fresh)
-    return {"preview": previews.preview(error.fresh, selected, now=clock.now())}
+    selected = selection.summarize(operation=error.new_preview)
+    return {"preview": previews.preview(error.new_preview, selected, now=clock.now())}
 
 
 def _headers(error: Exception) -> dict[str, str]:

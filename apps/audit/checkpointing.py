@@ -1,4 +1,4 @@
-"""Take a checkpoint: into the log, a file, a place outside, and a row for the page."""
+"""Take checkpoints: write them to the log, a file, a URL, and a row for the page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from apps.core.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-# A chain that did not grow is covered already: this only shows that we are still here.
+# How often to repeat the checkpoint of a chain that did not grow: a sign of life.
 QUIET = timedelta(hours=1)
 
 
@@ -26,7 +26,7 @@ def folder() -> Path:
 def take(*, now: datetime) -> Checkpoint | None:
     """Sign the head of the chain, if it moved since the last time or an hour passed.
 
-    What fails is logged, shown on the page and tried again the next minute.
+    Failures are logged and shown on the page, and the next minute tries again.
     """
     head = Head.objects.first()
     if head is None:
@@ -37,15 +37,15 @@ def take(*, now: datetime) -> Checkpoint | None:
         at=now.replace(microsecond=0),
         seq=head.seq,
         hash=bytes(head.hash),
-        contradicts=_contradicted(earlier),
-    ).signed()
+        contradicts=_find_contradiction(earlier),
+    ).with_signature()
     if not _is_due(checkpoint, earlier):
         return None
     log.info("audit checkpoint %s", checkpoint.line)
     troubles = [
         trouble for trouble in (_write(checkpoint), _send(checkpoint)) if trouble
     ]
-    _show(checkpoint, trouble="; ".join(troubles))
+    _store_last(checkpoint, trouble="; ".join(troubles))
     return checkpoint
 
 
@@ -57,11 +57,11 @@ def _newest_in_files() -> Checkpoint | None:
         return None
 
 
-def _contradicted(earlier: Checkpoint | None) -> int | None:
-    """Name the checkpoint that the chain does not agree with any more.
+def _find_contradiction(earlier: Checkpoint | None) -> int | None:
+    """Return the seq of the checkpoint that the chain no longer agrees with.
 
-    The next ones go on naming it until the file is put aside: else the alarm would last
-    a minute, for they are taken of the chain as it is now.
+    Later checkpoints repeat it until an operator puts the file aside: otherwise the
+    alarm would end after a minute, as they agree with the changed chain.
     """
     if earlier is None or earlier.contradicts is not None:
         return earlier.contradicts if earlier else None
@@ -99,7 +99,7 @@ def _send(checkpoint: Checkpoint) -> str:
     return ""
 
 
-def _show(checkpoint: Checkpoint, *, trouble: str) -> None:
+def _store_last(checkpoint: Checkpoint, *, trouble: str) -> None:
     LastCheckpoint.objects.update_or_create(
         id=1,
         defaults={

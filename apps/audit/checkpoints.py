@@ -1,9 +1,9 @@
-"""Signed statements of how the chain stood, kept where its tables' owner has no hand.
+"""Signed checkpoints of the chain, stored out of reach of its tables' owner.
 
-A checkpoint at entry N covers the entries 1 to N: none of them can be changed, removed
-or added to afterwards without another hash at N. A file is kept for each month of UTC,
-and none is ever changed or removed here: at a checkpoint a minute that is 10 MB a month
-at most, so nothing has to be thrown away to bound it.
+A checkpoint at entry N covers the entries 1 to N: changing, removing or adding one of
+them afterwards changes the hash at N. There is a file for each month of UTC. Files are
+never changed or removed here: a checkpoint a minute takes 10 MB a month at most, so no
+limit is needed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from apps.audit.verification import START
 SALT = "poisonweb.audit.checkpoint"
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 BEGIN = '{"at":'
-# None of ours is longer than 400; what a log puts around one is not much more.
+# A checkpoint has at most 400 characters; a log line adds some around it.
 LONGEST_LINE = 20_000
 TAIL = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """The chain's head at a time. `contradicts` is a checkpoint it disagreed with."""
+    """The chain's head at a time; `contradicts` is a checkpoint that disagreed."""
 
     at: datetime
     seq: int
@@ -39,19 +39,19 @@ class Checkpoint:
     contradicts: int | None = None
     signature: str = field(default="", compare=False)
 
-    def signed(self) -> Self:
+    def with_signature(self) -> Self:
         return type(self)(
             at=self.at,
             seq=self.seq,
             hash=self.hash,
             contradicts=self.contradicts,
-            signature=self._expected(),
+            signature=self._expected_signature(),
         )
 
     @property
     def is_signed(self) -> bool:
-        """Whether it was signed with the SECRET_KEY of this installation."""
-        expected = self._expected().encode()
+        """Tell whether it was signed with the SECRET_KEY of this installation."""
+        expected = self._expected_signature().encode()
         return hmac.compare_digest(self.signature.encode("utf-8", "replace"), expected)
 
     @property
@@ -60,7 +60,7 @@ class Checkpoint:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read a line of a checkpoint file, or of a log; None where it holds none."""
+        """Parse a line of a checkpoint file or a log; None if it has no checkpoint."""
         try:
             members, _ = json.JSONDecoder().raw_decode(text[text.index(BEGIN) :])
             at = datetime.strptime(members["at"], TIME).replace(tzinfo=UTC)
@@ -82,7 +82,7 @@ class Checkpoint:
     def __str__(self) -> str:
         return f"the checkpoint of entry {self.seq} ({self.at:%Y-%m-%d %H:%M:%S} UTC)"
 
-    def _expected(self) -> str:
+    def _expected_signature(self) -> str:
         text = _json(self._members())
         return salted_hmac(SALT, text, algorithm="sha256").hexdigest()
 
@@ -98,12 +98,12 @@ class Checkpoint:
 
 
 def append(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write it to the file of its month, and return once it is on the disk."""
+    """Append to the file of the month, and return once it is on the disk."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"checkpoints-{checkpoint.at:%Y-%m}.jsonl"
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        # A line that was cut off when the disk was full must not spoil this one.
+        # A line cut off by a full disk must not spoil this one.
         begin = "" if _ends_a_line(file) else "\n"
         os.write(file, f"{begin}{checkpoint.line}\n".encode("ascii"))
         os.fsync(file)
@@ -113,19 +113,19 @@ def append(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def newest(folder: Path) -> Checkpoint | None:
-    """Give the last checkpoint that was written and is signed by us."""
+    """Return the last written checkpoint with a valid signature."""
     files = sorted(folder.glob("checkpoints-*.jsonl"))
     if not files:
         return None
     with files[-1].open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
         lines = file.read(TAIL).decode("ascii", "replace").splitlines()
-    read = (Checkpoint.parse(line) for line in reversed(lines))
-    return next((each for each in read if each and each.is_signed), None)
+    parsed = (Checkpoint.parse(line) for line in reversed(lines))
+    return next((each for each in parsed if each and each.is_signed), None)
 
 
 def read(path: Path) -> Iterator[Checkpoint]:
-    """Give all that a file holds, signed or not; what else is in it is passed over."""
+    """Yield all checkpoints in a file, signed or not, and ignore its other lines."""
     with path.open(encoding="utf-8", errors="replace") as file:
         while line := file.readline(LONGEST_LINE):
             if checkpoint := Checkpoint.parse(line):
@@ -138,7 +138,7 @@ def _ends_a_line(file: int) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    """Have the name of a new file on the disk, too."""
+    """Flush the folder, so that a new file's name is on the disk too."""
     directory = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(directory)

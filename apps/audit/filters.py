@@ -1,4 +1,4 @@
-"""Which entries of the trail are asked for, by pages, files and the API alike."""
+"""Filter the audit trail, for pages, downloads and the API alike."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from apps.audit.services import Action
 from apps.core.errors import Invalid
 from apps.core.text import storable
 
-# A name of a topic may have 255 characters, and stands behind the kind of the subject.
+# A topic's name may have 255 characters; the subject puts its kind before it.
 TEXT_LIMIT: Final = 275
 DAY: Final = len("2026-11-20")
-# What pages call a message, the trail calls a poison.
+# Pages say message; subjects in the trail say poison.
 ALIASES: Final = {"message": "poison"}
 AT_ONCE: Final = 500
 MOST_DECISIONS: Final = 10_000
 MOST_ACTORS: Final = 10_000
 KINDS_OF_ACTORS: Final = ("user", "key", "system")
 PROBLEM = re.compile(r"problem:(\d{1,18})", re.ASCII)
-# The names of the filters in addresses, and what each takes.
+# The filters' query parameters, with examples of their values.
 PARAMETERS: Final = {
     "actor": "user:anna, key:ci, or a name alone, in any case",
     "action": "operation.confirmed",
@@ -38,10 +38,10 @@ PARAMETERS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrailFilter:
-    """Which entries of the trail to select; a member that is None selects all of them.
+    """Conditions on the entries of the trail; a None member allows all of them.
 
-    `since` and `until` are included. `operations` are further subjects: the operations
-    that held the message which `subject` names.
+    `since` and `until` are included. `operations` are more subjects: the operations on
+    the message that `subject` names.
     """
 
     actor: str | None = None
@@ -53,7 +53,7 @@ class TrailFilter:
 
     @classmethod
     def parse(cls, params: Mapping[str, str]) -> Self:
-        """Read the parameters of a request; raises Invalid for the first bad one."""
+        """Parse the parameters of a request; raises Invalid for the first bad one."""
         return cls(
             actor=_text("actor", params.get("actor")),
             action=_action(params.get("action")),
@@ -65,8 +65,8 @@ class TrailFilter:
     def matching(self) -> QuerySet[Entry]:
         """Select the entries, newest first by their number.
 
-        Times become a range of numbers, so that Postgres can read along the index of
-        another filter, or along the numbers, and stop where the range ends.
+        Times become a range of numbers, so that Postgres can scan the index of another
+        filter, or the primary key, and stop at the end of the range.
         """
         conditions = [
             *([] if self.actor is None else [_by(self.actor)]),
@@ -76,24 +76,24 @@ class TrailFilter:
         entries = Entry.objects.filter(*conditions).order_by("-seq")
         if self.since is None and self.until is None:
             return entries
-        timely = _within(Entry.objects.all(), self.since, self.until)
-        # A sum, for the least of a bare column would be looked up along the numbers.
-        ends = timely.aggregate(first=Min(F("seq") + 0), last=Max(F("seq") + 0))
+        in_time = _within(Entry.objects.all(), self.since, self.until)
+        # Plus 0, because for MIN of a bare column Postgres would scan the primary key.
+        ends = in_time.aggregate(first=Min(F("seq") + 0), last=Max(F("seq") + 0))
         if ends["first"] is None:
             return entries.none()
-        numbers = entries.filter(seq__gte=ends["first"], seq__lte=ends["last"])
-        return _within(numbers, self.since, self.until)
+        in_range = entries.filter(seq__gte=ends["first"], seq__lte=ends["last"])
+        return _within(in_range, self.since, self.until)
 
 
 def in_pieces(entries: QuerySet[Entry]) -> Iterator[Entry]:
-    """Read a long list by its numbers, some at a time: no transaction stays open."""
-    below = entries
-    while piece := list(below[:AT_ONCE]):
-        yield from piece
-        below = entries.filter(seq__lt=piece[-1].seq)
+    """Yield a long list in pages by number: no transaction stays open."""
+    rest = entries
+    while page := list(rest[:AT_ONCE]):
+        yield from page
+        rest = entries.filter(seq__lt=page[-1].seq)
 
 
-# One look into the index of actors for each of them, however long the trail is.
+# A loose index scan: one look into the index for each actor, however long the trail is.
 _ACTORS = """
 WITH RECURSIVE known (actor) AS (
     (SELECT actor FROM audit_entry ORDER BY actor LIMIT 1)
@@ -108,33 +108,33 @@ WHERE lower(actor) = ANY(SELECT lower(name) FROM unnest(%(names)s::text[]) AS na
 
 
 def _by(actor: str) -> Q:
-    """Select what an actor did; a name without its kind is of any kind and case."""
+    """Select the entries of an actor; a bare name matches any kind and case."""
     if actor.partition(":")[0] in KINDS_OF_ACTORS:
         return Q(actor=actor)
     names = [f"{kind}:{actor}" for kind in KINDS_OF_ACTORS]
     with connection.cursor() as cursor:
         cursor.execute(_ACTORS, {"names": names, "most": MOST_ACTORS})
         actors = [name for (name,) in cursor.fetchall()]
-    # One actor by itself is read along an index that has the numbers, too.
+    # For exactly one actor Postgres can use the index on actor and number.
     return Q(actor=actors[0]) if len(actors) == 1 else Q(actor__in=actors)
 
 
 def _about(subject: str, operations: Sequence[str]) -> Q:
-    """Select what a subject names; of a problem, also the operations on it."""
+    """Select the entries of a subject; for a problem, also the operations on it."""
     itself = Q(subject=subject)
     if operations:
         return Q(subject__in=[subject, *operations])
     number = PROBLEM.fullmatch(subject)
     if number is None:
         return itself
-    # Looked up apart: Postgres expects one in 200 entries to be of any problem, and
-    # would read along the numbers until it has found a page of them.
-    decided = Entry.objects.filter(
+    # A query of its own: Postgres expects one in 200 entries to match any problem, and
+    # would scan the primary key until it has a page of them.
+    decisions = Entry.objects.filter(
         action=Action.OPERATION_CONFIRMED.value,
         detail__problems__contains=[int(number[1])],
     )
     numbers = list(
-        decided.order_by().values_list("seq", flat=True)[: MOST_DECISIONS + 1]
+        decisions.order_by().values_list("seq", flat=True)[: MOST_DECISIONS + 1]
     )
     if len(numbers) > MOST_DECISIONS:
         remedy = f"more than {MOST_DECISIONS:,} operations were on it; ask for one"
@@ -176,7 +176,7 @@ def _subject(value: str | None) -> str | None:
 
 
 def _moment(name: str, value: str | None, of_the_day: time) -> datetime | None:
-    """Read a time, or a day as its first or last moment; both in UTC if not said."""
+    """Parse a time, or a day as its first or last moment; UTC is the default zone."""
     if not value:
         return None
     try:

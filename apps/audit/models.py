@@ -1,4 +1,4 @@
-"""WHO DID WHAT: an append-only chain. Its text is hashed; its columns follow it."""
+"""The audit trail: an append-only hash chain, with columns generated from its text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.db.models import F, Func, Q
 
 
 def member(name: str) -> Func:
-    """Read one member of the hashed text, so that no column can disagree with it."""
+    """Read a member of the hashed text, so that no column can disagree with it."""
     return Func(
         F("record"),
         template=f"(%(expressions)s::jsonb ->> '{name}')",
@@ -45,7 +45,7 @@ class Entry(models.Model):
     source = models.GeneratedField(
         expression=member("source"), output_field=models.TextField(), db_persist=True
     )
-    # What the action needs to be understood later: query, counts, before and after.
+    # The facts that explain the action later: query, counts, before and after.
     detail = models.GeneratedField(
         expression=Func(
             F("record"),
@@ -59,7 +59,7 @@ class Entry(models.Model):
     class Meta:
         db_table = "audit_entry"
         indexes = [
-            # With the number, which the filter by time reads and nothing else.
+            # With the number, so that the filter by time needs only this index.
             models.Index(fields=["at", "seq"], name="audit_entry_at_seq"),
             models.Index(fields=["actor", "-seq"], name="audit_entry_actor"),
             models.Index(
@@ -74,7 +74,7 @@ class Entry(models.Model):
 
 
 class Head(models.Model):
-    """The end of the chain: one row, locked by whoever appends."""
+    """The end of the chain: one row, locked by each append."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     seq = models.BigIntegerField(default=0)
@@ -91,7 +91,7 @@ class Head(models.Model):
 
 
 class LastCheckpoint(models.Model):
-    """The newest checkpoint, for the page; those that prove something are elsewhere."""
+    """The newest checkpoint, for the page; the proof is in the checkpoint files."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     at = models.DateTimeField()
@@ -99,7 +99,7 @@ class LastCheckpoint(models.Model):
     hash = models.BinaryField()
     contradicts = models.BigIntegerField(null=True)
     signature = models.TextField()
-    # What of it could not be written or sent.
+    # Why it could not be written or sent.
     trouble = models.TextField(default="")
 
     class Meta:

@@ -1,4 +1,4 @@
-"""Hand a checkpoint to a place of the operator's own, over HTTP."""
+"""Send a checkpoint over HTTP to a URL of the operator's."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ FIRST_REFUSAL = 300
 
 
 def post(checkpoint: Checkpoint, *, url: str) -> None:
-    """POST its line; raises Unavailable, which never quotes the address or an answer.
+    """POST the checkpoint's line; raises Unavailable.
 
-    Both may hold a secret, and what this raises is shown on a page.
+    Its text never quotes the URL or the response: both may hold a secret, and a page
+    shows the text.
     """
     address = parse_url(url)
     headers = {"Content-Type": "application/json"}
@@ -31,7 +32,7 @@ def post(checkpoint: Checkpoint, *, url: str) -> None:
                 headers=headers,
                 timeout=Timeout(total=LONGEST_SECONDS),
                 redirect=False,
-                # Its status says all: nothing that it sends is read.
+                # The status is enough: the body is not read.
                 preload_content=False,
             )
         except HTTPError as error:

@@ -1,7 +1,7 @@
-"""Hold the chain against checkpoints that were kept where its owner has no hand.
+"""Compare the chain with checkpoints that are stored out of reach of its owner.
 
-What no checkpoint covers cannot be proven: an entry that the owner of the tables adds
-at the end, before the next checkpoint is taken, looks like any other.
+Entries that no checkpoint covers cannot be proven: an entry that the owner of the
+tables adds at the end, before the next checkpoint is taken, looks like any other.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Final
 
 from apps.audit import verification
 from apps.audit.checkpoints import Checkpoint
-from apps.audit.verification import Verdict
+from apps.audit.verification import ChainVerdict
 
 AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
-    """The walk along the chain, and what the checkpoints say of it.
+    """The verdict of the chain, and how it compares with the checkpoints.
 
-    `holds` is the last checkpoint before the first lie (the newest, without a lie), and
-    `fails` the first one that the chain contradicts.
+    `holds` is the last checkpoint before the first bad entry (the newest, if none is
+    bad), `fails` the first one that the chain contradicts.
     """
 
-    verdict: Verdict
+    verdict: ChainVerdict
     number: int
     holds: Checkpoint | None
     fails: Checkpoint | None
@@ -46,9 +46,9 @@ def prove(checkpoints: Iterable[Checkpoint]) -> Proof:
     holds = _last_that_holds(signed, first_bad, fails)
     troubles = [
         *verdict.troubles,
-        *_contradiction(verdict, holds, fails),
-        *_nearest(first_bad, holds, fails),
-        *_without_signature(unsigned),
+        *_contradiction_troubles(verdict, holds, fails),
+        *_coverage_troubles(first_bad, holds, fails),
+        *_signature_troubles(unsigned),
     ]
     return Proof(
         verdict=verdict,
@@ -61,37 +61,37 @@ def prove(checkpoints: Iterable[Checkpoint]) -> Proof:
 
 
 def _by_signature(checkpoints: Iterable[Checkpoint]) -> tuple[list[Checkpoint], int]:
-    """Sort those that are ours, each once; count the others."""
-    ours: dict[tuple[int, bytes], Checkpoint] = {}
+    """Return the checkpoints with a valid signature, sorted, and count the others."""
+    signed: dict[tuple[int, bytes], Checkpoint] = {}
     unsigned = 0
     for checkpoint in checkpoints:
         if checkpoint.is_signed:
-            ours.setdefault((checkpoint.seq, checkpoint.hash), checkpoint)
+            signed.setdefault((checkpoint.seq, checkpoint.hash), checkpoint)
         else:
             unsigned += 1
-    return sorted(ours.values(), key=lambda each: (each.seq, each.at)), unsigned
+    return sorted(signed.values(), key=lambda each: (each.seq, each.at)), unsigned
 
 
-def _compared(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, bool]]:
+def _compare(checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[Checkpoint, bool]]:
     for start in range(0, len(checkpoints), AT_ONCE):
-        some = checkpoints[start : start + AT_ONCE]
-        hashes = verification.hashes_of([each.seq for each in some])
-        for checkpoint in some:
+        batch = checkpoints[start : start + AT_ONCE]
+        hashes = verification.hashes_of([each.seq for each in batch])
+        for checkpoint in batch:
             yield checkpoint, checkpoint.agrees(hashes)
 
 
 def _first_that_fails(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
-    return next((each for each, agrees in _compared(checkpoints) if not agrees), None)
+    return next((each for each, agrees in _compare(checkpoints) if not agrees), None)
 
 
-def _first_bad(verdict: Verdict, fails: Checkpoint | None) -> int | None:
-    """Name the first entry that lies, where one can be told from those around it."""
+def _first_bad(verdict: ChainVerdict, fails: Checkpoint | None) -> int | None:
+    """Return the first bad entry, if it can be identified."""
     cut = verdict.entries + 1 if fails and _is_cut(verdict, fails) else None
-    places = [place for place in (verdict.first_bad, cut) if place is not None]
-    return min(places, default=None)
+    seqs = [seq for seq in (verdict.first_bad, cut) if seq is not None]
+    return min(seqs, default=None)
 
 
-def _is_cut(verdict: Verdict, fails: Checkpoint) -> bool:
+def _is_cut(verdict: ChainVerdict, fails: Checkpoint) -> bool:
     return verdict.first_bad is None and fails.seq > verdict.entries
 
 
@@ -104,8 +104,8 @@ def _last_that_holds(
     return before[-1] if before else None
 
 
-def _contradiction(
-    verdict: Verdict, holds: Checkpoint | None, fails: Checkpoint | None
+def _contradiction_troubles(
+    verdict: ChainVerdict, holds: Checkpoint | None, fails: Checkpoint | None
 ) -> Iterator[str]:
     if fails is None:
         return
@@ -122,10 +122,10 @@ def _contradiction(
     )
 
 
-def _nearest(
+def _coverage_troubles(
     first_bad: int | None, holds: Checkpoint | None, fails: Checkpoint | None
 ) -> Iterator[str]:
-    """Say what is proven of the entries before a broken link."""
+    """Describe which entries before a broken link are proven."""
     if first_bad is None or fails is not None:
         return
     if holds is None:
@@ -134,7 +134,7 @@ def _nearest(
         yield f"The last entries before it that are proven are those up to {holds}."
 
 
-def _without_signature(number: int) -> Iterator[str]:
+def _signature_troubles(number: int) -> Iterator[str]:
     if number:
         yield (
             f"{number} of the checkpoints are not signed with this SECRET_KEY: they "

@@ -1,7 +1,7 @@
 """Append to the chain of decisions.
 
-The chain is that of RFC 9162's ancestors: each hash covers the text before it, so an
-edit, a cut or a swap shows from its place to the end (`apps.audit.verification`).
+As in the ancestors of RFC 9162, each hash covers the text before it: an edit, a cut or
+a swap breaks the chain from there to the end (`apps.audit.verification`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from apps.core.text import storable
 
 
 class Action(StrEnum):
-    """Every decision that is put on record, as subject.verb."""
+    """The recorded decisions, as subject.verb."""
 
     OPERATION_CONFIRMED = "operation.confirmed"
     OPERATION_FINISHED = "operation.finished"
@@ -74,9 +74,9 @@ def record(
     source: str = "system",
     detail: Mapping[str, Any] | None = None,
 ) -> int:
-    """Append one decision and give its number in the chain.
+    """Append one decision and return its number in the chain.
 
-    Call it last in the transaction that carries the decision out: it locks the head of
+    Call it last in the transaction that carries out the decision: it locks the head of
     the chain until that transaction ends.
     """
     with connection.cursor() as cursor:
@@ -84,7 +84,7 @@ def record(
         head = cursor.fetchone()
         if head is None:
             raise HeadMissing
-        seq, before = head
+        seq, previous_hash = head
         text = _canonical(
             {
                 "seq": seq,
@@ -97,8 +97,8 @@ def record(
                 "detail": dict(detail or {}),
             }
         )
-        chained = hashlib.sha256(bytes(before) + text.encode("ascii")).digest()
-        cursor.execute(_APPEND, {"seq": seq, "record": text, "hash": chained})
+        digest = hashlib.sha256(bytes(previous_hash) + text.encode("ascii")).digest()
+        cursor.execute(_APPEND, {"seq": seq, "record": text, "hash": digest})
     return int(seq)
 
 
@@ -113,7 +113,7 @@ UPDATE audit_head SET hash = %(hash)s
 
 
 def _canonical(value: Mapping[str, Any]) -> str:
-    """Sorted, ASCII, no spaces: the same decision is the same text everywhere."""
+    """Serialize sorted, in ASCII, without spaces: equal decisions give equal text."""
     clean = json.loads(json.dumps(value), object_pairs_hook=_storable_members)
     return json.dumps(clean, sort_keys=True, separators=(",", ":"))
 

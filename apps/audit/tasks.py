@@ -1,4 +1,4 @@
-"""Celery's door of the trail."""
+"""Celery tasks of the audit trail."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Check the chain of decisions against everything that its table's owner could change.
+"""Verify the audit chain against any change that the owner of its tables could make.
 
-What is read here is what pages read: the same relations, and each column of them.
-Functions are looked up where Postgres keeps its own, whatever search_path says.
+It reads exactly what pages read: the same relations, and each of their columns.
+Functions are looked up in pg_catalog only, regardless of search_path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ START: Final = hashlib.sha256(b"poisonweb").digest()
 MAX_SEQ: Final = 2**63 - 1
 ENTRIES: Final = "audit_entry"
 HEAD: Final = "audit_head"
-# The columns that are read below, by their types.
+# The columns read below, with their types.
 SHAPES: Final = {
     ENTRIES: {
         "seq": "bigint",
@@ -35,7 +35,7 @@ SHAPES: Final = {
     },
     HEAD: {"seq": "bigint", "hash": "bytea"},
 }
-# As Postgres 15 to 18 print the expressions of our migration.
+# The expressions of our migration, as Postgres 15 to 18 print them.
 GENERATED: Final = {
     "at": "to_timestamp(((((((record)::jsonb ->> 'at_us'::text))::bigint)::numeric"
     " / '1000000'::numeric))::double precision)",
@@ -47,15 +47,15 @@ GENERATED: Final = {
     "detail": "((record)::jsonb -> 'detail'::text)",
 }
 GUARD: Final = "audit_entry_append_only"
-# Of pg_class.relkind: neither a view nor foreign.
+# pg_class.relkind of a plain table, not a view or a foreign table.
 TABLE: Final = "r"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What a walk along the chain showed; `first_bad` is the first seq that lies.
+class ChainVerdict:
+    """The result of verifying the chain; `first_bad` is the seq of the first bad entry.
 
-    A trouble without a `first_bad` is one of the table itself, not of one entry.
+    Troubles without a `first_bad` concern the table itself, not an entry.
     """
 
     entries: int
@@ -70,7 +70,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Relation:
-    """A relation that goes by the name of one of ours, in the order of the path."""
+    """A relation with the name of one of our tables, on the search path."""
 
     schema: str
     name: str
@@ -84,11 +84,11 @@ class _Relation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Walk:
-    """The chain from its first entry on, in one snapshot."""
+    """The facts of one walk along the chain, in one snapshot."""
 
     entries: int
-    broken: int | None
-    disguised: int | None
+    first_broken: int | None
+    first_mismatched: int | None
     last: tuple[int, bytes] | None
     heads: Sequence[tuple[int, bytes]]
 
@@ -97,35 +97,35 @@ class _Walk:
         return self.heads[0][1].hex() if self.heads else ""
 
 
-def verify() -> Verdict:
-    """Recompute the whole chain in the database; never raises for what is in it."""
+def verify() -> ChainVerdict:
+    """Recompute the whole chain in the database; no content of it makes this raise."""
     with transaction.atomic(), _search_path() as schemas:
         relations = _relations(schemas)
         absent = [f"There is no table {name}." for name in SHAPES.keys() - relations]
         if absent:
-            return _not_walked(absent)
+            return _unwalkable(absent)
         entries, head = relations[ENTRIES][0], relations[HEAD][0]
-        disguises = [*_disguises(relations)]
-        other_shape = [*_other_shape(entries), *_other_shape(head)]
-        if other_shape:
-            return _not_walked([*disguises, *other_shape])
-        return _walked(entries, head, [*disguises, *_changes_of(entries)])
+        impostors = [*_find_impostors(relations)]
+        wrong_columns = [*_wrong_columns(entries), *_wrong_columns(head)]
+        if wrong_columns:
+            return _unwalkable([*impostors, *wrong_columns])
+        return _verify_walk(entries, head, [*impostors, *_changes_of(entries)])
 
 
 def hashes_of(seqs: Sequence[int]) -> dict[int, bytes]:
-    """Give the hashes of these entries, those that are not there left out."""
+    """Return the hashes of those of these entries that exist."""
     return dict(_hashes("seq = ANY (%s)", [*seqs]))
 
 
 def has_hash(digest: bytes) -> bool:
-    """Tell whether the chain has this hash anywhere, its very start included."""
+    """Tell whether the chain has this hash anywhere, its start included."""
     return digest == START or bool(_hashes("hash = %s", digest))
 
 
 def _hashes(condition: str, value: bytes | list[int]) -> list[tuple[int, bytes]]:
     with transaction.atomic(), _search_path() as schemas:
         entries = _relations(schemas).get(ENTRIES)
-        if not entries or [*_other_shape(entries[0])]:
+        if not entries or [*_wrong_columns(entries[0])]:
             return []
         table = _quoted(entries[0])
         statement = f"SELECT seq, hash FROM {table} WHERE {condition}"  # noqa: S608 - ours
@@ -134,11 +134,13 @@ def _hashes(condition: str, value: bytes | list[int]) -> list[tuple[int, bytes]]
             return [(seq, bytes(digest)) for seq, digest in cursor.fetchall()]
 
 
-def _not_walked(troubles: Iterable[str]) -> Verdict:
-    return Verdict(entries=0, first_bad=None, head="", troubles=tuple(troubles))
+def _unwalkable(troubles: Iterable[str]) -> ChainVerdict:
+    return ChainVerdict(entries=0, first_bad=None, head="", troubles=tuple(troubles))
 
 
-def _walked(entries: _Relation, head: _Relation, structure: list[str]) -> Verdict:
+def _verify_walk(
+    entries: _Relation, head: _Relation, structure: list[str]
+) -> ChainVerdict:
     unreadable = None
     try:
         walk = _walk(entries, head)
@@ -146,28 +148,28 @@ def _walked(entries: _Relation, head: _Relation, structure: list[str]) -> Verdic
         unreadable = _first_unreadable(entries, head)
         walk = _walk(entries, head, upto=unreadable - 1)
     first_bad, how = _first_bad(walk, unreadable)
-    said = [] if first_bad is None else [f"Entry {first_bad} {how}."]
-    return Verdict(
+    bad_entry = [] if first_bad is None else [f"Entry {first_bad} {how}."]
+    return ChainVerdict(
         entries=walk.entries,
         first_bad=first_bad,
         head=walk.head,
-        troubles=(*said, *_of_the_head(walk), *structure),
+        troubles=(*bad_entry, *_head_troubles(walk), *structure),
     )
 
 
 @contextmanager
 def _search_path() -> Iterator[list[str]]:
-    """Look up names in pg_catalog alone; give the schemas that are read otherwise."""
+    """Look up names in pg_catalog only; yield the schemas of the former search path."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT pg_catalog.current_schemas(true),"
             " pg_catalog.current_setting('search_path')"
         )
-        schemas, before = cursor.fetchone()
+        schemas, search_path = cursor.fetchone()
         cursor.execute("SET LOCAL search_path = pg_catalog, pg_temp")
         yield schemas
-        # The transaction may be the caller's, which goes on with its own names.
-        cursor.execute("SELECT set_config('search_path', %s, true)", [before])
+        # The transaction may be the caller's, which needs its own search_path.
+        cursor.execute("SELECT set_config('search_path', %s, true)", [search_path])
 
 
 _RELATIONS = """
@@ -180,7 +182,7 @@ WHERE relname = ANY (%s) ORDER BY place
 
 
 def _relations(schemas: list[str]) -> dict[str, list[_Relation]]:
-    """Find all that pages could read in place of our tables, what they read first."""
+    """Find all relations that pages could read as our tables, in search order."""
     by_name: dict[str, list[_Relation]] = {}
     with connection.cursor() as cursor:
         cursor.execute(_RELATIONS, [schemas, [ENTRIES, HEAD]])
@@ -192,7 +194,7 @@ def _relations(schemas: list[str]) -> dict[str, list[_Relation]]:
     return by_name
 
 
-def _disguises(by_name: dict[str, list[_Relation]]) -> Iterator[str]:
+def _find_impostors(by_name: dict[str, list[_Relation]]) -> Iterator[str]:
     for first, *others in by_name.values():
         if others:
             hidden = ", ".join(str(each) for each in others)
@@ -213,13 +215,13 @@ WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
 
 
 def _columns(relation: _Relation) -> dict[str, tuple[str, ...]]:
-    """Give the type of each column, whether it is generated, and of what."""
+    """Return for each column its type, whether it is generated, and its expression."""
     with connection.cursor() as cursor:
         cursor.execute(_COLUMNS, [relation.oid])
         return {name: tuple(rest) for name, *rest in cursor.fetchall()}
 
 
-def _other_shape(relation: _Relation) -> Iterator[str]:
+def _wrong_columns(relation: _Relation) -> Iterator[str]:
     columns = _columns(relation)
     for name, kind in SHAPES[relation.name].items():
         if name not in columns:
@@ -237,7 +239,7 @@ SELECT EXISTS (
 
 
 def _changes_of(entries: _Relation) -> Iterator[str]:
-    """Say where the table is no longer what our migrations made."""
+    """Describe where the table differs from what our migrations created."""
     if entries.kind != TABLE:
         return
     columns = _columns(entries)
@@ -251,18 +253,18 @@ def _changes_of(entries: _Relation) -> Iterator[str]:
 
 
 def _first_bad(walk: _Walk, unreadable: int | None) -> tuple[int | None, str]:
-    """Name the first entry that lies, and how that shows."""
-    lies = [
-        (walk.broken, "does not follow from the one before it"),
-        (walk.disguised, "shows in its columns what its record does not say"),
+    """Return the seq of the first bad entry, and what is wrong with it."""
+    candidates = [
+        (walk.first_broken, "does not follow from the one before it"),
+        (walk.first_mismatched, "shows in its columns what its record does not say"),
         (unreadable, "has a record that cannot be read"),
-        (None, "") if unreadable else _of_the_end(walk),
+        (None, "") if unreadable else _bad_end(walk),
     ]
-    places = [(seq, how) for seq, how in lies if seq is not None]
-    return min(places, key=lambda place: place[0], default=(None, ""))
+    bad = [(seq, how) for seq, how in candidates if seq is not None]
+    return min(bad, key=lambda pair: pair[0], default=(None, ""))
 
 
-def _of_the_end(walk: _Walk) -> tuple[int | None, str]:
+def _bad_end(walk: _Walk) -> tuple[int | None, str]:
     if len(walk.heads) != 1:
         return None, ""
     head_seq, head_hash = walk.heads[0]
@@ -276,13 +278,13 @@ def _of_the_end(walk: _Walk) -> tuple[int | None, str]:
     return None, ""
 
 
-def _of_the_head(walk: _Walk) -> Iterator[str]:
+def _head_troubles(walk: _Walk) -> Iterator[str]:
     if len(walk.heads) != 1:
         number = len(walk.heads) or "no"
         yield f"{HEAD} has {number} rows instead of one: where the chain ends is lost."
 
 
-# A record is parsed once for all of its columns: OFFSET 0 keeps that apart.
+# OFFSET 0 makes Postgres parse each record once for all of its columns.
 _WALK = """
 WITH walked AS (
     SELECT *, lag(hash, 1, sha256('poisonweb')) OVER along AS before,
@@ -310,16 +312,16 @@ FROM judged
 
 
 def _walk(entries: _Relation, head: _Relation, *, upto: int = MAX_SEQ) -> _Walk:
-    """Walk the chain up to an entry; raises DataError for a record that is no JSON."""
+    """Walk the chain up to an entry; raises DataError if a record is not JSON."""
     statement = _WALK.format(entries=_quoted(entries), head=_quoted(head))
-    # A savepoint: the transaction goes on where a record cannot be read.
+    # A savepoint: the transaction continues after a record that cannot be read.
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(statement, [upto])
-        number, broken, disguised, last, heads = cursor.fetchone()
+        number, first_broken, first_mismatched, last, heads = cursor.fetchone()
     return _Walk(
         entries=number,
-        broken=broken,
-        disguised=disguised,
+        first_broken=first_broken,
+        first_mismatched=first_mismatched,
         last=_end(last) if last else None,
         heads=[_end(each) for each in heads or ()],
     )
@@ -336,7 +338,7 @@ def _end(pair: Sequence[str]) -> tuple[int, bytes]:
 
 
 def _first_unreadable(entries: _Relation, head: _Relation) -> int:
-    """Name the first entry whose record Postgres cannot read, by halving the chain."""
+    """Find the first entry whose record Postgres cannot read, by bisection."""
     low, high = 0, MAX_SEQ
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""The doors' way in: a request, and the word to the worker once it is committed."""
+"""Request a report, and enqueue its Celery task on commit."""
 
 from __future__ import annotations
 

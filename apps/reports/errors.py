@@ -1,4 +1,4 @@
-"""Why a run cannot begin, or ends without a report."""
+"""Errors of runs that cannot start, or end without a report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RunInTheWay(Refused):
 
 
 class RunFailed(PoisonwebError):
-    """The run failed; `log` is the end of what its job said."""
+    """The run failed; `log` is the end of its job's log."""
 
     def __init__(self, message: str, *, log: str = "") -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class RunFailed(PoisonwebError):
 
 
 class Unreconciled(RunFailed):
-    """The report's numbers are not those of Postgres: nothing was published."""
+    """The report's numbers differ from those of Postgres: nothing was published."""
 
 
 class TakenOver(PoisonwebError):

@@ -1,6 +1,6 @@
-"""The Spark job, as a process of its own: the product itself never imports Spark.
+"""Run the Spark job in a process of its parts: the product itself never imports Spark.
 
-The job watches its standard input: when we are gone it ends, whatever ended us.
+The job watches its standard input, and ends when this process is gone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
-    """What the job is to do: which days, as which snapshot saw them, for which run."""
+class JobOrder:
+    """The job's task: which days it reports, in which snapshot, for which run."""
 
     run: int
     epoch: int
@@ -51,29 +51,29 @@ class Order:
         )
 
 
-def carry_out(order: Order, *, may_go_on: Callable[[], bool]) -> dict[str, int]:
-    """Run the job to its end; give how many facts of each kind it says it read.
+def carry_out(order: JobOrder, *, may_go_on: Callable[[], bool]) -> dict[str, int]:
+    """Run the job to its end; return how many facts of each kind it reports as read.
 
-    Raises RunFailed when it fails, TakenOver when it may not go on meanwhile.
+    Raises RunFailed when it fails, TakenOver when `may_go_on` says no meanwhile.
     """
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as log:
-        with _started(order, said, log) as process:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as log:
+        with _running_process(order, output, log) as process:
             _watch(process, may_go_on)
         if process.returncode:
             raise _failure(process.returncode, log)
-        return _rows(said, log)
+        return _rows_read(output, log)
 
 
 @contextmanager
-def _started(
-    order: Order, said: IO[bytes], log: IO[bytes]
+def _running_process(
+    order: JobOrder, output: IO[bytes], log: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(  # noqa: S603 - our own module, numbers and dates
+    process = subprocess.Popen(  # noqa: S603 - our parts module, numbers and dates
         (sys.executable, "-m", MODULE, *order.arguments),
         cwd=settings.BASE_DIR,
         env={**os.environ, "DATABASE_URL": database_url()},
         stdin=subprocess.PIPE,
-        stdout=said,
+        stdout=output,
         stderr=log,
     )
     try:
@@ -83,16 +83,16 @@ def _started(
 
 
 def database_url() -> str:
-    """Say where Django's database is: in tests it is not the one in the environment."""
-    own = connection.settings_dict
-    user, password = quote(own["USER"], safe=""), quote(own["PASSWORD"], safe="")
-    host = f"[{own['HOST']}]" if ":" in own["HOST"] else own["HOST"]
-    place = f"{host}:{own['PORT']}" if own["PORT"] else host
-    return f"postgresql://{user}:{password}@{place}/{quote(own['NAME'], safe='')}"
+    """Return the URL of Django's database: tests do not use the environment's."""
+    parts = connection.settings_dict
+    user, password = quote(parts["USER"], safe=""), quote(parts["PASSWORD"], safe="")
+    host = f"[{parts['HOST']}]" if ":" in parts["HOST"] else parts["HOST"]
+    address = f"{host}:{parts['PORT']}" if parts["PORT"] else host
+    return f"postgresql://{user}:{password}@{address}/{quote(parts['NAME'], safe='')}"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let go of its standard input, so that it ends; and make sure of it."""
+    """Close the job's standard input, so that it ends; kill it if it does not."""
     if process.stdin:
         process.stdin.close()
     try:
@@ -116,17 +116,17 @@ def _failure(code: int, log: IO[bytes]) -> RunFailed:
     text = _tail(log)
     lines = [line for line in text.splitlines() if line.strip()]
     why = one_line(lines[-1]) if lines else "it said nothing"
-    ended = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-    return RunFailed(f"the job {ended}: {why}", log=text)
+    end = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+    return RunFailed(f"the job {end}: {why}", log=text)
 
 
-def _rows(said: IO[bytes], log: IO[bytes]) -> dict[str, int]:
-    said.seek(0)
+def _rows_read(output: IO[bytes], log: IO[bytes]) -> dict[str, int]:
+    output.seek(0)
     try:
-        # One line and nothing else: whatever Java prints goes to the log.
-        (line,) = said.read().splitlines()
-        told = json.loads(line)["rows"]
-        return {str(kind): int(number) for kind, number in told.items()}
+        # One line and nothing else: Java prints to the log.
+        (line,) = output.read().splitlines()
+        rows = json.loads(line)["rows"]
+        return {str(kind): int(number) for kind, number in rows.items()}
     except (AttributeError, KeyError, TypeError, ValueError):
         message = "the job ended well and did not say what it read"
         raise RunFailed(message, log=_tail(log)) from None

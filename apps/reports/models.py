@@ -1,8 +1,8 @@
-"""OVER TIME: what the nightly runs measured, published day by day.
+"""Report runs, and the rates that they publish day by day.
 
-A day is there whole or not at all: its row and all its rates are replaced in one
-transaction. What a run has staged before that is in two unlogged tables, which no
-model and no page knows.
+A day is published whole or not at all: its row and all its rates are replaced in one
+transaction. Until then a run stages its rows in two unlogged tables, which have no
+models.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from apps.reports.states import FINISHED, Source, State
 
 
 class Run(models.Model):
-    """One making of the reports of some days; `as_of` is the moment that it saw."""
+    """One run over the reports of some days, with the data as it was at `as_of`."""
 
     first_day = models.DateField()
     last_day = models.DateField()
@@ -77,7 +77,7 @@ class Run(models.Model):
 
     @property
     def duration(self) -> timedelta | None:
-        """Tell how long its last start took; None while it runs."""
+        """Return how long the last start took; None while it runs."""
         if self.started_at is None or self.finished_at is None:
             return None
         return self.finished_at - self.started_at
@@ -105,9 +105,9 @@ class Day(models.Model):
 
 
 class _Measured(models.Model):
-    """What is told of a topic and of a problem alike; `failed` is terminal.
+    """The measures of a topic and of a problem alike; `failed` is terminal.
 
-    `delivered` is null where nobody told it, and the rate is null without it. The
+    `delivered` is null if no source counts it, and then the rate is null too. The
     interval is Wilson's at 95 %.
     """
 
@@ -149,7 +149,7 @@ A_RATE_IS_A_PART = Q(failure_rate=None, rate_low=None, rate_high=None) | Q(
 class Rate(_Measured):
     """A topic in an hour, or the whole day (`hour` null), by consumer group or in all.
 
-    `uncounted` is the part of `failed` in groups whose deliveries nobody counts; it is
+    `uncounted` is the part of `failed` in groups without a count of deliveries; it is
     no part of the rate. The quantiles are upper bounds of handling time.
     """
 
@@ -208,7 +208,7 @@ class Rate(_Measured):
 
 
 class ProblemDay(_Measured):
-    """A problem on a day; `delivered` is what its whole consumer group was."""
+    """A problem on a day; `delivered` counts its whole consumer group."""
 
     day = models.ForeignKey(
         Day, on_delete=models.CASCADE, related_name="problems", db_index=False

@@ -1,4 +1,4 @@
-"""Runs and what they published, asked for in sentences."""
+"""Querysets of runs and of the rates that they published."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RunQuerySet(models.QuerySet["Run"]):
         return self.order_by("-id")
 
     def transition(self, *, to: State, **values: Any) -> int:
-        """Move what may move, and say how many rows did."""
+        """Change the state of rows that may reach it; return how many did."""
         return self.filter(state__in=before(to)).update(state=to.value, **values)
 
 

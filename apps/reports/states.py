@@ -1,4 +1,4 @@
-"""What may become of a run. Constraints repeat this."""
+"""States of a run, and their transitions. Constraints repeat them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class State(StrEnum):
 
 NEXT: dict[State, frozenset[State]] = {
     State.QUEUED: frozenset({State.RUNNING}),
-    # Running again: a worker takes a run over from one that died.
+    # Running again: a worker takes over the run of a worker that died.
     State.RUNNING: frozenset({State.RUNNING, State.DONE, State.FAILED}),
     State.DONE: frozenset(),
     State.FAILED: frozenset(),
@@ -22,7 +22,7 @@ NEXT: dict[State, frozenset[State]] = {
 
 
 def before(state: State) -> list[str]:
-    """List the states from which this one can be reached."""
+    """List the states that can change to this one."""
     return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
 
 
@@ -31,7 +31,7 @@ FINISHED = (State.DONE.value, State.FAILED.value)
 
 
 class Source(StrEnum):
-    """Who told how much was delivered: the consumers, the broker, or nobody."""
+    """The source of `delivered`: the consumers (SDK), the broker, or none."""
 
     SDK = "sdk"
     BROKER = "broker"

@@ -1,4 +1,4 @@
-"""Celery's doors of reports; a worker of their own queue has Spark beside it."""
+"""Celery tasks of reports; the workers of their queue have Spark installed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def make(run_id: int) -> None:
 
 @shared_task(name="apps.reports.tasks.rescue")
 def rescue() -> None:
-    """Make what waits; a run whose worker died is among it."""
+    """Run the waiting runs, and those whose worker died."""
     while (run_id := upkeep.next_to_run()) is not None:
         running.run(run_id=run_id, clock=clock.now)
 
 
 @shared_task(name="apps.reports.tasks.nightly")
 def nightly() -> None:
-    """Queue what the night has to make, and make it."""
+    """Queue the runs of the night, and run them."""
     for run in planning.plan(hour=settings.POISONWEB_REPORT_HOUR, now=clock.now()):
         log.info("report run %d: %s to %s", run.pk, run.first_day, run.last_day)
     rescue()

@@ -1,4 +1,4 @@
-"""People, keys and their rights; sign-ins are recorded wherever they happen."""
+"""The app of people, API keys and their rights."""
 
 from __future__ import annotations
 

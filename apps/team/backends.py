@@ -1,7 +1,7 @@
-"""How a password is checked: few at a time, in a turn, and with no session of Postgres.
+"""Check passwords, few at a time, and without holding a database connection meanwhile.
 
-A slow hash is what makes guessing slow. Unbounded, forty-eight strangers who send any
-password keep both processors and every session from everybody else.
+A slow hash makes guessing slow. Without a bound, forty-eight strangers who send any
+password would keep both processors and all database connections busy.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from apps.core import clock
 from apps.team import second_factor, sign_in
 from apps.team.errors import TooManySignIns
 from apps.team.models import User
-from apps.team.sign_in import Attempt
+from apps.team.sign_in import SignInAttempt
 
 AT_ONCE = 2
 LONGEST_WAIT_SECONDS = 10.0
-_turns = BoundedSemaphore(AT_ONCE)
+_slots = BoundedSemaphore(AT_ONCE)
 
 
 class PasswordBackend(ModelBackend):
-    """Django's, but for the turns and the delays; raises TooManySignIns for both."""
+    """Django's backend with a bound and delays; raises TooManySignIns for both."""
 
     def authenticate(
         self,
@@ -39,15 +39,15 @@ class PasswordBackend(ModelBackend):
     ) -> User | None:
         if username is None or password is None:
             return None
-        attempt = Attempt.of_password(request, account=username, page=page)
+        attempt = SignInAttempt.of_password(request, account=username, page=page)
         sign_in.check(attempt, now=clock.now())
         user = User.objects.filter(username=username).first()
-        with _turn():
-            # Those who came before may have been wrong as well.
+        with _password_slot():
+            # Check again: attempts before this one may have failed meanwhile.
             sign_in.check(attempt, now=clock.now())
             is_right = _is_right(user, password)
         if user and is_right and self.user_can_authenticate(user):
-            # Else a right password would buy more guesses of the code.
+            # Otherwise a right password would allow more guesses of the code.
             if not second_factor.is_set(user):
                 sign_in.forget(attempt)
             return user
@@ -56,31 +56,31 @@ class PasswordBackend(ModelBackend):
 
 
 class ProviderBackend(ModelBackend):
-    """Keeps who came through the OpenID provider signed in; checks no password."""
+    """Loads the users of OpenID sessions; checks no password."""
 
     def authenticate(self, *_: Any, **__: Any) -> None:
-        """Let nobody in: `single_sign_on` does."""
+        """Refuse everyone: `single_sign_on` admits people."""
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
-    _give_session_back()
-    if not _turns.acquire(timeout=LONGEST_WAIT_SECONDS):
+def _password_slot() -> Iterator[None]:
+    _release_connection()
+    if not _slots.acquire(timeout=LONGEST_WAIT_SECONDS):
         raise TooManySignIns
     try:
         yield
     finally:
-        _turns.release()
+        _slots.release()
 
 
 def _is_right(user: User | None, password: str) -> bool:
-    _give_session_back()
+    _release_connection()
     if user is None:
-        User().set_password(password)  # it takes as long as for an account that exists
+        User().set_password(password)  # take as long as for an existing account
         return False
     return user.check_password(password)
 
 
-def _give_session_back() -> None:
+def _release_connection() -> None:
     if not connection.in_atomic_block:
         connection.close()

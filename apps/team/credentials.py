@@ -1,6 +1,6 @@
-"""What an open stream was asked for with, and whether it may still be used.
+"""Credentials of open streams, and statements that check whether they still hold.
 
-The statements are for who has many streams open: one asks for all of them at once.
+Each statement checks the credentials of all open streams at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Self
 from apps.core.actor import Actor
 
 
-class Kind(StrEnum):
+class CredentialKind(StrEnum):
     KEY = "key"
     SESSION = "session"
 
@@ -21,16 +21,16 @@ class Kind(StrEnum):
 class Credential:
     """A key by its name, or a person's session by its own key."""
 
-    kind: Kind
+    kind: CredentialKind
     name: str
 
     @classmethod
     def of_key(cls, actor: Actor) -> Self:
-        return cls(Kind.KEY, actor.name.removeprefix("key:"))
+        return cls(CredentialKind.KEY, actor.name.removeprefix("key:"))
 
     @classmethod
     def of_session(cls, session_key: str) -> Self:
-        return cls(Kind.SESSION, session_key)
+        return cls(CredentialKind.SESSION, session_key)
 
 
 USABLE_KEYS = """

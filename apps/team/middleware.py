@@ -1,4 +1,4 @@
-"""Which sessions come in: none that is over, or that lacks a second factor."""
+"""Middleware of sessions: end expired ones, and require sign-in and second factor."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from apps.team.models import User
 
 # The form that carries out a preview, and the page that it is on.
 CONFIRMS, PREVIEWS = "confirm", "preview"
-# What was typed stays in the address while somebody signs in; servers bound addresses.
-LONGEST_KEPT = 2_000
+# A refused form's fields stay in the URL during sign-in; servers limit its length.
+LONGEST_QUERY = 2_000
 
 Handler = Callable[[HttpRequest], HttpResponse]
 
-NOTED_EVERY = timedelta(minutes=5)
-# All there is for a person who has to set up a second factor first.
+NOTE_EVERY = timedelta(minutes=5)
+# The pages open to a person who must set up a second factor first.
 WITHOUT_SECOND_FACTOR = frozenset(
     {"second-factor", "second-factor-qr", "sign-out", "preferences"}
 )
 
 
 class SignInRequiredMiddleware(LoginRequiredMiddleware):
-    """Ask who it is only where it matters.
+    """Look up the user only for views that require one.
 
-    Django's own looks the session up first: with Postgres away, a browser that has a
-    cookie would not even be told by /readyz that it is.
+    Django's middleware looks up the session first: with Postgres away, /readyz would
+    fail for a browser with a cookie instead of reporting it.
     """
 
     def process_view(
@@ -50,26 +50,26 @@ class SignInRequiredMiddleware(LoginRequiredMiddleware):
             return None
         refusal = super().process_view(request, view_func, view_args, view_kwargs)
         if refusal is not None and request.method == "POST":
-            return _ask_again(request)
+            return _redirect_to_sign_in(request)
         if refusal is None and _has_to_add_a_factor(request):
             return redirect("second-factor")
         return refusal
 
 
-def _ask_again(request: HttpRequest) -> HttpResponse:
-    """Say that a form did nothing, and lead back to the page that it was on."""
+def _redirect_to_sign_in(request: HttpRequest) -> HttpResponse:
+    """Warn that the form did nothing, and return to its page after the sign-in."""
     messages.warning(request, "Your session ended: nothing was done. Sign in again.")
     return redirect_to_login(_page_of_form(request), reverse(settings.LOGIN_URL))
 
 
 def _page_of_form(request: HttpRequest) -> str:
-    wanted = request.resolver_match
-    if wanted is not None and wanted.url_name == CONFIRMS:
-        # A refused form stays at its own address, where nothing is to be had.
+    match = request.resolver_match
+    if match is not None and match.url_name == CONFIRMS:
+        # A refused form stays at its own URL, which has no page.
         names = ("token", "back", "reason")
-        kept = urlencode({name: request.POST.get(name, "") for name in names})
-        if len(kept) <= LONGEST_KEPT:
-            return f"{reverse(PREVIEWS)}?{kept}"
+        query = urlencode({name: request.POST.get(name, "") for name in names})
+        if len(query) <= LONGEST_QUERY:
+            return f"{reverse(PREVIEWS)}?{query}"
     page = urlsplit(request.META.get("HTTP_REFERER", ""))
     if page.netloc != request.get_host():
         return reverse(settings.LOGIN_REDIRECT_URL)
@@ -77,34 +77,34 @@ def _page_of_form(request: HttpRequest) -> str:
 
 
 def _has_to_add_a_factor(request: HttpRequest) -> bool:
-    wanted = request.resolver_match
-    is_open = wanted is not None and wanted.url_name in WITHOUT_SECOND_FACTOR
+    match = request.resolver_match
+    is_open = match is not None and match.url_name in WITHOUT_SECOND_FACTOR
     return not is_open and second_factor_session.is_missing(request)
 
 
 def IdleSessionMiddleware(respond: Handler) -> Handler:  # noqa: N802 - named as Django does
-    """End a session of which `apps.team.sessions` says that it is over."""
+    """End a session that is over, as `apps.team.sessions` decides."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
-        signed_in = request.user  # still unread: it is read where it matters
-        at_work: Any = SimpleLazyObject(partial(_if_at_work, request, signed_in))
-        request.user = at_work
+        user = request.user  # lazy: evaluated only by views that need it
+        active_user: Any = SimpleLazyObject(partial(_if_active, request, user))
+        request.user = active_user
         return respond(request)
 
     return middleware
 
 
-def _if_at_work(
-    request: HttpRequest, signed_in: User | AnonymousUser
+def _if_active(
+    request: HttpRequest, user: User | AnonymousUser
 ) -> User | AnonymousUser:
-    if not signed_in.is_authenticated:
-        return signed_in
+    if not user.is_authenticated:
+        return user
     now = clock.now()
     if sessions.is_over(request.session, now=now):
-        # Nobody acts here, so it is no sign-out on the trail: a GET writes none.
+        # No person acts here, so the audit trail gets no sign-out: a GET writes none.
         request.session.flush()
         return AnonymousUser()
     idle = now - datetime.fromisoformat(request.session[sessions.AT_WORK])
-    if idle > NOTED_EVERY and "HX-Request" not in request.headers:
+    if idle > NOTE_EVERY and "HX-Request" not in request.headers:
         request.session[sessions.AT_WORK] = now.isoformat()
-    return signed_in
+    return user

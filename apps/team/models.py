@@ -1,4 +1,4 @@
-"""WHO MAY DO WHAT: people, their roles, the keys of programs, and replayed requests."""
+"""People and their roles, API keys, failed sign-ins, and answers to replayed POSTs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from apps.team.rights import GRANTS, Principal, Role, Scope
 
 
 class User(AbstractUser):
-    """A person; reading bodies is a right of its own, given or not to any role."""
+    """A person; reading bodies is a right of its own, independent of the role."""
 
     role = models.CharField(max_length=10, default=Role.VIEWER.value)
     reads_bodies = models.BooleanField(default=False)
@@ -31,12 +31,12 @@ class User(AbstractUser):
         ]
 
     def get_session_auth_hash(self) -> str:
-        """Give what each session has to match: it changes when sessions are ended."""
-        usual = super().get_session_auth_hash()
+        """Return the hash that sessions must match; ending sessions changes it."""
+        auth_hash = super().get_session_auth_hash()
         if self.sessions_ended_at is None:
-            return usual
-        ended = self.sessions_ended_at.isoformat()
-        return salted_hmac("team.sessions", usual + ended).hexdigest()
+            return auth_hash
+        ended_at = self.sessions_ended_at.isoformat()
+        return salted_hmac("team.sessions", auth_hash + ended_at).hexdigest()
 
     @property
     def is_admin(self) -> bool:
@@ -51,7 +51,7 @@ class User(AbstractUser):
 
 
 class ApiKey(models.Model):
-    """A program's key; only the SHA-256 of its secret is kept."""
+    """A program's API key; only the SHA-256 of its secret is stored."""
 
     name = models.CharField(max_length=100, unique=True)
     prefix = models.CharField(max_length=40)
@@ -78,7 +78,7 @@ class ApiKey(models.Model):
         return self.name
 
     def state(self, now: datetime) -> str:
-        """Say whether it may be used: `usable`, `revoked` or `expired`."""
+        """Return `usable`, `revoked` or `expired`."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at and self.expires_at <= now else "usable"
@@ -94,7 +94,7 @@ class ApiKey(models.Model):
 
 
 class SignInFailures(models.Model):
-    """How often a password was wrong of late, by who sent it and for which account."""
+    """Counts of recent wrong passwords and codes, by address and account."""
 
     class CountedBy(models.TextChoices):
         ADDRESS = "address"
@@ -129,7 +129,7 @@ class SignInFailures(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """The answer that a POST was given, for when the same POST comes again."""
+    """The stored response to a POST, returned when the same POST is repeated."""
 
     actor = models.TextField()
     key = models.CharField(max_length=255)

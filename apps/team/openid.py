@@ -1,7 +1,7 @@
-"""The way to the OpenID provider and back: begun here, ended here, checked in between.
+"""Sign in through the OpenID provider: redirect to it, and complete the callback.
 
-allauth speaks the protocol (authorization code with PKCE). Ours are the bounds of what
-is asked and read, who is let in (`single_sign_on`), and that errors are our own.
+allauth implements the protocol (authorization code with PKCE). This module limits the
+requests to the provider, admits people (`single_sign_on`), and translates errors.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from apps.core import clock
 from apps.core.errors import Forbidden, PoisonwebError, Unavailable
 from apps.core.text import is_name
 from apps.team import sign_in, single_sign_on
-from apps.team.single_sign_on import Identity
+from apps.team.single_sign_on import ProviderIdentity
 
 log = logging.getLogger(__name__)
 
-# Groups are asked for at a sign-in only: who lost them has to come by again.
+# Groups are read at sign-in only: a person who lost theirs must sign in again.
 LONGEST_SESSION = timedelta(hours=12)
-# As long as allauth remembers what was begun.
+# As long as allauth remembers a sign-in that was begun.
 BEGUN_FOR = timedelta(minutes=10)
 MOST_BYTES = 1024 * 1024
 CONNECT_SECONDS, READ_SECONDS, ANSWER_SECONDS = 3.0, 5.0, 10.0
 AT_ONCE, LONGEST_WAIT_SECONDS = 4, 5.0
-_turns = BoundedSemaphore(AT_ONCE)
+_slots = BoundedSemaphore(AT_ONCE)
 DESCRIPTION_SECONDS = 300.0
 _descriptions: dict[str, tuple[float, dict[str, Any]]] = {}
 SUBJECT_LIMIT = 191
@@ -65,33 +65,33 @@ NOT_USABLE = (
 AWAY = "The provider does not answer as it should: try again in a moment."
 
 
-def begin(request: HttpRequest, *, wanted: str) -> HttpResponse:
-    """Send a person to the provider; they come back to the callback, then to `wanted`.
+def begin(request: HttpRequest, *, next_url: str) -> HttpResponse:
+    """Redirect to the provider, which returns to the callback, then to `next_url`.
 
     Raises Unavailable while the provider is away.
     """
-    with _errors_told():
+    with _translated_errors():
         if not request.user.is_authenticated:
-            # Anybody may begin: what that leaves behind is to go soon.
+            # Any stranger may begin a sign-in: its session must expire soon.
             request.session.set_expiry(BEGUN_FOR)
-        away = _provider(request).redirect(request, "login", next_url=wanted)
-    response: HttpResponse = away
+        redirection = _provider(request).redirect(request, "login", next_url=next_url)
+    response: HttpResponse = redirection
     return response
 
 
 def complete(request: HttpRequest) -> HttpResponse:
-    """Sign in who comes back from the provider.
+    """Sign in the person who returns from the provider.
 
-    Raises Forbidden or Refused for who may not, and for what was not begun here.
+    Raises Forbidden or Refused if they may not, or if this browser began no sign-in.
     """
-    with _errors_told():
+    with _translated_errors():
         view = OAuth2CallbackView.adapter_view(_Protocol(request, _issuer()))
         response: HttpResponse = view(request)
     return response
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _translated_errors() -> Iterator[None]:
     try:
         yield
     except requests.RequestException as away:
@@ -109,13 +109,13 @@ def _short(error: BaseException) -> str:
 
 
 class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # it has no types
-    """What allauth asks of us on the way."""
+    """The hooks that allauth calls during a sign-in."""
 
     def get_requests_session(self) -> requests.Session:
         return _BoundedSession()
 
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
-        """Sign the person in, and leave allauth's way before it adds accounts."""
+        """Sign the person in, and leave allauth's flow before it adds accounts."""
         identity = _identity(sociallogin)
         now = clock.now()
         try:
@@ -126,8 +126,8 @@ class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # it 
             raise
         login(request, user, backend=sign_in.BY_PROVIDER)
         request.session.set_expiry(now + LONGEST_SESSION)
-        wanted = sociallogin.get_redirect_url(request) or settings.LOGIN_REDIRECT_URL
-        raise ImmediateHttpResponse(redirect(wanted))
+        next_url = sociallogin.get_redirect_url(request) or settings.LOGIN_REDIRECT_URL
+        raise ImmediateHttpResponse(redirect(next_url))
 
     def on_authentication_error(
         self,
@@ -137,7 +137,7 @@ class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # it 
         exception: Exception | None = None,
         extra_context: Mapping[str, Any] | None = None,
     ) -> None:
-        """Say it on a page of ours; allauth's own error says nothing of why."""
+        """Show a page of ours; allauth's own error page gives no reason."""
         if exception is not None:
             raise exception
         if error == AuthError.CANCELLED:
@@ -145,8 +145,8 @@ class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # it 
                 "You did not agree at the provider: begin again to sign in."
             )
         if extra_context and "state" in extra_context:
-            given = str(request.GET.get("error", "no code"))[:100]
-            log.warning("the OpenID provider refused a sign-in: %s", ascii(given))
+            code = str(request.GET.get("error", "no code"))[:100]
+            log.warning("the OpenID provider refused a sign-in: %s", ascii(code))
             raise Forbidden("The provider refused the sign-in.")
         raise Forbidden(
             "This sign-in was not begun in this browser, or more than ten minutes ago:"
@@ -155,7 +155,7 @@ class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # it 
 
 
 class _Protocol(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # it has no types
-    """allauth's OpenID Connect, of the one provider that the settings name."""
+    """allauth's OpenID Connect adapter for the one provider in the settings."""
 
     def get_provider(self) -> _Provider:
         return _provider(self.request)
@@ -179,14 +179,14 @@ class _Protocol(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # it has no 
     ) -> SocialLogin:
         if "id_token" not in kwargs["response"]:
             raise OAuth2Error("there is no id_token")
-        found = super().complete_login(request, app, token, **kwargs)
-        claims = found.account.extra_data
-        # OpenID Connect Core 1.0, 5.3.2: otherwise they may be two people's.
+        social_login = super().complete_login(request, app, token, **kwargs)
+        claims = social_login.account.extra_data
+        # OpenID Connect Core 1.0, 5.3.2: otherwise they may belong to two people.
         if claims["userinfo"]["sub"] != claims["id_token"]["sub"]:
             raise OAuth2Error("userinfo is of another subject than the id_token")
         if not is_name(claims["id_token"]["sub"], limit=SUBJECT_LIMIT):
             raise OAuth2Error("its subject cannot be kept")
-        return found
+        return social_login
 
 
 class _Provider(OpenIDConnectProvider):  # type: ignore[misc]  # it has no types
@@ -197,7 +197,7 @@ class _Provider(OpenIDConnectProvider):  # type: ignore[misc]  # it has no types
         request: HttpRequest,  # noqa: ARG002 - allauth's signature
         response: dict[str, Any],
     ) -> SocialLogin:
-        # Without a uid allauth finds no account: it would keep all of this with it.
+        # Without a uid allauth finds no account: it would store the claims with it.
         account = SocialAccount(provider=self.sub_id, extra_data=response)
         return SocialLogin(provider=self, account=account)
 
@@ -219,38 +219,38 @@ def _provider(request: HttpRequest) -> _Provider:
     return _Provider(request, app=app)
 
 
-def _identity(found: SocialLogin) -> Identity:
-    claims = found.account.extra_data
+def _identity(social_login: SocialLogin) -> ProviderIdentity:
+    claims = social_login.account.extra_data
     merged = {**claims["id_token"], **claims["userinfo"]}
     groups = merged.get(single_sign_on.provider_settings().groups_claim)
     name = merged.get("preferred_username") or merged.get("email") or merged["sub"]
-    return Identity(
+    return ProviderIdentity(
         issuer=_issuer(),
         subject=merged["sub"],
         name=str(name),
-        groups=_words(groups),
+        groups=_group_names(groups),
     )
 
 
-def _words(claim: object) -> frozenset[str]:
-    """Read a claim that is a text or a list of texts; anything else names no group."""
-    each = claim if isinstance(claim, list) else [claim]
-    return frozenset(word for word in each if isinstance(word, str))
+def _group_names(claim: object) -> frozenset[str]:
+    """Parse a claim: a text or a list of texts; anything else names no group."""
+    names = claim if isinstance(claim, list) else [claim]
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 def _description(issuer: str) -> dict[str, Any]:
-    """Give the provider's endpoints, asked for every five minutes."""
-    read_at, kept = _descriptions.get(issuer, (0.0, None))
-    if kept is not None and time.monotonic() - read_at < DESCRIPTION_SECONDS:
-        return kept
+    """Return the provider's endpoints, cached for five minutes."""
+    read_at, cached = _descriptions.get(issuer, (0.0, None))
+    if cached is not None and time.monotonic() - read_at < DESCRIPTION_SECONDS:
+        return cached
     address = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
     with _BoundedSession() as session:
         answer = session.get(address)
     answer.raise_for_status()
     description: dict[str, Any] = answer.json()
     if description["issuer"] != issuer:
-        given = ascii(str(description["issuer"])[:200])
-        raise OAuth2Error(f"its issuer is {given}, POISONWEB_OIDC_ISSUER is {issuer}")
+        other = ascii(str(description["issuer"])[:200])
+        raise OAuth2Error(f"its issuer is {other}, POISONWEB_OIDC_ISSUER is {issuer}")
     if not all(isinstance(description[each], str) for each in _ENDPOINTS):
         raise OAuth2Error(f"it does not tell all of {', '.join(_ENDPOINTS)}")
     _descriptions[issuer] = time.monotonic(), description
@@ -258,12 +258,12 @@ def _description(issuer: str) -> dict[str, Any]:
 
 
 class _BoundedSession(requests.Session):
-    """Asks in turns, without a session of Postgres; in bounds of time and size."""
+    """Limits requests in number, time and size, and holds no database connection."""
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
         if not connection.in_atomic_block:
             connection.close()
-        if not _turns.acquire(timeout=LONGEST_WAIT_SECONDS):
+        if not _slots.acquire(timeout=LONGEST_WAIT_SECONDS):
             raise Unavailable(AWAY)
         try:
             bounds = {
@@ -274,17 +274,17 @@ class _BoundedSession(requests.Session):
             answer = super().request(*args, **{**kwargs, **bounds})
             return _whole(answer)
         finally:
-            _turns.release()
+            _slots.release()
 
 
 def _whole(answer: requests.Response) -> requests.Response:
     """Read the body, unless it is too large or comes too slowly."""
-    ends = time.monotonic() + ANSWER_SECONDS
+    deadline = time.monotonic() + ANSWER_SECONDS
     body = bytearray()
     with answer:
-        for piece in answer.iter_content(8192):
-            body += piece
-            if len(body) > MOST_BYTES or time.monotonic() > ends:
+        for chunk in answer.iter_content(8192):
+            body += chunk
+            if len(body) > MOST_BYTES or time.monotonic() > deadline:
                 raise requests.ConnectionError("the answer is too large or too slow")
-    answer._content = bytes(body)  # noqa: SLF001 - as `content` itself would keep it
+    answer._content = bytes(body)  # noqa: SLF001 - as `content` itself would store it
     return answer

@@ -1,4 +1,4 @@
-"""What people do to their own accounts: this session goes on, the others end."""
+"""Change one's own account: this session continues, the others end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from apps.team.models import User
 def change_password(
     request: HttpRequest, *, username: str, present: str, password: str, now: datetime
 ) -> None:
-    """Give who asks another password, and end their other sessions.
+    """Change the person's password, and end their other sessions.
 
-    Raises Invalid where the present one is wrong or the new one is easily guessed, and
-    TooManySignIns after too many wrong ones: a session may be in wrong hands.
+    Raises Invalid if the present password is wrong or the new one is easily guessed,
+    and TooManySignIns after too many wrong ones: the session may be stolen.
     """
     user = authenticate(
         request, username=username, password=present, page="Your account"
@@ -32,6 +32,6 @@ def change_password(
 
 
 def end_other_sessions(request: HttpRequest, *, username: str, now: datetime) -> None:
-    """Sign who asks out everywhere but here."""
+    """Sign the person out of all sessions but this one."""
     user = services.end_sessions(username=username, actor=Actor.user(username), now=now)
     update_session_auth_hash(request, user)

@@ -1,4 +1,4 @@
-"""What Django's own rules for passwords leave out."""
+"""Password validators that Django does not have."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import re
 from django.contrib.auth.models import AbstractBaseUser
 from django.core.exceptions import ValidationError
 
-# What who attacks this very product tries first.
+# The passwords that an attacker of this product tries first.
 OURS = frozenset({"poisonweb", "poisonguard", "poisonmessage", "deadletter", "admin"})
-# What is shorter stands in many words.
+# Many passwords contain a shorter name by chance.
 SHORTEST_NAME = 4
 _NO_LETTERS = re.compile(r"[\W\d_]+")
 
 
 class NotOfThisProduct:
-    """Refuses a password that is a word of ours, with or without digits and signs."""
+    """Refuses passwords that are a product name, with or without digits and signs."""
 
     def validate(self, password: str, _: AbstractBaseUser | None = None) -> None:
         if _NO_LETTERS.sub("", password.casefold()) in OURS:
@@ -26,9 +26,9 @@ class NotOfThisProduct:
 
 
 class NotTheName:
-    """Refuses a password that contains the name of its account, in any case.
+    """Refuses passwords that contain the account's name, in any case.
 
-    Django's own rule asks how alike the two are as a whole: olga-2026-password passes.
+    Django's validator compares the two as a whole: it accepts olga-2026-password.
     """
 
     def validate(self, password: str, user: AbstractBaseUser | None = None) -> None:

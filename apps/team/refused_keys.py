@@ -1,4 +1,4 @@
-"""A key that is refused: a line in the log, and an entry on the trail once an hour."""
+"""Record refused API keys: in the log, and once an hour on the audit trail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from apps.core.logs import RateLimitFilter
 from apps.team.models import ApiKey
 from apps.team.services import digest_of
 
-# A program that was not told of the end of its key asks on and on.
+# A program that does not know that its key ended sends requests forever.
 RECORDED_EVERY = timedelta(hours=1)
 STRANGER = Actor.system("api-keys")
 
@@ -25,7 +25,7 @@ log.addFilter(RateLimitFilter(lines=60, seconds=60))
 
 @transaction.atomic
 def note_refusal(*, secret: str, address: str, now: datetime) -> None:
-    """Put on record who uses a key that ended; a secret that is no key is only logged.
+    """Record the use of a key that ended; an unknown secret is only logged.
 
     `address` is the sender's.
     """

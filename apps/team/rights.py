@@ -1,4 +1,4 @@
-"""WHO MAY DO WHAT, as scopes: what a role grants, and what a key is given."""
+"""Scopes, the roles that grant them, and principals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ALL_TOPICS = ("*",)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Principal:
-    """Somebody who asks: who they are, what they may do, and on which topics.
+    """The actor of a request, its scopes, and the topics that it may act on.
 
     `topics` are names, or patterns with `*`; "*" is every topic.
     """
@@ -84,9 +84,9 @@ class Principal:
         return "*" in self.topics
 
     def require_trail(self) -> None:
-        """Raise Forbidden unless this principal may read the trail, which is one.
+        """Raise Forbidden unless this principal may read the whole audit trail.
 
-        It spans all topics, and entries cannot be left out of it unseen.
+        It spans all topics, and leaving out entries would break its chain.
         """
         self.require(Scope.AUDIT_READ)
         if not self.sees_every_topic:

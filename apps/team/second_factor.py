@@ -1,7 +1,7 @@
 """The second factor: codes of an app on a person's phone, and recovery codes.
 
-allauth keeps them and makes the codes (RFC 6238). The rules are ours: each code is good
-once, wrong ones count like wrong passwords, and every change is on record.
+allauth stores them and computes the codes (RFC 6238). The rules are ours: each code is
+valid once, wrong ones count like wrong passwords, and every change is audited.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from apps.core.errors import Invalid, Refused
 from apps.team import sign_in
 from apps.team.models import User
 from apps.team.second_factor_adapter import SealingAdapter
-from apps.team.sign_in import Attempt
+from apps.team.sign_in import SignInAttempt
 
-Kind = Authenticator.Type
+FactorType = Authenticator.Type
 PERIOD = timedelta(seconds=30)
-# A phone's clock may be off by so many periods (RFC 6238, 5.2 advises one).
+# How many periods a phone's clock may be off (RFC 6238, 5.2 advises one).
 TOLERANCE = 1
-# Where a factor keeps the number of the period whose code was used last.
+# The factor's member that stores the period of the last used code.
 LAST_PERIOD = "last_period"
 
 
 def is_set(user: User) -> bool:
-    return _factors(user, Kind.TOTP).exists()
+    return _factors(user, FactorType.TOTP).exists()
 
 
 def who_have_one(users: Iterable[User]) -> set[int]:
-    """Give the keys of those of them who have a second factor."""
-    factors = Authenticator.objects.filter(user__in=users, type=Kind.TOTP)
+    """Return the ids of the users who have a second factor."""
+    factors = Authenticator.objects.filter(user__in=users, type=FactorType.TOTP)
     return set(factors.values_list("user_id", flat=True))
 
 
 def sealed_secret() -> str:
-    """Make a secret for an app, as it may lie in a session until it is confirmed."""
+    """Create a secret for an app, sealed for the session until it is confirmed."""
     return SealingAdapter().encrypt(generate_totp_secret())
 
 
@@ -58,21 +58,21 @@ def clear_secret(sealed: str) -> str:
 
 
 def link(user: User, secret: str) -> str:
-    """Give the otpauth address that an app reads, as a link or as a QR code."""
+    """Return the otpauth URL for an app, as a link or as a QR code."""
     return str(SealingAdapter().build_totp_url(user, secret))
 
 
 def qr_code(user: User, secret: str) -> str:
-    """Draw the address as SVG."""
+    """Draw the URL as an SVG."""
     return str(SealingAdapter().build_totp_svg(link(user, secret)))
 
 
 @transaction.atomic
 def add(*, user: User, secret: str, code: str, now: datetime) -> list[str]:
-    """Give a person a factor; sign them out elsewhere, and give their recovery codes.
+    """Add a person's factor, sign them out elsewhere, and return their recovery codes.
 
-    Raises Invalid for a code that is not the secret's, and Refused for a second factor
-    where there is one.
+    Raises Invalid for a code that is not the secret's, and Refused if the person has a
+    factor already.
     """
     _lock(user)
     if is_set(user):
@@ -92,11 +92,11 @@ def add(*, user: User, secret: str, code: str, now: datetime) -> list[str]:
 
 
 @transaction.atomic
-def prove(*, user: User, code: str, attempt: Attempt, now: datetime) -> bool:
-    """Use up a code, if it is right; count and record one that is not.
+def prove(*, user: User, code: str, attempt: SignInAttempt, now: datetime) -> bool:
+    """Use up a code, if it is right; otherwise count and record it.
 
-    Raises TooManySignIns where the attempt has to wait. One attempt for a person comes
-    after another: guesses sent at once would all be made before the first is counted.
+    Raises TooManySignIns while the attempt has to wait. Attempts for a person run one
+    after another: otherwise concurrent guesses would all run before one is counted.
     """
     _lock(user)
     sign_in.check(attempt, now=now)
@@ -113,11 +113,11 @@ def prove(*, user: User, code: str, attempt: Attempt, now: datetime) -> bool:
 
 @transaction.atomic
 def renew_recovery_codes(*, user: User, now: datetime) -> list[str]:
-    """Make the recovery codes anew: those of before are good no longer."""
+    """Replace the recovery codes: the former ones are no longer valid."""
     _lock(user)
     if not is_set(user):
         raise Refused("You have no second factor: add one first.")
-    _factors(user, Kind.RECOVERY_CODES).delete()
+    _factors(user, FactorType.RECOVERY_CODES).delete()
     codes = _new_recovery_codes(user)
     _record(Action.RECOVERY_CODES_MADE, user, now=now)
     return codes
@@ -125,26 +125,25 @@ def renew_recovery_codes(*, user: User, now: datetime) -> list[str]:
 
 @transaction.atomic
 def remove(*, user: User, now: datetime, actor: Actor | None = None) -> None:
-    """Take the factor and its recovery codes away, and sign the person out.
+    """Delete the factor and its recovery codes, and sign the person out.
 
-    The actor is the person, unless another is given. Raises Refused where there is
-    no factor.
+    The default actor is the person. Raises Refused if there is no factor.
     """
     _lock(user)
     if not is_set(user):
         raise Refused(f"{user.username} has no second factor.")
-    _factors(user, Kind.TOTP, Kind.RECOVERY_CODES).delete()
+    _factors(user, FactorType.TOTP, FactorType.RECOVERY_CODES).delete()
     _end_sessions(user, now=now)
     _record(Action.SECOND_FACTOR_REMOVED, user, now=now, actor=actor)
 
 
 def recovery_codes_left(user: User) -> int:
-    factor = _factors(user, Kind.RECOVERY_CODES).first()
+    factor = _factors(user, FactorType.RECOVERY_CODES).first()
     return 0 if factor is None else len(RecoveryCodes(factor).get_unused_codes())
 
 
 def _use_app_code(user: User, code: str, *, now: datetime) -> bool:
-    factor = _factors(user, Kind.TOTP).first()
+    factor = _factors(user, FactorType.TOTP).first()
     if factor is None:
         return False
     secret = SealingAdapter().decrypt(factor.data["secret"])
@@ -159,12 +158,12 @@ def _use_app_code(user: User, code: str, *, now: datetime) -> bool:
 
 
 def _use_recovery_code(user: User, code: str) -> bool:
-    factor = _factors(user, Kind.RECOVERY_CODES).first()
+    factor = _factors(user, FactorType.RECOVERY_CODES).first()
     return factor is not None and RecoveryCodes(factor).validate_code(code)
 
 
 def _period_of(code: str, *, secret: str, after: int, now: datetime) -> int | None:
-    """Find the period whose code this is, among those around now and after another."""
+    """Find the period whose code this is, near `now` and later than `after`."""
     digits = "".join(code.split())
     current = int(now.timestamp() // PERIOD.total_seconds())
     for period in range(current - TOLERANCE, current + TOLERANCE + 1):

@@ -1,4 +1,4 @@
-"""What allauth asks of us to keep second factors: how they are sealed, and whose."""
+"""allauth's adapter for second factors: sealed secrets, and the account's name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PURPOSE = "second factor"
 
 
 class SealingAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # it has no types
-    """Keeps secrets sealed in the database, and names the account in the app."""
+    """Seals secrets in the database, and names the account in the app."""
 
     def encrypt(self, text: str) -> str:
         return sealing.seal(text, purpose=PURPOSE)
@@ -21,11 +21,11 @@ class SealingAdapter(DefaultMFAAdapter):  # type: ignore[misc]  # it has no type
     def decrypt(self, encrypted_text: str) -> str:
         try:
             return sealing.unseal(encrypted_text, purpose=PURPOSE)
-        except sealing.OtherKey as broken:
+        except sealing.OtherKey as error:
             raise Unavailable(
                 "The second factor was sealed under another POISONWEB_SECRET_KEY: start"
                 " with the key of then, or let an admin take the factor away."
-            ) from broken
+            ) from error
 
     def get_totp_label(self, user: Any) -> str:
         return str(user.username)

@@ -1,4 +1,4 @@
-"""What a session knows of the second factor: who has to give a code, who gave one."""
+"""The second factor in a session: who must enter a code, and who has done so."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from django.utils.crypto import constant_time_compare
 from apps.team import second_factor, sign_in
 from apps.team.models import User
 
-_ASKED, _PROVED, _SECRET = "code_asked", "second_factor", "new_secret"
-# So long somebody with the right password may look for their phone.
-PATIENCE = timedelta(minutes=10)
+_PENDING, _PROVED, _SECRET = "code_asked", "second_factor", "new_secret"
+# How long a person with the right password may take to enter a code.
+CODE_TIMEOUT = timedelta(minutes=10)
 
 
-def ask(request: HttpRequest, user: User, *, now: datetime) -> None:
-    """Note whose password was right; they are signed in only once they give a code."""
+def require_code(request: HttpRequest, user: User, *, now: datetime) -> None:
+    """Store whose password was right: a code must follow to sign them in."""
     request.session.cycle_key()
-    request.session[_ASKED] = {
+    request.session[_PENDING] = {
         "user": user.pk,
-        # It changes with the password, and when an admin ends the sessions.
+        # The hash changes with the password, and when an admin ends the sessions.
         "hash": user.get_session_auth_hash(),
         "at": now.isoformat(),
     }
 
 
-def asked(request: HttpRequest, *, now: datetime) -> User | None:
-    """Give the person who has to give a code, while their password still counts."""
-    noted = request.session.get(_ASKED)
-    if noted is None or now - datetime.fromisoformat(noted["at"]) > PATIENCE:
+def user_awaiting_code(request: HttpRequest, *, now: datetime) -> User | None:
+    """Return the person who must enter a code, while their password still counts."""
+    stored = request.session.get(_PENDING)
+    if stored is None or now - datetime.fromisoformat(stored["at"]) > CODE_TIMEOUT:
         return None
-    user = User.objects.filter(pk=noted["user"], is_active=True).first()
+    user = User.objects.filter(pk=stored["user"], is_active=True).first()
     if user is None:
         return None
-    is_same = constant_time_compare(noted["hash"], user.get_session_auth_hash())
+    is_same = constant_time_compare(stored["hash"], user.get_session_auth_hash())
     return user if is_same else None
 
 
 def note_proof(request: HttpRequest) -> None:
-    """Note that the person of this session gave a right code."""
-    request.session.pop(_ASKED, None)
+    """Store in the session that its person has entered a right code."""
+    request.session.pop(_PENDING, None)
     request.session.pop(_SECRET, None)
     request.session[_PROVED] = True
 
 
 def stay_signed_in(request: HttpRequest, user: User) -> None:
-    """Keep this session, alone, where a change of the factor ends all of them."""
+    """Keep this session, when a change of the factor ends all the others."""
     update_session_auth_hash(request, user)
 
 
@@ -57,7 +57,7 @@ def forget_proof(request: HttpRequest) -> None:
 
 
 def new_secret(request: HttpRequest) -> str:
-    """Give the secret that is offered to an app: the same until it is confirmed."""
+    """Return the secret offered to an app: the same until it is confirmed."""
     if _SECRET not in request.session:
         request.session[_SECRET] = second_factor.sealed_secret()
     return second_factor.clear_secret(request.session[_SECRET])
@@ -69,9 +69,9 @@ def offered_secret(request: HttpRequest) -> str | None:
 
 
 def is_missing(request: HttpRequest) -> bool:
-    """Tell a person whose role must have a second factor, and who gave none.
+    """Tell whether the person's role requires a second factor that they have not used.
 
-    For who comes through an OpenID provider, that is the provider's to ask for.
+    For people who sign in through an OpenID provider, the provider requires it.
     """
     user = request.user
     return (

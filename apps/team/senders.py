@@ -1,4 +1,4 @@
-"""Who sends a request, before any of it is read: its headers are all there is."""
+"""Recognise the sender of a request by its headers, before the body is read."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SCHEME = "bearer"
 
 
 def is_known(headers: Mapping[bytes, bytes]) -> bool:
-    """Check for a key that may be used, or the session of a person who is signed in.
+    """Tell whether the headers have a usable key, or the session of a signed-in person.
 
-    `headers` have lower-case names. What the sender may do is asked later, by the view.
+    `headers` have lower-case names. The view checks later what the sender may do.
     """
     scheme, _, secret = _text(headers, b"authorization").partition(" ")
     if scheme.lower() == SCHEME:

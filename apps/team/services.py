@@ -1,4 +1,4 @@
-"""People and keys: made, revoked, recognised."""
+"""Create and change people and API keys, and recognise keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_PATTERNS = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewKey:
-    """A key as it is shown once: only its SHA-256 is kept."""
+    """A new key with its secret, shown once: only its SHA-256 is stored."""
 
     key: ApiKey
     secret: str
@@ -48,7 +48,7 @@ def create_api_key(
     actor: Actor,
     now: datetime,
 ) -> NewKey:
-    """Make a key; raises Invalid for a taken name, or a scope or topic that is none."""
+    """Create a key; raises Invalid for a name in use, or a bad scope or topic."""
     unknown = sorted(set(scopes) - set(Scope))
     if unknown or not scopes:
         raise Invalid("scope", f"use some of {', '.join(Scope)}")
@@ -84,7 +84,7 @@ def create_api_key(
 
 @transaction.atomic
 def revoke_api_key(*, name: str, actor: Actor, now: datetime) -> bool:
-    """End a key at once; False when there is none, or it has ended already."""
+    """End a key at once; False if it does not exist or has ended already."""
     revoked = ApiKey.objects.filter(name=name, revoked_at=None).update(revoked_at=now)
     if not revoked:
         return False
@@ -105,7 +105,7 @@ def _check_name_of_key(name: str) -> None:
 
 
 def check_speaker(field: str, name: str) -> None:
-    """Raise Invalid for a name with which entries of the trail would seem ours."""
+    """Raise Invalid for a name that would make audit entries look like Poisonweb's."""
     if resembles_system_name(name):
         remedy = "choose another name: entries of the trail that Poisonweb writes"
         raise Invalid(field, f"{remedy} itself begin like this one")
@@ -115,8 +115,8 @@ def _is_pattern(text: str) -> bool:
     return is_name(text, limit=PATTERN_LIMIT)
 
 
-# Asked with each request. As a query of objects it would take longer than the rest of
-# what a consumer asks for, so it is written out; what else a key has is read if needed.
+# Runs with each request, so it is plain SQL: the ORM would take longer than the rest of
+# a consumer's request. A key's other columns are deferred.
 _NEEDED = ("id", "name", "scopes", "topics", "last_used_at")
 _USABLE = f"""
 SELECT {", ".join(_NEEDED)} FROM team_api_key
@@ -126,7 +126,7 @@ WHERE digest = %(digest)s AND revoked_at IS NULL
 
 
 def recognise(*, secret: str, now: datetime) -> ApiKey | None:
-    """Find the key of a secret, if it may still be used; note that it was."""
+    """Return the key of a secret, if it is usable, and store the time of its use."""
     with connection.cursor() as cursor:
         cursor.execute(_USABLE, {"digest": digest_of(secret), "now": now})
         row = cursor.fetchone()
@@ -152,7 +152,7 @@ def create_user(
 ) -> User:
     """Add a person; raises Invalid for a name or a password that cannot be used.
 
-    Names that differ in nothing but capital letters are taken for one.
+    Names that differ only in capital letters count as equal.
     """
     if not is_name(username, limit=USERNAME_LIMIT):
         remedy = f"give up to {USERNAME_LIMIT} characters that can be seen"
@@ -179,7 +179,7 @@ def create_user(
 
 @transaction.atomic
 def set_password(*, user: User, password: str, actor: Actor, now: datetime) -> None:
-    """Give a person another password; who is signed in as them is so no longer.
+    """Change a person's password, and end all of their sessions.
 
     Raises Invalid for a password that is easily guessed.
     """
@@ -205,21 +205,21 @@ def alter_user(
     actor: Actor,
     now: datetime,
 ) -> User:
-    """Change what is given; who is disabled is signed out at once.
+    """Change the given members of a person; disabling signs them out at once.
 
-    Raises Invalid for an unknown name, and Refused where no admin would be left,
-    unless that may be.
+    Raises Invalid for an unknown name, and Refused if no admin would be left, unless
+    `may_leave_no_admin`.
     """
-    user = _locked(username)
-    wanted = {"role": role, "reads_bodies": reads_bodies, "is_active": is_active}
-    before = {name: getattr(user, name) for name in wanted}
-    after = {name: before[name] if v is None else v for name, v in wanted.items()}
+    user = _lock_user(username)
+    changes = {"role": role, "reads_bodies": reads_bodies, "is_active": is_active}
+    before = {name: getattr(user, name) for name in changes}
+    after = {name: before[name] if v is None else v for name, v in changes.items()}
     if after == before:
         return user
     for name, value in after.items():
         setattr(user, name, str(value) if name == "role" else value)
     if not user.is_active:
-        user.sessions_ended_at = now  # else enabling would sign them in again
+        user.sessions_ended_at = now  # otherwise enabling would sign them in again
     user.save(update_fields=[*after, "sessions_ended_at"])
     active_admins = User.objects.filter(role=Role.ADMIN, is_active=True)
     is_admin = before["role"] == Role.ADMIN and not may_leave_no_admin
@@ -238,7 +238,7 @@ def alter_user(
 @transaction.atomic
 def end_sessions(*, username: str, actor: Actor, now: datetime) -> User:
     """Sign a person out everywhere; raises Invalid for an unknown name."""
-    user = _locked(username)
+    user = _lock_user(username)
     user.sessions_ended_at = now
     user.save(update_fields=["sessions_ended_at"])
     _record(
@@ -258,7 +258,7 @@ def _record(
     now: datetime,
     detail: Mapping[str, Any] | None = None,
 ) -> None:
-    # People do this on pages only, and whoever is no person by a command.
+    # People act on pages only, and all other actors by a command.
     source = "ui" if actor.is_person else "system"
     audit.record(
         action=action,
@@ -277,8 +277,8 @@ def _check_password(password: str, user: User) -> None:
         raise Invalid("password", " ".join(weak.messages)) from None
 
 
-def _locked(username: str) -> User:
-    # All admins, so that two changes at once do not leave none.
+def _lock_user(username: str) -> User:
+    # Lock all admins, so that two concurrent changes cannot leave none.
     admins = User.objects.select_for_update().filter(role=Role.ADMIN).order_by("pk")
     list(admins.values_list("pk"))
     user = User.objects.select_for_update().filter(username=username).first()
@@ -288,6 +288,6 @@ def _locked(username: str) -> User:
 
 
 def digest_of(secret: str) -> bytes:
-    """Give what is kept of the secret of a key."""
-    # The secret is 256 random bits: a slow hash would guard nothing more.
+    """Return the digest of a key's secret, as stored."""
+    # The secret is 256 random bits: a slow hash would not protect it better.
     return hashlib.sha256(secret.encode("utf-8", "replace")).digest()

@@ -1,4 +1,4 @@
-"""Sessions of people: until when one lasts, which are open, and ending one."""
+"""People's sessions: how long they last, which are open, and how to end one."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from apps.audit.services import Action
 from apps.core.actor import Actor
 from apps.team.models import User
 
-# An open page asks for news by itself: that is not a person at work.
+# An open page polls by itself: that does not count as activity.
 IDLE = timedelta(hours=12)
-# After the sign-in, whatever was done meanwhile (OWASP ASVS 5.0, 7.3.2).
+# After the sign-in, regardless of activity (OWASP ASVS 5.0, 7.3.2).
 LONGEST = timedelta(days=14)
-# What a session holds of its person, as ISO 8601 and text.
+# The session's members: times as ISO 8601, and the address as text.
 SIGNED_IN_AT = "signed_in_at"
 AT_WORK = "at_work"
 ADDRESS = "address"
-# So many are looked through, the last used first; each takes 50 us to decode.
+# How many rows are examined, the last used first; each takes 50 us to decode.
 MOST = 5_000
 
 SessionData = SessionBase | Mapping[str, Any]
@@ -39,7 +39,7 @@ SessionData = SessionBase | Mapping[str, Any]
 class OpenSession:
     """One place where a person is signed in.
 
-    `mark` names it on pages: its key would let in whoever reads it.
+    `mark` identifies it on pages: its key would let any reader in.
     """
 
     mark: str
@@ -62,13 +62,13 @@ def mark_of(key: str) -> str:
 
 
 def begin(session: SessionBase, *, address: str, now: datetime) -> None:
-    """Note in a session who has just signed in, from where and when."""
+    """Store in a new session when and from where its person signed in."""
     session[SIGNED_IN_AT] = session[AT_WORK] = now.isoformat()
     session[ADDRESS] = address
 
 
 def is_over(data: SessionData, *, now: datetime) -> bool:
-    """Check whether its person was away for too long, or signed in too long ago."""
+    """Tell whether its person was idle for too long, or signed in too long ago."""
     signed_in, at_work = data.get(SIGNED_IN_AT), data.get(AT_WORK)
     if not signed_in or not at_work:
         return True
@@ -78,18 +78,18 @@ def is_over(data: SessionData, *, now: datetime) -> bool:
     )
 
 
-def decoded(text: str) -> dict[str, Any]:
-    """Give what a row of a session holds; nothing where another secret signed it."""
+def decode(text: str) -> dict[str, Any]:
+    """Decode a session's row; {} if it was signed with another secret."""
     return Session(session_data=text).get_decoded()
 
 
 def user_id_of(data: SessionData) -> int:
-    """Name the person of a session; 0 where nobody is signed in."""
+    """Return the user id of a session; 0 if no person is signed in."""
     return int(data.get(SESSION_KEY, 0))
 
 
 def is_of(user: User, data: SessionData) -> bool:
-    """Check that a session began after the person's sessions were ended last."""
+    """Tell whether a session began after the person's sessions were last ended."""
     expected = user.get_session_auth_hash()
     return constant_time_compare(data.get(HASH_SESSION_KEY, ""), expected)
 
@@ -97,37 +97,37 @@ def is_of(user: User, data: SessionData) -> bool:
 def open_sessions(
     users: Iterable[User], *, now: datetime
 ) -> dict[int, list[OpenSession]]:
-    """Give where each person is signed in, the last at work first, by their id."""
+    """List each person's open sessions by user id, the last active first."""
     active = {user.pk: user for user in users if user.is_active}
-    found: dict[int, list[OpenSession]] = {pk: [] for pk in active}
-    for row in _of_late(now):
+    by_user: dict[int, list[OpenSession]] = {pk: [] for pk in active}
+    for row in _recently_used(now):
         data = row.get_decoded()
         user = active.get(user_id_of(data))
         if user and is_of(user, data) and not is_over(data, now=now):
-            found[user.pk].append(OpenSession.of(row.session_key, data))
-    for sessions in found.values():
+            by_user[user.pk].append(OpenSession.of(row.session_key, data))
+    for sessions in by_user.values():
         sessions.sort(key=lambda each: each.at_work_at, reverse=True)
-    return found
+    return by_user
 
 
-def _of_late(now: datetime) -> QuerySet[Session]:
-    """Select the sessions that were used lately enough to be open.
+def _recently_used(now: datetime) -> QuerySet[Session]:
+    """Select the sessions that were used recently enough to be open.
 
-    No column says whose they are, but the one that is indexed, `expire_date`, moves on
-    whenever their person is at work. Those that a provider vouched for end at a fixed
-    time, which is no further away than the end of an idle one.
+    No column names their person, but the indexed one, `expire_date`, moves forward with
+    each activity. Sessions of an OpenID provider end at a fixed time, which is no later
+    than the end of an idle one.
     """
     lifetime = timedelta(seconds=settings.SESSION_COOKIE_AGE)
-    used_of_late = Q(expire_date__gt=now + lifetime - IDLE)
+    recently_used = Q(expire_date__gt=now + lifetime - IDLE)
     of_provider = Q(expire_date__gt=now, expire_date__lte=now + IDLE)
-    rows = Session.objects.filter(used_of_late | of_provider)
+    rows = Session.objects.filter(recently_used | of_provider)
     return rows.order_by("-expire_date")[:MOST]
 
 
 @transaction.atomic
 def end_session(*, user: User, mark: str, actor: Actor, now: datetime) -> bool:
-    """Sign a person out in one place; False where they are not signed in there."""
-    rows = (row for row in _of_late(now) if mark_of(row.session_key) == mark)
+    """Sign a person out in one place; False if they are not signed in there."""
+    rows = (row for row in _recently_used(now) if mark_of(row.session_key) == mark)
     keys = [row.pk for row in rows if user_id_of(row.get_decoded()) == user.pk]
     number, _ = Session.objects.filter(pk__in=keys).delete()
     if not number:
@@ -144,6 +144,6 @@ def end_session(*, user: User, mark: str, actor: Actor, now: datetime) -> bool:
 
 
 def prune(*, now: datetime) -> int:
-    """Delete the rows of sessions that can be used no more; give their number."""
+    """Delete expired sessions; return how many."""
     number, _ = Session.objects.filter(expire_date__lte=now).delete()
     return number

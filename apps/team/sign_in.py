@@ -1,9 +1,9 @@
-"""Wrong passwords and codes: counted in Postgres, answered ever later, and on record.
+"""Wrong passwords and codes: count them in Postgres, delay the next, audit them.
 
 An address, and an account at an address, wait longer after each wrong password (OWASP
-ASVS 5.0, 6.3.1). An account as such never waits for a password: anybody could lock its
-owner out. So guesses from many addresses are not stopped here, but noticed. For a code
-it waits, wherever they come from: who gets so far has its password.
+ASVS 5.0, 6.3.1). An account as such never waits for a password: any stranger could lock
+out its owner. Guesses from many addresses are therefore reported, not stopped. For a
+code the account waits, for all addresses: a sender who gets that far has the password.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ FREE = {
     CountedBy.CODES_OF_ACCOUNT: 20,
 }
 LONGEST_DELAY = timedelta(minutes=15)
-# This long after the last wrong password the count starts again at one.
+# The count starts again this long after the last wrong password.
 FORGOTTEN_AFTER = timedelta(hours=1)
-# At these numbers for one account the log and the trail have an alert.
+# At these numbers of wrong passwords for an account, the log and the trail alert.
 SUSPICIOUS = frozenset({20, 100, 1_000, 10_000, 100_000})
 STRANGER = Actor.system("sign-in")
 UNKNOWN = "?"
-# How somebody signed in: which of our two a session names.
+# How a person signed in: the backend that the session names.
 BY_PASSWORD = "apps.team.backends.PasswordBackend"  # noqa: S105 - the name of a class
 BY_PROVIDER = "apps.team.backends.ProviderBackend"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
-    """Who tries to sign in as whom, and with what; the account need not exist.
+class SignInAttempt:
+    """An attempt to sign in: address, account and factor; the account may not exist.
 
-    `page` names the page that asked, where it asked a person who was signed in.
+    `page` is the page that asks a person who is signed in already.
     """
 
     address: str
@@ -89,12 +89,12 @@ class Attempt:
 
 
 def address_of(request: HttpRequest | None) -> str:
-    """Give the address of the sender, as the server or a proxy that it trusts says."""
+    """Return the sender's address, from the server or a proxy that it trusts."""
     return "" if request is None else str(request.META.get("REMOTE_ADDR", ""))[:100]
 
 
-def check(attempt: Attempt, *, now: datetime) -> None:
-    """Raise TooManySignIns where the next attempt has to wait."""
+def check(attempt: SignInAttempt, *, now: datetime) -> None:
+    """Raise TooManySignIns if the next attempt has to wait."""
     digests = attempt.digests
     rows = SignInFailures.objects.filter(digest__in=digests.values())
     ends = [
@@ -102,7 +102,7 @@ def check(attempt: Attempt, *, now: datetime) -> None:
         for row in rows
         if digests[CountedBy(row.counted_by)] == bytes(row.digest)
         and now - row.last_at < FORGOTTEN_AFTER
-        # Without a delay there is no end: `last_at` may be of a clock ahead of ours.
+        # Ignore rows without a delay: `last_at` may be of a clock ahead of ours.
         and (delay := _delay(CountedBy(row.counted_by), row.number))
     ]
     longest = max(ends, default=now) - now
@@ -133,8 +133,10 @@ RETURNING number
 
 
 @transaction.atomic
-def note_failure(attempt: Attempt, *, account: User | None, now: datetime) -> None:
-    """Count a wrong password or code, and put it on record.
+def note_failure(
+    attempt: SignInAttempt, *, account: User | None, now: datetime
+) -> None:
+    """Count a wrong password or code, and audit it.
 
     The name of an account that does not exist is left out: it may be a password.
     """
@@ -179,15 +181,15 @@ def _count(counted_by: CountedBy, digest: bytes, *, now: datetime) -> int:
     return int(number)
 
 
-def forget(attempt: Attempt) -> None:
-    """Reset the counts of an account, but for those of all addresses' passwords."""
+def forget(attempt: SignInAttempt) -> None:
+    """Reset an account's counts at this address, and of its codes."""
     digests = attempt.digests
     kinds = {CountedBy.ACCOUNT_AT_ADDRESS, CountedBy.CODES_OF_ACCOUNT} & digests.keys()
     SignInFailures.objects.filter(digest__in=[digests[kind] for kind in kinds]).delete()
 
 
 def prune(*, now: datetime) -> int:
-    """Delete what is too old to count; gives the number of rows."""
+    """Delete counts that are too old; return the number of rows."""
     old = SignInFailures.objects.filter(last_at__lt=now - FORGOTTEN_AFTER)
     number, _ = old.delete()
     return number
@@ -197,7 +199,7 @@ def prune(*, now: datetime) -> int:
 def note_refusal(
     request: HttpRequest, *, account: User | None, why: str, now: datetime
 ) -> None:
-    """Put on record whom a provider vouched for, and who was not let in."""
+    """Audit the refusal of a person whom the OpenID provider has authenticated."""
     name = UNKNOWN if account is None else account.username
     address = address_of(request)
     log.warning("a sign-in as %s from %s was refused: %s", name, address, why)
@@ -217,7 +219,7 @@ def is_by_provider(request: HttpRequest) -> bool:
 
 @receiver(user_logged_in)
 def _record_sign_in(request: HttpRequest, user: User, **_: object) -> None:
-    # That of a sign-in which was only begun is short.
+    # Reset the short expiry of a sign-in that was only begun.
     request.session.set_expiry(None)
     sessions.begin(request.session, address=address_of(request), now=clock.now())
     by = {"by": "provider"} if is_by_provider(request) else {}

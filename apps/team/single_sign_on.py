@@ -1,7 +1,7 @@
-"""Who a provider vouches for: found or added by issuer and subject, by role of groups.
+"""Admit people whom the provider has authenticated, with the role of their groups.
 
-A name or an e-mail address never leads to an account: at many providers people choose
-them themselves, so that anybody could become anybody.
+Accounts are found by issuer and subject only. At many providers people choose their
+name and e-mail address themselves, and could take over an account found by those.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from poisonweb.env import Oidc
 
 PROVIDER = Actor.system("single sign-on")
-# The most powerful last.
+# In order of power, the most powerful last.
 _ORDER = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
-    """Somebody, as their provider describes them."""
+class ProviderIdentity:
+    """A person as their provider describes them."""
 
     issuer: str
     subject: str
@@ -42,24 +42,24 @@ class Identity:
 
     @property
     def role(self) -> Role | None:
-        """Give the most powerful role of their groups; None where none has one."""
+        """Return the most powerful role of their groups; None if no group has one."""
         roles = provider_settings().roles
-        given = {Role(roles[group]) for group in self.groups if group in roles}
-        return max(given, key=_ORDER.index, default=None)
+        own_roles = {Role(roles[group]) for group in self.groups if group in roles}
+        return max(own_roles, key=_ORDER.index, default=None)
 
 
 def provider_settings() -> Oidc:
-    """Give what the settings say of the provider; raise Absent where there is none."""
+    """Return the provider's settings; raises Absent without a provider."""
     if settings.POISONWEB_OIDC is None:
         raise Absent("People sign in with a name and a password here.")
     return settings.POISONWEB_OIDC
 
 
-def admit(identity: Identity, *, now: datetime) -> User:
-    """Give the person's account, with the role of today's groups; add a missing one.
+def admit(identity: ProviderIdentity, *, now: datetime) -> User:
+    """Return the person's account, with the role of today's groups; add a missing one.
 
-    Raises Forbidden for who is in no group that has a role, or is disabled, and Refused
-    where the account cannot be added.
+    Raises Forbidden if no group of theirs has a role or the account is disabled, and
+    Refused if the account cannot be added.
     """
     try:
         return _admit(identity, now=now)
@@ -68,10 +68,10 @@ def admit(identity: Identity, *, now: datetime) -> User:
         return _admit(identity, now=now)
 
 
-def _admit(identity: Identity, *, now: datetime) -> User:
+def _admit(identity: ProviderIdentity, *, now: datetime) -> User:
     with transaction.atomic():
-        # Asked first: an account that is added now by another sign-in of this person is
-        # theirs then, and not somebody else's.
+        # Check the name first: an account that another sign-in of this person adds in
+        # between is their own, and does not count as another person's.
         is_taken = _is_taken(identity.name)
         user = account_of(identity)
         if user is not None:
@@ -84,7 +84,7 @@ def _admit(identity: Identity, *, now: datetime) -> User:
     raise refusal
 
 
-def account_of(identity: Identity) -> User | None:
+def account_of(identity: ProviderIdentity) -> User | None:
     """Find the account of an issuer and subject."""
     of = {"socialaccount__provider": identity.issuer}
     return User.objects.filter(**of, socialaccount__uid=identity.subject).first()
@@ -96,7 +96,7 @@ def _is_taken(name: str) -> bool:
 
 
 def _refusal(
-    identity: Identity, user: User | None, *, is_taken: bool
+    identity: ProviderIdentity, user: User | None, *, is_taken: bool
 ) -> Forbidden | Refused | None:
     if identity.role is None:
         return Forbidden(
@@ -104,8 +104,8 @@ def _refusal(
             " of yours in."
         )
     if user is not None:
-        is_shut = not user.is_active
-        return Forbidden("This account is disabled: ask an admin.") if is_shut else None
+        disabled = Forbidden("This account is disabled: ask an admin.")
+        return None if user.is_active else disabled
     name = identity.name
     if resembles_system_name(name):
         return Refused(
@@ -125,7 +125,9 @@ def _refusal(
     return None
 
 
-def _with_role_of(identity: Identity, user: User | None, *, now: datetime) -> User:
+def _with_role_of(
+    identity: ProviderIdentity, user: User | None, *, now: datetime
+) -> User:
     role = identity.role or Role.VIEWER
     if user is None:
         return _add(identity, role=role, now=now)
@@ -138,7 +140,7 @@ def _with_role_of(identity: Identity, user: User | None, *, now: datetime) -> Us
     )
 
 
-def _add(identity: Identity, *, role: Role, now: datetime) -> User:
+def _add(identity: ProviderIdentity, *, role: Role, now: datetime) -> User:
     values: dict[str, Any] = {"username": identity.name, "role": role.value}
     user = User.objects.create_user(**values)
     SocialAccount.objects.create(

@@ -1,6 +1,6 @@
-"""The doors' way in: a decision, and the word to the workers once it is committed.
+"""Decide on an operation, and enqueue its Celery task on commit.
 
-The word may be lost (a broker that is away, a crash): `rescue` finds the row.
+The task may be lost (the Celery broker is away, a crash): `rescue` finds the row.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def preview_again(
     principal: Principal,
     now: datetime,
 ) -> Operation | None:
-    fresh = selection.preview_again(
+    new_preview = selection.preview_again(
         operation=operation, route=route, reason=reason, principal=principal, now=now
     )
-    if fresh is not None:
-        _enqueue_taking(fresh)
-    return fresh
+    if new_preview is not None:
+        _enqueue_taking(new_preview)
+    return new_preview
 
 
 def confirm(
@@ -53,8 +53,8 @@ def confirm(
             token=token, reason=reason, principal=principal, now=now, route=route
         )
     except Stale as refusal:
-        if refusal.fresh is not None:
-            _enqueue_taking(refusal.fresh)
+        if refusal.new_preview is not None:
+            _enqueue_taking(refusal.new_preview)
         raise
     enqueue_on_commit(partial(tasks.run_operation.delay, operation.pk))
     return operation

@@ -1,4 +1,4 @@
-"""What can be wrong with a decision."""
+"""Errors of decisions and of runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 class Stale(Refused):
     """What was seen is no longer what would be done; look at the fresh preview."""
 
-    def __init__(self, message: str, *, fresh: Operation | None) -> None:
+    def __init__(self, message: str, *, new_preview: Operation | None) -> None:
         super().__init__(message)
-        self.fresh = fresh
+        self.new_preview = new_preview
 
 
 class NotTaken(Refused):
@@ -23,4 +23,4 @@ class NotTaken(Refused):
 
 
 class LockLost(Exception):
-    """Another run has taken this operation over; this one must stop writing."""
+    """Another run has taken over this operation; this run must stop writing."""

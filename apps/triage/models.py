@@ -1,4 +1,4 @@
-"""OUT: a person's decision over many poisons. The preview *is* the operation."""
+"""Operations: one decision over many poisons. A preview is an operation already."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from apps.triage.states import CONFIRMED, FINISHED, SENDS, ItemState, State, Ver
 
 
 class Operation(models.Model):
-    """One decision over a frozen selection; `as_of` is the moment that was seen."""
+    """One decision over a frozen selection, as the database was at `as_of`."""
 
     token = models.UUIDField(unique=True, default=uuid.uuid4)
     verb = models.CharField(max_length=10)
@@ -93,11 +93,11 @@ class Operation(models.Model):
 
     @property
     def given_back_to(self) -> str:
-        """Name the dead-letter queue that has its messages again; "" if none has."""
+        """Return the dead-letter queue that has its messages again, or ""."""
         if self.verb != Verb.GIVE_BACK or self.target_topic is None:
             return ""
-        sent = self.items.exclude(redrive=None).order_by("id")
-        queue = sent.values_list("redrive__queue", flat=True).first()
+        items = self.items.exclude(redrive=None).order_by("id")
+        queue = items.values_list("redrive__queue", flat=True).first()
         return queue or self.target_topic.dead_letter_queue
 
     @property
@@ -106,7 +106,7 @@ class Operation(models.Model):
 
 
 class WorkerBeat(models.Model):
-    """When any worker last answered; one row, written anew every two seconds."""
+    """The time at which a worker last answered: one row, updated every two seconds."""
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     at = models.DateTimeField()
@@ -124,7 +124,7 @@ class WorkerBeat(models.Model):
 
 
 class Item(models.Model):
-    """One poison of an operation. While `held`, no other operation may take it."""
+    """A poison of an operation. While it is `held`, no other operation may take it."""
 
     operation = models.ForeignKey(
         Operation, on_delete=models.CASCADE, related_name="items", db_index=False
@@ -184,6 +184,6 @@ class Item(models.Model):
         return f"{self.operation_id}/{self.poison_id} {self.state}"
 
     @property
-    def told(self) -> str:
-        """Why it was passed over, or what the broker said of it."""
+    def explanation(self) -> str:
+        """Return why the item was skipped, or the broker's answer."""
         return self.reason or (self.redrive.detail if self.redrive else "")

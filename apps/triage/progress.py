@@ -1,4 +1,4 @@
-"""How far an operation has come: one arithmetic for pages, API and command line."""
+"""Compute an operation's progress, the same for pages, API and command line."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from apps.poison.states import Outcome
 from apps.triage.states import ItemState
 
-# Whatever else its standing says, an item in one of these is still to be done.
+# An item in one of these standings still needs work.
 PENDING = (ItemState.WAITING, Outcome.SENDING, Outcome.UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tally:
+class ItemTally:
     """The items of an operation; `counts` are by standing and add up to `total`."""
 
     total: int
@@ -21,7 +21,7 @@ class Tally:
 
     @property
     def skipped(self) -> int:
-        """Count what was passed over: it is no work, so no progress either."""
+        """Count the skipped items: they are no work, so no progress either."""
         return self.counts[ItemState.SKIPPED]
 
     @property
@@ -34,15 +34,15 @@ class Tally:
 
     @property
     def acts_on(self) -> int:
-        """Count what the operation is to act on: all that it does not pass over."""
+        """Count the items that the operation acts on: all but the skipped ones."""
         return self.total - self.skipped
 
     @property
     def finished(self) -> int:
-        """Count what needs no more work: done, or refused for good."""
-        return self.acts_on - sum(self.counts[word] for word in PENDING)
+        """Count the items that need no more work: done, or refused for good."""
+        return self.acts_on - sum(self.counts[standing] for standing in PENDING)
 
     @property
     def acted(self) -> int:
-        """Count what was done: sent, given back, dropped or restored."""
+        """Count the items sent, given back, dropped or restored."""
         return self.finished - self.refused

@@ -1,4 +1,4 @@
-"""Operations and items, asked for in sentences."""
+"""Querysets of operations and their items."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class OperationQuerySet(models.QuerySet["Operation"]):
     def confirmed(self) -> Self:
-        """Keep what somebody decided; a preview is no operation to the reader."""
+        """Keep confirmed operations; previews are not shown as operations."""
         return self.filter(state__in=CONFIRMED)
 
     def previews(self) -> Self:
@@ -30,7 +30,7 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         return self.filter(Q(retry_at=None) | Q(retry_at__lte=now))
 
     def stale(self, now: datetime) -> Self:
-        """Keep previews that ended unconfirmed: by age, or cancelled (see NEXT)."""
+        """Keep previews that ended unconfirmed: expired, or cancelled (see NEXT)."""
         return self.filter(
             Q(state=State.PREVIEW, expires_at__lte=now) | Q(state=State.CANCELLED)
         )
@@ -39,7 +39,7 @@ class OperationQuerySet(models.QuerySet["Operation"]):
         return self.order_by("-id")
 
     def transition(self, *, to: State, **values: Any) -> int:
-        """Move what may move, and say how many rows did."""
+        """Change the state of rows that may reach it; return how many did."""
         return self.filter(state__in=before(to)).update(state=to.value, **values)
 
 
@@ -55,16 +55,18 @@ class ItemQuerySet(models.QuerySet["Item"]):
             Q(state=ItemState.WAITING) | Q(redrive__outcome__in=IN_FLIGHT)
         )
 
-    def standing(self, word: str) -> Self:
-        """Keep the items that stand so: by their own state, or by their redrive's."""
-        return self.filter(Q(state=word) | Q(redrive__outcome=word))
+    def standing(self, name: str) -> Self:
+        """Keep items by standing: their own state, or their redrive's outcome."""
+        return self.filter(Q(state=name) | Q(redrive__outcome=name))
 
     def counts(self) -> dict[str, int]:
-        """Count by standing; every standing is there, and they add up to the total."""
-        own = self.exclude(state=ItemState.CLAIMED).order_by().values_list("state")
-        sent = self.filter(state=ItemState.CLAIMED).order_by()
-        found = {
-            **dict(own.annotate(number=Count("pk"))),
-            **dict(sent.values_list("redrive__outcome").annotate(number=Count("pk"))),
+        """Count items by standing: every standing is a key, the sum is the total."""
+        unclaimed = self.exclude(state=ItemState.CLAIMED).order_by()
+        claimed = self.filter(state=ItemState.CLAIMED).order_by()
+        counts = {
+            **dict(unclaimed.values_list("state").annotate(number=Count("pk"))),
+            **dict(
+                claimed.values_list("redrive__outcome").annotate(number=Count("pk"))
+            ),
         }
-        return {name: found.get(name, 0) for name in COUNTED}
+        return {name: counts.get(name, 0) for name in COUNTED}

@@ -1,4 +1,4 @@
-"""What may become of an operation and of its items. Constraints repeat this."""
+"""States of operations and items, and their transitions. Constraints repeat them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from apps.poison.states import Outcome
 
 
 class Verb(StrEnum):
-    """What can be decided. Give back: to the dead-letter queue, exactly as captured."""
+    """What an operation does. GIVE_BACK: send to the dead-letter queue, as captured."""
 
     REDRIVE = "redrive"
     DROP = "drop"
@@ -16,8 +16,8 @@ class Verb(StrEnum):
     GIVE_BACK = "give_back"
 
 
-# What people and keys may ask for; what is given back, `manage.py give_back` asks for.
-ASKED = (Verb.REDRIVE, Verb.DROP, Verb.RESTORE)
+# The verbs of pages and API; only `manage.py give_back` requests the other one.
+REQUESTABLE = (Verb.REDRIVE, Verb.DROP, Verb.RESTORE)
 SENDS = (Verb.REDRIVE.value, Verb.GIVE_BACK.value)
 
 
@@ -41,7 +41,7 @@ NEXT: dict[State, frozenset[State]] = {
 
 
 def before(state: State) -> list[str]:
-    """List the states from which this one can be reached."""
+    """List the states that can change to this one."""
     return sorted(origin.value for origin, onward in NEXT.items() if state in onward)
 
 
@@ -51,7 +51,7 @@ FINISHED = (State.DONE.value, State.CANCELLED.value)
 
 
 class ItemState(StrEnum):
-    """An item's own states; one that is `claimed` has its redrive's outcome instead."""
+    """An item's own states; a `claimed` item shows its redrive's outcome instead."""
 
     WAITING = "waiting"
     CLAIMED = "claimed"
@@ -60,7 +60,7 @@ class ItemState(StrEnum):
     RESTORED = "restored"
 
 
-# The words that counts use; they always add up to the total.
+# The standings that counts are kept by; they always add up to the total.
 COUNTED = (
     ItemState.WAITING.value,
     Outcome.SENDING.value,

@@ -1,4 +1,4 @@
-"""Celery's doors: an id in, one service call. Postgres knows what is to be done."""
+"""Celery tasks: an id in, one service call. Postgres stores the work to be done."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from celery import shared_task
 from apps.brokers.services.topics import RoutingPublisher
 from apps.core import clock
 from apps.triage.services import running, selection, upkeep
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 
 log = logging.getLogger(__name__)
 
-# A rescue that found no worker in time must not pile up behind a slow one.
+# Tasks that no worker starts in time must not pile up behind a slow worker.
 RESCUE_EXPIRES = 10
 
 
@@ -23,7 +23,7 @@ def run_operation(operation_id: int) -> None:
         ended = running.run(
             operation_id=operation_id, publisher=publisher, clock=clock.now
         )
-    if ended is Ended.AGAIN:
+    if ended is SliceEnd.AGAIN:
         run_operation.delay(operation_id)
 
 
@@ -34,7 +34,7 @@ def take_selection(operation_id: int) -> None:
 
 @shared_task(name="apps.triage.tasks.rescue")
 def rescue() -> None:
-    """Hand out what nobody works on; a dead worker's operation is among it."""
+    """Enqueue the operations that no worker works on, such as a dead worker's."""
     upkeep.beat(now=clock.now())
     orphans = upkeep.orphans(now=clock.now())
     for operation_id in orphans.to_run:

@@ -3,14 +3,16 @@
     python -m spark.jobs.nightly_failure_rate --run 12 --epoch 1 --lake var/lake
         --first 2026-11-01 --last 2026-11-28 --snapshot 00000003-0000001B-1
 
-1. The facts of these UTC days are read in the exported snapshot, and written to the
-   lake. 2. They are counted by hour, and made into rates of topics and of problems.
-3. Those are written to the lake, and to the staged tables of Postgres for the caller
-   to check and to publish. 4. What older attempts left in the lake is forgotten.
+1. Read the facts of these UTC days in the exported snapshot, and write them to the
+   lake.
+2. Count them by hour, and compute rates of topics and of problems.
+3. Write those to the lake, and to the staging tables of Postgres, for the caller to
+   check and publish.
+4. Delete from the lake what older attempts left.
 
-The last line of stdout tells how many facts there were; whatever fails ends with status
-1, and with what is the matter in the last line of stderr. The caller keeps stdin open:
-when that ends, so does this, at once.
+The last line of stdout has the number of facts of each kind. A failure ends with status
+1, and the last line of stderr gives the reason. The caller keeps stdin open: when it
+closes, the job ends at once.
 """
 
 from __future__ import annotations
@@ -30,30 +32,30 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from spark import postgres, session
-from spark.facts import Window
-from spark.lake import Attempt, Lake, days
-from spark.schemas import FACTS, Kind
+from spark.facts import FactWindow
+from spark.lake import Lake, RunAttempt, days
+from spark.schemas import FACTS, LakeKind
 from spark.transforms import partials
 from spark.transforms.problems import problems
 from spark.transforms.rates import rates
 
 NAME = "nightly_failure_rate"
-# The last line of a Python traceback, which Spark passes on in the midst of its own.
+# The last line of a Python traceback, which Spark puts into the middle of its own.
 _CAUSE = re.compile(r"[\w.]+(?:Error|Exception): (?!Traceback)")
-# What py4j says before the line that matters: which of its calls failed.
+# The start of py4j's first line, which names the failed call and not the reason.
 _PY4J = "An error occurred while calling "
 STAGED = {
-    Kind.RATES: "reports_staged_rate",
-    Kind.PROBLEMS: "reports_staged_problem",
+    LakeKind.RATES: "reports_staged_rate",
+    LakeKind.PROBLEMS: "reports_staged_problem",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What is asked for: which attempt makes it, of what, and in which lake."""
+    """The requested report: its attempt, its days and snapshot, and the lake."""
 
-    attempt: Attempt
-    window: Window
+    attempt: RunAttempt
+    window: FactWindow
     lake: str
 
     @property
@@ -62,22 +64,22 @@ class Report:
 
 
 def main(arguments: Sequence[str]) -> dict[str, int]:
-    report = parsed(arguments)
+    report = parse_arguments(arguments)
     with session.start(NAME) as spark:
         return make(spark, report)
 
 
 def make(spark: SparkSession, report: Report) -> dict[str, int]:
-    """Make one report; tell how many facts of each kind it is made of."""
+    """Make one report; return how many facts of each kind it has read."""
     lake = Lake(spark, report.lake)
     rows = {kind.value: _extract(spark, lake, kind, report) for kind in FACTS}
     measure(lake, report)
     _stage(lake, report)
-    _forget(lake, report)
+    _delete_superseded(lake, report)
     return rows
 
 
-def parsed(arguments: Sequence[str]) -> Report:
+def parse_arguments(arguments: Sequence[str]) -> Report:
     parser = argparse.ArgumentParser(prog=NAME, allow_abbrev=False)
     parser.add_argument("--run", type=int, required=True)
     parser.add_argument("--epoch", type=int, required=True)
@@ -85,45 +87,49 @@ def parsed(arguments: Sequence[str]) -> Report:
     parser.add_argument("--last", type=date.fromisoformat, required=True)
     parser.add_argument("--snapshot", required=True)
     parser.add_argument("--lake", required=True, help="a folder, or a Hadoop URL")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     return Report(
-        attempt=Attempt(run=told.run, epoch=told.epoch),
-        window=Window(first=told.first, last=told.last, snapshot=told.snapshot),
-        lake=told.lake,
+        attempt=RunAttempt(run=options.run, epoch=options.epoch),
+        window=FactWindow(
+            first=options.first, last=options.last, snapshot=options.snapshot
+        ),
+        lake=options.lake,
     )
 
 
-def _extract(spark: SparkSession, lake: Lake, kind: Kind, report: Report) -> int:
-    """Bring one kind of facts into the lake, and count them on the way."""
+def _extract(spark: SparkSession, lake: Lake, kind: LakeKind, report: Report) -> int:
+    """Copy one kind of facts into the lake, and count them on the way."""
     count = Observation()
     facts = postgres.read(spark, kind, report.window)
-    counted = facts.observe(count, F.count(F.lit(1)).alias("rows"))
-    lake.write(kind, counted, report.attempt)
+    observed_facts = facts.observe(count, F.count(F.lit(1)).alias("rows"))
+    lake.write(kind, observed_facts, report.attempt)
     return int(count.get["rows"])
 
 
 def measure(lake: Lake, report: Report) -> None:
-    """Make rates and problems out of the facts in the lake, reading each kind once."""
+    """Compute rates and problems from the facts in the lake, reading each kind once."""
     failures, counters, decisions = (_read(lake, kind, report) for kind in FACTS)
-    failed = partials.failures_by_hour(failures).persist()
-    decided = partials.decisions_by_hour(decisions).persist()
-    counted = partials.counters_by_hour(counters)
-    lake.write(Kind.RATES, rates(failed, counted, decided), report.attempt)
-    rated = _read(lake, Kind.RATES, report)
-    lake.write(Kind.PROBLEMS, problems(failed, decided, rated), report.attempt)
-    failed.unpersist()
-    decided.unpersist()
+    hourly_failures = partials.failures_by_hour(failures).persist()
+    hourly_decisions = partials.decisions_by_hour(decisions).persist()
+    hourly_counters = partials.counters_by_hour(counters)
+    by_topic = rates(hourly_failures, hourly_counters, hourly_decisions)
+    lake.write(LakeKind.RATES, by_topic, report.attempt)
+    stored_rates = _read(lake, LakeKind.RATES, report)
+    by_problem = problems(hourly_failures, hourly_decisions, stored_rates)
+    lake.write(LakeKind.PROBLEMS, by_problem, report.attempt)
+    hourly_failures.unpersist()
+    hourly_decisions.unpersist()
 
 
 def _stage(lake: Lake, report: Report) -> None:
     tables = {
-        table: _marked(_read(lake, kind, report), report.attempt).toArrow()
+        table: _with_attempt(_read(lake, kind, report), report.attempt).toArrow()
         for kind, table in STAGED.items()
     }
     postgres.append(tables)
 
 
-def _marked(measures: DataFrame, attempt: Attempt) -> DataFrame:
+def _with_attempt(measures: DataFrame, attempt: RunAttempt) -> DataFrame:
     return measures.select(
         F.lit(attempt.run).cast("bigint").alias("run_id"),
         F.lit(attempt.epoch).alias("epoch"),
@@ -131,10 +137,10 @@ def _marked(measures: DataFrame, attempt: Attempt) -> DataFrame:
     )
 
 
-def _forget(lake: Lake, report: Report) -> None:
-    """Leave of each day what is published and what is about to be."""
-    published = postgres.published(report.window.first, report.window.last)
-    lake.forget(
+def _delete_superseded(lake: Lake, report: Report) -> None:
+    """Keep of each day the published attempt and this one, and delete the others."""
+    published = postgres.published_attempts(report.window.first, report.window.last)
+    lake.delete_except(
         {
             day: {report.attempt, published.get(day, report.attempt)}
             for day in report.days
@@ -142,19 +148,19 @@ def _forget(lake: Lake, report: Report) -> None:
     )
 
 
-def _read(lake: Lake, kind: Kind, report: Report) -> DataFrame:
+def _read(lake: Lake, kind: LakeKind, report: Report) -> DataFrame:
     return lake.read(kind, report.attempt, report.days)
 
 
 def _end_with(stream: int) -> None:
-    """Wait until nobody holds the other end, and end this process without a word."""
+    """Wait until the other end is closed, and end this process silently."""
     while os.read(stream, 4096):
         pass
     os._exit(1)
 
 
 def reason(error: Exception) -> str:
-    """Say in a line what is the matter; in a worker's failure it is among many."""
+    """Extract the line with the reason; a worker's failure has many lines."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith(_PY4J):
         lines = [line.removeprefix(": ") for line in lines[1:]]
@@ -163,13 +169,13 @@ def reason(error: Exception) -> str:
 
 
 def _run() -> None:
-    """Answer on stdout with one line, whatever Java prints there."""
+    """Run the job and print its result as one line; Java's stdout goes to stderr."""
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     threading.Thread(target=_end_with, args=[sys.stdin.fileno()], daemon=True).start()
     try:
         rows = main(sys.argv[1:])
-    except Exception as error:  # noqa: BLE001 - told in full, and by the status
+    except Exception as error:  # noqa: BLE001 - printed in full, and in the status
         traceback.print_exc()
         sys.exit(f"{NAME}: {reason(error)}")
     with answer:

@@ -1,4 +1,4 @@
-"""How often it failed, and how sure that is: Wilson's score interval at 95 %.
+"""Failure rates, and their uncertainty: Wilson's score interval at 95 %.
 
 Wilson (1927), "Probable inference, the law of succession, and statistical inference".
 """
@@ -12,7 +12,7 @@ Z = 1.959964
 
 
 def with_rate(measured: DataFrame, *, failed: Column) -> DataFrame:
-    """Add the rate of those that failed among `delivered`, with its bounds."""
+    """Add the rate of `failed` in the column `delivered`, with its bounds."""
     delivered = F.col("delivered")
     rated = measured.withColumn("failure_rate", rate(failed, delivered))
     low = rate_low(F.col("failure_rate"), delivered)
@@ -21,9 +21,9 @@ def with_rate(measured: DataFrame, *, failed: Column) -> DataFrame:
 
 
 def rate(failed: Column, delivered: Column) -> Column:
-    """Give the part of the delivered that failed; null where nothing was delivered.
+    """Return the share of delivered messages that failed; null if none was delivered.
 
-    Null, too, where more failed than a broker says it delivered: no part is known.
+    Null, too, if more messages failed than the broker counted: the share is unknown.
     """
     part = F.try_divide(failed, delivered)
     return F.when(part <= 1, part)
@@ -31,7 +31,7 @@ def rate(failed: Column, delivered: Column) -> Column:
 
 def rate_low(rate: Column, delivered: Column) -> Column:
     bound = (_centre(rate, delivered) - _reach(rate, delivered)) / _scale(delivered)
-    # Where nothing failed, rounding must not lift the bound above the rate.
+    # If no message failed, rounding must not lift the bound above the rate.
     return F.when(rate.isNotNull(), F.greatest(F.least(bound, rate), F.lit(0.0)))
 
 

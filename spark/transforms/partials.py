@@ -1,6 +1,6 @@
-"""Facts, counted by hour: few rows, and all that the reports are made of.
+"""Count facts by hour: few rows, from which all reports are computed.
 
-Each kind of facts is read once for this, however many reports are made.
+Each kind of facts is read only once for this.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DECISIONS = ("redriven", "confirmed", "recurred", "dropped")
 def failures_by_hour(failures: DataFrame) -> DataFrame:
     """Count failures by problem; `retried` are the attempts after each first one."""
     retries = F.greatest(F.col("attempts").cast("bigint") - 1, F.lit(0))
-    return failures.groupBy(*_place(), "problem").agg(
+    return failures.groupBy(*_group_columns(), "problem").agg(
         F.count(F.lit(1)).alias("failed"),
         F.count_if("is_first").alias("poisoned"),
         F.sum(retries).alias("retried"),
@@ -25,21 +25,21 @@ def failures_by_hour(failures: DataFrame) -> DataFrame:
 
 
 def counters_by_hour(counters: DataFrame) -> DataFrame:
-    """Add up what consumers and brokers counted, each apart, in a row for each bucket.
+    """Sum the counters of consumers and of brokers, each apart, in a row per bucket.
 
-    All rows of an hour together are what was counted in it.
+    The rows of an hour add up to its counts.
     """
-    spread = durations.by_bucket(counters, "duration_ms_hist", once=COUNTS)
+    buckets = durations.by_bucket(counters, "duration_ms_hist", once=COUNTS)
     sums = [F.sum(name).alias(name) for name in (*COUNTS, "durations")]
-    return spread.groupBy(*_place(), "source", "bucket").agg(*sums)
+    return buckets.groupBy(*_group_columns(), "source", "bucket").agg(*sums)
 
 
 def decisions_by_hour(decisions: DataFrame) -> DataFrame:
-    """Count by problem what people decided, and what came of it."""
+    """Count people's decisions and their outcomes by problem."""
     counts = [F.count_if(F.col("what") == what).alias(what) for what in DECISIONS]
-    return decisions.groupBy(*_place(), "problem").agg(*counts)
+    return decisions.groupBy(*_group_columns(), "problem").agg(*counts)
 
 
-def _place() -> list[Column]:
+def _group_columns() -> list[Column]:
     hour = F.hour("at").alias("hour")
     return [F.col("day"), hour, F.col("topic"), F.col("consumer_group")]

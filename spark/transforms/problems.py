@@ -1,4 +1,4 @@
-"""Problems by day: how often each failed, and what was done about it."""
+"""Problems by day: their failures, and the decisions about them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SUMS = ("failed", "poisoned", "retried", *DECISIONS)
 
 
 def problems(failures: DataFrame, decisions: DataFrame, rates: DataFrame) -> DataFrame:
-    """Make the days of problems out of facts by hour, and of the rates of their groups.
+    """Compute problems by day from facts by hour, and from the rates of their groups.
 
-    A problem's rate is what part of all that its consumer group was delivered on that
-    day it made fail.
+    A problem's rate is its share of failures in all messages that were delivered to its
+    consumer group on that day.
     """
     delivered = _delivered_by_group_and_day(rates)
     days = _by_day(failures, decisions)
@@ -26,7 +26,7 @@ def problems(failures: DataFrame, decisions: DataFrame, rates: DataFrame) -> Dat
 
 
 def _by_day(failures: DataFrame, decisions: DataFrame) -> DataFrame:
-    """Count by problem; its place is where it fails, before where it was requeued."""
+    """Count by problem; its place is where it fails, or else where it was requeued."""
     place = F.struct("topic", "consumer_group")
     failed = failures.withColumn("failed_at", place)
     decided = decisions.withColumn("decided_at", place)
@@ -41,5 +41,5 @@ def _by_day(failures: DataFrame, decisions: DataFrame) -> DataFrame:
 def _delivered_by_group_and_day(rates: DataFrame) -> DataFrame:
     is_of_a_day = F.col("hour").isNull()
     is_of_a_group = F.col("consumer_group").isNotNull()
-    chosen = rates.where(is_of_a_day & is_of_a_group)
-    return chosen.select("day", "topic", "consumer_group", "delivered")
+    by_group_and_day = rates.where(is_of_a_day & is_of_a_group)
+    return by_group_and_day.select("day", "topic", "consumer_group", "delivered")

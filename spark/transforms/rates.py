@@ -1,8 +1,8 @@
 """Failure rates of topics: by hour and by day, by consumer group and over all.
 
-What was delivered is known from one source for each topic, consumer group and day: its
-consumers, or else its broker, or else nobody. What another source told is left out, and
-failures where nobody counted deliveries are no part of the rate: `uncounted`.
+Each topic, consumer group and day counts deliveries by its best source: its consumers,
+or else its broker, or else none. The counts of its other source are dropped. Failures
+without a count of deliveries are `uncounted`, and no part of the rate.
 """
 
 from __future__ import annotations
@@ -29,39 +29,37 @@ GRAINS = [
 
 
 def rates(failures: DataFrame, counters: DataFrame, decisions: DataFrame) -> DataFrame:
-    """Make the rates out of facts that are counted by hour.
+    """Compute the rates from facts that are counted by hour.
 
     `hour` is null in the rows of a whole day, `consumer_group` in those over all.
     """
-    facts = _together(failures, counters, decisions)
-    return _measured(_rolled_up(_settled(_of_the_best_source(facts))))
+    facts = _union(failures, counters, decisions)
+    return _to_rates(_roll_up(_to_counts(_keep_best_source(facts))))
 
 
-def _together(
-    failures: DataFrame, counters: DataFrame, decisions: DataFrame
-) -> DataFrame:
-    """Put all facts into one table, with a rank for those that a source told."""
+def _union(failures: DataFrame, counters: DataFrame, decisions: DataFrame) -> DataFrame:
+    """Put all facts into one table, with the rank of their source."""
     captured = failures.withColumnRenamed("failed", "captured").drop("retried")
     rank = F.when(F.col("source") == "sdk", SDK).otherwise(BROKER)
-    counted = counters.withColumn("rank", rank).drop("source")
-    facts = counted.unionByName(captured.drop("problem"), allowMissingColumns=True)
+    ranked = counters.withColumn("rank", rank).drop("source")
+    facts = ranked.unionByName(captured.drop("problem"), allowMissingColumns=True)
     facts = facts.unionByName(decisions.drop("problem"), allowMissingColumns=True)
-    # A bucket that is none is not the first one.
+    # A missing bucket is not bucket 0.
     return facts.fillna(0, [name for name in facts.columns if name != "bucket"])
 
 
-def _of_the_best_source(facts: DataFrame) -> DataFrame:
+def _keep_best_source(facts: DataFrame) -> DataFrame:
     best = F.max("rank").over(Window.partitionBy(*GROUP))
-    is_told_by_nobody = F.col("rank") == NONE
-    is_told_by_the_best = F.col("rank") == F.col("best")
+    has_no_source = F.col("rank") == NONE
+    is_of_best_source = F.col("rank") == F.col("best")
     ranked = facts.withColumn("best", best)
-    return ranked.where(is_told_by_nobody | is_told_by_the_best)
+    return ranked.where(has_no_source | is_of_best_source)
 
 
-def _settled(facts: DataFrame) -> DataFrame:
-    """Say of each fact how many it is of the delivered and of the failed."""
+def _to_counts(facts: DataFrame) -> DataFrame:
+    """Turn each fact into its counts of delivered and of failed messages."""
     by_sdk, by_broker = F.col("best") == SDK, F.col("best") == BROKER
-    by_nobody = F.col("best") == NONE
+    by_none = F.col("best") == NONE
     delivered = F.when(by_sdk, F.col("handled") + F.col("failed"))
     failed = F.when(by_sdk, F.col("failed")).otherwise(F.col("captured"))
     return facts.select(
@@ -70,7 +68,7 @@ def _settled(facts: DataFrame) -> DataFrame:
         "best",
         delivered.when(by_broker, F.col("handled")).alias("delivered"),
         failed.alias("failed"),
-        F.when(by_nobody, F.col("captured")).otherwise(0).alias("uncounted"),
+        F.when(by_none, F.col("captured")).otherwise(0).alias("uncounted"),
         "poisoned",
         "skipped",
         "retried",
@@ -80,24 +78,24 @@ def _settled(facts: DataFrame) -> DataFrame:
     )
 
 
-def _rolled_up(facts: DataFrame) -> DataFrame:
-    """Add up by all grains, and read the quantiles off the buckets of each."""
+def _roll_up(facts: DataFrame) -> DataFrame:
+    """Sum by each grain, and compute the quantiles from its buckets."""
     grains = [[*grain, "bucket"] for grain in GRAINS]
     sums = [
         F.max("best").alias("best"),
-        # Null where nobody counted: that is not zero.
+        # Null, not zero, if no source counted deliveries.
         *[F.sum(name).alias(name) for name in ("delivered", *SUMS)],
     ]
-    lasted = F.sum("durations").alias("durations")
-    buckets = facts.groupingSets(grains, *GROUP, "hour", "bucket").agg(*sums, lasted)
+    in_bucket = F.sum("durations").alias("durations")
+    buckets = facts.groupingSets(grains, *GROUP, "hour", "bucket").agg(*sums, in_bucket)
     ranked = durations.with_ranks(buckets, *GROUP, "hour")
     return ranked.groupBy(*GROUP, "hour").agg(*sums, *durations.quantiles())
 
 
-def _measured(sums: DataFrame) -> DataFrame:
+def _to_rates(sums: DataFrame) -> DataFrame:
     source = F.get(F.array(*[F.lit(name) for name in SOURCES]), F.col("best"))
-    counted = F.col("failed") - F.col("uncounted")
-    rated = intervals.with_rate(sums, failed=counted)
+    failures = F.col("failed") - F.col("uncounted")
+    rated = intervals.with_rate(sums, failed=failures)
     return rated.select(
         "day",
         F.col("hour").cast("smallint").alias("hour"),

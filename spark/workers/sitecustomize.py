@@ -1,7 +1,7 @@
-"""What Python does first in each of Spark's Python workers, before any import.
+"""Put zip files last on the import path of Spark's Python workers.
 
-Spark puts zips of PySpark before the installed package, and Python keeps no bytecode of
-what it finds in a zip: each worker, and a night starts some ten, would compile it anew.
+Spark puts zips of PySpark before the installed package, and Python caches no bytecode
+for zips: each worker would compile PySpark again, and a night starts about ten.
 """
 
 from __future__ import annotations

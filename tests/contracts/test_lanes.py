@@ -21,7 +21,7 @@ from apps.poison.models import Body, Failure, Poison
 from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.services import decision, running, selection
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 from tests.contracts import kinds
@@ -81,7 +81,7 @@ def give_back() -> None:
     Lane.objects.update(paused=False)
 
 
-def redrive(who: Principal, now: datetime) -> Ended:
+def redrive(who: Principal, now: datetime) -> SliceEnd:
     ask = Ask(verb=Verb.REDRIVE, query=Query.parse("is:open"))
     with transaction.atomic():
         previewed = selection.preview(ask=ask, principal=who, now=now)
@@ -132,7 +132,7 @@ def test_what_fails_again_is_the_same_poison(
         stage.put(stage.queue, body, kept)
     drain_all(mail, clock.now())
 
-    assert (ended, len(sent)) == (Ended.DONE, 2)
+    assert (ended, len(sent)) == (SliceEnd.DONE, 2)
     assert set(Poison.objects.values_list("pk", flat=True)) == poisons
     told = Poison.objects.values_list("state", "recurrences", "failures")
     assert list(told) == [("open", 1, 2)] * 2

@@ -42,7 +42,7 @@ from apps.poison.tokens import redrive_of
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, running, selection
-from apps.triage.services.running import WINDOW, Ended
+from apps.triage.services.running import WINDOW, SliceEnd
 from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 from tests import reports
@@ -260,7 +260,7 @@ class Telling(RoutingPublisher):
 def work_on(operation: Operation, publisher: RoutingPublisher) -> None:
     until = time.monotonic() + PATIENCE
     run = partial(running.run, operation_id=operation.pk, publisher=publisher)
-    while run(clock=clock.now) is not Ended.DONE:
+    while run(clock=clock.now) is not SliceEnd.DONE:
         assert time.monotonic() < until, "it is never done"
         time.sleep(0.01)
 

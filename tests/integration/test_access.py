@@ -1,6 +1,6 @@
-"""Who gets in where: every address, by every method, for everybody there can be.
+"""Access to every URL, by every method, for every kind of caller.
 
-The tables say it a second time, apart from the code. An address or a method that is
+The tables repeat the rights, apart from the code. A URL or a method that is
 new, and is in neither of them, fails the test.
 """
 
@@ -33,14 +33,14 @@ pytestmark = pytest.mark.django_db
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 ACTOR = Actor.system("test")
-# Who tries the methods that nobody may use.
+# The callers that try the methods that no caller may use.
 A_FEW = ("nobody", "viewer", "admin", "a key of capture:write")
-# Of nothing that is there: who may see it is told so, and nothing is changed.
+# An id that does not exist: admitted callers get 404, and nothing is changed.
 ABSENT = "999999999"
 
 
 class Who(StrEnum):
-    """Who gets in; each but the readers of bodies includes those after it."""
+    """Who is admitted; each but the readers of bodies includes those after it."""
 
     EVERYBODY = "everybody"
     SIGNED_IN = "signed in"
@@ -169,14 +169,14 @@ def quick_passwords() -> Iterator[None]:
 
 @pytest.fixture
 def browsers() -> dict[str, Client]:
-    """Give a browser of everybody in `PEOPLE`; who has a key shows it to pages, too."""
-    found = {"nobody": Client(), "a key": Client(headers=program().headers)}
+    """Return a browser for each of `PEOPLE`; the one with a key sends it to pages."""
+    clients = {"nobody": Client(), "a key": Client(headers=program().headers)}
     for name in ("viewer", "reader", "operator", "admin"):
-        found[name] = Client()
-        found[name].force_login(person(name))
-    for browser in found.values():
+        clients[name] = Client()
+        clients[name].force_login(person(name))
+    for browser in clients.values():
         browser.raise_request_exception = False
-    return found
+    return clients
 
 
 def person(name: str) -> Any:
@@ -191,8 +191,8 @@ def person(name: str) -> Any:
     )
 
 
-def sent(browser: Client, method: str, path: str) -> Any:
-    """Send a request, and undo what it did; by session, reading leaves no entry."""
+def send(browser: Client, method: str, path: str) -> Any:
+    """Send a request and roll it back; reading by session must write no audit entry."""
     entries = Entry.objects.count()
     cookies = SimpleCookie(browser.cookies.output(header="", sep=";"))
     with transaction.atomic():
@@ -212,16 +212,16 @@ def is_stopped(response: Any) -> bool:
 
 
 def does_nothing(response: Any) -> bool:
-    """Tell a refused method; who is signed in is sent home by the sign-in, too."""
+    """Tell whether a method is refused; the sign-in redirects signed-in people."""
     return bool(response.status_code == 405 or response.get("Location") == "/")
 
 
-def test_the_table_has_every_page() -> None:
+def test_the_access_table_has_every_page() -> None:
     assert sorted(PAGES) == sorted(pages())
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_lets_in_those_of_the_table_and_nobody_else(
+def test_each_page_admits_exactly_the_people_in_the_table(
     path: str, browsers: Mapping[str, Client]
 ) -> None:
     allowed = {**PAGES[path]}
@@ -231,7 +231,7 @@ def test_a_page_lets_in_those_of_the_table_and_nobody_else(
         for name, browser in browsers.items():
             if method not in allowed and name not in A_FEW:
                 continue
-            response = sent(browser, method, path)
+            response = send(browser, method, path)
             case = f"{method} {path} by {name}: {response.status_code}"
             assert response.status_code < 500, case
             if method not in allowed:
@@ -247,10 +247,10 @@ def test_a_form_without_its_token_does_nothing(path: str) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(person("admin"))
 
-    assert sent(browser, "POST", path).status_code == 403
+    assert send(browser, "POST", path).status_code == 403
 
 
-def test_a_chosen_header_is_read_without_an_entry(
+def test_a_get_never_shows_a_chosen_header(
     browsers: Mapping[str, Client],
 ) -> None:
     (poison,) = poisons(clock.now(), 1, headers=[("tenant", b"acme")])
@@ -259,7 +259,7 @@ def test_a_chosen_header_is_read_without_an_entry(
     for name in ("viewer", "reader", "operator", "admin"):
         for path in (f"{page}?header=tenant", f"{page}/header?header=tenant"):
             for method in ("GET", "HEAD"):
-                response = sent(browsers[name], method, path)
+                response = send(browsers[name], method, path)
                 assert is_stopped(response) or response.status_code in {200, 302}
                 assert b"acme" not in response.content
 
@@ -269,7 +269,7 @@ def api() -> list[str]:
 
 
 def callers() -> Iterator[tuple[str, Client, frozenset[Scope]]]:
-    """Give everybody who may call the API, with what the tables say they may do."""
+    """Yield every caller of the API, with its scopes according to the tables."""
     for scope in Scope:
         key = program(scope)
         yield f"a key of {scope}", Client(headers=key.headers), frozenset({scope})
@@ -280,20 +280,20 @@ def callers() -> Iterator[tuple[str, Client, frozenset[Scope]]]:
 
 
 @pytest.mark.parametrize("path", api())
-def test_a_call_lets_in_those_with_its_scope_and_nobody_else(path: str) -> None:
+def test_each_api_call_admits_exactly_the_keys_with_its_scope(path: str) -> None:
     others = Client(), Client(headers={"Authorization": "Bearer pw_local_wrong"})
-    known = list(callers())
+    all_callers = list(callers())
     for method in METHODS:
         needed = NEEDED.get(f"{'GET' if method == 'HEAD' else method} {path}")
         if (method, path) == ("HEAD", "skips/stream"):
             needed = None  # it has no end, so it is not begun for its head
         address = re.sub(r"\b1\b", "N", f"/api/v1/{path}")
         for browser in others:
-            assert sent(browser, method, address).status_code == 401, method
-        for name, browser, scopes in known:
+            assert send(browser, method, address).status_code == 401, method
+        for name, browser, scopes in all_callers:
             if needed is None and name not in A_FEW:
                 continue
-            status = sent(browser, method, address).status_code
+            status = send(browser, method, address).status_code
             case = f"{method} {path} by {name}: {status}"
             assert status < 500 or path.endswith("stream"), case
             if needed is None:
@@ -306,6 +306,6 @@ def test_a_call_lets_in_those_with_its_scope_and_nobody_else(path: str) -> None:
 
 
 def by_post_only(method: str, path: str) -> bool:
-    """Tell the calls that a session may not GET: a link carries a session, too."""
+    """Tell the calls that a session may not GET: a link sends the session too."""
     acts = path.endswith(("/body", "/discover"))
     return acts and method in {"GET", "HEAD"}

@@ -1,4 +1,4 @@
-"""Brokers of before go on by an allow-list, and what is new meets the rules."""
+"""Existing brokers keep working by an allow-list; new ones must obey the rules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def written(now: datetime) -> Broker:
     return Broker.objects.get()
 
 
-def test_the_upgrade_marks_the_brokers_that_it_finds(db: None) -> None:
+def test_the_upgrade_marks_existing_brokers_only(db: None) -> None:
     call_command("migrate", "brokers", "0005", verbosity=0)
     insert = """
         INSERT INTO brokers_broker (name, kind, url, options)
@@ -49,14 +49,14 @@ def test_the_upgrade_marks_the_brokers_that_it_finds(db: None) -> None:
         cursor.execute(insert, ["old"])
     call_command("migrate", "brokers", verbosity=0)
     with connection.cursor() as cursor:
-        # As the release before writes one.
+        # As the former release writes one.
         cursor.execute(insert, ["new"])
 
     marks = dict(Broker.objects.values_list("name", "predates_address_rules"))
     assert marks == {"old": True, "new": False}
 
 
-def test_the_upgrade_writes_hosts_and_variables_once_and_says_so(
+def test_the_upgrade_lists_hosts_and_variables_once_and_audits_them(
     now: datetime,
 ) -> None:
     broker_of_before(secrets.sealed("amqp://u:p@MQ.internal/"), **ELSEWHERE)
@@ -89,7 +89,7 @@ def test_the_upgrade_writes_hosts_and_variables_once_and_says_so(
         ("sqs://k:s@us-east-1", ["elsewhere:1", "sqs.us-east-1.amazonaws.com:443"]),
     ],
 )
-def test_a_broker_of_before_goes_on_with_the_rights_of_this_machine(
+def test_an_existing_broker_keeps_the_rights_of_this_machine_after_the_upgrade(
     now: datetime, url: str, entries: list[str]
 ) -> None:
     endpoint = {"endpoint_url": "http://elsewhere:1"}
@@ -108,7 +108,7 @@ def test_a_broker_of_before_goes_on_with_the_rights_of_this_machine(
         *("POISONWEB_ADMIN_PASSWORD",),
     ],
 )
-def test_no_setting_of_ours_gets_into_an_allow_list(
+def test_no_setting_of_poisonweb_gets_into_an_allow_list(
     monkeypatch: pytest.MonkeyPatch, now: datetime, name: str
 ) -> None:
     monkeypatch.setenv(name, "amqp://celery:sesame@mq/")
@@ -123,7 +123,7 @@ def test_no_setting_of_ours_gets_into_an_allow_list(
         assert "sesame" not in str(wrong.value)
 
 
-def test_a_broker_of_before_goes_on_before_and_after_its_list_is_written(
+def test_an_existing_broker_keeps_its_settings_when_its_list_is_written(
     monkeypatch: pytest.MonkeyPatch, now: datetime
 ) -> None:
     monkeypatch.setenv("CORP_MQ", "amqp://u:p@mq/")
@@ -135,7 +135,7 @@ def test_a_broker_of_before_goes_on_before_and_after_its_list_is_written(
     assert settings_of(after).options == ELSEWHERE
 
 
-def test_what_the_setting_kept_out_before_stays_out(
+def test_a_host_that_the_setting_refused_before_the_upgrade_is_not_listed(
     settings: Settings, now: datetime
 ) -> None:
     settings.POISONWEB_BROKER_HOSTS = ("mq",)
@@ -144,7 +144,7 @@ def test_what_the_setting_kept_out_before_stays_out(
     assert written(now).allowed_unconfirmed == []
 
 
-def test_an_entry_that_is_struck_out_stops_its_broker(
+def test_striking_an_entry_out_stops_its_broker(
     monkeypatch: pytest.MonkeyPatch, operator: Principal, now: datetime
 ) -> None:
     monkeypatch.setenv("CORP_MQ", "amqp://u:p@mq/")
@@ -175,7 +175,7 @@ def test_an_entry_that_is_struck_out_stops_its_broker(
 
 
 @pytest.mark.parametrize("act", [allow_list.confirm, allow_list.strike])
-def test_an_entry_that_is_not_there_is_absent_and_nothing_is_done(
+def test_deciding_on_a_missing_entry_is_absent_and_changes_nothing(
     operator: Principal, now: datetime, act: Callable[..., None]
 ) -> None:
     broker_of_before("env:CORP_MQ")
@@ -190,7 +190,7 @@ def test_an_entry_that_is_not_there_is_absent_and_nothing_is_done(
 
 
 @pytest.mark.parametrize("act", [allow_list.confirm, allow_list.strike])
-def test_a_key_of_some_topics_decides_on_no_entry(
+def test_a_key_for_some_topics_cannot_decide_on_entries(
     operator: Principal, now: datetime, act: Callable[..., None]
 ) -> None:
     broker_of_before("env:CORP_MQ")
@@ -242,7 +242,7 @@ def test_an_option_that_names_another_host_asks_for_the_address_again(
     assert (again.options, back.options) == (moved, {})
 
 
-def test_management_on_another_host_needs_the_word_of_the_setting(
+def test_management_on_another_host_is_refused_unless_the_setting_allows_it(
     rabbit: Broker, operator: Principal, now: datetime, settings: Settings
 ) -> None:
     def alter() -> Broker:
@@ -261,7 +261,7 @@ def test_management_on_another_host_needs_the_word_of_the_setting(
     assert alter().options == ELSEWHERE
 
 
-def test_an_option_beside_a_variable_needs_the_word_of_the_setting(
+def test_another_host_beside_a_variable_is_refused_unless_the_setting_allows_it(
     monkeypatch: pytest.MonkeyPatch, operator: Principal, now: datetime
 ) -> None:
     monkeypatch.setenv("BROKER_MQ", "amqp://u:sesame@mq.example/")
@@ -304,7 +304,7 @@ def test_the_sample_reads_its_own_variable(redis_url: str) -> None:
     assert settings_of(sample).url
 
 
-def test_a_change_of_a_broker_of_before_adds_nothing_to_its_list(
+def test_changing_an_existing_broker_adds_nothing_to_its_list(
     monkeypatch: pytest.MonkeyPatch, operator: Principal, now: datetime
 ) -> None:
     monkeypatch.setenv("CORP_MQ", "amqp://u:p@mq/")

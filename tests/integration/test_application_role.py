@@ -45,7 +45,7 @@ from tests.queues import Queues, adapted
 from tests.reports import capture as report
 from tests.reports import count_up, counter, failure, poisons
 from tests.skips import added
-from tests.triage import confirm, preview, run, told
+from tests.triage import confirm, counts_of, preview, run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -130,9 +130,9 @@ def test_messages_are_captured_requeued_handled_dropped_and_restored(
     )
     run(undoing, now)
 
-    assert told(sending) == {"sent": 1}
+    assert counts_of(sending) == {"sent": 1}
     assert stream.xlen("orders") == 1
-    assert told(undoing) == {"restored": 1}
+    assert counts_of(undoing) == {"restored": 1}
     assert verification.verify().ok
 
 

@@ -1,4 +1,4 @@
-"""The trail: appended to, never edited, and a walk along it finds every lie."""
+"""The audit trail is append-only, and verification finds every tampering."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def decide(now: datetime, number: int = 1) -> None:
 
 
 def as_owner(statement: str) -> None:
-    """Do what only somebody with the owner's rights and bad intent can do."""
+    """Run statements that only an attacker with the owner's rights can run."""
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE audit_entry DISABLE TRIGGER USER")
         cursor.execute("GRANT UPDATE, DELETE ON audit_entry TO CURRENT_USER")
@@ -64,7 +64,9 @@ def test_an_entry_says_who_did_what_and_why(now: datetime) -> None:
         "TRUNCATE audit_entry",
     ],
 )
-def test_not_even_the_owner_may_change_it(now: datetime, statement: str) -> None:
+def test_an_entry_cannot_be_changed_even_by_the_owner(
+    now: datetime, statement: str
+) -> None:
     decide(now)
 
     with (
@@ -75,7 +77,9 @@ def test_not_even_the_owner_may_change_it(now: datetime, statement: str) -> None
         cursor.execute(statement)
 
 
-def test_the_trigger_stops_even_who_grants_himself_the_right(now: datetime) -> None:
+def test_the_trigger_stops_an_owner_who_grants_the_right_to_update(
+    now: datetime,
+) -> None:
     decide(now)
 
     with (
@@ -88,7 +92,7 @@ def test_the_trigger_stops_even_who_grants_himself_the_right(now: datetime) -> N
 
 
 def rehash(first: int) -> None:
-    """Rewrite the chain from here on, as an attacker who knows it would."""
+    """Rewrite the chain from this entry on, as an attacker who knows it would."""
     before = Entry.objects.get(seq=first - 1).hash
     for entry in Entry.objects.filter(seq__gte=first).order_by("seq"):
         before = hashlib.sha256(bytes(before) + entry.record.encode()).digest()
@@ -131,7 +135,9 @@ LIES: dict[str, tuple[Callable[[], None], int]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_is_found_and_its_place_is_named(now: datetime, lie: str) -> None:
+def test_each_tampering_is_found_and_its_entry_is_named(
+    now: datetime, lie: str
+) -> None:
     decide(now, 10)
     tell, place = LIES[lie]
 
@@ -141,7 +147,7 @@ def test_a_lie_is_found_and_its_place_is_named(now: datetime, lie: str) -> None:
     assert (verdict.ok, verdict.first_bad) == (False, place)
 
 
-def test_two_entries_that_changed_places_are_found(now: datetime) -> None:
+def test_two_swapped_entries_are_found(now: datetime) -> None:
     decide(now, 10)
 
     as_owner(
@@ -187,7 +193,7 @@ FALSE_HASH = (
     " (SELECT hash FROM public.audit_entry ORDER BY seq LIMIT 1) $$",
 )
 
-# Each by what the owner of the tables does, the entry that is named, and what is said.
+# Each: what the owner of the tables does, the bad entry, and the trouble reported.
 DISGUISES: dict[str, tuple[Callable[[], None], int | None, str]] = {
     "another actor in the column": (
         unguarded(
@@ -301,7 +307,7 @@ DISGUISES: dict[str, tuple[Callable[[], None], int | None, str]] = {
 
 
 @pytest.mark.parametrize("lie", DISGUISES)
-def test_a_disguise_by_the_owner_is_a_verdict(now: datetime, lie: str) -> None:
+def test_a_disguise_by_the_owner_is_found(now: datetime, lie: str) -> None:
     decide(now, 10)
     disguise, place, sentence = DISGUISES[lie]
 
@@ -315,7 +321,7 @@ def test_a_disguise_by_the_owner_is_a_verdict(now: datetime, lie: str) -> None:
     assert sentence in " ".join(verdict.troubles)
 
 
-def test_a_guard_that_is_off_is_a_verdict(now: datetime) -> None:
+def test_a_disabled_trigger_is_found(now: datetime) -> None:
     decide(now, 2)
 
     as_owner("SELECT 1")
@@ -325,7 +331,7 @@ def test_a_guard_that_is_off_is_a_verdict(now: datetime) -> None:
     )
 
 
-def test_the_search_path_is_the_callers_again_after_a_walk(now: datetime) -> None:
+def test_verifying_restores_the_callers_search_path(now: datetime) -> None:
     decide(now, 2)
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL search_path = public, pg_catalog")

@@ -1,4 +1,4 @@
-"""The broker of Celery's tasks is no message broker; what lies beside it is one."""
+"""Celery's broker cannot be used for messages; another database beside it can."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def test_celerys_broker_is_refused_by_host_port_and_database(
 def test_celerys_broker_is_refused_by_another_name_of_its_host(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    resolved_hosts: list[str] = []
 
     def resolved(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
-        asked.append(host)
+        resolved_hosts.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.9", 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
     settings.CELERY_BROKER_URL = "redis://tasks:1/0"
 
     assert is_refused("redis://alias:1/0", resolve=True)
-    assert asked == ["alias", "tasks"]
+    assert resolved_hosts == ["alias", "tasks"]
     assert not is_refused("redis://alias:1/2", resolve=True)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what they are written to, and that they find what a walk cannot."""
+"""Checkpoints: where they are written, and that they prove what the chain cannot."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def decide(now: datetime, number: int = 1) -> None:
             actor=Actor.user("anna"),
             now=now,
             reason="needed",
-            # No two entries are alike: to swap those that are would change nothing.
+            # All entries differ: swapping two equal ones would change nothing.
             detail={"n": place, "draw": random.getrandbits(64)},
         )
 
@@ -66,45 +66,57 @@ def test_a_checkpoint_goes_into_log_file_and_row(
     decide(now, 3)
 
     with caplog.at_level(logging.INFO, "apps.audit"):
-        taken = checkpointing.take(now=now)
+        checkpoint = checkpointing.take(now=now)
 
-    assert taken is not None
-    assert taken.is_signed
-    assert (taken.seq, taken.hash) == (3, bytes(Head.objects.get().hash))
-    assert lines_of(folder) == [taken.line]
+    assert checkpoint is not None
+    assert checkpoint.is_signed
+    assert (checkpoint.seq, checkpoint.hash) == (3, bytes(Head.objects.get().hash))
+    assert lines_of(folder) == [checkpoint.line]
     assert [record.getMessage() for record in caplog.records] == [
-        f"audit checkpoint {taken.line}"
+        f"audit checkpoint {checkpoint.line}"
     ]
     row = LastCheckpoint.objects.get()
-    assert (row.seq, bytes(row.hash), row.at, row.trouble) == (3, taken.hash, now, "")
+    assert (row.seq, bytes(row.hash), row.at, row.trouble) == (
+        3,
+        checkpoint.hash,
+        now,
+        "",
+    )
 
 
-def test_a_file_is_only_ever_read_by_its_owner(now: datetime, folder: Path) -> None:
+def test_only_its_owner_can_read_a_checkpoint_file(now: datetime, folder: Path) -> None:
     checkpointing.take(now=now)
 
     modes = {path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())}
     assert modes == {0o700, 0o600}
 
 
-def test_a_chain_that_stands_still_gets_a_checkpoint_an_hour(now: datetime) -> None:
+def test_an_unchanged_chain_gets_a_checkpoint_an_hour(now: datetime) -> None:
     decide(now)
 
-    taken = [checkpointing.take(now=now + place * MINUTE) for place in range(61)]
+    checkpoints_by_minute = [
+        checkpointing.take(now=now + place * MINUTE) for place in range(61)
+    ]
 
-    assert [place for place, each in enumerate(taken) if each] == [0, 60]
+    assert [place for place, each in enumerate(checkpoints_by_minute) if each] == [
+        0,
+        60,
+    ]
 
 
-def test_a_chain_that_grows_gets_a_checkpoint_a_minute(now: datetime) -> None:
+def test_a_growing_chain_gets_a_checkpoint_a_minute(now: datetime) -> None:
     seqs = []
     for place in range(3):
         decide(now)
-        taken = checkpointing.take(now=now + place * MINUTE)
-        seqs.append(taken and taken.seq)
+        checkpoint = checkpointing.take(now=now + place * MINUTE)
+        seqs.append(checkpoint and checkpoint.seq)
 
     assert seqs == [1, 2, 3]
 
 
-def test_each_month_has_its_file_and_keeps_it(now: datetime, folder: Path) -> None:
+def test_each_month_has_a_file_of_its_own_that_is_never_changed(
+    now: datetime, folder: Path
+) -> None:
     for month in range(3):
         decide(now)
         checkpointing.take(now=now + month * timedelta(days=31))
@@ -117,7 +129,9 @@ def test_each_month_has_its_file_and_keeps_it(now: datetime, folder: Path) -> No
     ]
 
 
-def test_a_line_that_was_cut_off_spoils_no_other(now: datetime, folder: Path) -> None:
+def test_a_truncated_line_does_not_spoil_the_next_one(
+    now: datetime, folder: Path
+) -> None:
     decide(now)
     checkpointing.take(now=now)
     path = next(folder.iterdir())
@@ -129,15 +143,15 @@ def test_a_line_that_was_cut_off_spoils_no_other(now: datetime, folder: Path) ->
     assert [each.seq for each in checkpoints.read(path)] == [1, 2]
 
 
-def test_a_file_that_cannot_be_written_is_said_and_tried_again(
+def test_a_failed_write_is_reported_and_tried_again(
     now: datetime, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder.write_text("not a folder")
 
-    taken = checkpointing.take(now=now)
+    checkpoint = checkpointing.take(now=now)
 
-    assert taken is not None
-    assert taken.line in caplog.text or "could not be written" in caplog.text
+    assert checkpoint is not None
+    assert checkpoint.line in caplog.text or "could not be written" in caplog.text
     assert "could not be written" in LastCheckpoint.objects.get().trouble
     folder.unlink()
     checkpointing.take(now=now + MINUTE)
@@ -156,7 +170,7 @@ def test_no_checkpoint_is_taken_without_a_head(
 
 @dataclass
 class Receiver:
-    """A web server of the test's own, and what it was sent."""
+    """A web server of the test, and the bodies that it received."""
 
     url: str
     status: int = 204
@@ -176,7 +190,7 @@ def outside() -> Iterator[Receiver]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: the test looks for itself."""
+            """Log nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         host = f"127.0.0.1:{server.server_port}"
@@ -194,15 +208,15 @@ def test_a_checkpoint_is_posted_to_the_address_that_is_set(
     settings.POISONWEB_AUDIT_CHECKPOINT_URL = outside.url
     decide(now)
 
-    taken = checkpointing.take(now=now)
+    checkpoint = checkpointing.take(now=now)
 
-    assert taken is not None
-    assert outside.bodies == [taken.line]
+    assert checkpoint is not None
+    assert outside.bodies == [checkpoint.line]
     assert outside.headers == ["Basic YW5uYTpzZWNyZXQ="]
 
 
 @pytest.mark.parametrize("status", [302, 401, 500])
-def test_a_refused_checkpoint_is_said_and_sent_again(
+def test_a_refused_checkpoint_is_reported_and_sent_again(
     now: datetime, outside: Receiver, settings: Settings, status: int
 ) -> None:
     settings.POISONWEB_AUDIT_CHECKPOINT_URL = outside.url
@@ -235,7 +249,7 @@ def test_an_address_that_does_not_answer_is_never_quoted(
     assert "secret" not in trouble + caplog.text
 
 
-def test_a_rewritten_chain_is_an_alarm_that_lasts(
+def test_the_alarm_of_a_rewritten_chain_lasts(
     now: datetime, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     decide(now, 9)
@@ -257,40 +271,42 @@ def test_nothing_is_contradicted_by_a_chain_that_only_grew(now: datetime) -> Non
     checkpointing.take(now=now)
     for place in range(1, 4):
         decide(now, place)
-        taken = checkpointing.take(now=now + place * MINUTE)
+        checkpoint = checkpointing.take(now=now + place * MINUTE)
 
-        assert taken is not None
-        assert taken.contradicts is None
+        assert checkpoint is not None
+        assert checkpoint.contradicts is None
 
 
 def signed(now: datetime) -> Checkpoint:
     head = Head.objects.get()
-    return Checkpoint(at=now, seq=head.seq, hash=bytes(head.hash)).signed()
+    return Checkpoint(at=now, seq=head.seq, hash=bytes(head.hash)).with_signature()
 
 
 def grown(now: datetime, number: int) -> list[Checkpoint]:
-    """Let the chain grow, with a checkpoint after each few entries and the last."""
-    kept: list[Checkpoint] = []
+    """Grow the chain, with a checkpoint after every few entries and the last."""
+    signed_checkpoints: list[Checkpoint] = []
     done = 0
     while done < number:
         step = min(random.randint(1, 12), number - done)
         decide(now, step)
         done += step
-        kept.append(signed(now + len(kept) * MINUTE))
-    return kept
+        signed_checkpoints.append(signed(now + len(signed_checkpoints) * MINUTE))
+    return signed_checkpoints
 
 
-def around(kept: list[Checkpoint], seq: int) -> tuple[int, int]:
-    """Give the entries of the checkpoints before this entry and from it on."""
-    before = [each.seq for each in kept if each.seq < seq]
-    return max(before, default=0), min(each.seq for each in kept if each.seq >= seq)
+def around(signed_checkpoints: list[Checkpoint], seq: int) -> tuple[int, int]:
+    """Return the seqs of the last checkpoint before an entry and the first from it."""
+    before = [each.seq for each in signed_checkpoints if each.seq < seq]
+    return max(before, default=0), min(
+        each.seq for each in signed_checkpoints if each.seq >= seq
+    )
 
 
 def test_every_tampering_with_what_a_checkpoint_covers_is_found(now: datetime) -> None:
-    """The checkpoints are kept elsewhere; the newest entries are covered by none."""
-    kept = grown(now, 60)
+    """Checkpoints are stored elsewhere; none covers the newest entries."""
+    signed_checkpoints = grown(now, 60)
     decide(now, 5)
-    assert proof.prove(kept).ok
+    assert proof.prove(signed_checkpoints).ok
     used = set()
 
     for number in range(ROUNDS):
@@ -298,33 +314,33 @@ def test_every_tampering_with_what_a_checkpoint_covers_is_found(now: datetime) -
         seq = random.randint(1, 60)
         with transaction.atomic():
             hashed_again = tamper(Place(seq=seq, covered=60, entries=65))
-            seen = proof.prove(kept)
+            result = proof.prove(signed_checkpoints)
             transaction.set_rollback(True)
         used.add((tamper, hashed_again))
-        where = (tamper.__name__, seq, seen)
+        where = (tamper.__name__, seq, result)
 
-        assert not seen.ok, where
-        low = seen.holds.seq if seen.holds else 0
+        assert not result.ok, where
+        low = result.holds.seq if result.holds else 0
         if not hashed_again:
-            assert seen.first_bad == seq, where
-        elif seen.fails:
-            assert (low, seen.fails.seq) == around(kept, seq), where
+            assert result.first_bad == seq, where
+        elif result.fails:
+            assert (low, result.fails.seq) == around(signed_checkpoints, seq), where
         else:
-            assert seen.first_bad is not None, where
-            assert low < seq <= seen.first_bad, where
+            assert result.first_bad is not None, where
+            assert low < seq <= result.first_bad, where
 
     assert len(used) == len(TAMPERINGS)
-    assert proof.prove(kept).ok
+    assert proof.prove(signed_checkpoints).ok
 
 
 def test_the_two_checkpoints_around_a_rewrite_are_named(now: datetime) -> None:
-    kept = []
+    signed_checkpoints = []
     for place in range(4):
         decide(now, 10)
-        kept.append(signed(now + place * MINUTE))
+        signed_checkpoints.append(signed(now + place * MINUTE))
     tampering.edit_and_hash_again(Place(seq=14, covered=40, entries=40))
 
-    said = " ".join(proof.prove(kept).troubles)
+    said = " ".join(proof.prove(signed_checkpoints).troubles)
 
     assert (
         "The chain contradicts the checkpoint of entry 20 (2026-11-20 12:01:00 UTC): "
@@ -334,20 +350,22 @@ def test_the_two_checkpoints_around_a_rewrite_are_named(now: datetime) -> None:
 
 
 def test_an_entry_that_no_checkpoint_covers_is_not_proven(now: datetime) -> None:
-    """The limit of what can be shown, as the docs say it."""
+    """Show the limit of the proof, as the docs describe it."""
     decide(now, 10)
-    kept = [signed(now)]
+    signed_checkpoints = [signed(now)]
     decide(now, 3)
     tampering.edit_and_hash_again(Place(seq=12, covered=10, entries=13))
     tampering.run("ALTER TABLE audit_entry ENABLE TRIGGER USER")
 
-    found = proof.prove(kept)
+    result = proof.prove(signed_checkpoints)
 
-    assert found.ok
-    assert found.holds == kept[0]
+    assert result.ok
+    assert result.holds == signed_checkpoints[0]
 
 
-def test_a_checkpoint_of_another_key_is_said(now: datetime, settings: Settings) -> None:
+def test_a_checkpoint_signed_with_another_key_is_reported(
+    now: datetime, settings: Settings
+) -> None:
     decide(now, 2)
     forged = replace(signed(now), seq=1)
     settings.SECRET_KEY = "another"
@@ -374,11 +392,11 @@ def test_a_checkpoint_of_another_key_is_said(now: datetime, settings: Settings) 
         '{"at":' + "[" * 50_000,
     ],
 )
-def test_what_is_no_checkpoint_is_passed_over(line: str) -> None:
+def test_lines_that_are_not_checkpoints_are_ignored(line: str) -> None:
     assert Checkpoint.parse(line) is None
 
 
-def test_a_signature_in_strange_letters_is_no_signature(now: datetime) -> None:
+def test_a_signature_with_non_ascii_letters_is_invalid(now: datetime) -> None:
     line = json.loads(signed(now).line)
 
     read = Checkpoint.parse(
@@ -393,10 +411,12 @@ def test_the_command_proves_the_chain_from_files_folders_and_logs(
     now: datetime, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     decide(now, 3)
-    taken = checkpointing.take(now=now)
-    assert taken is not None
+    checkpoint = checkpointing.take(now=now)
+    assert checkpoint is not None
     log = tmp_path / "worker.log"
-    log.write_text(f"x\n2026-11-20 INFO apps.audit audit checkpoint {taken.line} \n")
+    log.write_text(
+        f"x\n2026-11-20 INFO apps.audit audit checkpoint {checkpoint.line} \n"
+    )
     decide(now, 2)
 
     for path in (folder, next(folder.iterdir()), log):
@@ -421,7 +441,7 @@ def test_the_command_fails_for_a_chain_that_was_cut(
         call_command("verify_audit", "--since", str(folder))
 
 
-def test_the_command_refuses_checkpoints_that_are_not_there(
+def test_the_command_refuses_missing_checkpoint_files(
     now: datetime, tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty.jsonl"

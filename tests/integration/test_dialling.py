@@ -1,4 +1,4 @@
-"""The address that was checked is dialled, whatever a name says later."""
+"""Connections go to the checked address, even if the name resolves to another later."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Answer = list[str]
 
 
 class Canary:
-    """A port of this machine that notices whoever connects to it."""
+    """A port of this machine that counts the connections to it."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.port: int = listener.getsockname()[1]
@@ -62,7 +62,7 @@ def canary() -> Iterator[Canary]:
 
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> list[Answer]:
-    """Give the answers to come for NAME; the last one is given again and again."""
+    """Resolve NAME to these addresses in turn, and to the last one from then on."""
     answers: list[Answer] = []
     usual = socket.getaddrinfo
 
@@ -94,7 +94,7 @@ def broker(kind: str, port: int) -> Broker:
 
 
 @contextmanager
-def asked(one: Broker) -> Iterator[Callable[[], str]]:
+def pinging(one: Broker) -> Iterator[Callable[[], str]]:
     admin = topics.broker_admin_of(one)
     try:
         yield admin.ping
@@ -108,16 +108,16 @@ KINDS = ["redis_streams", "rabbitmq", "azure_queue", "sqs"]
 @pytest.mark.parametrize("later", [LOOPBACK, METADATA])
 @pytest.mark.parametrize("kind", KINDS)
 @override_settings(POISONWEB_LOOPBACK_BROKERS=False)
-def test_a_name_that_leads_elsewhere_after_its_check_is_not_dialled(
+def test_a_name_that_resolves_elsewhere_after_its_check_is_not_dialled(
     kind: str, later: str, canary: Canary, resolver: list[Answer]
 ) -> None:
     resolver[:] = [[PUBLIC], [later]]
 
-    with asked(broker(kind, canary.port)) as ping, pytest.raises(Unavailable) as away:
+    with pinging(broker(kind, canary.port)) as ping, pytest.raises(Unavailable) as away:
         ping()
 
     assert canary.visits == 0
-    # The clients of the other two keep the words of the system to themselves.
+    # The clients of the other two do not pass on the system's error text.
     if kind in {"redis_streams", "rabbitmq"}:
         assert "leads to" in str(away.value)
 
@@ -128,7 +128,7 @@ def test_what_may_be_dialled_is_dialled(
 ) -> None:
     resolver[:] = [[LOOPBACK]]
 
-    with asked(broker(kind, canary.port)) as ping, pytest.raises(Unavailable):
+    with pinging(broker(kind, canary.port)) as ping, pytest.raises(Unavailable):
         ping()  # the canary hangs up
 
     assert canary.visits > 0
@@ -136,7 +136,7 @@ def test_what_may_be_dialled_is_dialled(
 
 @pytest.mark.parametrize("kind", KINDS)
 @override_settings(POISONWEB_LOOPBACK_BROKERS=False)
-def test_a_name_that_leads_to_this_machine_is_refused_by_its_check(
+def test_a_name_that_resolves_to_this_machine_is_refused_by_its_check(
     kind: str, canary: Canary, resolver: list[Answer]
 ) -> None:
     resolver[:] = [[LOOPBACK]]
@@ -173,7 +173,7 @@ def test_the_host_of_an_address_in_the_environment_is_not_checked(
 
 @pytest.fixture
 def identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """Let this machine have nobody's rights, whatever the environment says."""
+    """Remove all credentials of this machine from the environment."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -185,7 +185,7 @@ AS_THIS_MACHINE = "sqs://eu-central-1"
 
 
 @pytest.mark.parametrize("url", [AS_THIS_MACHINE, "sqs://@eu-central-1"])
-def test_rights_of_this_machine_go_to_no_endpoint_without_the_operators_word(
+def test_credentials_of_this_machine_go_to_an_endpoint_only_if_the_operator_allows_it(
     canary: Canary, identity: pytest.MonkeyPatch, url: str
 ) -> None:
     identity.setenv("AWS_ACCESS_KEY_ID", "AKIAOFTHESERVER")
@@ -197,14 +197,14 @@ def test_rights_of_this_machine_go_to_no_endpoint_without_the_operators_word(
         topics.broker_admin_of(one)
     refused = canary.visits
     named = override_settings(POISONWEB_BROKER_HOSTS=("sqs.*", LOOPBACK))
-    with named, asked(one) as ping, pytest.raises(Unavailable):
+    with named, pinging(one) as ping, pytest.raises(Unavailable):
         ping()
 
     assert refused == 0
     assert canary.visits > 0
 
 
-def test_the_role_of_this_machine_is_asked_for_with_the_operators_word_alone(
+def test_the_role_of_this_machine_is_requested_only_if_the_operator_allows_it(
     canary: Canary, identity: pytest.MonkeyPatch
 ) -> None:
     place = f"http://{LOOPBACK}:{canary.port}"
@@ -217,7 +217,7 @@ def test_the_role_of_this_machine_is_asked_for_with_the_operators_word_alone(
         one = Broker(
             name="orders", kind="sqs", url=url, allowed_confirmed=list(allowed)
         )
-        with asked(one) as ping, pytest.raises(Unavailable):
+        with pinging(one) as ping, pytest.raises(Unavailable):
             ping()
         return canary.visits - before
 
@@ -226,7 +226,7 @@ def test_the_role_of_this_machine_is_asked_for_with_the_operators_word_alone(
     assert visits(AS_THIS_MACHINE, address_policy.METADATA) > 0
 
 
-def test_each_kind_of_broker_is_held_to_this() -> None:
+def test_these_tests_cover_every_kind_of_broker_that_dials() -> None:
     dialling = {kind for kind in adapters.KINDS if kind != "memory"}
 
     assert dialling == set(KINDS)

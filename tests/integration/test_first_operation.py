@@ -31,12 +31,12 @@ from apps.team.rights import Principal, Role
 from apps.team.services import create_user
 from apps.triage.models import Operation
 from apps.triage.services import selection
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from apps.triage.states import Verb
 from tests.processor import Statements, measured
 from tests.reports import GUARD, capture, failure
 from tests.template import ROOT
-from tests.triage import confirm, preview, run, sent, told
+from tests.triage import confirm, counts_of, preview, run, sent_messages
 
 pytestmark = pytest.mark.together
 
@@ -171,9 +171,9 @@ def quick(act: Callable[[], Result], *, in_all: float = IN_ALL) -> Result:
 
 
 def carry_out(operation: Operation, now: datetime) -> dict[str, int]:
-    while run(operation, now) is Ended.AGAIN:
+    while run(operation, now) is SliceEnd.AGAIN:
         pass
-    return told(operation)
+    return counts_of(operation)
 
 
 def look_at_pages(browser: Client, *pages: str) -> None:
@@ -209,7 +209,7 @@ def test_overlapping_operations_are_quick_whenever_tables_were_analysed(
 
     some = quick(lambda: preview(operator, now, verb=Verb.DROP, ids=HALF))
     everything = quick(lambda: preview(operator, now, verb=Verb.DROP, query=EVERYTHING))
-    quick(lambda: selection.see(operation=everything))
+    quick(lambda: selection.summarize(operation=everything))
     quick(lambda: confirm(operator, some, now))
     quick(lambda: confirm(operator, everything, now))
 
@@ -237,11 +237,11 @@ def test_a_requeue_of_all_messages_and_its_pages_are_quick(
     assert quick(lambda: carry_out(other, now)) == {"sent": MESSAGES}
     assert operation.total == MESSAGES
 
-    copies = sent(stream)
+    copies = sent_messages(stream)
     quick(lambda: handle(copies[:ANSWERS], now), in_all=1.0)
     quick(lambda: fail_again(copies[ANSWERS : 2 * ANSWERS], now), in_all=1.0)
     came_back = {"confirmed": ANSWERS, "recurred": ANSWERS}
-    assert told(other) == {"sent": MESSAGES - 2 * ANSWERS, **came_back}
+    assert counts_of(other) == {"sent": MESSAGES - 2 * ANSWERS, **came_back}
     quick(lambda: look_at_pages(browser, *PAGES, f"/operations/{other.pk}"))
 
 

@@ -1,4 +1,4 @@
-"""Trying a broker where something else listens tells nothing of what that says.
+"""Testing a broker's URL does not reveal the banner of a foreign service there.
 
 Otherwise the form would read the banners of every service that it can reach.
 """
@@ -43,7 +43,7 @@ def broker(kind: str, port: int) -> Broker:
 
 @contextmanager
 def service(banner: bytes) -> Iterator[int]:
-    """Listen on a port, and say this to whoever comes."""
+    """Listen on a port, and send this to every client."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_serve, args=(listener, banner), daemon=True)
         thread.start()
@@ -68,7 +68,7 @@ def _serve(listener: socket.socket, banner: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["redis_streams", "rabbitmq", "azure_queue", "sqs"])
 @pytest.mark.parametrize("said", BANNERS)
-def test_what_a_foreign_service_says_is_not_quoted(kind: str, said: str) -> None:
+def test_the_banner_of_a_foreign_service_is_not_quoted(kind: str, said: str) -> None:
     with service(BANNERS[said]) as port:
         reached = connectivity.reach(broker=broker(kind, port))
 

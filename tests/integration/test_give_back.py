@@ -1,4 +1,4 @@
-"""The way out: everything open goes back exactly as it came, and can come in again."""
+"""Giving back: open messages return as they came, and can be captured again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from apps.core import clock
 from apps.poison.models import Body, Failure, Poison, Redrive
 from apps.triage.models import Operation
 from apps.triage.services import giving_back, running
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from poisonweb.management.commands.give_back import COMMAND_LINE
 from tests.lanes import drain_all, topic_on_queues
 from tests.queues import SENT, Queues, adapted
@@ -35,11 +35,11 @@ HEADERS = ((b"\xff", b"\x00"), (b"x-poison-cause", b"fatal"), (b"\xff", b"2"))
 
 
 class Killed(BaseException):
-    """What a kill -9 looks like from within."""
+    """Stands for a kill -9, inside the killed process."""
 
 
 class DyingPublisher(RoutingPublisher):
-    """Publish, and die before anything of it is written down."""
+    """Publishes, and dies before any of it is stored."""
 
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
         super().publish(messages)
@@ -78,17 +78,17 @@ def states() -> list[str]:
     return list(Poison.objects.order_by("id").values_list("state", flat=True))
 
 
-def test_the_queue_is_as_it_was_and_the_trail_says_who_did_it(
+def test_giving_back_restores_the_queue_and_audits_the_actor(
     broker: Queues, mail: Topic
 ) -> None:
     bodies = [b"%d" % number for number in range(300)]
     captured(broker, mail, bodies)
     pause()
 
-    told = give_back("--reason", "we move away")
+    output = give_back("--reason", "we move away")
 
     operation = Operation.objects.get()
-    assert told == f"gave back 300 (operation {operation.pk})\n"
+    assert output == f"gave back 300 (operation {operation.pk})\n"
     assert broker.contents("mail-dead") == [(body, HEADERS) for body in bodies]
     assert (operation.verb, operation.reason) == ("give_back", "we move away")
     assert set(states()) == {"moved"}
@@ -96,7 +96,7 @@ def test_the_queue_is_as_it_was_and_the_trail_says_who_did_it(
     assert trail[-2:] == ["operation.confirmed", "operation.finished"]
 
 
-def test_what_is_given_back_is_the_same_poison_when_it_is_captured_again(
+def test_a_message_given_back_is_the_same_poison_when_captured_again(
     broker: Queues, mail: Topic
 ) -> None:
     # Two are equal in every byte.
@@ -111,12 +111,12 @@ def test_what_is_given_back_is_the_same_poison_when_it_is_captured_again(
     assert set(Poison.objects.values_list("pk", flat=True)) == before
     assert states() == ["open"] * 3
     assert broker.contents("mail-dead") == []
-    # It lay there; that is no failure of what was sent to be handled.
+    # It lay in the queue: that is no failure of a redrive.
     assert set(Poison.objects.values_list("recurrences", flat=True)) == {0}
     assert set(Redrive.objects.values_list("outcome", flat=True)) == {"recurred"}
 
 
-def test_it_can_be_given_back_and_captured_again_and_again(
+def test_a_message_can_be_given_back_and_captured_repeatedly(
     broker: Queues, mail: Topic
 ) -> None:
     captured(broker, mail, [b"x", b"y"])
@@ -131,7 +131,7 @@ def test_it_can_be_given_back_and_captured_again_and_again(
     assert Body.objects.count() == 2
 
 
-def test_the_copy_of_a_letter_is_the_one_among_its_equals_whose_place_it_has(
+def test_among_equal_copies_a_dead_letter_is_matched_by_its_bookmark(
     now: datetime,
 ) -> None:
     queues = Queues()
@@ -154,7 +154,7 @@ def test_the_copy_of_a_letter_is_the_one_among_its_equals_whose_place_it_has(
 
 
 @pytest.mark.parametrize("mode", [Mode.CAPTURE, Mode.TEE])
-def test_a_lane_that_would_capture_it_again_must_stand_still_first(
+def test_giving_back_is_refused_until_the_lane_is_paused(
     broker: Queues, mail: Topic, mode: Mode
 ) -> None:
     captured(broker, mail, [b"x"])
@@ -170,7 +170,7 @@ def test_a_lane_that_would_capture_it_again_must_stand_still_first(
     assert (untouched, states()) == (["open"], ["moved"])
 
 
-def test_only_what_is_open_on_this_very_topic_is_given_back(
+def test_only_open_messages_of_exactly_this_topic_are_given_back(
     broker: Queues, mail: Topic
 ) -> None:
     captured(broker, mail, [b"other"])
@@ -183,8 +183,8 @@ def test_only_what_is_open_on_this_very_topic_is_given_back(
 
     call_command("give_back", "mai*", stdout=StringIO())
 
-    told = Poison.objects.values_list("bodies__content", "state")
-    assert {bytes(body): state for body, state in told} == {
+    rows = Poison.objects.values_list("bodies__content", "state")
+    assert {bytes(body): state for body, state in rows} == {
         b"other": "open",
         b"x": "moved",
         b"y": "dropped",
@@ -193,7 +193,9 @@ def test_only_what_is_open_on_this_very_topic_is_given_back(
     assert broker.contents("mail-dead") == []
 
 
-def test_nothing_open_is_nothing_to_give_back(broker: Queues, mail: Topic) -> None:
+def test_without_open_messages_there_is_nothing_to_give_back(
+    broker: Queues, mail: Topic
+) -> None:
     pause()
 
     assert give_back() == "gave back 0: no message of this topic is open\n"
@@ -215,16 +217,18 @@ def test_a_run_that_died_is_taken_over_and_sends_at_most_a_window_twice(
         with DyingPublisher() as publisher, pytest.raises(Killed):
             running.run(operation_id=begun.pk, publisher=publisher, clock=clock.now)
 
-    told = give_back()
+    output = give_back()
 
     there = [body for body, _ in broker.contents("mail-dead")]
-    assert told == f"gave back 7 (operation {begun.pk})\n"
+    assert output == f"gave back 7 (operation {begun.pk})\n"
     assert (set(there), Operation.objects.count()) == (set(bodies), 1)
     assert len(there) == len(bodies) + 2 * 2  # a window for each kill
     assert set(states()) == {"moved"}
 
 
-def test_a_broker_that_is_away_is_waited_for(broker: Queues, mail: Topic) -> None:
+def test_giving_back_waits_for_a_broker_that_is_away(
+    broker: Queues, mail: Topic
+) -> None:
     captured(broker, mail, [b"x"])
     pause()
     answers = iter([UNKNOWN])
@@ -234,13 +238,13 @@ def test_a_broker_that_is_away_is_waited_for(broker: Queues, mail: Topic) -> Non
 
     broker.answer = answer
 
-    told = give_back()
+    output = give_back()
 
-    assert "waiting: the connection broke" in told
+    assert "waiting: the connection broke" in output
     assert broker.contents("mail-dead") == [(b"x", HEADERS)]
 
 
-def test_what_the_queue_refuses_is_open_still_and_the_rest_is_back(
+def test_a_message_that_the_queue_refuses_stays_open_and_the_rest_is_given_back(
     broker: Queues, mail: Topic
 ) -> None:
     captured(broker, mail, [b"x", b"bad"])
@@ -263,7 +267,7 @@ def test_a_topic_that_has_no_queue_is_refused(now: datetime) -> None:
         call_command("give_back", "nowhere")
 
 
-def test_a_stream_of_redis_is_as_it_was(orders: Topic, stream: Redis) -> None:
+def test_giving_back_restores_a_redis_stream(orders: Topic, stream: Redis) -> None:
     fields: dict[Any, Any] = {b"body": b"\x00\xff", b"x-original-bookmark": b"5-0"}
     stream.xadd("orders-poison", fields)
     drain_all(orders, clock.now())
@@ -278,7 +282,7 @@ def test_a_stream_of_redis_is_as_it_was(orders: Topic, stream: Redis) -> None:
     assert states() == ["open"]
 
 
-def test_it_goes_to_the_queue_that_the_topic_has_by_then(
+def test_messages_are_given_back_to_the_topics_current_dead_letter_queue(
     broker: Queues, mail: Topic
 ) -> None:
     captured(broker, mail, [b"x"])
@@ -292,6 +296,6 @@ def test_it_goes_to_the_queue_that_the_topic_has_by_then(
     with RoutingPublisher() as publisher:
         ended = running.run(operation_id=begun.pk, publisher=publisher, clock=clock.now)
 
-    assert ended is Ended.DONE
+    assert ended is SliceEnd.DONE
     assert broker.contents("elsewhere") == [(b"x", HEADERS)]
     assert Redrive.objects.get().queue == "elsewhere"

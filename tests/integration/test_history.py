@@ -1,6 +1,6 @@
-"""The sample's past as it stands in Postgres, after a kill in the middle of it.
+"""The sample's history in Postgres, after a kill in the middle of making it.
 
-The story is told once; each test looks at one thing that it left behind.
+A fixture makes the history once; each test checks one of its results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 from apps.audit import verification
-from apps.audit.verification import Verdict
+from apps.audit.verification import ChainVerdict
 from apps.brokers.services import topics as brokers
 from apps.core import clock, lock
 from apps.core.actor import Actor
@@ -47,9 +47,9 @@ Numbers = dict[Place, dict[str, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What stood there: after the kill, when all was made, and after another start.
+    """The results after the kill, after the end, and after another start.
 
-    `newest` are the days that may have been the newest when the first start asked.
+    `newest` are the possible newest days of the first start.
     """
 
     newest: set[date]
@@ -63,7 +63,7 @@ class Story:
     unfinished: int
     decided_by: set[tuple[str, str]]
     requested: list[tuple[date, date]]
-    verdict: Verdict
+    verdict: ChainVerdict
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def story(
         try:
             return tell(var)
         finally:
-            # Other tests of this file may come next, and expect an empty database.
+            # The next tests of this file may expect an empty database.
             wipe()
 
 
@@ -99,14 +99,14 @@ def tell(var: Path) -> Story:
     newest = {before, newest_over(clock.now())}
     run_to_the_end(var)
     weeks = Weeks(first=min(writer.written_days()))
-    made = contents()
+    contents_after_start = contents()
     make_history.make(newest=weeks.last + 9 * DAY, ledger=var / "sample-history.jsonl")
     run_to_the_end(var)
     return Story(
         newest=newest,
         killed_after=killed_after,
         weeks=weeks,
-        contents=made,
+        contents=contents_after_start,
         contents_later=contents(),
         ledger=ledger(var / "sample-history.jsonl"),
         record=record(),
@@ -125,11 +125,11 @@ def started(var: Path) -> subprocess.Popen[bytes]:
 
 def kill_in_the_middle(var: Path) -> set[date]:
     with started(var) as process:
-        while len(made := writer.written_days()) < 4:
+        while len(days := writer.written_days()) < 4:
             assert process.poll() is None
             time.sleep(0.02)
         process.kill()
-    return made
+    return days
 
 
 def run_to_the_end(var: Path) -> None:
@@ -148,18 +148,18 @@ def count(query: str) -> int:
 
 
 def contents() -> dict[str, tuple[int, str]]:
-    """Give the number of rows of each table, and a digest of them."""
+    """Return the number of rows of each table, and their digest."""
     query = "SELECT count(*), md5(string_agg(t::text, '' ORDER BY t::text)) FROM {} t"
     tables = connection.introspection.table_names()
     return {name: rows(query.format(name))[0] for name in tables}
 
 
 def states() -> dict[tuple[str, str], int]:
-    found = rows(
+    rows_found = rows(
         "SELECT topic.name, state, count(*) FROM poison_poison poison"
         " JOIN brokers_topic topic ON topic.id = topic_id GROUP BY 1, 2"
     )
-    return {(topic, state): number for topic, state, number in found}
+    return {(topic, state): number for topic, state, number in rows_found}
 
 
 def ledger(path: Path) -> Numbers:
@@ -195,8 +195,8 @@ FACTS = (
 
 
 def record() -> Numbers:
-    """Add up by the hour what stands in Postgres."""
-    found = rows(
+    """Sum the facts in Postgres by hour."""
+    rows_found = rows(
         "SELECT (at AT TIME ZONE 'UTC')::date::text,"
         " extract(hour FROM at AT TIME ZONE 'UTC')::int,"
         " topic.name, consumer_group, what, sum(number)::int"
@@ -206,12 +206,14 @@ def record() -> Numbers:
         " WHERE at IS NOT NULL AND number > 0 GROUP BY 1, 2, 3, 4, 5"
     )
     numbers: Numbers = {}
-    for day, hour, topic, consumer_group, what, number in found:
+    for day, hour, topic, consumer_group, what, number in rows_found:
         numbers.setdefault((day, hour, topic, consumer_group), {})[what] = number
     return numbers
 
 
-def test_a_kill_leaves_whole_days_and_the_next_start_goes_on(story: Story) -> None:
+def test_a_killed_history_has_whole_days_and_the_next_start_continues(
+    story: Story,
+) -> None:
     weeks = sorted(story.weeks)
 
     assert 4 <= len(story.killed_after) < DAYS
@@ -219,16 +221,18 @@ def test_a_kill_leaves_whole_days_and_the_next_start_goes_on(story: Story) -> No
     assert story.weeks.last in story.newest
 
 
-def test_another_start_changes_nothing_whatever_the_day(story: Story) -> None:
+def test_starting_again_on_another_day_changes_nothing(story: Story) -> None:
     assert story.contents_later == story.contents
 
 
-def test_the_record_says_hour_by_hour_what_the_ledger_says(story: Story) -> None:
+def test_the_record_agrees_with_the_ledger_hour_by_hour(story: Story) -> None:
     assert len(story.record) > 1_500
-    assert story.record == {place: told for place, told in story.ledger.items() if told}
+    assert story.record == {
+        place: counts for place, counts in story.ledger.items() if counts
+    }
 
 
-def test_nearly_nothing_is_open(story: Story) -> None:
+def test_almost_no_message_is_left_open(story: Story) -> None:
     total: Counter[str] = Counter()
     for (_, state), number in story.states.items():
         total[state] += number
@@ -240,15 +244,15 @@ def test_nearly_nothing_is_open(story: Story) -> None:
     assert story.unfinished == 0
 
 
-def test_decisions_are_on_the_trail_as_the_samples(story: Story) -> None:
+def test_decisions_are_audited_with_the_sample_as_their_actor(story: Story) -> None:
     assert story.decided_by == {("system:sample", "system")}
     assert story.verdict.ok
     operations, _ = story.contents["triage_operation"]
-    # The broker, the report; each operation confirmed and finished.
+    # Two entries for broker and report, and two for each operation.
     assert story.verdict.entries == 2 + 2 * operations
 
 
-def test_it_asks_for_the_report_of_its_days_once(story: Story) -> None:
+def test_the_report_of_its_days_is_requested_once(story: Story) -> None:
     assert story.requested == [(story.weeks.first, story.weeks.last)]
 
 
@@ -261,7 +265,9 @@ def test_without_a_sample_there_is_no_history(tmp_path: Path) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_at_a_time_makes_it(tmp_path: Path) -> None:
+def test_making_history_is_refused_while_another_process_makes_it(
+    tmp_path: Path,
+) -> None:
     register_sample()
 
     with (
@@ -277,12 +283,12 @@ def test_one_at_a_time_makes_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("minute", "newest"), [(4, date(2026, 11, 18)), (5, date(2026, 11, 19))]
 )
-def test_its_days_can_be_reported_at_once_also_right_after_midnight(
+def test_its_days_can_be_reported_at_once_even_right_after_midnight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minute: int, newest: date
 ) -> None:
     register_sample()
     now = datetime(2026, 11, 20, 0, minute, tzinfo=UTC)
-    # The days themselves take half a minute to write, and are not looked at here.
+    # Writing the days takes half a minute, and this test does not need them.
     monkeypatch.setattr(clock, "now", lambda: now)
     monkeypatch.setattr(writer, "write", lambda *_, **__: None)
     weeks = make_history.make(newest=newest_over(now), ledger=tmp_path / "ledger")
@@ -300,7 +306,7 @@ def making(day: date) -> Run:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_waits_for_another_run_over_its_days() -> None:
+def test_history_waits_for_another_run_over_its_days() -> None:
     weeks = Weeks(first=clock.now().date() - 2 * DAYS * DAY)
     other = Run.objects.filter(pk=making(weeks.last).pk)
 
@@ -320,7 +326,7 @@ def ask_and_disconnect(weeks: Weeks) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_its_patience_ends() -> None:
+def test_waiting_for_the_report_ends_at_the_time_out() -> None:
     weeks = Weeks(first=clock.now().date() - 2 * DAYS * DAY)
     making(weeks.last)
 

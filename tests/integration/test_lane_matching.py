@@ -24,7 +24,7 @@ from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.models import Operation
 from apps.triage.services import decision, running, selection
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import Ask
 from apps.triage.states import Verb
 from tests.lanes import Killed, drain_all, draining, topic_on_queues
@@ -88,7 +88,7 @@ def redrive(
     )
 
 
-def run(operation: Operation, now: datetime) -> Ended:
+def run(operation: Operation, now: datetime) -> SliceEnd:
     with RoutingPublisher() as publisher:
         return running.run(
             operation_id=operation.pk, publisher=publisher, clock=lambda: now
@@ -289,7 +289,7 @@ def test_no_message_overtakes_one_whose_outcome_is_unknown(
     then = sent_to(broker)
     run(operation, now + timedelta(minutes=1))
 
-    assert (first, then) == (Ended.LATER, [b"1"])
+    assert (first, then) == (SliceEnd.LATER, [b"1"])
     assert sent_to(broker) == [b"1", b"2", b"3"]
 
 
@@ -319,7 +319,7 @@ def test_messages_behind_a_refused_one_stay_in_later_windows_too(
     details = dict(Redrive.objects.values_list("poison__bodies__content", "detail"))
     by_body = {bytes(body): detail for body, detail in details.items()}
     kept_back = "kept back: an earlier message of its topic was refused"
-    assert (ended, sent_to(broker)) == (Ended.AGAIN, [b"1"])
+    assert (ended, sent_to(broker)) == (SliceEnd.AGAIN, [b"1"])
     assert by_body == {b"1": "", b"bad": "too large"} | dict.fromkeys(
         [b"3", b"4", b"5"], kept_back
     )

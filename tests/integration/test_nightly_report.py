@@ -1,4 +1,4 @@
-"""`manage.py nightly_report` beside other runs: it waits, or says that it does not."""
+"""`manage.py nightly_report` beside other runs: it waits, or refuses to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from apps.reports.services import requests, running, turns
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ONE_DAY = timedelta(days=1)
-# So every job fails at once, by which is seen that one was started.
+# Makes every job fail at once, which shows that it was started.
 NO_JAVA = "/nowhere"
 NO_JAVA_THERE = f"JAVA_HOME is {NO_JAVA}"
 
@@ -34,7 +34,7 @@ def without_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def day() -> date:
-    """Give a day that is over, also when midnight passes meanwhile."""
+    """Return a day that is over, even if midnight passes during the test."""
     return requests.newest_over(clock.now()) - 2 * ONE_DAY
 
 
@@ -123,7 +123,7 @@ def test_command_waits_while_a_run_over_other_days_is_made(day: date) -> None:
     assert Run.objects.get(first_day=day).state == "failed"
 
 
-def test_run_that_began_after_the_command_makes_a_second_one_needless(
+def test_run_that_began_after_the_command_replaces_a_second_one(
     day: date,
 ) -> None:
     other = queued(day - ONE_DAY, day)
@@ -178,7 +178,7 @@ def test_no_wait_is_refused_with_status_75_while_any_run_is_made(
 
 
 @pytest.mark.parametrize("options", [(), ("--no-wait",)])
-def test_run_whose_worker_died_is_made_here_and_is_in_the_way_no_longer(
+def test_command_makes_the_run_of_a_dead_worker_itself(
     day: date, options: tuple[str, ...]
 ) -> None:
     dead = queued(day, day)
@@ -203,7 +203,7 @@ def test_command_makes_all_days_up_to_the_newest_that_is_over_without_a_last_one
     assert (run.first_day, run.last_day) == (day, newest)
 
 
-def test_command_says_how_a_day_is_written() -> None:
+def test_command_explains_how_a_day_is_written() -> None:
     with pytest.raises(CommandError, match="'2026-13-01' is no day: write it as 2026-"):
         call_command("nightly_report", "--day", "2026-13-01")
 

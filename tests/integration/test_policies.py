@@ -1,4 +1,4 @@
-"""A topic's policies are read strictly, kept with a reason, and mean what they say."""
+"""A topic's policies are parsed strictly, and stored with a reason."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def topic() -> Topic:
     )
 
 
-def test_they_are_kept_and_accounted_for(
+def test_policies_are_stored_and_audited(
     topic: Topic, operator: Principal, now: datetime
 ) -> None:
-    told = {"max_dequeue_count": 3, "owner": "Team Ä", "runbook": "https://wiki/x"}
-    policies = Policies.of(topic).changed(told)
+    changes = {"max_dequeue_count": 3, "owner": "Team Ä", "runbook": "https://wiki/x"}
+    policies = Policies.of(topic).changed(changes)
 
     for _ in range(2):
         topic = set_policies(
@@ -48,11 +48,11 @@ def test_they_are_kept_and_accounted_for(
     assert Policies.of(Topic.objects.get()) == policies
     assert (entry.subject, entry.reason) == ("topic:orders", "ours")
     assert entry.detail["max_dequeue_count"] == [5, 3]
-    assert entry.detail.keys() == told.keys()
+    assert entry.detail.keys() == changes.keys()
 
 
 @pytest.mark.parametrize(
-    ("field", "told", "read"),
+    ("field", "value", "read"),
     [
         ("max_dequeue_count", "7", 7),
         ("visibility_timeout", "0.5", 0.5),
@@ -70,14 +70,14 @@ def test_they_are_kept_and_accounted_for(
         ("options", {"body_field": "😀"}, {"body_field": "😀"}),
     ],
 )
-def test_what_people_write_is_understood(
-    field: str, told: object, read: object
+def test_policies_are_parsed_from_what_people_write(
+    field: str, value: object, read: object
 ) -> None:
-    assert getattr(Policies().changed({field: told}), field) == read
+    assert getattr(Policies().changed({field: value}), field) == read
 
 
 @pytest.mark.parametrize(
-    ("field", "told"),
+    ("field", "value"),
     [
         ("max_dequeue_count", 0),
         ("max_dequeue_count", True),
@@ -115,9 +115,9 @@ def test_what_people_write_is_understood(
         ("options", {"a": "x" * 10_000}),
     ],
 )
-def test_what_is_no_policy_is_refused_by_its_name(field: str, told: object) -> None:
+def test_an_invalid_policy_is_refused_by_its_name(field: str, value: object) -> None:
     with pytest.raises(Invalid) as wrong:
-        Policies().changed({field: told})
+        Policies().changed({field: value})
 
     assert wrong.value.field == field
 
@@ -130,26 +130,26 @@ def test_options_are_written_as_json(text: str, read: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["[", "[1]", "{a: 1}", "[" * 100_000, '{"a": NaN}'])
-def test_options_that_are_no_json_object_are_refused(text: str) -> None:
+def test_options_that_are_not_a_json_object_are_refused(text: str) -> None:
     with pytest.raises(Invalid, match="options"):
         options_from(text)
 
 
 @pytest.mark.parametrize(
-    ("told", "field"),
+    ("changes", "field"),
     [
         ({"options": {"colour": "red"}}, "options"),
         ({"dead_letter_queue": "orders"}, "dead_letter_queue"),
     ],
 )
-def test_what_its_broker_cannot_do_is_refused(
+def test_a_policy_that_the_broker_cannot_apply_is_refused(
     topic: Topic,
     operator: Principal,
     now: datetime,
-    told: dict[str, object],
+    changes: dict[str, object],
     field: str,
 ) -> None:
-    policies = Policies.of(topic).changed(told)
+    policies = Policies.of(topic).changed(changes)
 
     with pytest.raises(Invalid) as wrong:
         set_policies(topic=topic, policies=policies, principal=operator, now=now)
@@ -159,7 +159,7 @@ def test_what_its_broker_cannot_do_is_refused(
 
 
 @pytest.mark.parametrize("count", [5, 7])
-def test_a_policy_is_told_in_one_place_and_the_remedy_names_it(
+def test_an_option_that_repeats_a_policy_is_refused_and_the_error_names_the_policy(
     topic: Topic, operator: Principal, now: datetime, count: int
 ) -> None:
     Broker.objects.update(kind=AZURE[0], url=AZURE[1])
@@ -188,7 +188,7 @@ def test_a_policy_is_told_in_one_place_and_the_remedy_names_it(
         (*SQS, {"batchSize": 4}, "batchSize is unknown"),
     ],
 )
-def test_the_remedy_names_the_option_and_the_field_is_that_of_all_options(
+def test_an_invalid_option_is_refused_in_the_field_options_and_named(
     topic: Topic,
     operator: Principal,
     now: datetime,
@@ -208,21 +208,23 @@ def test_the_remedy_names_the_option_and_the_field_is_that_of_all_options(
     assert wrong.value.remedy.startswith(remedy)
 
 
-def test_how_far_apart_looks_may_be_is_an_option_where_they_are_paid_for(
+def test_the_polling_interval_is_an_option_where_polls_are_billed(
     topic: Topic, operator: Principal, now: datetime
 ) -> None:
     kind, url = SQS
     Broker.objects.update(kind=kind, url=url)
     topic = Topic.objects.select_related("broker").get(pk=topic.pk)
     usual = polling_interval_of(topic)
-    told = Policies.of(topic).changed({"options": {"maxPollingInterval": "00:01:00"}})
+    policies = Policies.of(topic).changed(
+        {"options": {"maxPollingInterval": "00:01:00"}}
+    )
 
-    topic = set_policies(topic=topic, policies=told, principal=operator, now=now)
+    topic = set_policies(topic=topic, policies=policies, principal=operator, now=now)
 
     assert (usual, polling_interval_of(topic)) == (15.0, 60.0)
 
 
-def test_what_is_pasted_of_a_policy_becomes_it(topic: Topic) -> None:
+def test_a_policy_in_pasted_options_becomes_the_policy(topic: Topic) -> None:
     Broker.objects.update(kind=AZURE[0], url=AZURE[1])
     topic = Topic.objects.select_related("broker").get(pk=topic.pk)
     queues = '{"extensions": {"queues": {"maxDequeueCount": 7, "batchSize": 4}}}'
@@ -252,7 +254,7 @@ def test_a_topic_without_a_broker_has_no_dead_letter_queue(
     assert Topic.objects.get().owner == "Anna"
 
 
-def test_an_address_that_is_not_there_yet_stops_nobody(
+def test_policies_can_be_set_while_the_brokers_url_is_missing(
     topic: Topic, operator: Principal, now: datetime
 ) -> None:
     Broker.objects.update(url="env:BROKER_NOT_THERE_YET")
@@ -264,7 +266,7 @@ def test_an_address_that_is_not_there_yet_stops_nobody(
     assert changed.max_dequeue_count == 9
 
 
-def test_only_who_may_write_brokers_and_sees_the_topic_changes_them(
+def test_policies_can_be_changed_only_by_principals_who_write_brokers_and_see_the_topic(
     topic: Topic, operator: Principal, now: datetime
 ) -> None:
     policies = Policies.of(topic).changed({"owner": "me"})

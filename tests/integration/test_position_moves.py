@@ -22,7 +22,13 @@ from apps.core.errors import Absent, Forbidden, Invalid, Refused
 from apps.core.notices import CHANNEL
 from apps.team.rights import Principal, Scope
 from apps.triage.services import moves
-from apps.triage.services.moves import Otherwise, Review, StillHeld, Strategy, Wish
+from apps.triage.services.moves import (
+    PositionChanged,
+    Review,
+    StillHeld,
+    Strategy,
+    Wish,
+)
 from tests.positions import opened, settle, told_by_broker, update
 from tests.reports import drop, poisons
 
@@ -226,7 +232,7 @@ def test_a_move_is_refused_when_the_position_changed_after_the_review(
     settle(now, update(position.epoch, (101, 105)))
     move(position, to(110), operator, now, fence=True, agreed=agreed)
     moved = mark().processed
-    with pytest.raises(Otherwise):
+    with pytest.raises(PositionChanged):
         move(position, to(110), operator, now, fence=True, agreed=agreed)
 
     assert moved == 110
@@ -240,7 +246,7 @@ def test_a_forward_move_is_refused_when_it_would_now_go_back(
     )
     settle(now, update(position.epoch, (101, 118)))
 
-    with pytest.raises(Otherwise):
+    with pytest.raises(PositionChanged):
         move(
             position,
             to(110),

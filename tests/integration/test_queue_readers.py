@@ -1,4 +1,4 @@
-"""A dead-letter queue belongs to one topic, and a key names no queue but its own."""
+"""A dead-letter queue belongs to one topic, and a key can set only its own queues."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_same_queue_name_on_another_broker_is_another_queue(
     assert Topic.objects.get(name="bills").dead_letter_queue == "failed"
 
 
-def test_a_key_is_not_told_the_name_of_a_topic_that_it_does_not_see(
+def test_the_error_for_a_key_does_not_name_a_topic_that_it_cannot_see(
     broker: Broker, mine: Principal, now: datetime
 ) -> None:
     topic_of(broker, "secret-project", "mine.dead")
@@ -85,7 +85,7 @@ def test_a_key_is_not_told_the_name_of_a_topic_that_it_does_not_see(
         name_queue(topic_of(broker, "mine.a"), "mine.dead", mine, now)
 
 
-def test_a_queue_is_refused_that_was_written_between_look_and_write(
+def test_a_queue_that_another_topic_got_meanwhile_is_refused(
     broker: Broker,
     operator: Principal,
     now: datetime,
@@ -104,7 +104,7 @@ def test_a_queue_is_refused_that_was_written_between_look_and_write(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_one_of_two_topics_gets_a_queue_that_both_are_given_at_once(
+def test_of_two_topics_given_the_same_queue_at_once_one_gets_it(
     broker: Broker, operator: Principal, now: datetime
 ) -> None:
     names = ("orders", "bills")
@@ -121,23 +121,23 @@ def test_one_of_two_topics_gets_a_queue_that_both_are_given_at_once(
             connection.close()
 
     with ThreadPoolExecutor(2) as pool:
-        given = sorted(pool.map(give, topics))
+        results = sorted(pool.map(give, topics))
 
-    assert given[0] == ""
-    assert given[1] in names
+    assert results[0] == ""
+    assert results[1] in names
     assert Topic.objects.filter(dead_letter_queue="failed").count() == 1
 
 
-def test_a_topic_found_with_a_queue_of_another_is_registered_without_one(
+def test_a_discovered_topic_with_a_queue_of_another_is_registered_without_one(
     broker: Broker, operator: Principal, now: datetime
 ) -> None:
-    found = [
+    found_topics = [
         FoundTopic(name=name, depth=1, dead_letter_queue="shared", dead_letters=1)
         for name in ("orders", "bills")
     ]
 
     topics = registration.adopt_topics(
-        broker=broker, found=found, principal=operator, now=now
+        broker=broker, found=found_topics, principal=operator, now=now
     )
     observed = lane_settings.observe_all(topics=topics, principal=operator, now=now)
 
@@ -170,7 +170,7 @@ def test_a_queue_of_the_convention_that_another_topic_reads_is_refused(
     assert not Lane.objects.exists()
 
 
-def test_a_key_names_no_dead_letter_queue_outside_its_patterns(
+def test_a_key_cannot_set_a_dead_letter_queue_outside_its_patterns(
     broker: Broker, mine: Principal, now: datetime
 ) -> None:
     topic = topic_of(broker, "mine.a", "mine.a-dead")
@@ -182,7 +182,7 @@ def test_a_key_names_no_dead_letter_queue_outside_its_patterns(
     assert Topic.objects.get().dead_letter_queue == "mine.b-dead"
 
 
-def test_a_key_may_leave_a_queue_that_somebody_else_named(
+def test_a_key_may_keep_a_queue_outside_its_patterns_that_is_set_already(
     broker: Broker, mine: Principal, now: datetime
 ) -> None:
     topic = topic_of(broker, "mine.a", "other-dead")
@@ -195,7 +195,7 @@ def test_a_key_may_leave_a_queue_that_somebody_else_named(
     assert Topic.objects.get().owner == "us"
 
 
-def test_a_key_sends_no_copies_to_a_queue_outside_its_patterns(
+def test_a_key_cannot_send_copies_to_a_queue_outside_its_patterns(
     broker: Broker, mine: Principal, now: datetime
 ) -> None:
     topic = topic_of(broker, "mine.a", "mine.a-dead")
@@ -213,7 +213,7 @@ def test_a_key_sends_no_copies_to_a_queue_outside_its_patterns(
 
 @pytest.fixture
 def shared_before(broker: Broker) -> Iterator[list[Topic]]:
-    """Give three topics that shared a queue under the release before."""
+    """Create topics that share a queue since a former release."""
     call_command("migrate", "brokers", "0004", verbosity=0)
     insert = """
         INSERT INTO brokers_topic (name, native_name, dead_letter_queue,
@@ -230,7 +230,7 @@ def shared_before(broker: Broker) -> Iterator[list[Topic]]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_topics_that_shared_a_queue_before_go_on_and_are_marked(
+def test_topics_that_share_a_queue_since_before_keep_it_and_are_marked(
     shared_before: list[Topic], operator: Principal, now: datetime
 ) -> None:
     marks = [(topic.name, topic.shares_queue) for topic in shared_before]

@@ -1,4 +1,4 @@
-"""Who uses a key that ended is on the trail, once an hour, and loudly in the log."""
+"""The use of an ended key is audited once an hour, and logged as a warning."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ADMIN = Actor.user("anna")
 
 
 def key(name: str, *, expires_at: datetime | None = None) -> str:
-    made = services.create_api_key(
+    new_key = services.create_api_key(
         name=name,
         scopes=[Scope.POISONS_READ],
         expires_at=expires_at,
         actor=ADMIN,
         now=clock.now() - timedelta(days=2),
     )
-    return made.secret
+    return new_key.secret
 
 
 def ask(secret: str) -> int:
@@ -42,7 +42,7 @@ def refusals() -> list[tuple[str, str, str, dict[str, object]]]:
     return [(e.subject, e.actor, e.reason, e.detail) for e in entries]
 
 
-def test_a_key_that_ended_is_refused_and_on_the_trail_once_an_hour(
+def test_a_key_that_ended_is_refused_and_audited_once_an_hour(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     began = clock.now()
@@ -67,7 +67,7 @@ def test_a_key_that_ended_is_refused_and_on_the_trail_once_an_hour(
     assert refusals() == [*each, *each]
 
 
-def test_a_secret_that_is_no_key_is_logged_and_quoted_nowhere(
+def test_an_unknown_secret_is_logged_without_quoting_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (sparing,) = refused_keys.log.filters

@@ -1,4 +1,4 @@
-"""Brokers that people enter are kept safely, answer in words, and give their topics."""
+"""Registering brokers: sealed URLs, connectivity tests, and adopting their topics."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def kept(redis_url: str, operator: Principal, now: datetime) -> Broker:
+def stored_broker(redis_url: str, operator: Principal, now: datetime) -> Broker:
     return add(redis_url, operator, now)
 
 
 def add(url: str, principal: Principal, now: datetime, **changes: str) -> Broker:
-    told = {"name": "ours", "kind": "redis_streams", "url": url, **changes}
-    return registration.add(**told, options={}, principal=principal, now=now)
+    fields = {"name": "ours", "kind": "redis_streams", "url": url, **changes}
+    return registration.add(**fields, options={}, principal=principal, now=now)
 
 
-def found(name: str, queue: str = "") -> FoundTopic:
+def found_topic(name: str, queue: str = "") -> FoundTopic:
     return FoundTopic(name=name, depth=1, dead_letter_queue=queue, dead_letters=None)
 
 
@@ -43,19 +43,19 @@ def adopt(
 ) -> list[str]:
     topics = registration.adopt_topics(
         broker=broker,
-        found=[found(name, f"{name}-poison") for name in names],
+        found=[found_topic(name, f"{name}-poison") for name in names],
         principal=principal,
         now=now,
     )
     return [topic.name for topic in topics]
 
 
-def test_an_address_is_sealed_and_never_told(kept: Broker, redis_url: str) -> None:
+def test_a_url_is_sealed_and_never_shown(stored_broker: Broker, redis_url: str) -> None:
     entry = Entry.objects.get(action="broker.registered")
 
-    assert redis_url not in kept.url
-    assert secrets.revealed(kept.url) == redis_url
-    assert topics.settings_of(kept).url == redis_url
+    assert redis_url not in stored_broker.url
+    assert secrets.revealed(stored_broker.url) == redis_url
+    assert topics.settings_of(stored_broker).url == redis_url
     assert str(urlsplit(redis_url).password) not in entry.record
 
 
@@ -77,13 +77,13 @@ def test_an_address_is_sealed_and_never_told(kept: Broker, redis_url: str) -> No
         ({"url": "redis://" + "x" * 5_000}, "url"),
     ],
 )
-def test_what_makes_no_broker_is_refused_by_its_field(
+def test_an_invalid_broker_is_refused_by_its_field(
     operator: Principal, now: datetime, change: dict[str, str], field: str
 ) -> None:
-    told = {"url": "redis://localhost", **change}
+    fields = {"url": "redis://localhost", **change}
 
     with pytest.raises(Invalid) as wrong:
-        add(told.pop("url"), operator, now, **told)
+        add(fields.pop("url"), operator, now, **fields)
 
     assert wrong.value.field == field
     assert "secret" not in wrong.value.remedy
@@ -97,7 +97,7 @@ def test_what_makes_no_broker_is_refused_by_its_field(
         "redis://:se/cret@127.0.0.1/0",
     ],
 )
-def test_an_address_is_refused_with_how_it_is_written(
+def test_an_invalid_url_is_refused_with_an_example(
     operator: Principal, now: datetime, url: str
 ) -> None:
     with pytest.raises(Invalid, match=r"redis://.*percent-encode") as wrong:
@@ -106,7 +106,9 @@ def test_an_address_is_refused_with_how_it_is_written(
     assert wrong.value.field == "url"
 
 
-def test_a_name_is_taken_once(kept: Broker, operator: Principal, now: datetime) -> None:
+def test_a_broker_name_in_use_is_refused(
+    stored_broker: Broker, operator: Principal, now: datetime
+) -> None:
     other = add("redis://localhost", operator, now, name="other")
 
     with pytest.raises(Invalid, match="already"):
@@ -115,31 +117,37 @@ def test_a_name_is_taken_once(kept: Broker, operator: Principal, now: datetime) 
         registration.alter(broker=other, name="ours", principal=operator, now=now)
 
 
-def test_only_what_is_given_is_changed(
-    kept: Broker, operator: Principal, now: datetime
+def test_only_the_given_members_of_a_broker_are_changed(
+    stored_broker: Broker, operator: Principal, now: datetime
 ) -> None:
-    renamed = registration.alter(broker=kept, name="b", principal=operator, now=now)
+    renamed = registration.alter(
+        broker=stored_broker, name="b", principal=operator, now=now
+    )
     options = {"body_field": "payload"}
     registration.alter(broker=renamed, options=options, principal=operator, now=now)
     same = registration.alter(broker=renamed, name="b", principal=operator, now=now)
 
     broker = Broker.objects.get()
-    told = Entry.objects.filter(action="broker.altered").order_by("seq")
-    assert (broker.name, broker.url, broker.options) == ("b", kept.url, options)
+    entries = Entry.objects.filter(action="broker.altered").order_by("seq")
+    assert (broker.name, broker.url, broker.options) == (
+        "b",
+        stored_broker.url,
+        options,
+    )
     assert same == broker
-    assert [entry.detail["changed"] for entry in told] == [["name"], ["options"]]
+    assert [entry.detail["changed"] for entry in entries] == [["name"], ["options"]]
 
 
 @pytest.mark.parametrize(
     "change", [{"options": {"colour": "red"}}, {"url": "redis://[fe80::1]"}]
 )
-def test_a_change_that_cannot_work_changes_nothing(
-    kept: Broker, operator: Principal, now: datetime, change: dict[str, object]
+def test_an_invalid_change_changes_nothing(
+    stored_broker: Broker, operator: Principal, now: datetime, change: dict[str, object]
 ) -> None:
     with pytest.raises(Invalid):
-        registration.alter(broker=kept, principal=operator, now=now, **change)  # type: ignore[arg-type] # of several kinds
+        registration.alter(broker=stored_broker, principal=operator, now=now, **change)  # type: ignore[arg-type] # of several kinds
 
-    assert Broker.objects.get().url == kept.url
+    assert Broker.objects.get().url == stored_broker.url
     assert not Entry.objects.filter(action="broker.altered").exists()
 
 
@@ -150,30 +158,32 @@ def test_a_change_that_cannot_work_changes_nothing(
         {"scopes": frozenset(Scope) - {Scope.BROKERS_WRITE}},
     ],
 )
-def test_who_may_not_write_brokers_changes_none(
-    kept: Broker, operator: Principal, now: datetime, limit: dict[str, object]
+def test_a_principal_who_may_not_write_brokers_changes_none(
+    stored_broker: Broker, operator: Principal, now: datetime, limit: dict[str, object]
 ) -> None:
     limited = replace(operator, **limit)  # type: ignore[arg-type] # of several kinds
 
     with pytest.raises(Forbidden):
         add("redis://localhost", limited, now, name="other")
     with pytest.raises(Forbidden):
-        registration.alter(broker=kept, name="other", principal=limited, now=now)
+        registration.alter(
+            broker=stored_broker, name="other", principal=limited, now=now
+        )
     with pytest.raises(Forbidden):
-        adopt(kept, limited, now, "invoices")
+        adopt(stored_broker, limited, now, "invoices")
 
     assert list(Broker.objects.values_list("name")) == [("ours",)]
     assert Topic.objects.count() == 0
 
 
-def test_a_broker_answers_what_it_is(kept: Broker) -> None:
-    reached = connectivity.reach(broker=kept)
+def test_the_connectivity_test_names_the_brokers_product(stored_broker: Broker) -> None:
+    reached = connectivity.reach(broker=stored_broker)
 
     assert reached.ok
     assert reached.told.startswith("Redis ")
 
 
-def test_a_wrong_password_is_told_without_it(
+def test_a_wrong_password_is_reported_without_quoting_it(
     redis_url: str, operator: Principal, now: datetime
 ) -> None:
     parts = urlsplit(redis_url)
@@ -194,24 +204,24 @@ def test_a_wrong_password_is_told_without_it(
         "AccountName=a;AccountKey=p@ss-word",
     ],
 )
-def test_nothing_secret_of_an_address_is_left_in_a_text(url: str) -> None:
+def test_secrets_of_a_url_are_removed_from_texts(url: str) -> None:
     said = f"cannot log in to {url} with p@ss-word, p%40ss-word"
 
-    told = connectivity.concealed(said, url=url)
+    text = connectivity.concealed(said, url=url)
 
-    assert told == "cannot log in to ••• with •••, •••"
+    assert text == "cannot log in to ••• with •••, •••"
 
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Give a port where somebody listens who never says a word."""
+    """Return a port on which a server listens and never answers."""
     with closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         yield server.getsockname()[1]
 
 
-def test_a_broker_that_says_nothing_is_waited_for_only_so_long(
+def test_the_wait_for_a_silent_broker_is_bounded(
     operator: Principal, now: datetime, silent_port: int
 ) -> None:
     broker = add(f"redis://127.0.0.1:{silent_port}", operator, now)
@@ -222,7 +232,7 @@ def test_a_broker_that_says_nothing_is_waited_for_only_so_long(
     assert reached.milliseconds < 20_000
 
 
-def test_a_variable_that_is_not_there_is_told(
+def test_a_missing_variable_is_reported(
     operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch, redis_url: str
 ) -> None:
     broker = add("env:BROKER_OURS", operator, now)
@@ -236,7 +246,9 @@ def test_a_variable_that_is_not_there_is_told(
     assert after.ok
 
 
-def test_where_an_address_may_lead_is_looked_at_each_time(kept: Broker) -> None:
+def test_the_address_policy_is_checked_at_each_connection(
+    stored_broker: Broker,
+) -> None:
     sealed = secrets.sealed("redis://169.254.169.254")
     Broker.objects.update(url=sealed)
 
@@ -246,64 +258,71 @@ def test_where_an_address_may_lead_is_looked_at_each_time(kept: Broker) -> None:
     assert "no broker is" in reached.told
 
 
-def test_no_thread_is_left_behind_by_an_answer(kept: Broker) -> None:
+def test_a_connectivity_test_leaves_no_thread_behind(stored_broker: Broker) -> None:
     before = threading.active_count()
 
     for _ in range(connectivity.MOST_ASKED + 1):
-        assert connectivity.reach(broker=kept).ok
+        assert connectivity.reach(broker=stored_broker).ok
 
     assert threading.active_count() <= before + 1
 
 
-def test_what_a_broker_has_is_found_and_adopted(
-    kept: Broker, stream: redis.Redis, operator: Principal, now: datetime
+def test_the_topics_of_a_broker_are_discovered_and_adopted(
+    stored_broker: Broker, stream: redis.Redis, operator: Principal, now: datetime
 ) -> None:
     stream.xadd("orders", {"body": b"1"})
     stream.xadd("orders-poison", {"body": b"1"})
     stream.xadd("plain", {"body": b"1"})
 
-    seen = connectivity.discover(broker=kept)
-    registration.adopt_topics(broker=kept, found=seen, principal=operator, now=now)
+    topics_found = connectivity.discover(broker=stored_broker)
+    registration.adopt_topics(
+        broker=stored_broker, found=topics_found, principal=operator, now=now
+    )
 
-    facts = [(each.name, each.dead_letter_queue, each.dead_letters) for each in seen]
+    facts = [
+        (each.name, each.dead_letter_queue, each.dead_letters) for each in topics_found
+    ]
     rows = Topic.objects.order_by("name").values_list("name", "dead_letter_queue")
     assert facts == [("orders", "orders-poison", 1), ("plain", "", None)]
     assert list(rows) == [("orders", "orders-poison"), ("plain", "")]
 
 
-def test_what_is_known_stays_as_people_made_it(
-    kept: Broker, operator: Principal, now: datetime
+def test_adopting_keeps_the_settings_of_existing_topics(
+    stored_broker: Broker, operator: Principal, now: datetime
 ) -> None:
     Topic.objects.create(
-        name="mine", native_name="orders", broker=kept, dead_letter_queue="elsewhere"
+        name="mine",
+        native_name="orders",
+        broker=stored_broker,
+        dead_letter_queue="elsewhere",
     )
     Topic.objects.create(name="told", native_name="told")
 
-    names = adopt(kept, operator, now, "orders", "told")
+    names = adopt(stored_broker, operator, now, "orders", "told")
 
     assert names == ["mine", "told"]
     assert Topic.objects.get(name="mine").dead_letter_queue == "elsewhere"
-    assert Topic.objects.get(name="told").broker == kept
+    assert Topic.objects.get(name="told").broker == stored_broker
 
 
-def test_the_topic_of_another_broker_is_left_to_it(
-    kept: Broker, operator: Principal, now: datetime
+def test_adopting_leaves_out_a_topic_of_another_broker(
+    stored_broker: Broker, operator: Principal, now: datetime
 ) -> None:
     other = add("redis://localhost", operator, now, name="other")
-    adopt(kept, operator, now, "orders")
+    adopt(stored_broker, operator, now, "orders")
 
     names = [adopt(other, operator, now, "orders") for _ in "ab"]
 
     assert names == [["orders@other"]] * 2
-    assert Topic.objects.get(name="orders").broker == kept
+    assert Topic.objects.get(name="orders").broker == stored_broker
     assert Topic.objects.get(name="orders@other").native_name == "orders"
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\udcff"])
-def test_a_name_that_is_no_text_is_refused(
-    kept: Broker, operator: Principal, now: datetime, name: str
+def test_a_name_that_is_not_text_is_refused(
+    stored_broker: Broker, operator: Principal, now: datetime, name: str
 ) -> None:
     with pytest.raises(Refused, match="no text"):
-        adopt(kept, operator, now, "orders", name)
+        adopt(stored_broker, operator, now, "orders", name)
 
     assert Topic.objects.count() == 0

@@ -1,4 +1,4 @@
-"""From staged rows to a published day: whole, checked, and fenced."""
+"""Publishing staged rows: as a whole, checked, and fenced."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from apps.reports import job
 from apps.reports.errors import RunFailed, TakenOver, Unreconciled
 from apps.reports.models import Day, ProblemDay, Rate, Run
 from apps.reports.services import publishing, quality, requests, running, upkeep
-from apps.reports.services.publishing import Rows
-from apps.reports.services.running import Ended
+from apps.reports.services.publishing import DayRows
+from apps.reports.services.running import RunEnd
 from apps.team.rights import Principal
 from tests import reports
 from tests.acceptance.product import eventually
@@ -55,7 +55,7 @@ def run(facts: None) -> Run:
 
 
 @pytest.fixture
-def seen(run: Run) -> Iterator[Snapshot]:
+def run_snapshot(run: Run) -> Iterator[Snapshot]:
     with snapshot.held() as moment:
         Run.objects.filter(pk=run.pk).update(snapshot=moment.pg_snapshot, as_of=AT_TWO)
         yield moment
@@ -124,35 +124,37 @@ def stage(run: Run, **changes: Any) -> None:
     stage_problem(run)
 
 
-def rows(total: int = 2, late: int = 0) -> dict[date, Rows]:
-    return {DAY: Rows(total=total, late=late)}
+def rows(total: int = 2, late: int = 0) -> dict[date, DayRows]:
+    return {DAY: DayRows(total=total, late=late)}
 
 
-def publish(run: Run, *, rows: dict[date, Rows] | None = None) -> None:
-    staged = publishing.staged(run)
+def publish(run: Run, *, rows: dict[date, DayRows] | None = None) -> None:
+    staged = publishing.count_staged(run)
     publishing.publish(
         run=run,
-        rows=rows or {DAY: Rows(total=2, late=0)},
+        rows=rows or {DAY: DayRows(total=2, late=0)},
         staged=staged,
         now=AT_TWO,
     )
 
 
-def test_what_agrees_with_postgres_passes(run: Run, seen: Snapshot) -> None:
+def test_staged_rows_that_agree_with_postgres_pass(
+    run: Run, run_snapshot: Snapshot
+) -> None:
     stage(run)
 
-    found = quality.check(run=run, snapshot=seen, told=TOLD)
+    rows_by_day = quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
-    assert found == rows()
+    assert rows_by_day == rows()
 
 
-def test_what_came_after_the_snapshot_is_not_asked_for(
-    run: Run, seen: Snapshot
+def test_rows_after_the_snapshot_are_not_expected(
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     stage(run)
     reports.count_up(AT_TWO, reports.counter(sequence=2))
 
-    assert quality.check(run=run, snapshot=seen, told=TOLD) == rows()
+    assert quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD) == rows()
 
 
 @pytest.mark.parametrize(
@@ -168,47 +170,49 @@ def test_what_came_after_the_snapshot_is_not_asked_for(
     ],
 )
 def test_a_number_that_differs_is_named(
-    run: Run, seen: Snapshot, changes: dict[str, Any], complaint: str
+    run: Run, run_snapshot: Snapshot, changes: dict[str, Any], complaint: str
 ) -> None:
     stage(run, **changes)
 
     with pytest.raises(Unreconciled, match=complaint):
-        quality.check(run=run, snapshot=seen, told=TOLD)
+        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
-def test_grains_that_differ_are_named(run: Run, seen: Snapshot) -> None:
+def test_grains_that_differ_are_named(run: Run, run_snapshot: Snapshot) -> None:
     stage(run)
     with connection.cursor() as cursor:
         cursor.execute("UPDATE reports_staged_rate SET retried = 4 WHERE hour IS NULL")
 
     with pytest.raises(Unreconciled, match="its grains differ: 2026-11-19 orders"):
-        quality.check(run=run, snapshot=seen, told=TOLD)
+        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
-def test_a_day_outside_the_window_is_named(run: Run, seen: Snapshot) -> None:
+def test_a_day_outside_the_window_is_named(run: Run, run_snapshot: Snapshot) -> None:
     stage(run)
     stage_problem(run, day=date(2031, 1, 1), failed=0, poisoned=0)
 
     with pytest.raises(Unreconciled, match="impossible numbers: 2031-01-01"):
-        quality.check(run=run, snapshot=seen, told=TOLD)
+        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
-def test_a_job_that_read_less_than_there_is_is_found_out(
-    run: Run, seen: Snapshot
+def test_a_job_that_read_too_few_rows_is_detected(
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     stage(run)
 
     with pytest.raises(Unreconciled, match="rows read: counters is 0, Postgres has 1"):
-        quality.check(run=run, snapshot=seen, told={**TOLD, "counters": 0})
+        quality.check(run=run, snapshot=run_snapshot, rows_read={**TOLD, "counters": 0})
 
 
-def test_a_failure_told_by_a_clock_ahead_belongs_to_the_next_day(
+def test_a_failure_dated_by_a_clock_ahead_belongs_to_the_next_day(
     seen_late: Run,
 ) -> None:
     with snapshot.held() as moment:
-        found = quality._read(moment.ask(quality._FACTS, quality._window(seen_late)))
+        counts = quality._count_by_kind(
+            moment.ask(quality._FACTS, quality._window(seen_late))
+        )
 
-    assert found["failures"] == 1
+    assert counts["failures"] == 1
 
 
 @pytest.fixture
@@ -220,11 +224,13 @@ def seen_late() -> Run:
     return begun()
 
 
-def test_a_day_is_replaced_whole(run: Run, seen: Snapshot) -> None:
+def test_a_day_is_replaced_whole(run: Run, run_snapshot: Snapshot) -> None:
     stage(run)
     publish(Run.objects.get(pk=run.pk))
     again = begun()
-    Run.objects.filter(pk=again.pk).update(snapshot=seen.pg_snapshot, as_of=AT_TWO)
+    Run.objects.filter(pk=again.pk).update(
+        snapshot=run_snapshot.pg_snapshot, as_of=AT_TWO
+    )
     stage_rate(again, None, None, delivered=20)
 
     publish(again, rows=rows(total=3, late=1))
@@ -236,7 +242,9 @@ def test_a_day_is_replaced_whole(run: Run, seen: Snapshot) -> None:
     assert Run.objects.get(pk=again.pk).late_rows == 1
 
 
-def test_nothing_is_visible_before_all_is(run: Run, seen: Snapshot) -> None:
+def test_no_part_of_a_report_is_visible_before_the_whole(
+    run: Run, run_snapshot: Snapshot
+) -> None:
     stage(run, failure_rate=7.0)
 
     with pytest.raises(Exception, match="reports_rate_is_a_part"):
@@ -247,7 +255,7 @@ def test_nothing_is_visible_before_all_is(run: Run, seen: Snapshot) -> None:
 
 
 def test_a_start_that_was_taken_over_publishes_nothing(
-    run: Run, seen: Snapshot
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     stage(run)
     older = Run.objects.get(pk=run.pk)
@@ -259,7 +267,9 @@ def test_a_start_that_was_taken_over_publishes_nothing(
     assert not Day.objects.exists()
 
 
-def test_what_another_epoch_staged_is_not_published(run: Run, seen: Snapshot) -> None:
+def test_rows_staged_by_another_epoch_are_not_published(
+    run: Run, run_snapshot: Snapshot
+) -> None:
     stage(run)
     Run.objects.filter(pk=run.pk).update(epoch=2)
 
@@ -270,12 +280,12 @@ def test_what_another_epoch_staged_is_not_published(run: Run, seen: Snapshot) ->
 
 
 def test_a_run_whose_staged_rows_another_one_deleted_publishes_nothing(
-    run: Run, seen: Snapshot
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     stage(run)
     this = Run.objects.get(pk=run.pk)
-    staged = publishing.staged(this)
-    publishing.forget_staged()
+    staged = publishing.count_staged(this)
+    publishing.delete_staged()
 
     with pytest.raises(TakenOver):
         publishing.publish(run=this, rows=rows(), staged=staged, now=AT_TWO)
@@ -285,50 +295,54 @@ def test_a_run_whose_staged_rows_another_one_deleted_publishes_nothing(
 
 
 def watched(name: str) -> Topic:
-    """Give a topic of which its broker alone tells."""
+    """Stage a topic that only its broker counts."""
     return Topic.objects.create(name=name, native_name=name)
 
 
 def stage_told_by_broker(run: Run, topic: str) -> None:
-    told = {"topic": topic, "source": "broker", "poisoned": 0, "skipped": 0}
+    measures = {"topic": topic, "source": "broker", "poisoned": 0, "skipped": 0}
     for hour, group in GRAINS:
-        stage_rate(run, hour, group, **told)
+        stage_rate(run, hour, group, **measures)
 
 
-def test_a_topic_that_was_removed_meanwhile_takes_its_rates_with_it(
+def test_staged_rates_of_a_topic_removed_meanwhile_are_dropped(
     facts: None, run: Run
 ) -> None:
     topic = watched("wrong")
-    with snapshot.held() as seen:
-        Run.objects.filter(pk=run.pk).update(snapshot=seen.pg_snapshot, as_of=AT_TWO)
+    with snapshot.held() as run_snapshot:
+        Run.objects.filter(pk=run.pk).update(
+            snapshot=run_snapshot.pg_snapshot, as_of=AT_TWO
+        )
         stage(run)
         stage_told_by_broker(run, "wrong")
         topic.delete()
 
-        publishing.forget_removed(run, seen)
-        quality.check(run=run, snapshot=seen, told=TOLD)
+        publishing.delete_removed_topics(run, run_snapshot)
+        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
     publish(run)
 
     assert set(Rate.objects.values_list("topic__name", flat=True)) == {"orders"}
 
 
-def test_a_topic_that_never_was_is_still_impossible(run: Run, seen: Snapshot) -> None:
+def test_a_staged_topic_that_never_existed_is_refused(
+    run: Run, run_snapshot: Snapshot
+) -> None:
     stage(run)
     stage_told_by_broker(run, "nowhere")
 
-    publishing.forget_removed(run, seen)
+    publishing.delete_removed_topics(run, run_snapshot)
 
     with pytest.raises(Unreconciled, match="impossible numbers: 2026-11-19 nowhere"):
-        quality.check(run=run, snapshot=seen, told=TOLD)
+        quality.check(run=run, snapshot=run_snapshot, rows_read=TOLD)
 
 
-def test_a_topic_that_goes_after_the_check_lets_the_run_begin_anew(
-    run: Run, seen: Snapshot
+def test_a_topic_removed_after_the_check_makes_the_run_start_again(
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     topic = watched("wrong")
     stage(run)
     stage_told_by_broker(run, "wrong")
-    staged = publishing.staged(run)
+    staged = publishing.count_staged(run)
     topic.delete()
 
     with pytest.raises(TakenOver):
@@ -337,8 +351,8 @@ def test_a_topic_that_goes_after_the_check_lets_the_run_begin_anew(
     assert Run.objects.get(pk=run.pk).state == "running"
 
 
-def test_a_topic_stays_while_its_rates_are_being_published(
-    run: Run, seen: Snapshot, operator: Principal
+def test_a_topic_cannot_be_removed_while_its_rates_are_published(
+    run: Run, run_snapshot: Snapshot, operator: Principal
 ) -> None:
     topic = watched("wrong")
     stage(run)
@@ -364,8 +378,8 @@ def test_a_topic_stays_while_its_rates_are_being_published(
     assert "wrong (reports)" in str(refused[0])
 
 
-def test_publishing_deletes_only_what_its_own_run_has_staged(
-    run: Run, seen: Snapshot
+def test_publishing_deletes_only_the_staged_rows_of_its_run(
+    run: Run, run_snapshot: Snapshot
 ) -> None:
     stage(run)
     other = begun(date(2026, 11, 1), date(2026, 11, 1))
@@ -373,7 +387,7 @@ def test_publishing_deletes_only_what_its_own_run_has_staged(
 
     publish(Run.objects.get(pk=run.pk))
 
-    assert (publishing.staged(run), publishing.staged(other)) == (0, 5)
+    assert (publishing.count_staged(run), publishing.count_staged(other)) == (0, 5)
 
 
 def test_a_job_without_java_fails_and_says_so(
@@ -387,7 +401,7 @@ def test_a_job_without_java_fails_and_says_so(
     ended = running.run(run_id=run.pk, clock=lambda: AT_TWO)
 
     run.refresh_from_db()
-    assert ended is Ended.FAILED
+    assert ended is RunEnd.FAILED
     assert (run.state, Day.objects.exists()) == ("failed", False)
     assert "JAVA_HOME" in run.trouble
     assert "JAVA_HOME" in run.log
@@ -399,10 +413,10 @@ def test_only_one_report_is_made_at_a_time(facts: None) -> None:
     )
 
     with lock.attempt(running.LOCK):
-        assert running.run(run_id=run.pk, clock=lambda: AT_TWO) is Ended.ELSEWHERE
+        assert running.run(run_id=run.pk, clock=lambda: AT_TWO) is RunEnd.ELSEWHERE
         assert upkeep.next_to_run() is None
 
-    # Postgres lets go of a lock a moment after its session has ended.
+    # Postgres releases a lock a moment after its session has ended.
     eventually(lambda: upkeep.next_to_run() == run.pk)
 
 
@@ -411,12 +425,12 @@ def test_a_run_that_kills_its_worker_again_and_again_is_given_up(run: Run) -> No
 
     ended = running.run(run_id=run.pk, clock=lambda: AT_TWO)
 
-    assert ended is Ended.FAILED
+    assert ended is RunEnd.FAILED
     assert "worker died each time" in Run.objects.get(pk=run.pk).trouble
     assert upkeep.next_to_run() is None
 
 
-def test_what_nobody_foresaw_fails_the_run_and_is_raised(
+def test_an_unexpected_error_fails_the_run_and_is_raised(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
@@ -430,7 +444,7 @@ def test_what_nobody_foresaw_fails_the_run_and_is_raised(
 
 
 def test_a_job_ends_when_it_may_not_go_on(run: Run) -> None:
-    order = job.Order(
+    order = job.JobOrder(
         run=run.pk, epoch=1, first_day=DAY, last_day=DAY, snapshot="0-0-1"
     )
 
@@ -450,4 +464,4 @@ def test_a_job_ends_when_it_may_not_go_on(run: Run) -> None:
 )
 def test_an_unreadable_answer_of_a_job_is_a_failure(said: bytes) -> None:
     with pytest.raises(RunFailed, match="did not say what it read"):
-        job._rows(BytesIO(said), BytesIO(b"a warning\n"))
+        job._rows_read(BytesIO(said), BytesIO(b"a warning\n"))

@@ -1,4 +1,4 @@
-"""Asking for reports, and what the night finds to be made."""
+"""Requesting reports, and planning those of the night."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def planned(now: datetime = AT_TWO, *, hour: int = 1) -> list[tuple[date, date]]
     return [(r.first_day, r.last_day) for r in planning.plan(hour=hour, now=now)]
 
 
-def made(run: Run, *, now: datetime = AT_TWO) -> None:
-    """Publish the days of a run as empty ones, as of this moment."""
+def finish(run: Run, *, now: datetime = AT_TWO) -> None:
+    """Finish a run, and publish its days without rates, as of now."""
     with held() as snapshot:
         Run.objects.filter(pk=run.pk).update(
             state=State.DONE, snapshot=snapshot.pg_snapshot, as_of=now, finished_at=now
@@ -53,7 +53,7 @@ def made(run: Run, *, now: datetime = AT_TWO) -> None:
 
 def make_all(now: datetime = AT_TWO) -> None:
     for run in planning.plan(hour=1, now=now):
-        made(run, now=now)
+        finish(run, now=now)
 
 
 def fail(run: Run, *, now: datetime = AT_TWO) -> None:
@@ -71,12 +71,12 @@ def captured(at: datetime, *, now: datetime, **changes: Any) -> None:
 
 @pytest.fixture
 def something() -> None:
-    """Let something have happened yesterday."""
+    """Capture a failure of yesterday."""
     at = AT_TWO - timedelta(hours=3)
     captured(at, now=at)
 
 
-def test_a_request_is_queued_and_on_the_trail() -> None:
+def test_a_request_is_queued_and_audited() -> None:
     run = ask(YESTERDAY, YESTERDAY)
 
     entry = Entry.objects.get(subject=f"report:{run.pk}")
@@ -105,7 +105,7 @@ def test_days_that_cannot_be_reported_are_named(
     assert not Run.objects.exists()
 
 
-def test_a_day_is_over_when_its_stragglers_are_in() -> None:
+def test_a_day_is_over_five_minutes_after_midnight() -> None:
     midnight = datetime(2026, 11, 20, tzinfo=UTC)
 
     assert requests.newest_over(midnight) == date(2026, 11, 18)
@@ -123,7 +123,7 @@ def test_two_unfinished_runs_never_share_a_day() -> None:
     assert Entry.objects.count() == 2
 
 
-def test_of_many_who_ask_at_once_one_is_heard() -> None:
+def test_of_concurrent_requests_for_a_day_one_succeeds() -> None:
     refused: list[Refused] = []
 
     def write(_: int) -> None:
@@ -137,23 +137,23 @@ def test_of_many_who_ask_at_once_one_is_heard() -> None:
     assert (Run.objects.count(), len(refused)) == (1, 7)
 
 
-def test_before_anything_ever_happened_there_is_nothing_to_be_made() -> None:
+def test_days_before_the_first_event_are_not_planned() -> None:
     captured(AT_TWO, now=AT_TWO)
 
     assert planned() == []
     assert planned(AT_TWO + timedelta(days=1)) == [(TODAY, TODAY)]
 
 
-def test_the_night_makes_yesterday_once(something: None) -> None:
+def test_the_night_plans_yesterday_once(something: None) -> None:
     assert planned() == [(YESTERDAY, YESTERDAY)]
     assert planned() == []
 
-    made(Run.objects.get())
+    finish(Run.objects.get())
 
     assert planned() == []
 
 
-def test_night_leaves_out_days_that_another_run_took_a_moment_before(
+def test_the_night_leaves_out_days_that_another_run_has_just_taken(
     something: None,
 ) -> None:
     nights: list[Run] = []
@@ -168,7 +168,7 @@ def test_night_leaves_out_days_that_another_run_took_a_moment_before(
         lock.wait_for("report requests")
         planner = Thread(target=plan_a_night)
         planner.start()
-        # It has looked which days are free, and is about to queue them.
+        # The plan has determined the free days, and is about to queue them.
         eventually(one_waits_for_a_lock)
         Run.objects.create(
             first_day=YESTERDAY, last_day=YESTERDAY, asked_by="x", asked_at=AT_TWO
@@ -189,7 +189,7 @@ def one_waits_for_a_lock() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def test_before_its_hour_the_night_makes_nothing_of_yesterday(
+def test_before_its_hour_the_night_does_not_plan_yesterday(
     something: None,
 ) -> None:
     now = datetime(2026, 11, 20, 4, 30, tzinfo=UTC)
@@ -198,8 +198,8 @@ def test_before_its_hour_the_night_makes_nothing_of_yesterday(
     assert planned(now, hour=4) == [(YESTERDAY, YESTERDAY)]
 
 
-def test_nights_that_were_missed_are_made_up_for() -> None:
-    made(ask(date(2026, 11, 15), date(2026, 11, 15)))
+def test_missed_nights_are_planned() -> None:
+    finish(ask(date(2026, 11, 15), date(2026, 11, 15)))
 
     assert planned() == [(date(2026, 11, 16), YESTERDAY)]
 
@@ -210,7 +210,7 @@ def test_the_first_night_begins_with_the_first_event() -> None:
     assert planned() == [(date(2026, 11, 12), YESTERDAY)]
 
 
-def test_a_late_event_has_exactly_its_day_made_again() -> None:
+def test_a_late_event_plans_exactly_its_day_again() -> None:
     captured(datetime(2026, 11, 10, 9, tzinfo=UTC), now=AT_TWO - timedelta(days=9))
     make_all(AT_TWO)
     tomorrow = AT_TWO + timedelta(days=1)
@@ -221,7 +221,7 @@ def test_a_late_event_has_exactly_its_day_made_again() -> None:
     assert runs == [(date(2026, 11, 14), date(2026, 11, 14)), (TODAY, TODAY)]
 
 
-def test_late_counters_count_as_well(something: None) -> None:
+def test_late_counters_plan_their_day_again(something: None) -> None:
     make_all(AT_TWO)
     minute = "2026-11-19T22:10:00Z"
     counter = reports.counter(minute=minute)
@@ -232,20 +232,20 @@ def test_late_counters_count_as_well(something: None) -> None:
     assert runs == [(YESTERDAY, TODAY)]
 
 
-def test_what_a_run_has_seen_is_not_late() -> None:
+def test_rows_that_a_run_has_seen_are_not_late() -> None:
     captured(datetime(2026, 11, 18, 9, tzinfo=UTC), now=AT_TWO)
     make_all(AT_TWO)
 
     assert planned(AT_TWO + timedelta(days=1)) == [(TODAY, TODAY)]
 
 
-def test_what_was_not_committed_when_the_run_looked_is_late() -> None:
+def test_rows_uncommitted_at_the_snapshot_are_late() -> None:
     captured(datetime(2026, 11, 18, 9, tzinfo=UTC), now=AT_TWO)
     runs = planning.plan(hour=1, now=AT_TWO)
     with held() as snapshot:
         captured(datetime(2026, 11, 18, 10, tzinfo=UTC), now=AT_TWO)
         for run in runs:
-            made(run)
+            finish(run)
             Run.objects.filter(pk=run.pk).update(snapshot=snapshot.pg_snapshot)
 
     assert planned(AT_TWO + timedelta(days=1)) == [
@@ -271,18 +271,18 @@ def test_a_failed_late_day_is_not_forgotten() -> None:
     tomorrow = AT_TWO + timedelta(days=1)
     late, night = planning.plan(hour=1, now=tomorrow)
     fail(late, now=tomorrow)
-    made(night, now=tomorrow)
+    finish(night, now=tomorrow)
 
     again = planned(tomorrow + timedelta(hours=1))
 
     assert again == [(late.first_day, late.last_day)]
 
 
-def test_a_night_looks_though_somebody_published_yesterday_by_hand() -> None:
+def test_the_night_checks_for_late_events_even_if_yesterday_is_published() -> None:
     captured(datetime(2026, 11, 14, 9, tzinfo=UTC), now=AT_TWO - timedelta(days=5))
     make_all(AT_TWO - timedelta(days=1))
     captured(datetime(2026, 11, 14, 10, tzinfo=UTC), now=AT_TWO - timedelta(hours=9))
-    made(ask(YESTERDAY, YESTERDAY))
+    finish(ask(YESTERDAY, YESTERDAY))
 
     assert planned() == [
         (date(2026, 11, 14), date(2026, 11, 14)),
@@ -290,16 +290,16 @@ def test_a_night_looks_though_somebody_published_yesterday_by_hand() -> None:
     ]
 
 
-def test_what_came_after_a_restore_is_late_by_its_time(something: None) -> None:
+def test_rows_after_a_restore_are_late_by_their_time(something: None) -> None:
     make_all(AT_TWO)
-    # As if Postgres counted its transactions anew, far below those of before.
+    # As if Postgres restarted its transaction ids, far below the former ones.
     Run.objects.update(snapshot="9000000000:9000000000:")
     captured(datetime(2026, 11, 19, 23, 50, tzinfo=UTC), now=AT_TWO + HOUR)
 
     assert planned(AT_TWO + timedelta(days=1)) == [(YESTERDAY, TODAY)]
 
 
-def test_after_forty_days_away_no_day_is_missing() -> None:
+def test_after_forty_days_without_a_night_no_day_is_missing() -> None:
     first = AT_TWO - timedelta(days=41)
     captured(first - timedelta(hours=9), now=first)
     make_all(first)
@@ -311,7 +311,7 @@ def test_after_forty_days_away_no_day_is_missing() -> None:
     assert [(last - day).days for day, last in runs] == [30, 9]
 
 
-def test_a_day_that_fails_holds_back_no_other() -> None:
+def test_a_failing_day_does_not_hold_back_others() -> None:
     captured(datetime(2026, 11, 18, 9, tzinfo=UTC), now=AT_TWO)
     captured(datetime(2026, 11, 19, 9, tzinfo=UTC), now=AT_TWO)
     assert planned() == [(date(2026, 11, 18), YESTERDAY)]
@@ -339,7 +339,7 @@ def test_a_report_is_overdue_an_hour_after_its_hour(
     assert planning.is_overdue(newest, hour=20, now=now) is overdue
 
 
-def test_ranges_join_days_that_follow_one_another() -> None:
+def test_ranges_join_consecutive_days() -> None:
     days = [date(2026, 11, n) for n in (3, 1, 2, 7, 9, 10)]
 
     joined = list(planning.ranges(days))

@@ -1,4 +1,4 @@
-"""Reserved headers: a preview says which the chosen messages bear, and how many do."""
+"""Reserved headers: a preview counts the messages that have each of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from apps.core.timeouts import TooSlow
 from apps.poison.query import Query
 from apps.team.rights import Principal
 from apps.triage.services import reserved_headers, selection
-from apps.triage.services.selection import Ask, Seen
+from apps.triage.services.selection import Ask, PreviewSummary
 from apps.triage.states import Verb
 from tests.reports import capture, drop, failure, poisons
 
@@ -38,13 +38,15 @@ def bearing(now: datetime, *headers: tuple[str, bytes], topic: str = "orders") -
     capture(now, failure(now, topic=topic, headers=headers))
 
 
-def see(who: Principal, now: datetime, verb: Verb, target: str | None = None) -> Seen:
+def see(
+    who: Principal, now: datetime, verb: Verb, target: str | None = None
+) -> PreviewSummary:
     ask = Ask(verb=verb, query=Query.parse(""), target_topic=target)
     operation = selection.preview(ask=ask, principal=who, now=now)
-    return selection.see(operation=operation)
+    return selection.summarize(operation=operation)
 
 
-def test_each_is_told_with_the_number_of_messages_that_bear_it(
+def test_each_reserved_header_is_counted_by_messages(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     bearing(now, CC, ("tenant", b"a"))
@@ -53,13 +55,13 @@ def test_each_is_told_with_the_number_of_messages_that_bear_it(
     bearing(now, ("cc", b"x"), ("tenant", b"BCC"), ("BCC ", b"CC"))
     bearing(now)
 
-    seen = see(operator, now, Verb.REDRIVE)
+    summary = see(operator, now, Verb.REDRIVE)
 
-    assert seen.will_act == 5
-    assert seen.left_out == (("CC", 3), ("BCC", 1), ("amqp.expiration", 1))
+    assert summary.will_act == 5
+    assert summary.left_out == (("CC", 3), ("BCC", 1), ("amqp.expiration", 1))
 
 
-def test_what_tells_of_a_failure_is_no_loss(
+def test_headers_of_a_failure_do_not_count_as_left_out(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     bearing(now, ("x-delivery-count", b"3"), ("x-death", b"[]"))
@@ -67,7 +69,7 @@ def test_what_tells_of_a_failure_is_no_loss(
     assert see(operator, now, Verb.REDRIVE).left_out == ()
 
 
-def test_the_broker_of_the_target_decides(
+def test_the_broker_of_the_target_names_the_reserved_headers(
     orders: Topic, stream: Topic, operator: Principal, now: datetime
 ) -> None:
     bearing(now, CC)
@@ -83,7 +85,7 @@ def test_the_broker_of_the_target_decides(
     assert together.left_out == (("CC", 3),)
 
 
-def test_what_will_not_be_sent_is_not_counted(
+def test_messages_that_will_not_be_sent_are_not_counted(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     bearing(now, CC)
@@ -93,7 +95,7 @@ def test_what_will_not_be_sent_is_not_counted(
     assert see(operator, now, Verb.DROP).left_out == ()
 
 
-def test_a_preview_goes_without_the_numbers_where_they_take_too_long(
+def test_a_preview_leaves_out_the_counts_that_take_too_long(
     orders: Topic, operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bearing(now, CC)
@@ -102,7 +104,7 @@ def test_a_preview_goes_without_the_numbers_where_they_take_too_long(
     )
     monkeypatch.setattr(reserved_headers, "COUNT", slow)
 
-    seen = see(operator, now, Verb.REDRIVE)
+    summary = see(operator, now, Verb.REDRIVE)
 
-    assert seen.will_act == 1
-    assert isinstance(seen.left_out, TooSlow)
+    assert summary.will_act == 1
+    assert isinstance(summary.left_out, TooSlow)

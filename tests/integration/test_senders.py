@@ -1,4 +1,4 @@
-"""Who sends a request is known by a usable key or by a person's session."""
+"""A sender is known by a usable key or by a person's session."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def now() -> datetime:
 
 @pytest.fixture
 def secret(now: datetime) -> str:
-    made = services.create_api_key(
+    new_key = services.create_api_key(
         name="billing", scopes=[Scope.CAPTURE_WRITE], actor=ADMIN, now=now
     )
-    return made.secret
+    return new_key.secret
 
 
 @pytest.fixture
@@ -83,15 +83,15 @@ def test_a_person_is_known_while_signed_in(user: User, now: datetime) -> None:
     assert (before, disabled, changed) == (True, False, False)
 
 
-def test_a_person_is_not_known_any_more_when_the_session_is_over(
+def test_a_person_is_unknown_when_the_session_is_over(
     user: User, now: datetime
 ) -> None:
     before = now - sessions.IDLE
 
-    fresh = senders.is_known(session_of(user, before + timedelta(minutes=1)))
+    before_the_end = senders.is_known(session_of(user, before + timedelta(minutes=1)))
     over = senders.is_known(session_of(user, before - timedelta(minutes=1)))
 
-    assert (fresh, over) == (True, False)
+    assert (before_the_end, over) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -106,5 +106,5 @@ def test_a_person_is_not_known_any_more_when_the_session_is_over(
         {b"cookie": b"pw_session=\xff\x00; ="},
     ],
 )
-def test_nobody_else_is_known(headers: dict[bytes, bytes]) -> None:
+def test_other_senders_are_unknown(headers: dict[bytes, bytes]) -> None:
     assert not senders.is_known(headers)

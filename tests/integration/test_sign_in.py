@@ -1,4 +1,4 @@
-"""Guessing passwords gets slow, is put on record, and locks no one else out."""
+"""Guessing passwords gets slow, is audited, and does not lock out others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from apps.team.errors import TooManySignIns
 from apps.team.models import SignInFailures, User
 from apps.team.rights import Role
 from apps.team.services import create_user
-from apps.team.sign_in import Attempt
+from apps.team.sign_in import SignInAttempt
 from tests.passwords import ONE_ROUND
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,7 +54,7 @@ def anna(now: datetime) -> User:
 
 
 def attempt(password: str, *, account: str = "anna", address: str = HERE) -> int:
-    """Send the form of the sign-in; give the status: 302 where it was right."""
+    """Post the sign-in form; return the status, 302 if the password was right."""
     form = {"username": account, "password": password}
     return Client(REMOTE_ADDR=address).post("/sign-in", form).status_code
 
@@ -63,7 +63,7 @@ def entries(action: str) -> list[Entry]:
     return list(Entry.objects.filter(action=action).order_by("seq"))
 
 
-def test_a_sign_in_and_a_sign_out_are_on_record(
+def test_a_sign_in_and_a_sign_out_are_audited(
     anna: User, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = Client(REMOTE_ADDR=HERE)
@@ -78,19 +78,19 @@ def test_a_sign_in_and_a_sign_out_are_on_record(
     assert f"anna signed in, from {HERE}" in caplog.text
 
 
-def test_a_wrong_password_is_on_record_without_the_name_of_no_account(
+def test_a_wrong_password_is_audited_without_an_unknown_account_name(
     anna: User,
 ) -> None:
     statuses = [attempt(WRONG), attempt(WRONG, account=RIGHT)]
 
-    known, unknown = entries("user.sign_in_failed")
+    of_anna, of_unknown = entries("user.sign_in_failed")
     assert statuses == [200, 200]
-    assert (known.subject, unknown.subject) == ("user:anna", "user:?")
-    assert known.detail == {"address": HERE, "failures": 1, "of": "password"}
-    assert RIGHT not in unknown.record
+    assert (of_anna.subject, of_unknown.subject) == ("user:anna", "user:?")
+    assert of_anna.detail == {"address": HERE, "failures": 1, "of": "password"}
+    assert RIGHT not in of_unknown.record
 
 
-def test_a_sign_in_as_a_disabled_person_is_on_record_as_such(anna: User) -> None:
+def test_a_sign_in_as_a_disabled_person_is_audited_as_such(anna: User) -> None:
     User.objects.update(is_active=False)
 
     assert attempt(RIGHT) == 200
@@ -114,7 +114,7 @@ def test_after_some_wrong_passwords_the_right_one_has_to_wait_too(anna: User) ->
     )
 
 
-def test_guesses_at_one_address_lock_nobody_out_at_another(anna: User) -> None:
+def test_guesses_from_one_address_do_not_lock_out_another(anna: User) -> None:
     for _ in range(10):
         attempt(WRONG)
 
@@ -130,9 +130,9 @@ def test_an_address_that_tries_many_accounts_has_to_wait(anna: User) -> None:
     assert attempt(RIGHT) == 429
 
 
-def after(number: int, now: datetime) -> Attempt:
-    """Give an attempt after so many wrong passwords."""
-    tried = Attempt(address=HERE, account="anna")
+def after(number: int, now: datetime) -> SignInAttempt:
+    """Return an attempt after this many wrong passwords."""
+    tried = SignInAttempt(address=HERE, account="anna")
     digest = tried.digests[SignInFailures.CountedBy.ACCOUNT_AT_ADDRESS]
     SignInFailures.objects.create(
         counted_by="account_at_address", digest=digest, number=number, last_at=now
@@ -140,7 +140,7 @@ def after(number: int, now: datetime) -> Attempt:
     return tried
 
 
-def test_the_first_wrong_passwords_cost_no_time(now: datetime) -> None:
+def test_the_first_wrong_passwords_cause_no_delay(now: datetime) -> None:
     sign_in.check(after(4, now), now=now)
 
 
@@ -159,7 +159,7 @@ def test_each_wrong_password_doubles_the_delay_up_to_a_quarter_of_an_hour(
     sign_in.check(tried, now=now + timedelta(seconds=delay))
 
 
-def test_a_right_password_and_an_hour_make_wrong_ones_forgotten(
+def test_a_right_password_or_an_hour_resets_the_count(
     anna: User, now: datetime
 ) -> None:
     for _ in range(4):
@@ -173,7 +173,7 @@ def test_a_right_password_and_an_hour_make_wrong_ones_forgotten(
     assert attempt(RIGHT) == 302
 
 
-def test_guesses_from_many_addresses_are_noticed(
+def test_guesses_from_many_addresses_raise_an_alert(
     anna: User, caplog: pytest.LogCaptureFixture
 ) -> None:
     for n in range(20):
@@ -185,17 +185,17 @@ def test_guesses_from_many_addresses_are_noticed(
     assert attempt(RIGHT) == 302
 
 
-def test_what_is_old_is_deleted(anna: User, now: datetime) -> None:
+def test_old_counts_are_deleted(anna: User, now: datetime) -> None:
     attempt(WRONG)
-    kept = sign_in.prune(now=now)
+    deleted_too_early = sign_in.prune(now=now)
 
     pruned = sign_in.prune(now=now + timedelta(hours=2))
 
-    assert (kept, pruned) == (0, 3)
+    assert (deleted_too_early, pruned) == (0, 3)
 
 
 class CountingHasher(PBKDF2PasswordHasher):
-    """Counts how many hash at once, and the sessions of Postgres in those threads."""
+    """Counts concurrent hashes, and the database connections of their threads."""
 
     algorithm = "counting"
     iterations = 1
@@ -215,11 +215,11 @@ class CountingHasher(PBKDF2PasswordHasher):
         return encoded
 
 
-def test_failures_of_a_host_whose_clock_is_ahead_delay_nobody_who_is_free(
+def test_few_failures_dated_by_a_clock_ahead_cause_no_delay(
     anna: User, now: datetime
 ) -> None:
     sign_in.note_failure(
-        Attempt(address=ELSEWHERE, account="anna"),
+        SignInAttempt(address=ELSEWHERE, account="anna"),
         account=anna,
         now=now + timedelta(seconds=30),
     )
@@ -228,7 +228,7 @@ def test_failures_of_a_host_whose_clock_is_ahead_delay_nobody_who_is_free(
     assert attempt(RIGHT, address=ELSEWHERE) == 302
 
 
-def test_few_passwords_are_hashed_at_once_and_without_a_session(
+def test_few_passwords_are_hashed_at_once_and_without_a_database_connection(
     anna: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backends, "LONGEST_WAIT_SECONDS", 120.0)
@@ -253,17 +253,17 @@ def _attempt_and_close(address: str) -> int:
         connection.close()
 
 
-def test_who_waits_too_long_for_a_turn_is_told_to_try_again(
+def test_a_sign_in_that_waits_too_long_is_refused_with_a_retry(
     anna: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backends, "LONGEST_WAIT_SECONDS", 0.05)
     for _ in range(backends.AT_ONCE):
-        backends._turns.acquire()
+        backends._slots.acquire()
     try:
         busy = attempt(RIGHT)
     finally:
         for _ in range(backends.AT_ONCE):
-            backends._turns.release()
+            backends._slots.release()
 
     assert busy == 429
     assert attempt(RIGHT) == 302

@@ -1,4 +1,4 @@
-"""People and keys: what each may do, and that a key's secret is shown once."""
+"""People and keys: their rights, and that a key's secret is shown once."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def make(now: datetime, **changes: object) -> services.NewKey:
     return services.create_api_key(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_only_the_digest_of_a_key_is_kept(now: datetime) -> None:
-    made = make(now)
+def test_only_the_digest_of_a_key_is_stored(now: datetime) -> None:
+    new_key = make(now)
 
-    assert made.secret.startswith("pw_local_")
-    kept = ApiKey.objects.values_list("prefix", "digest").get()
-    assert made.secret not in str(kept)
-    assert services.recognise(secret=made.secret, now=now) == made.key
-    assert services.recognise(secret=made.secret + "x", now=now) is None
+    assert new_key.secret.startswith("pw_local_")
+    columns = ApiKey.objects.values_list("prefix", "digest").get()
+    assert new_key.secret not in str(columns)
+    assert services.recognise(secret=new_key.secret, now=now) == new_key.key
+    assert services.recognise(secret=new_key.secret + "x", now=now) is None
 
 
-def test_an_expired_or_revoked_key_is_nobody(now: datetime) -> None:
+def test_an_expired_or_revoked_key_is_not_recognised(now: datetime) -> None:
     short = make(now, expires_at=now + timedelta(hours=1))
     revoked = make(now, name="old")
     services.revoke_api_key(name="old", actor=ANNA, now=now)
@@ -49,7 +49,7 @@ def test_an_expired_or_revoked_key_is_nobody(now: datetime) -> None:
     assert services.recognise(secret=revoked.secret, now=now) is None
 
 
-def test_making_and_revoking_are_on_the_trail(now: datetime) -> None:
+def test_creating_and_revoking_a_key_are_audited(now: datetime) -> None:
     make(now)
     services.revoke_api_key(name="ci", actor=ANNA, now=now)
     again = services.revoke_api_key(name="ci", actor=ANNA, now=now)
@@ -67,14 +67,12 @@ def test_making_and_revoking_are_on_the_trail(now: datetime) -> None:
         *({"topics": ["a\nb"]}, {"topics": ["x" * 256]}),
     ],
 )
-def test_a_key_that_makes_no_sense_is_refused(
-    now: datetime, changes: dict[str, object]
-) -> None:
+def test_an_invalid_key_is_refused(now: datetime, changes: dict[str, object]) -> None:
     with pytest.raises(Invalid):
         make(now, **changes)
 
 
-def test_a_name_is_given_once(now: datetime) -> None:
+def test_a_key_name_in_use_is_refused(now: datetime) -> None:
     make(now)
 
     with pytest.raises(Invalid, match="name"):
@@ -82,7 +80,7 @@ def test_a_name_is_given_once(now: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    ("patterns", "topic", "seen"),
+    ("patterns", "topic", "is_seen"),
     [
         (("*",), "anything at all", True),
         (("orders",), "orders", True),
@@ -98,10 +96,12 @@ def test_a_name_is_given_once(now: datetime) -> None:
         ((), "orders", False),
     ],
 )
-def test_patterns_of_topics(patterns: tuple[str, ...], topic: str, seen: bool) -> None:
+def test_patterns_of_topics(
+    patterns: tuple[str, ...], topic: str, is_seen: bool
+) -> None:
     principal = Principal(actor=ANNA, scopes=frozenset(), topics=patterns)
 
-    assert principal.sees(topic) is seen
+    assert principal.sees(topic) is is_seen
 
 
 def test_no_pattern_of_topics_takes_long(now: datetime) -> None:
@@ -164,7 +164,7 @@ def change(*words: str) -> None:
     call_command("change_user", *words, stdout=io.StringIO())
 
 
-def test_a_person_is_given_another_role_and_the_right_to_read_bodies(
+def test_a_persons_role_and_right_to_read_bodies_can_be_changed(
     now: datetime,
 ) -> None:
     person(now)
@@ -182,7 +182,7 @@ def test_a_person_is_given_another_role_and_the_right_to_read_bodies(
     }
 
 
-def test_who_is_disabled_is_signed_out_at_once_and_may_not_come_back(
+def test_a_disabled_person_is_signed_out_and_cannot_sign_in(
     now: datetime,
 ) -> None:
     person(now, "ada", Role.ADMIN)
@@ -201,7 +201,9 @@ def test_who_is_disabled_is_signed_out_at_once_and_may_not_come_back(
 
 
 @pytest.mark.parametrize("words", [("--disable",), ("--role", "viewer")])
-def test_the_last_admin_stays_one(now: datetime, words: tuple[str, ...]) -> None:
+def test_the_last_admin_cannot_be_demoted_or_disabled(
+    now: datetime, words: tuple[str, ...]
+) -> None:
     person(now, "ada", Role.ADMIN)
     person(now)
 
@@ -213,7 +215,7 @@ def test_the_last_admin_stays_one(now: datetime, words: tuple[str, ...]) -> None
     change("ada", *words)
 
 
-def test_ended_sessions_are_those_of_before(now: datetime) -> None:
+def test_ending_sessions_ends_only_earlier_ones(now: datetime) -> None:
     person(now)
     clients = [Client() for _ in range(3)]
     form = {"username": "anna", "password": "correct horse"}
@@ -242,24 +244,24 @@ def test_a_new_password_ends_sessions_and_is_checked(
 
     with pytest.raises(CommandError, match="too short"):
         change("anna", "--password")
-    kept = client.get("/help").status_code
+    status = client.get("/help").status_code
     change("anna", "--password")
 
-    assert (kept, client.get("/help").status_code) == (200, 302)
+    assert (status, client.get("/help").status_code) == (200, 302)
     assert User.objects.get().check_password("another horse")
 
 
-def test_a_person_who_is_not_there_is_not_changed() -> None:
+def test_changing_a_missing_person_is_refused() -> None:
     with pytest.raises(CommandError, match="nobody is called anna"):
         change("anna", "--disable")
 
 
 def test_a_key_is_revoked_by_command_once(now: datetime) -> None:
-    made = make(now)
+    new_key = make(now)
 
     call_command("revoke_api_key", "ci", stdout=io.StringIO())
 
-    assert services.recognise(secret=made.secret, now=now) is None
+    assert services.recognise(secret=new_key.secret, now=now) is None
     with pytest.raises(CommandError, match="no key ci that could be ended"):
         call_command("revoke_api_key", "ci")
 
@@ -274,11 +276,11 @@ def test_a_key_may_expire(text: str, expires: timedelta) -> None:
 
     at = ApiKey.objects.get().expires_at
     assert at is not None
-    left = at - clock.now()
-    assert abs(left - expires) < timedelta(days=60_000 if "-" in text else 1)
+    lifetime = at - clock.now()
+    assert abs(lifetime - expires) < timedelta(days=60_000 if "-" in text else 1)
 
 
-def test_a_day_that_is_none_is_refused() -> None:
+def test_an_invalid_day_is_refused() -> None:
     words = ("--scope", "poisons:read", "--expires", "soon")
 
     with pytest.raises(CommandError, match="'soon' is no day: write 2027-01-31 or 90d"):
@@ -303,9 +305,7 @@ INVISIBLE = ["a\nb", "a\rb", "\x1b[1m", "a\x85b", "\u202eadmin", "a\u2028b", "a\
 
 
 @pytest.mark.parametrize("name", ["", " admin", "admin ", "x" * 151, *INVISIBLE])
-def test_a_name_of_a_person_or_a_key_is_one_that_people_can_see(
-    now: datetime, name: str
-) -> None:
+def test_names_with_invisible_characters_are_refused(now: datetime, name: str) -> None:
     with pytest.raises(Invalid, match="username: give up to 150 characters"):
         person(now, name)
     with pytest.raises(Invalid, match="name: give up to 100 characters"):
@@ -323,7 +323,7 @@ def test_names_of_people_differ_in_more_than_capital_letters(now: datetime) -> N
     "password",
     ["short", "password1", "poisonweb", "PoisonWeb-2026!", "anna.anna", "Admin12345"],
 )
-def test_no_door_takes_a_password_that_is_easily_guessed(
+def test_an_easily_guessed_password_is_refused_everywhere(
     now: datetime, password: str
 ) -> None:
     anna = person(now, "anna.anna")

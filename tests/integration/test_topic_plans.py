@@ -217,7 +217,7 @@ def test_a_large_selection_is_frozen_before_its_topics_are_looked_up_again(
 
     selected = set(operation.items.values_list("poison_id", flat=True))
     assert selected == {poison.pk for poison in expected}
-    assert selection.see(operation=operation).newer == 1
+    assert selection.summarize(operation=operation).newer == 1
 
 
 @pytest.mark.django_db(transaction=True)
@@ -233,7 +233,7 @@ def test_a_topic_that_appears_just_before_the_snapshot_is_in_the_selection(
     with just_before_the_snapshot(fail):
         operation = preview(operator_of(), now, query=Query.parse("topic:orders*"))
 
-    assert (operation.total, selection.see(operation=operation).newer) == (2, 0)
+    assert (operation.total, selection.summarize(operation=operation).newer) == (2, 0)
 
 
 @contextmanager

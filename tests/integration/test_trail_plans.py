@@ -1,4 +1,4 @@
-"""The filters of the trail read what they show, however long the trail is."""
+"""Filters of the audit trail read only what they show, however long the trail is."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.django_db
 ENTRIES = 100_000
 A_DAY = 1_000
 START = datetime(2026, 8, 1, tzinfo=UTC)
-# A page of fifty and the row behind it, and what else it takes to find them.
+# A page of fifty and the row after it, and the rows read to find them.
 MOST_READ = 300
-# A thousand entries a day. One in two is of the worker; a rare person and a rare action
-# were there at the beginning only.
+# A thousand entries a day. Every other one is the worker's; one rare person and action
+# occur at the beginning only.
 FILL = """
 INSERT INTO audit_entry (seq, record, hash)
 SELECT n, json_build_object(
@@ -43,10 +43,10 @@ def fill() -> None:
         cursor.execute("ANALYZE audit_entry")
 
 
-def rows_read(wanted: TrailFilter, cursor: NumberCursor | None = None) -> int:
+def rows_read(trail_filter: TrailFilter, cursor: NumberCursor | None = None) -> int:
     """Count the entries that Postgres reads for a page, by index or without."""
     before = _rows_read()
-    trail.find(wanted, cursor, sees_people=True)
+    trail.find(trail_filter, cursor, sees_people=True)
     return _rows_read() - before
 
 
@@ -91,7 +91,7 @@ def test_a_page_reads_no_more_than_it_shows() -> None:
     assert max(deep, back) <= MOST_READ
 
 
-def test_days_of_long_ago_read_no_more_than_they_hold() -> None:
+def test_a_filter_by_old_days_reads_only_their_entries() -> None:
     fill()
     days = {"from": "2026-08-02", "to": "2026-08-02"}
 
@@ -100,5 +100,5 @@ def test_days_of_long_ago_read_no_more_than_they_hold() -> None:
         for actor in ("", "user:rare", "user:7")
     }
 
-    # Once along the times, to find the numbers, and once along one of the two.
+    # One scan by time, to find the numbers, and one by number or by actor.
     assert {who: n for who, n in read.items() if n > 2 * A_DAY + MOST_READ} == {}

@@ -1,4 +1,4 @@
-"""Triage: what was seen is what is acted on, and every item's end is told."""
+"""Triage: operations act on exactly what was previewed, and each item has a result."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from apps.team.rights import GRANTS, Principal, Role, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
 from apps.triage.services import decision, selection, upkeep
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from apps.triage.states import State, Verb
 from tests.reports import drop, poisons
-from tests.triage import MINUTE, confirm, preview, run, sent, told
+from tests.triage import MINUTE, confirm, counts_of, preview, run, sent_messages
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -44,11 +44,11 @@ def test_a_requeue_sends_each_message_as_it_came(
 
     ended = run(operation, now)
 
-    (fields,) = sent(stream)
+    (fields,) = sent_messages(stream)
     token = fields.pop(b"x-poisonweb-redrive").decode()
     assert fields == {b"body": b"\xff\x00", b"trace": b"\x00\xff"}
     assert verified(token, topic="orders", digest=poison.digest) is not None
-    assert (ended, told(operation)) == (Ended.DONE, {"sent": 1})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"sent": 1})
     poison.refresh_from_db()
     assert poison.state == PoisonState.REDRIVEN
 
@@ -77,26 +77,29 @@ def test_a_message_that_comes_after_the_preview_is_never_touched(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 2)
-    seen = preview(operator, now)
+    operation = preview(operator, now)
     (late,) = poisons(now, 1)
 
-    run(confirm(operator, seen, now), now)
+    run(confirm(operator, operation, now), now)
 
     late.refresh_from_db()
-    assert (seen.total, late.state) == (2, PoisonState.OPEN)
+    assert (operation.total, late.state) == (2, PoisonState.OPEN)
 
 
-def test_a_preview_says_what_will_be_passed_over_and_why(
+def test_a_preview_counts_skipped_messages_by_reason(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     open_one, dropped = poisons(now, 2)
     drop(now, dropped)
 
-    seen = selection.see(operation=preview(operator, now))
+    summary = selection.summarize(operation=preview(operator, now))
 
-    assert (seen.will_act, seen.skipped) == (1, (("dropped: restore it first", 1),))
-    assert seen.by_topic == (("orders", 1),)
-    assert [poison.pk for poison in seen.sample] == [open_one.pk]
+    assert (summary.will_act, summary.skipped) == (
+        1,
+        (("dropped: restore it first", 1),),
+    )
+    assert summary.by_topic == (("orders", 1),)
+    assert [poison.pk for poison in summary.sample] == [open_one.pk]
 
 
 def test_one_of_two_overlapping_operations_gets_each_message(
@@ -121,23 +124,23 @@ def test_a_used_token_is_refused_with_a_fresh_preview(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
-    seen = preview(operator, now)
-    confirm(operator, seen, now)
+    operation = preview(operator, now)
+    confirm(operator, operation, now)
 
     with pytest.raises(Stale) as refusal:
-        confirm(operator, seen, now)
+        confirm(operator, operation, now)
 
-    assert refusal.value.fresh is not None
-    assert refusal.value.fresh.token != seen.token
+    assert refusal.value.new_preview is not None
+    assert refusal.value.new_preview.token != operation.token
 
 
 @pytest.mark.parametrize("case", ["foreign", "unknown", "expired", "empty"])
-def test_a_token_that_is_not_good_is_refused(
+def test_an_invalid_token_is_refused(
     orders: Topic, operator: Principal, now: datetime, case: str
 ) -> None:
     poisons(now, 1)
-    seen = preview(operator, now)
-    who, when, token = operator, now, seen.token
+    operation = preview(operator, now)
+    who, when, token = operator, now, operation.token
     if case == "foreign":
         who = BORIS
     elif case == "unknown":
@@ -158,10 +161,10 @@ def test_a_drop_needs_a_reason(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
-    seen = preview(operator, now, verb=Verb.DROP)
+    operation = preview(operator, now, verb=Verb.DROP)
 
     with pytest.raises(Invalid, match="reason"):
-        decision.confirm(token=seen.token, reason=" ", principal=operator, now=now)
+        decision.confirm(token=operation.token, reason=" ", principal=operator, now=now)
 
 
 def test_a_drop_can_be_undone_as_an_operation_of_its_own(
@@ -176,7 +179,7 @@ def test_a_drop_can_be_undone_as_an_operation_of_its_own(
     run(undo, now)
 
     assert after_the_drop == {"dropped"}
-    assert (told(dropping), told(undo)) == ({"dropped": 3}, {"restored": 3})
+    assert (counts_of(dropping), counts_of(undo)) == ({"dropped": 3}, {"restored": 3})
     assert set(Poison.objects.values_list("state", flat=True)) == {"open"}
     assert undo.undo_of_id == dropping.pk
 
@@ -203,14 +206,14 @@ def test_a_topic_without_a_broker_refuses_and_the_rest_goes_on(
     operation = confirm(operator, everything, now)
     run(operation, now)
 
-    assert told(operation) == {"sent": 2, "refused": 1}
+    assert counts_of(operation) == {"sent": 2, "refused": 1}
     refused = operation.items.standing("refused").get()
-    assert refused.told == "the topic nowhere has no broker"
+    assert refused.explanation == "the topic nowhere has no broker"
     stray.refresh_from_db()
     assert stray.state == PoisonState.OPEN
 
 
-def test_sent_elsewhere_on_purpose_is_moved(
+def test_a_message_sent_to_another_topic_is_moved(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     (poison,) = poisons(now, 1)
@@ -223,7 +226,7 @@ def test_sent_elsewhere_on_purpose_is_moved(
 
     poison.refresh_from_db()
     assert (stream.xlen("parking"), stream.xlen("orders")) == (1, 0)
-    assert (poison.state, told(operation)) == (PoisonState.MOVED, {"moved": 1})
+    assert (poison.state, counts_of(operation)) == (PoisonState.MOVED, {"moved": 1})
 
 
 def test_a_target_without_a_broker_is_refused_at_once(
@@ -244,14 +247,14 @@ def test_a_silent_message_may_be_sent_again_or_dropped(
     poisons(now, 1)
     run(confirm(operator, preview(operator, now), now), now)
 
-    soon = selection.see(operation=preview(operator, now + 9 * MINUTE))
-    late = selection.see(operation=preview(operator, now + 11 * MINUTE))
+    soon = selection.summarize(operation=preview(operator, now + 9 * MINUTE))
+    late = selection.summarize(operation=preview(operator, now + 11 * MINUTE))
 
     assert soon.skipped == (("already sent, no answer yet", 1),)
     assert late.will_act == 1
 
 
-def test_what_was_decided_meanwhile_is_passed_over_and_told(
+def test_messages_decided_meanwhile_are_skipped_with_the_reason(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -260,11 +263,11 @@ def test_what_was_decided_meanwhile_is_passed_over_and_told(
 
     run(operation, now)
 
-    assert told(operation) == {"skipped": 1}
+    assert counts_of(operation) == {"skipped": 1}
     assert operation.items.get().reason == "meanwhile it became dropped"
 
 
-def test_confirm_and_end_are_on_the_trail_with_reason_and_counts(
+def test_confirming_and_finishing_are_audited_with_reason_and_counts(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 2)
@@ -292,7 +295,7 @@ def test_a_viewer_may_not_preview(orders: Topic, now: datetime) -> None:
         preview(viewer, now)
 
 
-def test_topics_outside_a_keys_patterns_are_not_there(
+def test_topics_outside_a_keys_patterns_do_not_exist_for_it(
     orders: Topic, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -301,32 +304,32 @@ def test_topics_outside_a_keys_patterns_are_not_there(
         actor=Actor.key("ci"), scopes=frozenset(Scope), topics=("pay*",), source="api"
     )
 
-    seen = preview(narrow, now, query=Query.parse(""))
+    operation = preview(narrow, now, query=Query.parse(""))
 
-    assert [item.poison.topic.name for item in seen.items.all()] == ["payments"]
+    assert [item.poison.topic.name for item in operation.items.all()] == ["payments"]
 
 
-def test_a_large_selection_is_taken_later_as_of_the_click(
+def test_a_large_selection_is_taken_later_as_of_its_request(
     orders: Topic, operator: Principal, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selection, "TAKEN_AT_ONCE", 1)
     poisons(now, 2)
 
-    seen = preview(operator, now)
+    operation = preview(operator, now)
     waiting = upkeep.orphans(now=now).to_take
-    selection.take(operation_id=seen.pk, now=now)
-    selection.take(operation_id=seen.pk, now=now)
+    selection.take(operation_id=operation.pk, now=now)
+    selection.take(operation_id=operation.pk, now=now)
 
-    assert (seen.taken, waiting) == (False, (seen.pk,))
-    seen.refresh_from_db()
-    assert (seen.taken, seen.total, seen.items.count()) == (True, 2, 2)
+    assert (operation.taken, waiting) == (False, (operation.pk,))
+    operation.refresh_from_db()
+    assert (operation.taken, operation.total, operation.items.count()) == (True, 2, 2)
 
 
 def test_prune_removes_stale_previews_and_nothing_else(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 2)
-    kept = confirm(operator, preview(operator, now), now)
+    confirmed = confirm(operator, preview(operator, now), now)
     preview(operator, now)
     preview(operator, now)
 
@@ -335,11 +338,11 @@ def test_prune_removes_stale_previews_and_nothing_else(
 
     assert (early.previews, late.previews) == (0, 2)
     assert list(Operation.objects.values_list("pk", "state")) == [
-        (kept.pk, State.QUEUED.value)
+        (confirmed.pk, State.QUEUED.value)
     ]
 
 
-def test_a_worker_that_stopped_answering_is_missed(now: datetime) -> None:
+def test_a_worker_that_stopped_answering_is_reported(now: datetime) -> None:
     never = upkeep.worker_missing_for(now=now)
     upkeep.beat(now=now)
     soon = upkeep.worker_missing_for(now=now + timedelta(seconds=9))

@@ -1,4 +1,4 @@
-"""Triage by many at once: each message is sent once, and who came late is told."""
+"""Concurrent triage: each message is sent once, and the loser gets the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from apps.team.rights import Principal, Scope
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
 from apps.triage.services import decision, running, selection
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import Ask
 from apps.triage.states import State, Verb
 from tests.races import together
@@ -39,19 +39,19 @@ PEOPLE = [
 
 
 def requeue(who: Principal, ids: tuple[int, ...]) -> None:
-    """Preview, confirm and run, as a person and a worker do together."""
+    """Preview, confirm and run, as a person and a worker do."""
     now = clock.now()
     ask = Ask(verb=Verb.REDRIVE, ids=ids)
-    seen = selection.preview(ask=ask, principal=who, now=now)
+    preview = selection.preview(ask=ask, principal=who, now=now)
     try:
-        decision.confirm(token=seen.token, reason="race", principal=who, now=now)
+        decision.confirm(token=preview.token, reason="race", principal=who, now=now)
     except Stale:
         return  # everything was held by then: nothing is left for this one
     with RoutingPublisher() as publisher:
-        ended = Ended.AGAIN
-        while ended is Ended.AGAIN:
+        ended = SliceEnd.AGAIN
+        while ended is SliceEnd.AGAIN:
             ended = running.run(
-                operation_id=seen.pk, publisher=publisher, clock=clock.now
+                operation_id=preview.pk, publisher=publisher, clock=clock.now
             )
 
 
@@ -65,11 +65,11 @@ def test_overlapping_operations_started_together_send_each_message_once(
 
     together(len(PEOPLE), lambda turn: requeue(PEOPLE[turn], shares[turn]))
 
-    sent = cast(Any, stream.xrange("orders"))
-    tokens = Counter(fields[b"x-poisonweb-redrive"] for _, fields in sent)
-    wanted = len(set().union(*shares))
-    assert (len(tokens), max(tokens.values())) == (wanted, 1)
-    assert Redrive.objects.count() == wanted
+    entries = cast(Any, stream.xrange("orders"))
+    tokens = Counter(fields[b"x-poisonweb-redrive"] for _, fields in entries)
+    number = len(set().union(*shares))
+    assert (len(tokens), max(tokens.values())) == (number, 1)
+    assert Redrive.objects.count() == number
     assert not Operation.objects.exclude(state__in=[State.DONE, State.PREVIEW]).exists()
     assert verification.verify().ok
 
@@ -84,17 +84,17 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
 ) -> None:
     monkeypatch.setattr(running, "WINDOW", 5)
     ids = tuple(poison.pk for poison in poisons(now, 60))
-    seen = selection.preview(
+    preview = selection.preview(
         ask=Ask(verb=Verb.REDRIVE, ids=ids), principal=PEOPLE[0], now=now
     )
-    decision.confirm(token=seen.token, reason="", principal=PEOPLE[0], now=now)
+    decision.confirm(token=preview.token, reason="", principal=PEOPLE[0], now=now)
     chance = random.Random(seed)
     pauses = [chance.uniform(0, 0.05) for _ in range(40)]
     publishing: list[int] = []
     most_at_once: list[int] = []
 
     class SlowPublisher(RoutingPublisher):
-        """Note how many workers publish at the same time."""
+        """Counts how many workers publish at the same time."""
 
         def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
             publishing.append(1)
@@ -107,26 +107,28 @@ def test_workers_that_run_one_operation_together_send_each_message_once(
 
     def work(_: int) -> None:
         with SlowPublisher() as publisher:
-            while Operation.objects.filter(pk=seen.pk).exclude(state=State.DONE):
-                running.run(operation_id=seen.pk, publisher=publisher, clock=clock.now)
+            while Operation.objects.filter(pk=preview.pk).exclude(state=State.DONE):
+                running.run(
+                    operation_id=preview.pk, publisher=publisher, clock=clock.now
+                )
 
     together(4, work)
 
-    sent = cast(Any, stream.xrange("orders"))
-    tokens = {fields[b"x-poisonweb-redrive"] for _, fields in sent}
-    assert len(tokens) == len(sent) == len(ids)
+    entries = cast(Any, stream.xrange("orders"))
+    tokens = {fields[b"x-poisonweb-redrive"] for _, fields in entries}
+    assert len(tokens) == len(entries) == len(ids)
     assert max(most_at_once) == 1
 
 
-def test_the_loser_is_told_which_operation_holds_the_message(
+def test_the_skipped_item_names_the_operation_that_holds_the_message(
     orders: Topic, now: datetime
 ) -> None:
     ids = tuple(poison.pk for poison in poisons(now, 50))
 
     def confirm(turn: int) -> None:
         ask = Ask(verb=Verb.REDRIVE, ids=(*ids, ids[0] + 1000 + turn))
-        seen = selection.preview(ask=ask, principal=PEOPLE[turn], now=now)
-        token = seen.token
+        preview = selection.preview(ask=ask, principal=PEOPLE[turn], now=now)
+        token = preview.token
         try:
             decision.confirm(token=token, reason="", principal=PEOPLE[turn], now=now)
         except Stale:
@@ -145,12 +147,14 @@ def test_one_token_confirmed_by_many_at_once_is_one_operation(
 ) -> None:
     ids = tuple(poison.pk for poison in poisons(now, 5))
     ask = Ask(verb=Verb.REDRIVE, ids=ids)
-    seen = selection.preview(ask=ask, principal=PEOPLE[0], now=now)
+    preview = selection.preview(ask=ask, principal=PEOPLE[0], now=now)
     outcomes: list[str] = []
 
     def confirm(_: int) -> None:
         try:
-            decision.confirm(token=seen.token, reason="", principal=PEOPLE[0], now=now)
+            decision.confirm(
+                token=preview.token, reason="", principal=PEOPLE[0], now=now
+            )
             outcomes.append("queued")
         except Stale:
             outcomes.append("stale")

@@ -1,4 +1,4 @@
-"""Runs of an operation: what a death or an outage leaves is taken up by the next."""
+"""Runs of an operation: the next run takes over after a crash or an outage."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from apps.poison.models import Poison, Redrive
 from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
 from apps.triage.services import running, selection, upkeep
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from tests.acceptance.product import eventually
 from tests.reports import capture, failure, poisons
-from tests.triage import MINUTE, confirm, preview, run, sent, told
+from tests.triage import MINUTE, confirm, counts_of, preview, run, sent_messages
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Killed(BaseException):
-    """What a kill -9 looks like from within."""
+    """Stands for a kill -9, inside the killed process."""
 
 
 class DyingPublisher(RoutingPublisher):
-    """Publish, and die before anything of it is written down."""
+    """Publishes, and dies before any of it is stored."""
 
     def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
         super().publish(messages)
         raise Killed
 
 
-def test_what_a_consumer_answered_to_a_run_that_died_is_held_no_more(
+def test_an_item_of_a_dead_run_is_released_when_its_consumer_answers(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -48,14 +48,14 @@ def test_what_a_consumer_answered_to_a_run_that_died_is_held_no_more(
 
     with pytest.raises(Killed):
         run(operation, now, by=DyingPublisher)
-    (fields,) = sent(stream)
+    (fields,) = sent_messages(stream)
     header = fields[b"x-poisonweb-redrive"].decode()
     capture(now, failure(now, bookmark="9-0", redrive=header))
     ended = run(operation, now)
 
-    assert (ended, told(operation)) == (Ended.DONE, {"recurred": 1})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"recurred": 1})
     assert not Item.objects.filter(held=True).exists()
-    assert selection.see(operation=preview(operator, now)).will_act == 1
+    assert selection.summarize(operation=preview(operator, now)).will_act == 1
 
 
 def test_messages_wait_and_are_not_unknown_while_the_broker_refuses_connections(
@@ -66,20 +66,20 @@ def test_messages_wait_and_are_not_unknown_while_the_broker_refuses_connections(
     Broker.objects.update(url="redis://127.0.0.1:1/0")
 
     ended = run(operation, now)
-    between, redrives = told(operation), Redrive.objects.count()
+    between, redrives = counts_of(operation), Redrive.objects.count()
     states = set(Poison.objects.values_list("state", "redrives"))
-    held = Item.objects.filter(held=True).count()
+    held_number = Item.objects.filter(held=True).count()
     operation.refresh_from_db()
     due = upkeep.orphans(now=now)
     Broker.objects.update(url=redis_url)
     finished = run(operation, now + MINUTE)
 
-    assert (ended, finished) == (Ended.LATER, Ended.DONE)
+    assert (ended, finished) == (SliceEnd.LATER, SliceEnd.DONE)
     assert operation.trouble
     assert operation.pk not in due.to_run
     assert (between, redrives) == ({"waiting": 2}, 0)
-    assert (states, held) == ({("open", 0)}, 2)
-    assert told(operation) == {"sent": 2}
+    assert (states, held_number) == ({("open", 0)}, 2)
+    assert counts_of(operation) == {"sent": 2}
     assert stream.xlen("orders") == 2
 
 
@@ -94,7 +94,7 @@ def test_a_message_that_a_dead_run_may_have_sent_stays_unknown_while_the_broker_
 
     ended = run(operation, now)
 
-    assert (ended, told(operation)) == (Ended.LATER, {"unknown": 1})
+    assert (ended, counts_of(operation)) == (SliceEnd.LATER, {"unknown": 1})
     assert Redrive.objects.get().copies == 2
 
 
@@ -111,7 +111,7 @@ def test_a_silent_message_keeps_its_earlier_send_when_a_second_one_was_not_made(
 ) -> None:
     (poison,) = poisons(now, 1)
     run(confirm(operator, preview(operator, now), now), now)
-    (fields,) = sent(stream)
+    (fields,) = sent_messages(stream)
     header = fields[b"x-poisonweb-redrive"].decode()
     later = now + 11 * MINUTE
     again = confirm(operator, preview(operator, later), later)
@@ -125,15 +125,15 @@ def test_a_silent_message_keeps_its_earlier_send_when_a_second_one_was_not_made(
     ended = run(again, later, by=AnsweredMeanwhile)
     poison.refresh_from_db()
 
-    ends = [(Ended.LATER, {"waiting": 1})]
+    ends = [(SliceEnd.LATER, {"waiting": 1})]
     if answer:  # the next window may be claimed after the answer, too
-        ends.append((Ended.DONE, {"skipped": 1}))
-    assert (ended, told(again)) in ends
+        ends.append((SliceEnd.DONE, {"skipped": 1}))
+    assert (ended, counts_of(again)) in ends
     assert (poison.state, poison.redrives) == (state, 1)
     assert Redrive.objects.count() == 1
 
 
-def test_in_order_nothing_behind_an_unknown_message_is_unknown(
+def test_in_order_messages_after_an_unknown_one_wait(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     for number in range(3):
@@ -147,15 +147,15 @@ def test_in_order_nothing_behind_an_unknown_message_is_unknown(
             return super().publish(messages)
 
     ended = run(operation, now, by=CutAtTheSecond)
-    between = told(operation)
+    between = counts_of(operation)
     finished = run(operation, now + MINUTE)
 
-    assert (ended, finished) == (Ended.LATER, Ended.DONE)
+    assert (ended, finished) == (SliceEnd.LATER, SliceEnd.DONE)
     assert between == {"sent": 1, "unknown": 1, "waiting": 1}
-    assert [fields[b"body"] for fields in sent(stream)] == [b"0", b"1", b"2"]
+    assert [fields[b"body"] for fields in sent_messages(stream)] == [b"0", b"1", b"2"]
 
 
-def test_what_an_older_run_left_in_flight_is_sent_again_under_its_id(
+def test_messages_in_flight_of_a_dead_run_are_sent_again_under_their_ids(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 3)
@@ -165,13 +165,13 @@ def test_what_an_older_run_left_in_flight_is_sent_again_under_its_id(
         run(operation, now, by=DyingPublisher)
     ended = run(operation, now)
 
-    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent(stream)]
-    assert (ended, told(operation)) == (Ended.DONE, {"sent": 3})
+    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent_messages(stream)]
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"sent": 3})
     assert (len(tokens), len(set(tokens))) == (6, 3)
 
 
 class DiesLater(RoutingPublisher):
-    """Publish some windows, and die with the next before anything is written down."""
+    """Publishes some windows, and dies in the next before any of it is stored."""
 
     def __init__(self, windows: int) -> None:
         super().__init__()
@@ -198,17 +198,17 @@ def test_of_two_windows_in_flight_at_a_death_only_one_is_sent_twice(
 
     with pytest.raises(Killed):
         run(operation, now, by=partial(DiesLater, windows=1))
-    between = told(operation)
+    between = counts_of(operation)
     ended = run(operation, now)
 
-    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent(stream)]
+    tokens = [fields[b"x-poisonweb-redrive"] for fields in sent_messages(stream)]
     assert between == {"sent": 2, "sending": 4, "waiting": 1}
-    assert (ended, told(operation)) == (Ended.DONE, {"sent": 7})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"sent": 7})
     assert (len(tokens), len(set(tokens))) == (7 + 2, 7)
     assert not Item.objects.filter(held=True).exists()
 
 
-def test_a_window_is_published_when_the_one_before_is_on_record(
+def test_a_window_is_published_only_after_the_one_before_is_marked(
     orders: Topic,
     operator: Principal,
     now: datetime,
@@ -229,7 +229,7 @@ def test_a_window_is_published_when_the_one_before_is_on_record(
     assert on_record == [0, 2, 4]
 
 
-def test_a_broker_that_is_away_is_asked_once_though_more_was_claimed(
+def test_a_broker_that_is_away_is_called_once_although_a_second_window_is_claimed(
     orders: Topic,
     stream: Redis,
     operator: Principal,
@@ -239,23 +239,27 @@ def test_a_broker_that_is_away_is_asked_once_though_more_was_claimed(
     monkeypatch.setattr(running, "WINDOW", 2)
     poisons(now, 6)
     operation = confirm(operator, preview(operator, now), now)
-    asked: list[int] = []
+    window_sizes: list[int] = []
 
     class Away(RoutingPublisher):
         def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
-            asked.append(len(messages))
+            window_sizes.append(len(messages))
             return [Outcome(kind=OutcomeKind.UNKNOWN, detail="away")] * len(messages)
 
     ended = run(operation, now, by=Away)
-    between = told(operation)
+    between = counts_of(operation)
     finished = run(operation, now + MINUTE)
 
-    assert (ended, asked, between) == (Ended.LATER, [2], {"unknown": 2, "waiting": 4})
-    assert (finished, told(operation)) == (Ended.DONE, {"sent": 6})
+    assert (ended, window_sizes, between) == (
+        SliceEnd.LATER,
+        [2],
+        {"unknown": 2, "waiting": 4},
+    )
+    assert (finished, counts_of(operation)) == (SliceEnd.DONE, {"sent": 6})
     assert stream.xlen("orders") == 6
 
 
-def test_what_is_refused_with_hostile_words_is_refused_for_good(
+def test_a_refusal_with_hostile_text_is_stored(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -268,11 +272,11 @@ def test_what_is_refused_with_hostile_words_is_refused_for_good(
 
     ended = run(operation, now, by=Refuses)
 
-    assert (ended, told(operation)) == (Ended.DONE, {"refused": 1})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"refused": 1})
     assert Redrive.objects.get().detail.startswith("no \u2400 queue ")
 
 
-def test_what_was_published_is_on_record_though_the_next_claim_failed(
+def test_a_published_window_is_marked_although_the_next_claim_failed(
     orders: Topic,
     stream: Redis,
     operator: Principal,
@@ -284,19 +288,19 @@ def test_what_was_published_is_on_record_though_the_next_claim_failed(
     operation = confirm(operator, preview(operator, now), now)
     begin = poison_services.begin
 
-    def begin_once(**asked: Any) -> dict[int, uuid.UUID]:
+    def begin_once(**arguments: Any) -> dict[int, uuid.UUID]:
         if Redrive.objects.exists():
             raise ZeroDivisionError
-        return begin(**asked)
+        return begin(**arguments)
 
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
         patched.setattr(poison_services, "begin", begin_once)
         run(operation, now)
-    between = told(operation)
+    between = counts_of(operation)
     ended = run(operation, now + MINUTE)
 
     assert between == {"sent": 2, "waiting": 2}
-    assert (ended, told(operation)) == (Ended.DONE, {"sent": 4})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"sent": 4})
     assert stream.xlen("orders") == 4
 
 
@@ -321,7 +325,7 @@ def sessions() -> set[int]:
         return {pid for (pid,) in cursor.fetchall()}
 
 
-def test_what_a_consumer_answered_while_the_broker_said_nothing_is_held_no_more(
+def test_an_item_without_a_brokers_answer_is_released_when_its_consumer_answers(
     orders: Topic, stream: Redis, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -330,18 +334,18 @@ def test_what_a_consumer_answered_while_the_broker_said_nothing_is_held_no_more(
     class Silent(RoutingPublisher):
         def publish(self, messages: Sequence[Addressed]) -> list[Outcome]:
             super().publish(messages)
-            (fields,) = sent(stream)
+            (fields,) = sent_messages(stream)
             header = fields[b"x-poisonweb-redrive"].decode()
             capture(now, failure(now, bookmark="9-0", redrive=header))
             return [Outcome(kind=OutcomeKind.UNKNOWN, detail="cut")] * len(messages)
 
     ended = run(operation, now, by=Silent)
 
-    assert (ended, told(operation)) == (Ended.DONE, {"recurred": 1})
+    assert (ended, counts_of(operation)) == (SliceEnd.DONE, {"recurred": 1})
     assert not Item.objects.filter(held=True).exists()
 
 
-def test_an_unexpected_error_is_told_and_the_operation_waits(
+def test_an_unexpected_error_is_shown_and_the_operation_waits(
     orders: Topic, operator: Principal, now: datetime
 ) -> None:
     poisons(now, 1)
@@ -373,5 +377,5 @@ def test_a_run_that_lost_its_lock_writes_nothing_more(
     with RoutingPublisher() as publisher:
         ended = running.run(operation_id=operation.pk, publisher=publisher, clock=clock)
 
-    assert ended is Ended.ELSEWHERE
+    assert ended is SliceEnd.ELSEWHERE
     assert not Redrive.objects.filter(outcome="sent").exists()

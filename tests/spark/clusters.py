@@ -1,4 +1,4 @@
-"""A real Spark cluster on loopback: a standalone master, and a worker that it leads."""
+"""A real Spark cluster on loopback: a standalone master and one worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark import java
 
 LOOPBACK = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
-# What docs/operators.md says, and what keeps all of it small, here and readable.
+# The settings of docs/operators.md, and some that keep the cluster small and local.
 SETTINGS = """
 spark.authenticate true
 spark.authenticate.secret {secret}
@@ -40,7 +40,7 @@ MASTER_STARTED = re.compile(r"Successfully started service 'sparkMaster' on port
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """Where it is; its logs and all else that it writes are files in `folder`."""
+    """A running cluster; all of its files are in `folder`."""
 
     master: str
     folder: Path
@@ -64,7 +64,7 @@ class Cluster:
 
 @contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
-    """Run a master and a worker of one core in the block, whatever happens there."""
+    """Run a master and a worker of one core during the block."""
     for name in ("conf", "work", "local", "events"):
         (folder / name).mkdir(parents=True)
     defaults = folder / "conf/spark-defaults.conf"
@@ -99,10 +99,10 @@ def _daemon(folder: Path, name: str, *arguments: str) -> Program:
 
 
 def _plain_environment() -> dict[str, str]:
-    """Give what any machine has, and nothing that leads to our code or database."""
-    kept = ("PATH", "HOME", "LANG", "JDK_JAVA_OPTIONS")
+    """Return a minimal environment, without our code and database."""
+    inherited = ("PATH", "HOME", "LANG", "JDK_JAVA_OPTIONS")
     return {
-        **{name: os.environ[name] for name in kept if name in os.environ},
+        **{name: os.environ[name] for name in inherited if name in os.environ},
         **java.find(os.environ),
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": LOOPBACK,
@@ -111,6 +111,6 @@ def _plain_environment() -> dict[str, str]:
 
 
 def _said(log: Path, words: re.Pattern[str]) -> str:
-    """Find words in a log: their group if they have one, else they; "" without them."""
+    """Search a log; return the match's group, or the match, or ""."""
     match = words.search(log.read_text(errors="replace"))
     return match[match.re.groups] if match else ""

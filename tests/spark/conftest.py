@@ -30,14 +30,14 @@ def _database_url() -> str:
 @pytest.fixture(scope="session")
 def spark(django_db_setup: None) -> Iterator[SparkSession]:
     """Start Spark once; its Python workers keep the environment of this moment."""
-    # It says good-bye when the streams are closed that Django lets it write to.
+    # Spark writes at its end, when the streams that it logs to are closed already.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DATABASE_URL", _database_url())
         if JDBC_JAR.exists():
             patch.setenv("POISONWEB_JDBC_JAR", str(JDBC_JAR))
         started = session.start("tests")
-    # A handful of rows is done long before the code for them is compiled.
+    # Compiling code would take longer than processing a handful of rows.
     started.conf.set("spark.sql.codegen.wholeStage", "false")
     started.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     yield started
@@ -46,7 +46,7 @@ def spark(django_db_setup: None) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def database_url(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Give the URL of the tests' database, and put it where the job looks."""
+    """Return the URL of the tests' database, and set it in the environment."""
     url = _database_url()
     monkeypatch.setenv("DATABASE_URL", url)
     return url
@@ -54,13 +54,13 @@ def database_url(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.fixture
 def export(database_url: str) -> Iterator[Export]:
-    """Give what exports a snapshot of now, and holds it to the end of the test."""
-    with ExitStack() as held:
-        yield partial(_export, database_url, held)
+    """Return a function that exports a snapshot, held until the end of the test."""
+    with ExitStack() as sessions:
+        yield partial(_export, database_url, sessions)
 
 
-def _export(database_url: str, held: ExitStack) -> str:
-    session = held.enter_context(psycopg.connect(database_url))
+def _export(database_url: str, sessions: ExitStack) -> str:
+    session = sessions.enter_context(psycopg.connect(database_url))
     session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     row = session.execute("SELECT pg_export_snapshot()").fetchone()
     assert row is not None
@@ -69,7 +69,7 @@ def _export(database_url: str, held: ExitStack) -> str:
 
 @pytest.fixture(params=DOORS)
 def door(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Let facts be read in each way there is."""
+    """Run the test with each way of reading facts."""
     if request.param == "jdbc":
         monkeypatch.setenv("POISONWEB_JDBC_JAR", str(JDBC_JAR))
     return str(request.param)

@@ -1,4 +1,4 @@
-"""The two ways into Postgres, and the snapshot that both read in."""
+"""The two ways to read Postgres, and the exported snapshot that both use."""
 
 from __future__ import annotations
 

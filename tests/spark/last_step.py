@@ -15,16 +15,16 @@ from apps.reports.services import publishing, quality  # noqa: E402
 
 
 def publish(
-    database: str, run_id: int, told: dict[str, int], begun: Connection
+    database: str, run_id: int, rows_read: dict[str, int], begun: Connection
 ) -> None:
-    """Check and publish what the job staged and told, as `running` would go on."""
+    """Check and publish the staged rows, as `running` does after the job."""
     connection.settings_dict["NAME"] = database
     run = Run.objects.get(pk=run_id)
     begun.send(True)
-    with snapshot.held() as seen:
+    with snapshot.held() as run_snapshot:
         Run.objects.filter(pk=run.pk).update(
-            snapshot=seen.pg_snapshot, as_of=clock.now()
+            snapshot=run_snapshot.pg_snapshot, as_of=clock.now()
         )
-        staged = publishing.staged(run)
-        rows = quality.check(run=run, snapshot=seen, told=told)
+        staged = publishing.count_staged(run)
+        rows = quality.check(run=run, snapshot=run_snapshot, rows_read=rows_read)
     publishing.publish(run=run, rows=rows, staged=staged, now=clock.now())

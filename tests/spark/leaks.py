@@ -1,4 +1,4 @@
-"""Where a secret could be seen by others: command lines, environments and logs."""
+"""Search for a secret where others could see it: processes' arguments and logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRIVER = b"spark.jobs.nightly_failure_rate"
 
 
 class Watch:
-    """Looks at the processes of a night again and again, while Spark works.
+    """Polls the processes of a nightly report while Spark works.
 
     `leaks` says where the secret was; `programs` what ran in the workers' folder, and
     `driver_log` what the driver printed.
@@ -40,7 +40,7 @@ class Watch:
         command = (process / "cmdline").read_bytes()
         environment = (process / "environ").read_bytes()
         folder = (process / "cwd").readlink()
-        # The driver is told where its settings are. Other tests have the same password.
+        # The driver's environment names its settings. Other tests share the password.
         if not (
             folder.is_relative_to(self._cluster.folder)
             or bytes(self._cluster.settings) in environment
@@ -58,14 +58,14 @@ class Watch:
             self.leaks.add(place)
 
     def look_at_logs(self) -> None:
-        """Look at all that the driver printed, and at all that the cluster wrote."""
+        """Search the driver's output, and all files that the cluster wrote."""
         if self._driver is not None:
             with self._driver as log:
                 log.seek(0)
                 self.driver_log = log.read()
         self._check(self.driver_log, "the driver's log")
         for file in self._cluster.folder.rglob("*"):
-            # Temporary files go while we look.
+            # Temporary files may be deleted meanwhile.
             with suppress(FileNotFoundError):
                 if file.is_file():
                     self._check(file.read_bytes(), str(file))

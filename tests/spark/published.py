@@ -1,4 +1,4 @@
-"""What everybody sees of the reports, as text that two nights can be compared by."""
+"""The published reports as text, to compare two nights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SELECT day, rows_in FROM reports_day WHERE day = coalesce(%(day)s::date, day) OR
 
 
 def published(day: date | None = None) -> str:
-    """Give what is published of a day, or of all, in key order, as CSV."""
+    """Return the published rows of a day, or of all, in key order, as CSV."""
     parts: list[str] = []
     with connection.cursor() as cursor:
         for query in (RATES, PROBLEMS, DAYS):

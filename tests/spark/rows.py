@@ -1,4 +1,4 @@
-"""Literal facts for the transforms: what a test does not say of a row is plain."""
+"""Literal facts for the transforms, with defaults for all columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from spark.schemas import Kind, schema
+from spark.schemas import LakeKind, schema
 from spark.transforms import partials
 from spark.transforms.problems import problems
 from spark.transforms.rates import rates
@@ -19,25 +19,25 @@ Facts = Sequence[Mapping[str, object]]
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PLACE = {"at": NOON, "topic": "orders", "consumer_group": "billing"}
-PLAIN: dict[Kind, dict[str, object]] = {
-    Kind.FAILURES: PLACE
+PLAIN: dict[LakeKind, dict[str, object]] = {
+    LakeKind.FAILURES: PLACE
     | {"problem": 1, "poison": 1, "cause": "fatal", "is_first": True, "attempts": 1},
-    Kind.COUNTERS: PLACE
+    LakeKind.COUNTERS: PLACE
     | {"client_name": "billing-1", "source": "sdk", "duration_ms_hist": {}}
     | dict.fromkeys(("handled", "failed", "skipped", "retried"), 0),
-    Kind.DECISIONS: PLACE | {"problem": 1, "what": "redriven"},
+    LakeKind.DECISIONS: PLACE | {"problem": 1, "what": "redriven"},
 }
 
 
-def facts(spark: SparkSession, kind: Kind, rows: Facts) -> DataFrame:
+def facts(spark: SparkSession, kind: LakeKind, rows: Facts) -> DataFrame:
     looks = schema(kind)
-    # By way of Arrow: rows of plain Python would start Python workers to be told.
+    # Through Arrow: rows of plain Python would start Python workers.
     columns = to_arrow_schema(looks, timezone="UTC")
     full = [_full(kind, row) for row in rows]
     return spark.createDataFrame(pa.Table.from_pylist(full, columns), looks)
 
 
-def _full(kind: Kind, row: Mapping[str, object]) -> dict[str, object]:
+def _full(kind: LakeKind, row: Mapping[str, object]) -> dict[str, object]:
     full = {**PLAIN[kind], **row}
     return {**full, "day": cast(datetime, full["at"]).date()}
 
@@ -49,22 +49,22 @@ def by_hour(
     counters: Facts | None = None,
     decisions: Facts | None = None,
 ) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Give the facts counted by hour, as the job makes them."""
+    """Return the facts counted by hour, as the job does."""
     return (
-        partials.failures_by_hour(facts(spark, Kind.FAILURES, failures or [])),
-        partials.counters_by_hour(facts(spark, Kind.COUNTERS, counters or [])),
-        partials.decisions_by_hour(facts(spark, Kind.DECISIONS, decisions or [])),
+        partials.failures_by_hour(facts(spark, LakeKind.FAILURES, failures or [])),
+        partials.counters_by_hour(facts(spark, LakeKind.COUNTERS, counters or [])),
+        partials.decisions_by_hour(facts(spark, LakeKind.DECISIONS, decisions or [])),
     )
 
 
-def rated(spark: SparkSession, **told: Facts) -> list[Row]:
-    made = rates(*by_hour(spark, **told))
-    assert made.schema.names == schema(Kind.RATES).names
-    return made.collect()
+def rated(spark: SparkSession, **facts_by_kind: Facts) -> list[Row]:
+    measures = rates(*by_hour(spark, **facts_by_kind))
+    assert measures.schema.names == schema(LakeKind.RATES).names
+    return measures.collect()
 
 
-def of_problems(spark: SparkSession, **told: Facts) -> list[Row]:
-    failed, counted, decided = by_hour(spark, **told)
-    made = problems(failed, decided, rates(failed, counted, decided))
-    assert made.schema.names == schema(Kind.PROBLEMS).names
-    return made.collect()
+def of_problems(spark: SparkSession, **facts_by_kind: Facts) -> list[Row]:
+    failed, counted, decided = by_hour(spark, **facts_by_kind)
+    measures = problems(failed, decided, rates(failed, counted, decided))
+    assert measures.schema.names == schema(LakeKind.PROBLEMS).names
+    return measures.collect()

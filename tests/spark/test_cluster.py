@@ -1,4 +1,4 @@
-"""A night on a real Spark cluster: the same numbers, and no secret to be seen."""
+"""A nightly report on a real Spark cluster: the same numbers, and no secret leaks."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ NOON = datetime(2026, 11, 19, 12, tzinfo=UTC)
 AT_TWO = datetime(2026, 11, 20, 2, tzinfo=UTC)
 # A cluster takes a minute on a quiet machine, and three on a busy one.
 MOST_TIME = timedelta(minutes=8)
-# Which is why only a soak starts a second one.
+# Therefore only a soak starts a second one.
 SOAK = bool(os.environ.get("SOAK"))
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-# What runs on the workers: with the JDBC driver there is no Python.
+# The programs that run on the workers: with the JDBC driver, no Python.
 PROGRAMS = {"adbc": {EXECUTOR, "pyspark.daemon"}, "jdbc": {EXECUTOR}}
 
 
@@ -50,7 +50,7 @@ def spark_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
 
 
 def happen() -> None:
-    """Let messages fail in two hours of the day, and be counted in some minutes."""
+    """Capture failures in two hours of the day, and counters in some minutes."""
     for hour in (0, 0, 3):
         at = (NOON + timedelta(hours=hour)).isoformat()
         reports.capture(AT_TWO, reports.failure(NOON, failed_at=at, first_failed_at=at))
@@ -58,12 +58,12 @@ def happen() -> None:
 
 
 def night(lake: Path, settings: Settings) -> str:
-    """Make the day's report with a lake of its own; give what it published."""
+    """Make the day's report with a lake of its own; return the published rows."""
     settings.POISONWEB_LAKE = str(lake)
     run = requests.queue(first_day=DAY, last_day=DAY, actor=NIGHTLY, now=AT_TWO)
     running.run(run_id=run.pk, clock=lambda: AT_TWO)
-    made = Run.objects.get(pk=run.pk)
-    assert (made.trouble, made.log) == ("", "")
+    finished_run = Run.objects.get(pk=run.pk)
+    assert (finished_run.trouble, finished_run.log) == ("", "")
     assert Day.objects.get(day=DAY).run_id == run.pk
     return published()
 
@@ -91,12 +91,12 @@ def test_cluster_publishes_what_one_machine_does_and_shows_no_password(
 
     assert on_the_cluster == on_this_machine
     assert watch.leaks == set()
-    # What could have shown the password was there to be looked at.
+    # The places that could have leaked the password were really searched.
     assert PROGRAMS[door] <= watch.programs
     assert watch.driver_log
     assert any(file.stat().st_size for file in spark_cluster.events.rglob("events_*"))
     assert list(spark_cluster.workers.rglob(f"*/{cluster.ARCHIVE}"))
-    # No copy stays in Spark's temporary folders, the driver's or an executor's.
+    # No copy is left in Spark's temporary folders, the driver's or an executor's.
     eventually(lambda: not list(spark_cluster.local.rglob(cluster.ARCHIVE)))
 
 
@@ -140,7 +140,7 @@ def test_archive_depends_on_the_code_alone(tmp_path: Path) -> None:
     assert {module.date_time for module in modules} == {(1980, 1, 1, 0, 0, 0)}
 
 
-def test_archive_holds_all_that_an_executor_imports_of_ours(tmp_path: Path) -> None:
+def test_archive_has_every_module_that_an_executor_imports(tmp_path: Path) -> None:
     cluster.archive(tmp_path / "code.zip")
     imported = "import spark.cluster, spark.postgres; print(spark.postgres.__file__)"
 

@@ -1,7 +1,7 @@
-"""Every number that a night publishes of the sample's history is in its own ledger.
+"""Compare the published reports of the sample's history with its ledger.
 
-What the ledger counted while the history was drawn is rolled up here in plain Python,
-by the definitions of the reports; neither Postgres nor Spark has a part in that.
+The ledger counted while the history was generated. Plain Python sums it here by the
+definitions of the reports, without Postgres and Spark.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RATED = ("failure_rate", "rate_low", "rate_high")
 QUANTILES = {"p50_ms": 50, "p95_ms": 95, "p99_ms": 99}
 
 Line = dict[str, Any]
-Told = dict[tuple[object, ...], Line]
+Measures = dict[tuple[object, ...], Line]
 
 
 @pytest.fixture
@@ -64,13 +64,13 @@ def make(ledger: Path) -> Weeks:
     return make_history.make(newest=newest_over(now), ledger=ledger)
 
 
-def compiled(told: str) -> str:
-    """Leave away what lets Spark compile nothing: so it runs where it is in earnest."""
-    return re.sub(r"-Dspark\.sql\.codegen\.\S+", "", told)
+def compiled(java_options: str) -> str:
+    """Remove the options that keep Spark from compiling, as in production."""
+    return re.sub(r"-Dspark\.sql\.codegen\.\S+", "", java_options)
 
 
 def night(weeks: Weeks) -> Run:
-    """Make the report of the weeks as a worker does."""
+    """Make the report of the weeks, as a worker does."""
     run = requests.queue(
         first_day=weeks.first,
         last_day=weeks.last,
@@ -82,18 +82,18 @@ def night(weeks: Weeks) -> Run:
 
 
 def read(ledger: Path) -> tuple[list[Line], list[Line]]:
-    """Read the lines of hours, and those of problems."""
+    """Parse the ledger's lines of hours, and those of problems."""
     lines = [json.loads(line) for line in ledger.read_text().splitlines()]
     hours = [line for line in lines if "hour" in line]
     return hours, [line for line in lines if "hour" not in line]
 
 
-# What the reports must say, out of the ledger alone.
+# The expected reports, computed from the ledger only.
 
 
-def rates(hours: Iterable[Line]) -> Told:
-    """Roll the hours up to all four grains."""
-    told: Told = {}
+def rates(hours: Iterable[Line]) -> Measures:
+    """Sum the hours by each of the four grains."""
+    measures: Measures = {}
     for by_hour in (True, False):
         for by_consumer in (True, False):
 
@@ -106,8 +106,8 @@ def rates(hours: Iterable[Line]) -> Told:
 
             ordered = sorted(hours, key=lambda line: str(place(line)))
             for key, lines in groupby(ordered, key=place):
-                told[key] = summed(list(lines))
-    return told
+                measures[key] = summed(list(lines))
+    return measures
 
 
 def summed(lines: list[Line]) -> Line:
@@ -128,21 +128,21 @@ def summed(lines: list[Line]) -> Line:
     }
 
 
-def problems(days: Iterable[Line], whole: Told) -> Told:
-    told: Told = {}
+def problems(days: Iterable[Line], whole: Measures) -> Measures:
+    measures: Measures = {}
     for line in days:
         day, topic, group = line["day"], line["topic"], line["consumer_group"]
         delivered = whole[day, None, topic, group]["delivered"]
-        told[day, topic, group, line["problem"]] = {
+        measures[day, topic, group, line["problem"]] = {
             "delivered": delivered,
             **{name: line[name] for name in BOTH},
             **rated(line["failed"], delivered),
         }
-    return told
+    return measures
 
 
 def rated(failed: int, delivered: int | None) -> Line:
-    """Give the rate with Wilson's score interval, as in his paper of 1927."""
+    """Compute the rate with Wilson's score interval, as in his paper of 1927."""
     if not delivered:
         return dict.fromkeys(RATED)
     part = failed / delivered
@@ -154,23 +154,23 @@ def rated(failed: int, delivered: int | None) -> Line:
 
 
 def quantile(durations: Mapping[int, int], percent: int) -> int | None:
-    """Go through the durations one by one to the one that is asked for."""
+    """Find a quantile by sorting all durations."""
     every = sorted(Counter(durations).elements())
     place = -(-len(every) * percent // 100)
     return int(2 ** (every[place - 1] + 1)) if every else None
 
 
-# What they say.
+# The published reports.
 
 
-def told_of(row: Line) -> Line:
+def measures_of(row: Line) -> Line:
     return {
         k: round(v, 9) + 0.0 if k in RATED and v is not None else v
         for k, v in row.items()
     }
 
 
-def published_rates() -> Told:
+def published_rates() -> Measures:
     fields = ("source", "delivered", "uncounted", "skipped", *BOTH, *RATED, *QUANTILES)
     rows = Rate.objects.values(
         "day_id", "hour", "topic__name", "consumer_group", *fields
@@ -181,25 +181,27 @@ def published_rates() -> Told:
             row["hour"],
             row["topic__name"],
             row["consumer_group"],
-        ): told_of({name: row[name] for name in fields})
+        ): measures_of({name: row[name] for name in fields})
         for row in rows
     }
 
 
-def published_problems() -> Told:
+def published_problems() -> Measures:
     fields = ("delivered", *BOTH, *RATED)
     keys = ("problem__topic__name", "problem__consumer_group", "problem__title")
     return {
-        (row["day_id"].isoformat(), *(row[key] for key in keys)): told_of(
+        (row["day_id"].isoformat(), *(row[key] for key in keys)): measures_of(
             {name: row[name] for name in fields}
         )
         for row in ProblemDay.objects.values("day_id", *keys, *fields)
     }
 
 
-def differences(published: Told, wanted: Told) -> Iterator[tuple[object, ...]]:
-    for place in sorted({*published, *wanted}, key=str):
-        is_, ought = published.get(place, {}), wanted.get(place, {})
+def differences(
+    published: Measures, expected: Measures
+) -> Iterator[tuple[object, ...]]:
+    for place in sorted({*published, *expected}, key=str):
+        is_, ought = published.get(place, {}), expected.get(place, {})
         yield from (
             (place, name, is_.get(name), ought.get(name))
             for name in sorted({*is_, *ought})
@@ -207,7 +209,7 @@ def differences(published: Told, wanted: Told) -> Iterator[tuple[object, ...]]:
         )
 
 
-def test_every_number_of_the_reports_is_that_of_the_ledger_and_stays_it(
+def test_every_number_of_the_reports_equals_the_ledger_and_stays_equal(
     ledger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weeks = make(ledger)
@@ -219,10 +221,10 @@ def test_every_number_of_the_reports_is_that_of_the_ledger_and_stays_it(
     again = night(weeks)
 
     hours, days = read(ledger)
-    wanted = rates(hours)
+    expected = rates(hours)
     assert [(run.state, run.trouble) for run in (first, again)] == [("done", "")] * 2
     assert sorted(Day.objects.values_list("day", flat=True)) == list(weeks)
-    assert len(wanted) > 3 * 24 * DAYS
-    assert list(differences(published_rates(), wanted))[:20] == []
-    assert list(differences(published_problems(), problems(days, wanted)))[:20] == []
+    assert len(expected) > 3 * 24 * DAYS
+    assert list(differences(published_rates(), expected))[:20] == []
+    assert list(differences(published_problems(), problems(days, expected)))[:20] == []
     assert published() == once

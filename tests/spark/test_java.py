@@ -1,4 +1,4 @@
-"""Which Java: told, on the path, from the package; and one clear line without any."""
+"""Finding Java: JAVA_HOME, the path, the package; and a clear error without any."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def make(folder: Path, version: str) -> None:
     program.chmod(0o755)
 
 
-def test_takes_the_java_that_it_is_told(folder: Path) -> None:
+def test_finds_the_java_of_java_home(folder: Path) -> None:
     make(folder, "21.0.1")
 
     assert java.find({"JAVA_HOME": str(folder)}) == {"JAVA_HOME": str(folder)}
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "1.8.0_392"])
-def test_refuses_to_be_told_a_java_that_is_too_old(folder: Path, version: str) -> None:
+def test_refuses_a_java_home_that_is_too_old(folder: Path, version: str) -> None:
     make(folder, version)
 
     with pytest.raises(java.NoJava, match=r"JAVA_HOME is .* install Java 17 or newer"):
         java.find({"JAVA_HOME": str(folder), "PATH": PATH})
 
 
-def test_says_so_when_there_is_none_where_it_is_told(folder: Path) -> None:
+def test_reports_a_java_home_without_java(folder: Path) -> None:
     with pytest.raises(java.NoJava, match="no bin/java works there"):
         java.find({"JAVA_HOME": str(folder)})
 
@@ -50,26 +50,30 @@ def test_leaves_a_java_on_the_path_to_spark(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("on_the_path", ["11.0.2", None])
-def test_takes_that_of_the_package_before_an_old_one_on_the_path(
+def test_prefers_the_package_to_an_old_java_on_the_path(
     folder: Path, on_the_path: str | None
 ) -> None:
     if on_the_path:
         make(folder, on_the_path)
 
-    found = java.find({"PATH": str(folder / "bin")})
+    variables = java.find({"PATH": str(folder / "bin")})
 
-    command = [f"{found['JAVA_HOME']}/bin/java", *ASKED_BY_SPARK, "-version"]
+    command = [f"{variables['JAVA_HOME']}/bin/java", *ASKED_BY_SPARK, "-version"]
     done = subprocess.run(
-        command, env={"PATH": PATH, **found}, capture_output=True, text=True, check=True
+        command,
+        env={"PATH": PATH, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "openjdk version" in done.stderr
 
 
-# The first is a module that this Java lacks; the second must come through whole.
+# This Java lacks the module of the first; the second must be passed on unchanged.
 ASKED_BY_SPARK = ("--add-modules=jdk.incubator.vector", "-Dsome=a 'b' $c *")
 
 
-def test_says_what_to_do_in_one_line_when_there_is_none(
+def test_explains_in_one_line_what_to_do_without_a_java(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "find_spec", lambda _: None)

@@ -1,4 +1,4 @@
-"""The job: facts from a real Postgres, a lake, staged tables, and a pipe to live by."""
+"""The job: facts from a real Postgres, a lake, staging tables, and its stdin."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from apps.reports.models import Day, Run
 from spark import facts as facts_of_postgres
 from spark import java, postgres
-from spark.facts import Window
+from spark.facts import FactWindow
 from spark.jobs import nightly_failure_rate as job
-from spark.lake import Attempt, Lake
-from spark.schemas import Kind
+from spark.lake import Lake, RunAttempt
+from spark.schemas import LakeKind
 from tests.reports import capture, count_up, counter, failure
 from tests.spark.doors import Export
 from tests.spark.rows import facts
@@ -34,14 +34,14 @@ HOSTILE = "a/b c% '\"\\`$1 \u202e\u2028 e\u0301"
 
 def report(lake: Path, snapshot: str, day: date, *, epoch: int = 1) -> job.Report:
     return job.Report(
-        attempt=Attempt(run=12, epoch=epoch),
-        window=Window(first=day - timedelta(days=1), last=day, snapshot=snapshot),
+        attempt=RunAttempt(run=12, epoch=epoch),
+        window=FactWindow(first=day - timedelta(days=1), last=day, snapshot=snapshot),
         lake=str(lake),
     )
 
 
 def tell(now: datetime) -> None:
-    """Have two poisons and a counter of a topic, and a failure that nobody counted."""
+    """Capture two poisons and a counter of a topic, and a failure without a counter."""
     capture(now, *(failure(now, topic=HOSTILE, attempts=3) for _ in range(2)))
     capture(now, failure(now, topic="payments"))
     count_up(now, counter(topic=HOSTILE, minute=now.isoformat()))
@@ -52,7 +52,7 @@ def staged(database_url: str, table: str) -> list[dict[str, Any]]:
         return session.execute(f"SELECT * FROM {table}").fetchall()
 
 
-def test_stages_what_was_captured(
+def test_stages_measures_of_captured_failures(
     spark: SparkSession,
     database_url: str,
     export: Export,
@@ -77,11 +77,11 @@ def test_stages_what_was_captured(
     assert (hour["poisoned"], hour["failure_rate"]) == (2, 2 / 12)
     assert (hour["p50_ms"], hour["p99_ms"]) == (16, 64)
     problems = staged(database_url, "reports_staged_problem")
-    told = sorted((p["failed"], p["retried"], p["delivered"]) for p in problems)
-    assert told == [(1, 0, None), (2, 4, 12)]
+    measures = sorted((p["failed"], p["retried"], p["delivered"]) for p in problems)
+    assert measures == [(1, 0, None), (2, 4, 12)]
 
 
-def test_makes_the_same_again(
+def test_a_second_attempt_makes_the_same_report(
     spark: SparkSession,
     database_url: str,
     export: Export,
@@ -94,14 +94,14 @@ def test_makes_the_same_again(
         job.make(spark, report(tmp_path, export(), now.date(), epoch=epoch))
 
     for table in ("reports_staged_rate", "reports_staged_problem"):
-        made: dict[int, list[str]] = {1: [], 2: []}
+        rows_by_epoch: dict[int, list[str]] = {1: [], 2: []}
         for row in staged(database_url, table):
-            made[row.pop("epoch")].append(repr(row))
-        assert made[1]
-        assert sorted(made[1]) == sorted(made[2])
+            rows_by_epoch[row.pop("epoch")].append(repr(row))
+        assert rows_by_epoch[1]
+        assert sorted(rows_by_epoch[1]) == sorted(rows_by_epoch[2])
 
 
-def test_leaves_in_the_lake_what_is_published_and_what_is_about_to_be(
+def test_keeps_only_the_published_and_the_current_attempt_in_the_lake(
     spark: SparkSession,
     database_url: str,
     export: Export,
@@ -109,9 +109,12 @@ def test_leaves_in_the_lake_what_is_published_and_what_is_about_to_be(
     now: datetime,
 ) -> None:
     publish(now.date(), run=11, now=now)
-    lake, told = Lake(spark, str(tmp_path)), facts(spark, Kind.FAILURES, [{"at": now}])
+    lake, failures = (
+        Lake(spark, str(tmp_path)),
+        facts(spark, LakeKind.FAILURES, [{"at": now}]),
+    )
     for run in (10, 11):
-        lake.write(Kind.FAILURES, told, Attempt(run=run, epoch=1))
+        lake.write(LakeKind.FAILURES, failures, RunAttempt(run=run, epoch=1))
     capture(now, failure(now))
 
     job.make(spark, report(tmp_path, export(), now.date()))
@@ -133,7 +136,7 @@ def publish(day: date, *, run: int, now: datetime) -> None:
     Day.objects.create(day=day, run=done, rows_in=4, late_rows=0)
 
 
-def test_stages_nothing_of_days_on_which_nothing_happened(
+def test_stages_nothing_for_days_without_events(
     spark: SparkSession,
     database_url: str,
     export: Export,
@@ -146,7 +149,7 @@ def test_stages_nothing_of_days_on_which_nothing_happened(
     assert staged(database_url, "reports_staged_rate") == []
     assert (
         Lake(spark, str(tmp_path))
-        .read(Kind.RATES, Attempt(run=12, epoch=1), [now.date()])
+        .read(LakeKind.RATES, RunAttempt(run=12, epoch=1), [now.date()])
         .collect()
         == []
     )
@@ -154,12 +157,12 @@ def test_stages_nothing_of_days_on_which_nothing_happened(
 
 @contextmanager
 def started(lake: Path, snapshot: str, day: date) -> Iterator[subprocess.Popen[str]]:
-    told = (
+    arguments = (
         *("--run", "12", "--epoch", "1", "--first", str(day), "--last", str(day)),
         *("--snapshot", snapshot, "--lake", str(lake)),
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "spark.jobs.nightly_failure_rate", *told],
+        [sys.executable, "-m", "spark.jobs.nightly_failure_rate", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -171,7 +174,7 @@ def started(lake: Path, snapshot: str, day: date) -> Iterator[subprocess.Popen[s
         process.kill()
 
 
-def test_says_in_its_last_line_what_is_the_matter(
+def test_the_last_line_of_stderr_gives_the_reason_of_a_failure(
     tmp_path: Path, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
@@ -188,22 +191,22 @@ def test_says_in_its_last_line_what_is_the_matter(
     )
 
 
-def test_finds_in_what_spark_tells_what_failed_in_a_worker(
+def test_extracts_a_workers_error_from_sparks_message(
     spark: SparkSession, export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         facts_of_postgres, "statements", lambda *_, **__: ["SELECT 1/0"]
     )
-    window = Window(first=date.min, last=date.min, snapshot=export())
+    window = FactWindow(first=date.min, last=date.min, snapshot=export())
 
     with pytest.raises(Exception, match="Traceback") as raised:
-        postgres.read(spark, Kind.FAILURES, window).collect()
+        postgres.read(spark, LakeKind.FAILURES, window).collect()
 
     assert job.reason(raised.value).startswith("adbc_driver_manager.")
     assert job.reason(raised.value).endswith("ERROR:  division by zero")
 
 
-def test_ends_with_all_that_it_started_when_its_caller_is_gone(
+def test_job_and_its_processes_end_when_the_caller_is_gone(
     export: Export, tmp_path: Path, now: datetime
 ) -> None:
     with started(tmp_path, export(), now.date()) as process:
@@ -217,7 +220,7 @@ def test_ends_with_all_that_it_started_when_its_caller_is_gone(
 
 
 def commands(group: int) -> set[str]:
-    """Name the programs that run in a process group."""
+    """List the programs that run in a process group."""
     listed = subprocess.run(
         ["ps", "-e", "-o", "pgid=,stat=,comm="],
         capture_output=True,

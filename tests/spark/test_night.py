@@ -1,4 +1,4 @@
-"""Whole nights, with the real job: what they publish, and what a late event changes."""
+"""Whole nights with the real job: what a late event changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lake(settings: Settings, tmp_path: Path) -> Path:
 
 
 def night(now: datetime) -> list[Run]:
-    """Make all that this night finds to be made."""
+    """Plan this night, and make all of its runs."""
     planned = planning.plan(hour=1, now=now)
     while (run_id := upkeep.next_to_run()) is not None:
         running.run(run_id=run_id, clock=lambda: now)
@@ -42,7 +42,7 @@ def failed(at: datetime, *, now: datetime) -> None:
 
 
 def by_day(day: date) -> str:
-    """Give what is published of a day, and by which run."""
+    """Return the published rows of a day, and its run."""
     return f"{Day.objects.get(day=day).run_id}\n{published(day)}"
 
 
@@ -67,6 +67,6 @@ def test_a_late_event_changes_exactly_its_day() -> None:
         (12, 1, 12),
         (15, 1, 0),
     ]
-    # A day on which nothing happened is told, too: it is no gap.
+    # A day without events is published too: it is no gap.
     assert Day.objects.get(day=date(2026, 11, 20)).rows_in == 0
     assert not Rate.objects.filter(day=date(2026, 11, 20)).exists()

@@ -1,7 +1,7 @@
-"""A kill -9 at any instant of a night shows nobody a part of a report.
+"""A kill -9 at any instant of a night never publishes a part of a report.
 
-The whole night is killed, its Spark job with it; the last step, which alone can show
-anything, is also killed by itself, many times and within its milliseconds.
+Some tests kill the whole night, with its Spark job. Others kill the last step, the only
+one that publishes, many times within its milliseconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.spark.published import published
 pytestmark = [pytest.mark.spark, pytest.mark.django_db(transaction=True)]
 
 SOAK = bool(os.environ.get("SOAK"))
-# Twenty kills. Spark takes its time to start: only a soak kills many whole nights.
+# Twenty kills. Spark starts slowly: only a soak kills many whole nights.
 NIGHTS = 50 if SOAK else 3
 LAST_STEPS = 200 if SOAK else 17
 FIRST, LAST = date(2026, 11, 17), date(2026, 11, 19)
@@ -40,7 +40,7 @@ NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)
 ANNA = Actor.user("anna")
 
 WHOLE_NIGHT = "from apps.reports.tasks import rescue; rescue()"
-# What `running` does before the last step.
+# The steps of `running` before the last one.
 STAGE = """
 import json
 from apps.core import clock, snapshot
@@ -48,25 +48,25 @@ from apps.reports import job
 from apps.reports.services import running
 run = running._begin({run}, now=clock.now())
 with snapshot.held() as seen:
-    order = job.Order(run=run.pk, epoch=run.epoch, first_day=run.first_day,
+    order = job.JobOrder(run=run.pk, epoch=run.epoch, first_day=run.first_day,
                       last_day=run.last_day, snapshot=seen.name)
     print(json.dumps(job.carry_out(order, may_go_on=lambda: True)))
 """
-# Only checking and publishing are left, again and again: these begin from a process
+# Only checking and publishing are repeated: these processes are forked from one
 # that has loaded Django.
 LAST_STEPS_BEGIN = forks.of(last_step.__name__)
 
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lead every process started here to the tests' database and a lake."""
+    """Point every process started here at the tests' database and a lake."""
     monkeypatch.setenv("DATABASE_URL", job.database_url())
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "poisonweb.settings")
     monkeypatch.setenv("POISONWEB_LAKE", str(tmp_path / "lake"))
 
 
 def happen(number: int) -> None:
-    """Let so many messages fail on each day, and as many minutes be counted."""
+    """Capture this many failures on each day, and counters of as many minutes."""
     for day in range(3):
         at = NOON + timedelta(days=day)
         moment = at.isoformat()
@@ -89,7 +89,7 @@ def start(code: str) -> subprocess.Popen[str]:
 
 
 def make() -> float:
-    """Make all that is asked for; give the seconds it took."""
+    """Make all requested runs; return the seconds it took."""
     began = time.monotonic()
     with start(WHOLE_NIGHT) as process:
         assert process.wait(600) == 0
@@ -108,27 +108,29 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.usefixtures("lake")
-def test_no_kill_shows_a_part_of_a_report() -> None:
+def test_a_kill_never_publishes_a_part_of_a_report() -> None:
     happen(20)
     ask()
     seconds = make()
     before = published()
     happen(5)
-    seen = [killed_after(random.uniform(0.3, seconds)) for _ in range(NIGHTS)]
-    run, told = staged()
+    contents_after_kills = [
+        killed_after(random.uniform(0.3, seconds)) for _ in range(NIGHTS)
+    ]
+    run, rows_read = staged()
     keep_staged()
-    seconds = publish(run, told)
+    seconds = publish(run, rows_read)
     after = published()
 
-    again = [killed_publishing(run, told, seconds) for _ in range(LAST_STEPS)]
+    again = [killed_publishing(run, rows_read, seconds) for _ in range(LAST_STEPS)]
 
     assert before != after
-    assert set(seen) <= {before, after}
+    assert set(contents_after_kills) <= {before, after}
     assert set(again) == {after}
 
 
 def killed_after(seconds: float) -> str:
-    """Begin a night, kill it, and give what everybody sees."""
+    """Begin a night, kill it, and return the published rows."""
     ask()
     process = start(WHOLE_NIGHT)
     time.sleep(seconds)
@@ -136,41 +138,41 @@ def killed_after(seconds: float) -> str:
     return published()
 
 
-def killed_publishing(run: Run, told: dict[str, int], seconds: float) -> str:
+def killed_publishing(run: Run, rows_read: dict[str, int], seconds: float) -> str:
     stage_again(run)
-    process = begin_last_step(run, told)
+    process = begin_last_step(run, rows_read)
     time.sleep(random.uniform(0, seconds))
     process.kill()
     process.join()
     return published()
 
 
-def begin_last_step(run: Run, told: dict[str, int]) -> BaseProcess:
+def begin_last_step(run: Run, rows_read: dict[str, int]) -> BaseProcess:
     begun, says = LAST_STEPS_BEGIN.Pipe(duplex=False)
     process = LAST_STEPS_BEGIN.Process(
         target=last_step.publish,
-        args=(connection.settings_dict["NAME"], run.pk, told, says),
+        args=(connection.settings_dict["NAME"], run.pk, rows_read, says),
     )
     process.start()
-    # Ours is not to be waited for, where theirs dies without a word.
+    # Close our end, so that recv fails if the process dies before it sends.
     says.close()
     assert begun.recv()
     return process
 
 
 def staged() -> tuple[Run, dict[str, int]]:
-    """Let the job do its part of a run, and nobody publish it."""
+    """Run the job of a run, without publishing."""
     run = ask()
     code = STAGE.format(run=run.pk)
     with start(code) as process:
         assert process.stdout
-        told = process.stdout.read()
-    return Run.objects.get(pk=run.pk), json.loads(told)
+        rows_read = process.stdout.read()
+    return Run.objects.get(pk=run.pk), json.loads(rows_read)
 
 
-def publish(run: Run, told: dict[str, int]) -> float:
-    """Carry out the last step; give the seconds that it took after its word."""
-    process = begin_last_step(run, told)
+def publish(run: Run, rows_read: dict[str, int]) -> float:
+    """Carry out the last step; return the seconds after it signalled its start."""
+    process = begin_last_step(run, rows_read)
     began = time.monotonic()
     process.join(60)
     assert process.exitcode == 0

@@ -1,4 +1,4 @@
-"""Facts out of a real Postgres: exactly what is there, in one snapshot, once."""
+"""Facts from a real Postgres: exactly its rows, in one snapshot, each once."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from apps.capture import partitions
 from apps.poison.models import Failure, Poison, Redrive
 from apps.triage.models import Item, Operation
 from spark import facts, postgres
-from spark.facts import Window
-from spark.schemas import Kind
+from spark.facts import FactWindow
+from spark.schemas import LakeKind
 from tests.reports import capture, count_up, counter, failure, poisons
 from tests.spark.doors import Export
 
@@ -26,20 +26,29 @@ HOSTILE = "a/b c% '\"\\`$1 \u202e\u2028 \N{PILE OF POO} e\u0301 {} <b>"
 
 
 def read(
-    spark: SparkSession, kind: Kind, snapshot: str, day: date, *, blocks: int = 20_000
+    spark: SparkSession,
+    kind: LakeKind,
+    snapshot: str,
+    day: date,
+    *,
+    blocks: int = 20_000,
 ) -> list[Row]:
-    window = Window(first=day, last=day, snapshot=snapshot)
+    window = FactWindow(first=day, last=day, snapshot=snapshot)
     return postgres.read(spark, kind, window, blocks=blocks).collect()
 
 
 def redriven(poison: Poison, **changes: object) -> None:
-    sent: dict[str, object] = {"epoch": 1, "n": 1, "claimed_at": poison.captured_at}
+    redrive_values: dict[str, object] = {
+        "epoch": 1,
+        "n": 1,
+        "claimed_at": poison.captured_at,
+    }
     Redrive.objects.create(
         **{
             "id": uuid.uuid4(),
             "poison": poison,
             "topic": poison.topic,
-            **sent,
+            **redrive_values,
             **changes,
         }
     )
@@ -68,7 +77,7 @@ def test_reads_a_failure_as_it_was_captured(
     group = "g" * 250 + "\N{PILE OF POO}"
     capture(now, failure(now, topic=HOSTILE, consumer_group=group, attempts=3))
 
-    (row,) = read(spark, Kind.FAILURES, export(), now.date())
+    (row,) = read(spark, LakeKind.FAILURES, export(), now.date())
 
     poison = Poison.objects.get()
     assert row.asDict() == {
@@ -88,10 +97,12 @@ def test_reads_a_counter_as_it_was_captured(
     spark: SparkSession, door: str, export: Export, now: datetime
 ) -> None:
     minute = now - timedelta(minutes=7)
-    told = counter(minute=minute.isoformat(), topic=HOSTILE)
-    count_up(now, told, counter(minute=minute.isoformat(), duration_ms_hist={}))
+    first_counter = counter(minute=minute.isoformat(), topic=HOSTILE)
+    count_up(
+        now, first_counter, counter(minute=minute.isoformat(), duration_ms_hist={})
+    )
 
-    rows = read(spark, Kind.COUNTERS, export(), now.date())
+    rows = read(spark, LakeKind.COUNTERS, export(), now.date())
 
     row, plain = sorted(rows, key=lambda row: row.topic != HOSTILE)
     assert plain.duration_ms_hist == {}
@@ -119,18 +130,18 @@ def test_reads_each_decision_on_its_own_day(
     redriven(second, outcome="recurred", sent_at=yesterday, answered_at=now)
     dropped(third, finished_at=now)
 
-    today = read(spark, Kind.DECISIONS, export(), now.date())
-    before = read(spark, Kind.DECISIONS, export(), yesterday.date())
+    today = read(spark, LakeKind.DECISIONS, export(), now.date())
+    before = read(spark, LakeKind.DECISIONS, export(), yesterday.date())
 
-    told = ["confirmed", "dropped", "recurred", "redriven"]
-    assert sorted(row.what for row in today) == told
+    decisions = ["confirmed", "dropped", "recurred", "redriven"]
+    assert sorted(row.what for row in today) == decisions
     assert [(row.what, row.problem) for row in before] == [
         ("redriven", second.problem_id)
     ]
     assert {(row.topic, row.consumer_group) for row in today} == {("orders", "billing")}
 
 
-def test_tells_days_by_utc_to_the_microsecond(
+def test_days_end_at_utc_midnight_to_the_microsecond(
     spark: SparkSession, door: str, export: Export, now: datetime
 ) -> None:
     midnight = datetime(2026, 11, 20, tzinfo=UTC)
@@ -141,7 +152,7 @@ def test_tells_days_by_utc_to_the_microsecond(
     capture(tomorrow, failure(now, failed_at=ends[2].isoformat()))
     capture(tomorrow, failure(now, failed_at=(ends[2] + tick).isoformat()))
 
-    rows = read(spark, Kind.FAILURES, export(), now.date())
+    rows = read(spark, LakeKind.FAILURES, export(), now.date())
 
     assert sorted(row["at"] for row in rows) == [
         end.replace(tzinfo=None) for end in ends[1:]
@@ -155,22 +166,22 @@ def test_reads_nothing_that_was_committed_after_the_export(
     snapshot = export()
     capture(now, failure(now, topic="after"))
 
-    rows = read(spark, Kind.FAILURES, snapshot, now.date())
+    rows = read(spark, LakeKind.FAILURES, snapshot, now.date())
 
     assert [row.topic for row in rows] == ["before"]
 
 
 @pytest.fixture
 def parted(transactional_db: None, now: datetime) -> Iterator[None]:
-    """Have partitions of this day and of the next seven, as the product makes them."""
-    made = partitions.make(today=now.date())
+    """Create partitions of this day and of the next seven, as the product does."""
+    created_partitions = partitions.make(today=now.date())
     yield
     with connection.cursor() as cursor:
-        cursor.execute(f"DROP TABLE {', '.join(made)}")
+        cursor.execute(f"DROP TABLE {', '.join(created_partitions)}")
 
 
 @pytest.mark.parametrize("blocks", [1, facts.BLOCKS])
-def test_gives_each_row_once_however_small_the_pieces(
+def test_reads_each_row_once_for_any_size_of_pieces(
     parted: None,
     spark: SparkSession,
     door: str,
@@ -179,10 +190,10 @@ def test_gives_each_row_once_however_small_the_pieces(
     blocks: int,
 ) -> None:
     for ahead in (0, 1, 40):  # the last goes to the default partition
-        told = [failure(now, failed_at=now.isoformat()) for _ in range(60)]
-        capture(now + timedelta(days=ahead), *told)
+        failures = [failure(now, failed_at=now.isoformat()) for _ in range(60)]
+        capture(now + timedelta(days=ahead), *failures)
 
-    rows = read(spark, Kind.FAILURES, export(), now.date(), blocks=blocks)
+    rows = read(spark, LakeKind.FAILURES, export(), now.date(), blocks=blocks)
 
     captured = Failure.objects.filter(failed_at=now).values_list("poison_id", flat=True)
     assert len(rows) == 120
@@ -192,17 +203,17 @@ def test_gives_each_row_once_however_small_the_pieces(
 def test_reads_only_the_tables_that_can_hold_the_days(
     parted: None, now: datetime
 ) -> None:
-    told = [failure(now, failed_at=now.isoformat()) for _ in range(3)]
+    failures = [failure(now, failed_at=now.isoformat()) for _ in range(3)]
     for ahead in range(3):
-        capture(now + timedelta(days=ahead), told[ahead])
+        capture(now + timedelta(days=ahead), failures[ahead])
     capture(now - timedelta(days=1), failure(now - timedelta(days=1)))
     in_two_days = now.date() + timedelta(days=2)
-    window = Window(first=in_two_days, last=in_two_days, snapshot="0-0-0")
+    window = FactWindow(first=in_two_days, last=in_two_days, snapshot="0-0-0")
 
-    asked = facts.statements(Kind.FAILURES, window, django_query)
+    statements = facts.statements(LakeKind.FAILURES, window, django_query)
 
-    # A clock may be five minutes ahead, so the day before can hold some of it.
-    tables = re.findall(r"FROM (poison_failure_\w+)", "".join(asked))
+    # A clock may be five minutes ahead: the partition before may have some rows.
+    tables = re.findall(r"FROM (poison_failure_\w+)", "".join(statements))
     assert tables == [
         "poison_failure_20261121",
         "poison_failure_20261122",
@@ -213,18 +224,18 @@ def test_reads_only_the_tables_that_can_hold_the_days(
 def django_query(statement: str) -> list[tuple[object, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(statement)
-        found: list[tuple[object, ...]] = cursor.fetchall()
-        return found
+        rows: list[tuple[object, ...]] = cursor.fetchall()
+        return rows
 
 
 def test_cuts_a_table_at_its_blocks_and_leaves_its_end_open(now: datetime) -> None:
-    window = Window(first=now.date(), last=now.date(), snapshot="0-0-0")
+    window = FactWindow(first=now.date(), last=now.date(), snapshot="0-0-0")
 
-    asked = facts.statements(
-        Kind.COUNTERS, window, lambda _: [("a", 5), ("b", 2), ("c", 0)], blocks=2
+    statements = facts.statements(
+        LakeKind.COUNTERS, window, lambda _: [("a", 5), ("b", 2), ("c", 0)], blocks=2
     )
 
-    places = [each.rpartition("$until' AND ")[2] for each in asked]
+    places = [each.rpartition("$until' AND ")[2] for each in statements]
     ranges = [re.findall(r"fact\.ctid (\S+) '\((\d+),0\)'", each) for each in places]
     assert ranges == [
         [(">=", "0"), ("<", "2")],
@@ -237,12 +248,14 @@ def test_cuts_a_table_at_its_blocks_and_leaves_its_end_open(now: datetime) -> No
 def test_reads_small_tables_together_up_to_an_eighth_of_a_large_one(
     now: datetime,
 ) -> None:
-    window = Window(first=now.date(), last=now.date(), snapshot="0-0-0")
+    window = FactWindow(first=now.date(), last=now.date(), snapshot="0-0-0")
     leaves: list[tuple[object, ...]] = [*zip("abcdef", (3, 2, 9, 1, 4, 1), strict=True)]
 
-    asked = facts.statements(Kind.FAILURES, window, lambda _: leaves, blocks=40)
+    statements = facts.statements(
+        LakeKind.FAILURES, window, lambda _: leaves, blocks=40
+    )
 
-    read_by = ["".join(re.findall(r"FROM (\w) fact", each)) for each in asked]
+    read_by = ["".join(re.findall(r"FROM (\w) fact", each)) for each in statements]
     assert read_by == ["ab", "c", "de", "f"]
 
 
@@ -253,6 +266,6 @@ def test_reads_small_tables_together_up_to_an_eighth_of_a_large_one(
         (date(2026, 11, 1), date(2026, 11, 1), "0-0-0'; DROP TABLE poison_failure; --"),
     ],
 )
-def test_refuses_a_window_that_is_none(first: date, last: date, snapshot: str) -> None:
+def test_refuses_an_invalid_window(first: date, last: date, snapshot: str) -> None:
     with pytest.raises(ValueError, match=r"comes after|not the name of a snapshot"):
-        Window(first=first, last=last, snapshot=snapshot)
+        FactWindow(first=first, last=last, snapshot=snapshot)

@@ -1,4 +1,4 @@
-"""Problems by day: what failed, what came of it, and of how many deliveries."""
+"""Problems by day: failures, decisions, and deliveries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.spark.rows import NOON, Facts, of_problems
 pytestmark = pytest.mark.spark
 
 
-def test_measures_a_problem_against_what_its_group_was_delivered(
+def test_rates_a_problem_by_the_deliveries_of_its_group(
     spark: SparkSession,
 ) -> None:
     failures: Facts = [
@@ -32,7 +32,7 @@ def test_measures_a_problem_against_what_its_group_was_delivered(
     assert (third.delivered, third.failed, third.failure_rate) == (None, 1, None)
 
 
-def test_counts_decisions_on_days_on_which_nothing_failed(spark: SparkSession) -> None:
+def test_counts_decisions_on_days_without_failures(spark: SparkSession) -> None:
     tomorrow = NOON + timedelta(days=1)
     decisions = [
         {"at": tomorrow, "what": what}

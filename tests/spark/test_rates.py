@@ -1,4 +1,4 @@
-"""Rates: sources, grains, what is null, and what is left out."""
+"""Rates: sources, grains, nulls, and dropped counts."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ HOSTILE = "a/b c%🧨\u202e'\"\\`$1\u2028" + "x" * 200
 
 
 def one(rows: list[Row], **key: object) -> Row:
-    """Give the only row of these values; an hour or a group not said is null."""
-    wanted = {"hour": None, "consumer_group": None, **key}
-    found = [row for row in rows if all(row[k] == v for k, v in wanted.items())]
-    assert len(found) == 1, (wanted, rows)
-    return found[0]
+    """Return the only row with these values; hour and group default to null."""
+    expected = {"hour": None, "consumer_group": None, **key}
+    matches = [row for row in rows if all(row[k] == v for k, v in expected.items())]
+    assert len(matches) == 1, (expected, rows)
+    return matches[0]
 
 
 def test_measures_an_hour_of_a_group_a_day_and_both_over_all_groups(
     spark: SparkSession,
 ) -> None:
     later = NOON + timedelta(hours=1)
-    told: Facts = [
+    counters: Facts = [
         {"handled": 90, "failed": 10, "skipped": 4, "retried": 3},
         {"at": later, "handled": 50},
         {"consumer_group": "mail", "handled": 20, "failed": 5},
     ]
 
-    rows = rated(spark, counters=told)
+    rows = rated(spark, counters=counters)
 
     hour = one(rows, hour=12, consumer_group="billing")
     assert (hour.delivered, hour.failed, hour.failure_rate) == (100, 10, 0.1)
@@ -43,7 +43,7 @@ def test_measures_an_hour_of_a_group_a_day_and_both_over_all_groups(
     assert len(rows) == 3 + 2 + 2 + 1
 
 
-def test_takes_consumers_before_the_broker_and_the_broker_before_nobody(
+def test_prefers_the_counts_of_consumers_and_then_of_the_broker(
     spark: SparkSession,
 ) -> None:
     groups = ("both", "broker", "nobody")
@@ -67,19 +67,21 @@ def test_takes_consumers_before_the_broker_and_the_broker_before_nobody(
     assert (over_all.uncounted, over_all.failure_rate) == (4, 6 / 20)
 
 
-def test_leaves_out_the_hours_that_only_a_lesser_source_told_of(
+def test_drops_hours_that_only_a_lesser_source_counted(
     spark: SparkSession,
 ) -> None:
     later = NOON + timedelta(hours=1)
-    told: Facts = [{"handled": 5}, {"at": later, "source": "broker", "handled": 9}]
+    counters: Facts = [{"handled": 5}, {"at": later, "source": "broker", "handled": 9}]
 
-    rows = rated(spark, counters=told)
+    rows = rated(spark, counters=counters)
 
     assert {row.hour for row in rows} == {12, None}
     assert one(rows).delivered == 5
 
 
-def test_has_a_row_where_only_failures_or_decisions_are(spark: SparkSession) -> None:
+def test_has_a_row_for_failures_or_decisions_without_deliveries(
+    spark: SparkSession,
+) -> None:
     failures = [{"topic": "failed", "is_first": first} for first in (True, False)]
     decisions = [
         {"topic": "decided", "what": what}
@@ -96,7 +98,7 @@ def test_has_a_row_where_only_failures_or_decisions_are(spark: SparkSession) -> 
     assert len(rows) == 8
 
 
-def test_has_no_rate_where_nothing_was_delivered(spark: SparkSession) -> None:
+def test_has_no_rate_without_deliveries(spark: SparkSession) -> None:
     rows = rated(spark, counters=[{"skipped": 3}], failures=[{}])
 
     row = one(rows)
@@ -106,12 +108,12 @@ def test_has_no_rate_where_nothing_was_delivered(spark: SparkSession) -> None:
     assert (row.p50_ms, row.p95_ms, row.p99_ms) == (None, None, None)
 
 
-def test_has_no_rate_where_more_failed_than_its_broker_delivered(
+def test_has_no_rate_if_more_failed_than_the_broker_delivered(
     spark: SparkSession,
 ) -> None:
-    told = [{"source": "broker", "handled": 2}]
+    counters = [{"source": "broker", "handled": 2}]
 
-    row = one(rated(spark, counters=told, failures=[{}, {}, {}]))
+    row = one(rated(spark, counters=counters, failures=[{}, {}, {}]))
 
     assert (row.delivered, row.failed) == (2, 3)
     assert (row.failure_rate, row.rate_low, row.rate_high) == (None, None, None)
@@ -120,14 +122,14 @@ def test_has_no_rate_where_more_failed_than_its_broker_delivered(
 def test_adds_up_the_histograms_of_clients_groups_and_hours(
     spark: SparkSession,
 ) -> None:
-    told: Facts = [
+    counters: Facts = [
         {"duration_ms_hist": {"0": 50}},
         {"client_name": "billing-2", "duration_ms_hist": {"3": 45, "0": 0}},
         {"at": NOON + timedelta(hours=1), "duration_ms_hist": {"63": 5}},
         {"consumer_group": "mail", "duration_ms_hist": {}},
     ]
 
-    rows = rated(spark, counters=told)
+    rows = rated(spark, counters=counters)
 
     day, hour = one(rows), one(rows, hour=12, consumer_group="billing")
     assert (day.p50_ms, day.p95_ms, day.p99_ms) == (2, 16, 2**63 - 1)
@@ -135,11 +137,11 @@ def test_adds_up_the_histograms_of_clients_groups_and_hours(
     assert one(rows, consumer_group="mail").p50_ms is None
 
 
-def test_keeps_hostile_names_apart_and_whole(spark: SparkSession) -> None:
+def test_keeps_hostile_names_apart_and_unchanged(spark: SparkSession) -> None:
     names = [HOSTILE, HOSTILE + " ", "", "null", "NULL", "é", "e\u0301"]
-    told = [{"topic": name, "consumer_group": name, "handled": 1} for name in names]
+    counters = [{"topic": name, "consumer_group": name, "handled": 1} for name in names]
 
-    rows = rated(spark, counters=told, failures=told)
+    rows = rated(spark, counters=counters, failures=counters)
 
     groups = {row.topic: row for row in rows if row.consumer_group is not None}
     assert set(groups) == set(names)
@@ -148,7 +150,7 @@ def test_keeps_hostile_names_apart_and_whole(spark: SparkSession) -> None:
     assert len(rows) == 4 * len(names)
 
 
-def test_tells_days_by_utc(spark: SparkSession) -> None:
+def test_counts_days_in_utc(spark: SparkSession) -> None:
     midnight = NOON.replace(hour=0) + timedelta(days=1)
     moments = [midnight - timedelta(microseconds=1), midnight]
 
@@ -158,14 +160,14 @@ def test_tells_days_by_utc(spark: SparkSession) -> None:
     assert sorted(set(hours)) == [(m.date(), m.hour) for m in moments]
 
 
-def test_is_the_same_again_whatever_the_order_of_the_rows(spark: SparkSession) -> None:
-    told = [
+def test_rates_do_not_depend_on_the_order_of_rows(spark: SparkSession) -> None:
+    counters = [
         {"consumer_group": f"g{n % 7}", "handled": n, "failed": n % 3}
         | {"source": "sdk" if n % 2 else "broker", "duration_ms_hist": {str(n % 9): n}}
         for n in range(200)
     ]
 
-    first = rated(spark, counters=told, failures=told[:50])
-    again = rated(spark, counters=told[::-1], failures=told[:50])
+    first = rated(spark, counters=counters, failures=counters[:50])
+    again = rated(spark, counters=counters[::-1], failures=counters[:50])
 
     assert sorted(map(repr, first)) == sorted(map(repr, again))

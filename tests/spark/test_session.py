@@ -1,4 +1,4 @@
-"""The session: what its Python workers are made of."""
+"""The session, and the environment of its Python workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.acceptance.product import ODD_NAME, PYTHON, clone, environment
 pytestmark = pytest.mark.spark
 
 
-def test_its_workers_import_pyspark_as_installed_and_not_out_of_a_zip(
+def test_workers_import_the_installed_pyspark_and_not_the_zip(
     spark: SparkSession,
 ) -> None:
     one = spark.sparkContext.parallelize([1], numSlices=1)
@@ -33,7 +33,7 @@ with session.start("odd") as spark:
 """
 
 
-def test_works_in_a_folder_with_odd_letters_whatever_the_locale(tmp_path: Path) -> None:
+def test_works_in_a_folder_with_odd_letters_in_any_locale(tmp_path: Path) -> None:
     tree = clone(tmp_path / ODD_NAME)
 
     done = subprocess.run(

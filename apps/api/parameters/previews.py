@@ -10,7 +10,7 @@ from apps.api.parameters.base import flag, members_of, refuse_unknown, text
 from apps.core.errors import Invalid
 from apps.poison.query import MAX_ID, Query
 from apps.triage.services.selection import MOST_IDS, Ask
-from apps.triage.states import ASKED, Verb
+from apps.triage.states import REQUESTABLE, Verb
 
 
 def parse_preview(data: object) -> Ask:
@@ -38,8 +38,8 @@ def token_of(value: object) -> uuid.UUID:
 
 
 def _verb(value: object) -> Verb:
-    if value not in ASKED:
-        raise Invalid("verb", f"use one of {', '.join(ASKED)}")
+    if value not in REQUESTABLE:
+        raise Invalid("verb", f"use one of {', '.join(REQUESTABLE)}")
     return Verb(str(value))
 
 

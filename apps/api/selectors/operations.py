@@ -15,10 +15,10 @@ from apps.core.errors import Absent
 from apps.poison.states import SILENT_AFTER_SECONDS, Outcome
 from apps.team.rights import Principal
 from apps.triage.models import Item, Operation
-from apps.triage.progress import Tally
+from apps.triage.progress import ItemTally
 from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.services import selection
-from apps.triage.services.selection import Seen
+from apps.triage.services.selection import PreviewSummary
 from apps.triage.states import UNFINISHED, ItemState
 
 MOST_REASONS = 200
@@ -30,7 +30,7 @@ class Progress:
     """How far an operation has come; `rate` is in items a second so far."""
 
     operation: Operation
-    tally: Tally
+    tally: ItemTally
     silent: int
     refused: list[tuple[int, str]]
     skipped: list[tuple[int, str]]
@@ -64,7 +64,7 @@ def visible(operation_id: int, principal: Principal) -> Operation:
 def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progress:
     operation = visible(operation_id, principal)
     items = Item.objects.filter(operation=operation)
-    tally = Tally(total=operation.total, counts=items.counts())
+    tally = ItemTally(total=operation.total, counts=items.counts())
     rate, eta = _pace(operation, tally, now=now)
     return Progress(
         operation=operation,
@@ -77,13 +77,13 @@ def progress(operation_id: int, principal: Principal, *, now: datetime) -> Progr
     )
 
 
-def preview(token: uuid.UUID, principal: Principal) -> tuple[Operation, Seen]:
+def preview(token: uuid.UUID, principal: Principal) -> tuple[Operation, PreviewSummary]:
     """Find one of this principal's own previews; raises Absent for any other token."""
     own = Operation.objects.previews().filter(actor=str(principal.actor))
     operation = own.select_related("target_topic").filter(token=token).first()
     if operation is None:
         raise Absent("This is not the token of a preview of yours; make a new one.")
-    return operation, selection.see(operation=operation)
+    return operation, selection.summarize(operation=operation)
 
 
 def _silent(items: ItemQuerySet, *, now: datetime) -> int:
@@ -98,7 +98,7 @@ def _reasons(items: ItemQuerySet, field: str) -> list[tuple[int, str]]:
 
 
 def _pace(
-    operation: Operation, tally: Tally, *, now: datetime
+    operation: Operation, tally: ItemTally, *, now: datetime
 ) -> tuple[float | None, datetime | None]:
     """Give the rate so far, and the end that it predicts; None while it is unknown."""
     finished = tally.finished

@@ -9,10 +9,10 @@ from apps.api.shapes.base import Shape, name_of
 from apps.api.shapes.poisons import poison
 from apps.core.timeouts import TooSlow
 from apps.triage.models import Operation
-from apps.triage.services.selection import Seen
+from apps.triage.services.selection import PreviewSummary
 
 
-def preview(row: Operation, selected: Seen, *, now: datetime) -> Shape:
+def preview(row: Operation, selected: PreviewSummary, *, now: datetime) -> Shape:
     return {
         "token": row.token,
         "verb": row.verb,

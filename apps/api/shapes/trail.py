@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from apps.api.shapes.base import Shape
 from apps.audit.models import Entry
-from apps.audit.verification import Verdict
+from apps.audit.verification import ChainVerdict
 
 
 def entry(row: Entry) -> Shape:
@@ -21,7 +21,7 @@ def entry(row: Entry) -> Shape:
     }
 
 
-def verdict(result: Verdict) -> Shape:
+def verdict(result: ChainVerdict) -> Shape:
     return {
         "entries": result.entries,
         "ok": result.ok,

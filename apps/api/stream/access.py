@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from apps.team import credentials, sessions
-from apps.team.credentials import Credential, Kind
+from apps.team.credentials import Credential, CredentialKind
 from apps.team.models import User
 
 Session = psycopg.AsyncConnection[Any]
@@ -20,10 +20,11 @@ async def usable(
 ) -> set[Credential]:
     """Give the credentials that are valid now."""
     names = {
-        kind: [each.name for each in candidates if each.kind is kind] for kind in Kind
+        kind: [each.name for each in candidates if each.kind is kind]
+        for kind in CredentialKind
     }
-    keys = await _usable_keys(session, names[Kind.KEY], now)
-    signed_in = await _usable_sessions(session, names[Kind.SESSION], now)
+    keys = await _usable_keys(session, names[CredentialKind.KEY], now)
+    signed_in = await _usable_sessions(session, names[CredentialKind.SESSION], now)
     return keys | signed_in
 
 
@@ -34,7 +35,7 @@ async def _usable_keys(
         return set()
     values = {"names": names, "now": now}
     rows = await session.execute(credentials.USABLE_KEYS, values)
-    return {Credential(Kind.KEY, name) for (name,) in await rows.fetchall()}
+    return {Credential(CredentialKind.KEY, name) for (name,) in await rows.fetchall()}
 
 
 async def _usable_sessions(
@@ -44,10 +45,10 @@ async def _usable_sessions(
         return set()
     values = {"keys": keys, "now": now}
     rows = await session.execute(credentials.SESSIONS, values)
-    payloads = {key: sessions.decoded(text) for key, text in await rows.fetchall()}
+    payloads = {key: sessions.decode(text) for key, text in await rows.fetchall()}
     users = await _users(session, payloads)
     return {
-        Credential(Kind.SESSION, key)
+        Credential(CredentialKind.SESSION, key)
         for key, data in payloads.items()
         if (user := users.get(sessions.user_id_of(data))) is not None
         and sessions.is_of(user, data)

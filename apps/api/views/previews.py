@@ -41,7 +41,7 @@ class Preview(View):
         now = clock.now()
         ask = params.parse_preview(request.data)
         operation = dispatch.preview(ask=ask, principal=self.principal, now=now)
-        selected = selection.see(operation=operation)
+        selected = selection.summarize(operation=operation)
         return Response(shapes.preview(operation, selected, now=now))
 
     @described(

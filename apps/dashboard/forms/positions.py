@@ -15,7 +15,7 @@ from apps.bookmarks.places import place_of
 from apps.bookmarks.runs import LAST
 from apps.core.errors import Invalid
 from apps.team.rights import Principal
-from apps.triage.services.moves import Otherwise, Review, Strategy, Wish
+from apps.triage.services.moves import PositionChanged, Review, Strategy, Wish
 
 SALT = "poisonweb.move"
 TOKEN_MAX_AGE_SECONDS = 15 * 60
@@ -63,16 +63,16 @@ class SignedReview:
     """A signed review that a person sends back to confirm it."""
 
     def __init__(self, token: str, *, position_id: int, principal: Principal) -> None:
-        """Open the token; raises Otherwise if it expired or is for another person."""
+        """Open the token; raise PositionChanged if it expired or is not theirs."""
         try:
             payload = signing.loads(token, salt=SALT, max_age=TOKEN_MAX_AGE_SECONDS)
         except signing.BadSignature:
-            raise Otherwise from None
+            raise PositionChanged from None
         if (payload["position"], payload["actor"]) != (
             position_id,
             str(principal.actor),
         ):
-            raise Otherwise
+            raise PositionChanged
         self.wish = Wish(
             strategy=Strategy(payload["strategy"]),
             to=payload["to"],

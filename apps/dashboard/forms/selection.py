@@ -15,14 +15,14 @@ from apps.dashboard.selectors import operations
 from apps.dashboard.selectors.operations import PreviewDetail
 from apps.poison.query import Query
 from apps.triage.services.selection import REASON_LIMIT, Ask, Route
-from apps.triage.states import ASKED, Verb
+from apps.triage.states import REQUESTABLE, Verb
 from poisonguard.contract import NAME_LIMIT
 
 
 class SelectionForm(forms.Form):
     """The form of a list: the selected rows or the whole query, and the verb."""
 
-    verb = forms.ChoiceField(choices=[(verb.value, verb.value) for verb in ASKED])
+    verb = forms.ChoiceField(choices=[(verb.value, verb.value) for verb in REQUESTABLE])
     of = forms.ChoiceField(
         choices=[("messages", "messages"), ("problems", "problems")], required=False
     )

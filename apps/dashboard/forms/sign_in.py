@@ -14,7 +14,7 @@ from apps.dashboard.forms.fields import require_valid
 from apps.team import second_factor, second_factor_session
 from apps.team.errors import TooManySignIns
 from apps.team.models import User
-from apps.team.sign_in import Attempt
+from apps.team.sign_in import SignInAttempt
 
 # Room for a recovery code with blanks between its characters.
 CODE_LIMIT = 40
@@ -43,14 +43,14 @@ class CodeForm(forms.Form):
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._request = request
-        self._user = second_factor_session.asked(request, now=clock.now())
+        self._user = second_factor_session.user_awaiting_code(request, now=clock.now())
 
     def clean_code(self) -> str:
         code: str = self.cleaned_data["code"]
         if self._user is None:
             raise forms.ValidationError("That took too long: sign in again.")
         try:
-            attempt = Attempt.of_code(self._request, account=self._user.username)
+            attempt = SignInAttempt.of_code(self._request, account=self._user.username)
             is_right = second_factor.prove(
                 user=self._user, code=code, attempt=attempt, now=clock.now()
             )

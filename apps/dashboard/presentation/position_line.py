@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from apps.bookmarks.models import Mark
 from apps.bookmarks.runs import Runs
-from apps.triage.services.moves import PlacedPoison
+from apps.triage.services.moves import LocatedPoison
 
 WIDTH = 1000
 MARGIN = 20
@@ -27,7 +27,7 @@ class Block:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pin:
     x: int
-    poison: PlacedPoison
+    poison: LocatedPoison
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class Line:
     summary: str
 
 
-def draw(mark: Mark, *, head: int | None, poisons: Sequence[PlacedPoison]) -> Line:
+def draw(mark: Mark, *, head: int | None, poisons: Sequence[LocatedPoison]) -> Line:
     """Draw from the first poison or hole to the highest known number."""
     runs = mark.settled if mark.settled is not None else ((0, mark.processed),)
     low, high = _ends(mark, runs, head, poisons)
@@ -72,7 +72,7 @@ class _Scale:
 
 
 def _ends(
-    mark: Mark, runs: Runs, head: int | None, poisons: Sequence[PlacedPoison]
+    mark: Mark, runs: Runs, head: int | None, poisons: Sequence[LocatedPoison]
 ) -> tuple[int, int]:
     places = [poison.place.seq for poison in poisons]
     marks = [seq for seq in (head, mark.received, mark.persisted) if seq is not None]
@@ -89,7 +89,7 @@ def _blocks(runs: Runs, scale: _Scale) -> Iterator[Block]:
             yield Block(x=x, width=max(scale.at(last) - x, THINNEST))
 
 
-def _summary(mark: Mark, head: int | None, poisons: Sequence[PlacedPoison]) -> str:
+def _summary(mark: Mark, head: int | None, poisons: Sequence[LocatedPoison]) -> str:
     parts = [
         f"settled up to {mark.processed}"
         if mark.processed >= 0

@@ -31,10 +31,10 @@ from apps.poison.states import (
 from apps.team.rights import Principal
 from apps.triage.errors import Stale
 from apps.triage.models import Item, Operation
-from apps.triage.progress import Tally
+from apps.triage.progress import ItemTally
 from apps.triage.querysets import ItemQuerySet, OperationQuerySet
 from apps.triage.services import selection, upkeep
-from apps.triage.services.selection import Ask, Seen
+from apps.triage.services.selection import Ask, PreviewSummary
 from apps.triage.states import COUNTED, UNFINISHED, ItemState, Verb
 from apps.triage.states import State as Decided
 
@@ -67,7 +67,7 @@ ALWAYS_SHOWN = {
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewDetail:
     operation: Operation
-    summary: Seen
+    summary: PreviewSummary
     breakdown: list[tuple[str, list[tuple[str, int]]]]
     targets: list[str]
     swallowed: Swallowed | TooSlow | None
@@ -105,8 +105,8 @@ class OperationStatus:
     counts: dict[str, int]
 
     @property
-    def tally(self) -> Tally:
-        return Tally(total=self.operation.total, counts=self.counts)
+    def tally(self) -> ItemTally:
+        return ItemTally(total=self.operation.total, counts=self.counts)
 
     @property
     def is_running(self) -> bool:
@@ -295,14 +295,14 @@ def preview(token: str, principal: Principal, *, now: datetime) -> PreviewDetail
     previews = Operation.objects.filter(token=_uuid(token), actor=str(principal.actor))
     operation = previews.select_related("target_topic").first()
     if operation is None:
-        raise Stale("This preview is gone: make a new one.", fresh=None)
+        raise Stale("This preview is gone: make a new one.", new_preview=None)
     return previewed(operation, principal, now=now)
 
 
 def previewed(
     operation: Operation, principal: Principal, *, now: datetime
 ) -> PreviewDetail:
-    summary = selection.see(operation=operation)
+    summary = selection.summarize(operation=operation)
     return PreviewDetail(
         operation=operation,
         summary=summary,
@@ -318,7 +318,7 @@ def previewed(
     )
 
 
-def _keep_order(operation: Operation, summary: Seen) -> bool:
+def _keep_order(operation: Operation, summary: PreviewSummary) -> bool:
     """Check that every target topic keeps some order."""
     target = operation.target_topic
     names = [target.name] if target else [name for name, _ in summary.by_topic]

@@ -25,7 +25,7 @@ from apps.dashboard.presentation import position_line
 from apps.dashboard.presentation.position_line import Line
 from apps.team.rights import Principal, Scope
 from apps.triage.services import moves
-from apps.triage.services.moves import Placed, PlacedPoison
+from apps.triage.services.moves import LocatedPoison, LocatedPoisons
 
 # Consumers report a minute once it is over: the rate is that of the ten before.
 PACE_MINUTES = 10
@@ -130,7 +130,7 @@ class PublisherDetail:
     mark: Mark
     line: Line
     hours: list[int]
-    poisons: Sequence[PlacedPoison]
+    poisons: Sequence[LocatedPoison]
 
     @property
     def has_history(self) -> bool:
@@ -148,7 +148,7 @@ class PositionDetail:
     position: BookmarkPosition
     publishers: list[PublisherDetail]
     moves: list[Move]
-    poisons: Sequence[PlacedPoison]
+    poisons: Sequence[LocatedPoison]
     poison_number: int
     whole: bool
     entries: list[Entry] | None
@@ -328,14 +328,14 @@ def _last_moves(positions: set[int]) -> dict[int, datetime]:
     return dict(moves_of.values_list("position").annotate(at=Max("at")))
 
 
-def _placed(position: BookmarkPosition, principal: Principal) -> Placed:
+def _placed(position: BookmarkPosition, principal: Principal) -> LocatedPoisons:
     if not principal.may(Scope.POISONS_READ):
-        return Placed(poisons=(), whole=True)
-    return moves.placed(topic_id=position.topic_id)
+        return LocatedPoisons(poisons=(), whole=True)
+    return moves.locate_poisons(topic_id=position.topic_id)
 
 
 def _publisher(
-    row: PositionRow, mark: Mark, placed: Placed, *, now: datetime
+    row: PositionRow, mark: Mark, placed: LocatedPoisons, *, now: datetime
 ) -> PublisherDetail:
     own = [p for p in placed.poisons if p.place.publisher == mark.publisher]
     return PublisherDetail(

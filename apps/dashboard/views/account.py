@@ -57,7 +57,7 @@ class SignIn(LoginView):
         user = form.get_user()
         if not second_factor.is_set(user):
             return super().form_valid(form)
-        second_factor_session.ask(self.request, user, now=clock.now())
+        second_factor_session.require_code(self.request, user, now=clock.now())
         query = urlencode({self.redirect_field_name: self.get_redirect_url()})
         return redirect(f"{reverse('sign-in-code')}?{query}")
 
@@ -73,7 +73,7 @@ class SignInCode(LoginView):
     redirect_authenticated_user = True
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if second_factor_session.asked(request, now=clock.now()) is None:
+        if second_factor_session.user_awaiting_code(request, now=clock.now()) is None:
             return redirect("sign-in")
         return super().get(request, *args, **kwargs)
 

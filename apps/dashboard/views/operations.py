@@ -140,10 +140,10 @@ def _changed(
     """Show a new preview and why the old one is void; raises without a new one."""
     if isinstance(changed, NotTaken):
         return _preview(request, detail, changed=str(changed), status=409)
-    if changed.fresh is None:
+    if changed.new_preview is None:
         raise changed
     principal, now = request.user.principal, clock.now()
-    new_preview = operations.previewed(changed.fresh, principal, now=now)
+    new_preview = operations.previewed(changed.new_preview, principal, now=now)
     confirmed = Operation.objects.confirmed().filter(pk=detail.operation.pk).first()
     before = PreviousPreview(confirmed=confirmed)
     return _preview(

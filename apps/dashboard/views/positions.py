@@ -19,7 +19,7 @@ from apps.dashboard.presentation import curl
 from apps.dashboard.selectors import positions
 from apps.team.rights import Scope
 from apps.triage.services import moves
-from apps.triage.services.moves import Otherwise, Review, StillHeld, Strategy
+from apps.triage.services.moves import PositionChanged, Review, StillHeld, Strategy
 
 
 @require_safe
@@ -77,7 +77,7 @@ def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
         signed_review = forms.SignedReview(
             token, position_id=position_id, principal=principal
         )
-    except Otherwise:
+    except PositionChanged:
         return _choose(request, position_id, stale=True)
     try:
         _, done = moves.move(
@@ -89,7 +89,7 @@ def _confirm(request: SignedIn, position_id: int) -> HttpResponse:
             now=clock.now(),
             agreed=signed_review.matches,
         )
-    except (Invalid, Otherwise, StillHeld) as refusal:
+    except (Invalid, PositionChanged, StillHeld) as refusal:
         return _review(
             request, _look(request, position_id, signed_review.wish), refusal=refusal
         )
@@ -138,7 +138,7 @@ def _review(
     request: SignedIn,
     review: Review,
     *,
-    refusal: Invalid | Otherwise | StillHeld | None = None,
+    refusal: Invalid | PositionChanged | StillHeld | None = None,
 ) -> HttpResponse:
     position = review.position
     ask = (
@@ -157,6 +157,6 @@ def _review(
         "changed": "" if isinstance(refusal, Invalid | None) else str(refusal),
         "curl": curl.post(request, path, {**ask, "dry_run": True}),
     }
-    statuses = {Invalid: 422, Otherwise: 409, StillHeld: 409}
+    statuses = {Invalid: 422, PositionChanged: 409, StillHeld: 409}
     status = 200 if refusal is None else statuses[type(refusal)]
     return render(request, "positions/review.html", context, status=status)

@@ -20,7 +20,7 @@ def begin(request: HttpRequest) -> HttpResponse:
     if not url_has_allowed_host_and_scheme(next_url, allowed_hosts=None):
         next_url = reverse("home")
     try:
-        return _of_provider("begin", request, wanted=next_url)
+        return _of_provider("begin", request, next_url=next_url)
     except PoisonwebError as error:
         return errors.error_page(request, error)
 

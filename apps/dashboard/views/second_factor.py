@@ -21,7 +21,7 @@ from apps.dashboard.forms.sign_in import ProofForm
 from apps.dashboard.views import errors
 from apps.team import second_factor, second_factor_session, sign_in, single_sign_on
 from apps.team.errors import TooManySignIns
-from apps.team.sign_in import Attempt
+from apps.team.sign_in import SignInAttempt
 
 PAGE = "Second factor"
 
@@ -85,7 +85,7 @@ def _check_both(request: SignedIn) -> None:
     """Raise Invalid unless the form has the person's password and a valid code."""
     form = ProofForm.read(request.POST)
     _check_password(request, form.cleaned_data["password"])
-    attempt = Attempt.of_code(request, account=request.user.username, page=PAGE)
+    attempt = SignInAttempt.of_code(request, account=request.user.username, page=PAGE)
     code = form.cleaned_data["code"]
     if not second_factor.prove(
         user=request.user, code=code, attempt=attempt, now=clock.now()

@@ -1,9 +1,9 @@
-"""Which days the night has to make: yesterday, days missed, and days that changed.
+"""Plan the days of a nightly run: yesterday, missing days, and changed days.
 
-A row that comes late changes the day on which it happened. Rows bear the id of the
-transaction that wrote them, and a run notes which transactions it saw: what a published
-day's run did not see is late. Nothing is late by more than 30 days (see capture), and
-what was captured before the last night's look needs no second one.
+A late row changes the day on which it happened. Rows have the id of the transaction
+that wrote them, and a run stores its snapshot: a row that the run of a published day
+did not see is late. No row is late by more than 30 days (see capture), and rows
+captured before the last night's check are not checked again.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from apps.reports.states import State
 log = logging.getLogger(__name__)
 
 OLDEST_EVENT = timedelta(days=31)
-# A range that is made at once: more would only cost more to make again.
+# The longest range of one run: repeating a longer one would only cost more.
 MOST_AT_ONCE = 31
 MOST_FAILURES = 3
 FAILURES_COUNT_FOR = timedelta(hours=24)
-# So long after its hour a night's report should be there.
+# A night's report should be published this long after its hour.
 OVERDUE_AFTER = timedelta(hours=1)
 
 
 def is_overdue(newest: date, *, hour: int, now: datetime) -> bool:
-    """Tell whether a night has passed since this day without publishing a newer one."""
+    """Tell whether a night has passed since `newest` without publishing a newer day."""
     return newest < newest_over(now - timedelta(hours=hour) - OVERDUE_AFTER)
 
 
 def plan(*, hour: int, now: datetime) -> list[Run]:
-    """Queue what the night has to make, if its hour has come; idempotent."""
+    """Queue the runs of a night, if its hour has come; idempotent."""
     newest = newest_over(now - timedelta(hours=hour))
-    wanted = _unmade(now=now)
-    # One look for each night; what another run of that day published is no look.
-    looked = _nights().covering(newest).filter(state=State.DONE).exists()
-    if not looked and _may_be_made(newest, now=now):
-        wanted |= _missing_and_changed(newest)
-    free = {day for day in wanted if _may_be_made(day, now=now)}
-    return list(_queued(ranges(free, alone=_failed_lately(free, now=now)), now=now))
+    due = _failed_nights(now=now)
+    # One check per night; a requested run of the newest day does not count as one.
+    is_checked = _nights().covering(newest).filter(state=State.DONE).exists()
+    if not is_checked and _may_run(newest, now=now):
+        due |= _missing_and_changed(newest)
+    free = {day for day in due if _may_run(day, now=now)}
+    return list(_queue_all(ranges(free, alone=_failed_lately(free, now=now)), now=now))
 
 
-def _queued(ranges: Iterable[tuple[date, date]], *, now: datetime) -> Iterator[Run]:
-    """Queue a run for each range, but leave out days that another run makes by now.
+def _queue_all(ranges: Iterable[tuple[date, date]], *, now: datetime) -> Iterator[Run]:
+    """Queue a run for each range, except where another run covers some of its days.
 
-    A worker waits for no run: the next look sees what that run has left to be made.
+    A worker never waits for a run: the next plan finds the days that are still due.
     """
     for first, last in ranges:
         try:
@@ -63,10 +63,9 @@ def _queued(ranges: Iterable[tuple[date, date]], *, now: datetime) -> Iterator[R
 def ranges(
     days: Iterable[date], *, alone: Collection[date] = ()
 ) -> Iterator[tuple[date, date]]:
-    """Join days that follow one another: (first, last) of each range, in order.
+    """Join consecutive days: (first, last) of each range, in order.
 
-    Days that are to be `alone` are joined with none, and no range is longer than a run
-    should be.
+    Each day in `alone` is a range of its own, and no range exceeds MOST_AT_ONCE days.
     """
     first = last = None
     for day in sorted(set(days)):
@@ -87,8 +86,8 @@ def _nights() -> RunQuerySet:
     return Run.objects.filter(asked_by=str(NIGHTLY))
 
 
-def _unmade(*, now: datetime) -> set[date]:
-    """List the days of failed nights that nobody has made since."""
+def _failed_nights(*, now: datetime) -> set[date]:
+    """List the days of failed nights that no later run has published."""
     failed = _nights().failed().filter(finished_at__gt=now - OLDEST_EVENT)
     return {
         day
@@ -99,7 +98,7 @@ def _unmade(*, now: datetime) -> set[date]:
 
 
 def _failed_lately(days: Collection[date], *, now: datetime) -> set[date]:
-    """Keep the days that failed: one of them must not hold back its neighbours."""
+    """Keep the days that failed lately: they must not hold back their neighbours."""
     failed = Run.objects.failed().filter(finished_at__gt=now - FAILURES_COUNT_FOR)
     return {day for run in failed for day in days_of(run)} & {*days}
 
@@ -108,13 +107,13 @@ def days_of(run: Run) -> list[date]:
     return [run.first_day + timedelta(days=n) for n in range(run.days)]
 
 
-def _may_be_made(day: date, *, now: datetime) -> bool:
+def _may_run(day: date, *, now: datetime) -> bool:
     runs = Run.objects.covering(day)
     lately = runs.failed().filter(finished_at__gt=now - FAILURES_COUNT_FOR)
     return not runs.unfinished().exists() and lately.count() < MOST_FAILURES
 
 
-# After a restore Postgres counts its transactions anew, and only the time tells.
+# After a restore Postgres starts its transaction ids again: then only times compare.
 _CHANGED = """
 WITH captured AS (
     SELECT (failed_at AT TIME ZONE 'UTC')::date AS day, captured_xid, captured_at
@@ -133,27 +132,27 @@ WHERE captured.day BETWEEN %(oldest)s AND %(newest)s
 
 
 def _missing_and_changed(newest: date) -> set[date]:
-    looked = _last_look()
-    oldest = min(looked or newest, newest) - OLDEST_EVENT
-    since = looked - ONE_DAY if looked else oldest
+    checked = _last_check()
+    oldest = min(checked or newest, newest) - OLDEST_EVENT
+    since = checked - ONE_DAY if checked else oldest
     values = {"since": since, "oldest": oldest}
     with connection.cursor() as cursor:
         cursor.execute(_CHANGED, {**values, "newest": newest})
         changed = {day for (day,) in cursor.fetchall()}
     published = set(Day.objects.filter(day__gte=oldest).values_list("day", flat=True))
-    # Before anything ever happened there is nothing to be missed.
+    # Before the first event no day is missing.
     first = min(published | changed, default=newest + ONE_DAY)
     every = {first + timedelta(days=n) for n in range((newest - first).days + 1)}
-    # A day on which nothing happened is reported, too: only then it is no gap. And the
-    # newest is, whoever published it before: that this night looked is known by it.
+    # A day without events is reported too: otherwise it would be a gap. The newest day
+    # is always reported: its run records that this night has checked.
     return changed | (every - published) | ({newest} & every)
 
 
-def _last_look() -> date | None:
-    """Give the day of the last good night: what it saw needs no second look.
+def _last_check() -> date | None:
+    """Return the day of the last successful night: rows that it saw are checked.
 
-    A transaction may take its time from before midnight and end after it.
+    The caller subtracts a day: a transaction may start before midnight and end after.
     """
-    done = _nights().filter(state=State.DONE).recent_first()
-    asked_at = done.values_list("asked_at", flat=True).first()
+    successes = _nights().filter(state=State.DONE).recent_first()
+    asked_at = successes.values_list("asked_at", flat=True).first()
     return asked_at.date() if asked_at else None

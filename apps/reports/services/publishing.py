@@ -1,4 +1,4 @@
-"""From what a run has staged to what everybody sees: all of it at once, or nothing."""
+"""Publish the staged rows of a run: all at once, or none."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ FROM reports_staged_rate staged JOIN brokers_topic topic ON topic.name = staged.
 WHERE run_id = %(run)s AND epoch = %(epoch)s
 """  # noqa: S608 - made of our own words
 
-# A topic whose rate is published goes no more, and one that went has none.
-_HOLD = """
+# Lock the topics: none can be removed before its rates are published.
+_LOCK_TOPICS = """
 SELECT id FROM brokers_topic WHERE name IN (
     SELECT topic FROM reports_staged_rate
     WHERE run_id = %(run)s AND epoch = %(epoch)s
 ) ORDER BY id FOR KEY SHARE
 """
 
-_FORGET_REMOVED = """
+_DELETE_REMOVED_TOPICS = """
 DELETE FROM reports_staged_rate
-WHERE run_id = %(run)s AND epoch = %(epoch)s AND topic = ANY(%(known)s)
+WHERE run_id = %(run)s AND epoch = %(epoch)s AND topic = ANY(%(existing)s)
   AND topic NOT IN (SELECT name FROM brokers_topic)
 """
 
@@ -52,51 +52,53 @@ WHERE run_id = %(run)s AND epoch = %(epoch)s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
-    """How many facts a day is made of, and how many its last report had not seen."""
+class DayRows:
+    """How many facts a day has, and how many of them its last report had not seen."""
 
     total: int
     late: int
 
 
 @transaction.atomic
-def publish(*, run: Run, rows: Mapping[date, Rows], staged: int, now: datetime) -> None:
-    """Replace the run's days by what it has staged; `rows` has every one of them.
+def publish(
+    *, run: Run, rows: Mapping[date, DayRows], staged: int, now: datetime
+) -> None:
+    """Replace the run's days by its staged rows; `rows` has every one of its days.
 
     Raises TakenOver when another start of the run has begun meanwhile, or when some of
-    the staged rows that were checked are there no more.
+    the checked staged rows are gone.
     """
     same = Run.objects.select_for_update().filter(pk=run.pk, epoch=run.epoch)
-    done = same.transition(
+    number = same.transition(
         to=State.DONE,
         finished_at=now,
         rows_in=sum(each.total for each in rows.values()),
         late_rows=sum(each.late for each in rows.values()),
     )
-    if not done:
+    if not number:
         raise TakenOver
     Day.objects.filter(day__in=list(rows)).delete()
     Day.objects.bulk_create(
         Day(day=day, run=run, rows_in=each.total, late_rows=each.late)
         for day, each in rows.items()
     )
-    if _copied(run) != staged:
+    if _copy_staged(run) != staged:
         raise TakenOver
-    forget_staged(run)
+    delete_staged(run)
 
 
-def _copied(run: Run) -> int:
+def _copy_staged(run: Run) -> int:
     values, number = {"run": run.pk, "epoch": run.epoch}, 0
     with connection.cursor() as cursor:
-        cursor.execute(_HOLD, values)
+        cursor.execute(_LOCK_TOPICS, values)
         for statement in (_RATES, _PROBLEMS):
             cursor.execute(statement, values)
             number += cursor.rowcount
     return number
 
 
-def forget_staged(run: Run | None = None) -> None:
-    """Delete what a run has staged; or all there is, which a new start need not keep.
+def delete_staged(run: Run | None = None) -> None:
+    """Delete the staged rows of a run; without one, of all runs, before a new start.
 
     A run that lost its lock finds its rows gone, and publishes nothing.
     """
@@ -109,19 +111,19 @@ def forget_staged(run: Run | None = None) -> None:
             )
 
 
-def forget_removed(run: Run, seen: Snapshot) -> None:
-    """Delete what is staged of topics that were there, and were removed meanwhile.
+def delete_removed_topics(run: Run, snapshot: Snapshot) -> None:
+    """Delete the staged rows of topics in the snapshot that were removed meanwhile.
 
-    Such a topic had nothing on record: its broker alone told what it delivered.
+    Such a topic had no records: only its broker's delivery counts were staged.
     """
-    known = [name for (name,) in seen.ask("SELECT name FROM brokers_topic", {})]
-    values: dict[str, Any] = {"run": run.pk, "epoch": run.epoch, "known": known}
+    existing = [name for (name,) in snapshot.ask("SELECT name FROM brokers_topic", {})]
+    values: dict[str, Any] = {"run": run.pk, "epoch": run.epoch, "existing": existing}
     with connection.cursor() as cursor:
-        cursor.execute(_FORGET_REMOVED, values)
+        cursor.execute(_DELETE_REMOVED_TOPICS, values)
 
 
-def staged(run: Run) -> int:
-    """Count what this start of a run has staged."""
+def count_staged(run: Run) -> int:
+    """Count the rows that this start of a run has staged."""
     number = 0
     with connection.cursor() as cursor:
         for table in STAGED:

@@ -1,7 +1,7 @@
-"""Whether what a run has staged agrees with Postgres, and with itself.
+"""Check a run's staged rows against Postgres, and against each other.
 
-Postgres is asked in the very snapshot that the job read, so the numbers are the same or
-something is wrong. What is wrong is told by name, and nothing is published.
+The check queries the same snapshot that the job read, so that any difference is an
+error. The error names the differences, and nothing is published.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from apps.core.snapshot import Snapshot
 from apps.reports.errors import Unreconciled
 from apps.reports.models import Run
 from apps.reports.services.planning import OLDEST_EVENT, days_of
-from apps.reports.services.publishing import Rows
+from apps.reports.services.publishing import DayRows
 from apps.reports.services.requests import ONE_DAY
 
 Sums = dict[tuple[date, str], int]
@@ -75,7 +75,7 @@ SELECT day, sum(failed) FROM reports_staged_problem
 WHERE run_id = %(run)s AND epoch = %(epoch)s GROUP BY day
 """
 
-# The four grains tell the same of a topic and day, each in its own detail.
+# The four grains (day or hour, group or all) must add up to the same sums.
 _GRAINS_DIFFER = """
 SELECT day, topic FROM (
     SELECT day, topic, sum(failed) AS failed, sum(delivered) AS delivered,
@@ -111,23 +111,25 @@ ORDER BY 1, 2 LIMIT 3
 """
 
 
-def check(*, run: Run, snapshot: Snapshot, told: Mapping[str, int]) -> dict[date, Rows]:
-    """Give how many rows each day is made of; raise Unreconciled when numbers differ.
+def check(
+    *, run: Run, snapshot: Snapshot, rows_read: Mapping[str, int]
+) -> dict[date, DayRows]:
+    """Return how many rows each day has; raise Unreconciled when numbers differ.
 
-    `told` is how many facts of each kind the job says that it read.
+    `rows_read` is how many facts of each kind the job reports as read.
     """
     facts = snapshot.ask(_FACTS, _window(run))
-    _compare("rows read", _read(facts), {**told})
-    _compare("the day and number", _expected(facts), _staged(run))
-    _refuse("its grains differ", _GRAINS_DIFFER, run)
-    _refuse("impossible numbers", _IMPOSSIBLE, run)
+    _compare("rows read", _count_by_kind(facts), {**rows_read})
+    _compare("the day and number", _expected_sums(facts), _staged_sums(run))
+    _refuse_any("its grains differ", _GRAINS_DIFFER, run)
+    _refuse_any("impossible numbers", _IMPOSSIBLE, run)
     return {day: _rows(facts, day) for day in days_of(run)}
 
 
 def _window(run: Run) -> dict[str, Any]:
     return {
         "first": run.first_day,
-        # A clock may be minutes ahead: what is of this day was captured the day before.
+        # Clocks may be minutes ahead: a day's failure may be captured the day before.
         "captured": run.first_day - ONE_DAY,
         "captured_until": run.last_day + OLDEST_EVENT,
         "from": datetime.combine(run.first_day, time.min, UTC),
@@ -138,21 +140,21 @@ def _window(run: Run) -> dict[str, Any]:
 _KINDS = {"failures": "failures", "sdk": "counters", "broker": "counters"}
 
 
-def _read(facts: list[tuple[Any, ...]]) -> dict[str, int]:
-    read = dict.fromkeys(("failures", "counters", "decisions"), 0)
+def _count_by_kind(facts: list[tuple[Any, ...]]) -> dict[str, int]:
+    counts = dict.fromkeys(("failures", "counters", "decisions"), 0)
     for _, kind, number, *_rest in facts:
-        read[_KINDS.get(kind, "decisions")] += number
-    return read
+        counts[_KINDS.get(kind, "decisions")] += number
+    return counts
 
 
-def _rows(facts: list[tuple[Any, ...]], day: date) -> Rows:
+def _rows(facts: list[tuple[Any, ...]], day: date) -> DayRows:
     of_day = [fact for fact in facts if fact[0] == day]
-    return Rows(
+    return DayRows(
         total=sum(fact[2] for fact in of_day), late=sum(fact[6] for fact in of_day)
     )
 
 
-def _expected(facts: list[tuple[Any, ...]]) -> Sums:
+def _expected_sums(facts: list[tuple[Any, ...]]) -> Sums:
     expected: Sums = {}
     for day, kind, number, poisoned, delivered, skipped, _late in facts:
         if kind == "failures":
@@ -164,48 +166,47 @@ def _expected(facts: list[tuple[Any, ...]]) -> Sums:
     return {key: int(value) for key, value in expected.items() if value}
 
 
-def _staged(run: Run) -> Sums:
-    named = ("poisoned", "redriven", "confirmed", "recurred", "dropped")
+def _staged_sums(run: Run) -> Sums:
+    decisions = ("redriven", "confirmed", "recurred", "dropped")
+    names = ("poisoned", *decisions, "delivered", "skipped")
     sums: Sums = {}
-    for day, *values in _asked(_STAGED, run):
-        names = (*named, "delivered", "skipped")
+    for day, *values in _query(_STAGED, run):
         sums |= {(day, n): v for n, v in zip(names, values, strict=True)}
-    for day, failures in _asked(_STAGED_PROBLEMS, run):
+    for day, failures in _query(_STAGED_PROBLEMS, run):
         sums[day, "failures"] = failures
     return {key: int(value) for key, value in sums.items() if value}
 
 
-def _asked(query: str, run: Run) -> list[tuple[Any, ...]]:
+def _query(statement: str, run: Run) -> list[tuple[Any, ...]]:
     values = {"run": run.pk, "epoch": run.epoch, **_window(run), "last": run.last_day}
     with connection.cursor() as cursor:
-        cursor.execute(query, values)
-        found: list[tuple[Any, ...]] = cursor.fetchall()
-        return found
+        cursor.execute(statement, values)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
 
-def _compare(what: str, expected: Mapping[Any, int], found: Mapping[Any, int]) -> None:
-    if expected != found:
-        raise Unreconciled(f"{what}: {'; '.join(_differences(expected, found))}")
+def _compare(what: str, expected: Mapping[Any, int], actual: Mapping[Any, int]) -> None:
+    if expected != actual:
+        raise Unreconciled(f"{what}: {'; '.join(_differences(expected, actual))}")
 
 
 def _differences(
-    expected: Mapping[Any, int], found: Mapping[Any, int]
+    expected: Mapping[Any, int], actual: Mapping[Any, int]
 ) -> Iterator[str]:
-    """Tell the first few differences, in order."""
+    """Describe the first three differences, in order."""
     keys = sorted(
-        key for key in {*expected, *found} if _of(expected, key) != _of(found, key)
+        key
+        for key in {*expected, *actual}
+        if expected.get(key, 0) != actual.get(key, 0)
     )
     for key in keys[:3]:
         name = key if isinstance(key, str) else f"{key[0]} {key[1]}"
-        yield f"{name} is {_of(found, key)}, Postgres has {_of(expected, key)}"
+        yield f"{name} is {actual.get(key, 0)}, Postgres has {expected.get(key, 0)}"
 
 
-def _of(sums: Mapping[Any, int], key: Any) -> int:
-    return sums.get(key, 0)
-
-
-def _refuse(why: str, query: str, run: Run) -> None:
-    found = _asked(query, run)
-    if found:
-        places = "; ".join(f"{day} {name}" for day, name in found)
+def _refuse_any(why: str, statement: str, run: Run) -> None:
+    """Raise Unreconciled if the statement returns rows of (day, name)."""
+    rows = _query(statement, run)
+    if rows:
+        places = "; ".join(f"{day} {name}" for day, name in rows)
         raise Unreconciled(f"{why}: {places}")

@@ -1,4 +1,4 @@
-"""Ask for the report of some days."""
+"""Request the report of some days: queue a run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from apps.core.errors import Invalid
 from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
 
-# What a consumer whose clock is ahead says of a day still belongs to it (see capture).
+# Reports of a consumer whose clock is ahead still belong to their day (see capture).
 SETTLES = timedelta(minutes=5)
-# As many as the job's driver holds of the busiest installation, and a quarter.
+# A quarter more days than the job's driver can hold of the busiest installation.
 MOST_DAYS = 92
 ONE_DAY = timedelta(days=1)
 NIGHTLY = Actor.system("nightly")
 
 
 def newest_over(now: datetime) -> date:
-    """Give the last UTC day that is over, its stragglers included."""
+    """Return the last UTC day that is over, its late reports included."""
     return (now - SETTLES).astimezone(UTC).date() - ONE_DAY
 
 
@@ -34,7 +34,7 @@ def request(
     """Queue a run over these days, both included, as a person's or key's decision.
 
     Raises Invalid for days that cannot be reported, RunInTheWay while another run
-    makes one of them.
+    covers one of them.
     """
     run = queue(first_day=first_day, last_day=last_day, actor=actor, now=now)
     audit.record(
@@ -53,7 +53,7 @@ def queue(*, first_day: date, last_day: date, actor: Actor, now: datetime) -> Ru
     _check(first_day, last_day, now=now)
     try:
         with transaction.atomic():
-            # Two that check the exclusion constraint at once may wait for each other.
+            # Two transactions that check the exclusion constraint may deadlock.
             lock.wait_for("report requests")
             return Run.objects.create(
                 first_day=first_day,

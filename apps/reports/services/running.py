@@ -1,12 +1,13 @@
-"""Make the report of a run, in a way that a kill -9 at any instant cannot harm.
+"""Make the report of a run, in steps that survive a kill -9 at any instant.
 
-1. The lock of reports is taken: one Spark at a time, whoever asks.
-2. A new epoch begins; what another start of this run still does counts no more.
-3. A snapshot is held, and the Spark job reads everything as that snapshot sees it.
-4. What the job staged is checked against Postgres in the same snapshot.
-5. All of it is published in one transaction, fenced by the epoch.
+1. Take the lock of reports: only one Spark job runs at a time.
+2. Start a new epoch: it fences off an earlier start of this run.
+3. Hold a snapshot, in which the Spark job reads everything.
+4. Check the staged rows against Postgres in the same snapshot.
+5. Publish all of them in one transaction, fenced by the epoch.
 
-A crash before 5 leaves staged rows that nobody reads; `rescue` starts the run again.
+A crash before step 5 leaves staged rows that no query reads; `rescue` starts the run
+again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from apps.reports.states import State
 log = logging.getLogger(__name__)
 
 LOCK = "reports"
-# A run whose worker died so often is what kills it: out of memory, most likely.
+# A run whose workers die this often kills them itself: out of memory, most likely.
 MOST_STARTS = 5
 
 AWAY = (OperationalError, InterfaceError, psycopg.OperationalError)
@@ -40,70 +41,70 @@ AWAY = (OperationalError, InterfaceError, psycopg.OperationalError)
 Clock = Callable[[], datetime]
 
 
-class Ended(StrEnum):
-    """How a start ended: somebody else has the lock, it failed, or it is published."""
+class RunEnd(StrEnum):
+    """How a start ended: another process has the lock, it failed, or it published."""
 
     ELSEWHERE = "elsewhere"
     FAILED = "failed"
     DONE = "done"
 
 
-def run(*, run_id: int, clock: Clock) -> Ended:
-    """Make and publish a run's report, unless another one is being made."""
-    with lock.attempt(LOCK) as held:
-        if held is None:
-            return Ended.ELSEWHERE
-        begun = _begin(run_id, now=clock())
-        if begun is None:
-            return Ended.DONE
+def run(*, run_id: int, clock: Clock) -> RunEnd:
+    """Make and publish a run's report, unless another run is at work."""
+    with lock.attempt(LOCK) as reports_lock:
+        if reports_lock is None:
+            return RunEnd.ELSEWHERE
+        this_run = _begin(run_id, now=clock())
+        if this_run is None:
+            return RunEnd.DONE
         try:
-            _make(begun, held, clock)
+            _make(this_run, reports_lock, clock)
         except TakenOver:
             log.warning("report run %d was taken over", run_id)
-            return Ended.ELSEWHERE
+            return RunEnd.ELSEWHERE
         except RunFailed as failure:
-            return _fail(begun, failure, now=clock())
+            return _fail(this_run, failure, now=clock())
         except AWAY:
-            # The run stays as it is: it is started again when Postgres is back.
+            # Leave the run unfinished: `rescue` starts it again when Postgres is back.
             raise
         except Exception as error:
-            _fail(begun, RunFailed(f"{type(error).__name__}: {error}"), now=clock())
+            _fail(this_run, RunFailed(f"{type(error).__name__}: {error}"), now=clock())
             raise
-        return Ended.DONE
+        return RunEnd.DONE
 
 
 def _begin(run_id: int, *, now: datetime) -> Run | None:
     this = Run.objects.filter(pk=run_id)
     if not this.transition(to=State.RUNNING, epoch=F("epoch") + 1, started_at=now):
         return None
-    publishing.forget_staged()
+    publishing.delete_staged()
     return this.get()
 
 
-def _make(run: Run, held: Lock, clock: Clock) -> None:
+def _make(run: Run, reports_lock: Lock, clock: Clock) -> None:
     if run.epoch > MOST_STARTS:
         raise RunFailed(
             f"it was started {MOST_STARTS} times and its worker died each time; "
             "look for what ends the worker: memory, most likely"
         )
-    with snapshot.held() as seen:
+    with snapshot.held() as run_snapshot:
         same = Run.objects.filter(pk=run.pk, epoch=run.epoch)
-        same.update(snapshot=seen.pg_snapshot, as_of=clock())
-        order = job.Order(
+        same.update(snapshot=run_snapshot.pg_snapshot, as_of=clock())
+        order = job.JobOrder(
             run=run.pk,
             epoch=run.epoch,
             first_day=run.first_day,
             last_day=run.last_day,
-            snapshot=seen.name,
+            snapshot=run_snapshot.name,
         )
-        told = job.carry_out(order, may_go_on=lambda: not held.lost())
-        publishing.forget_removed(run, seen)
-        staged = publishing.staged(run)
-        rows = quality.check(run=run, snapshot=seen, told=told)
+        rows_read = job.carry_out(order, may_go_on=lambda: not reports_lock.lost())
+        publishing.delete_removed_topics(run, run_snapshot)
+        staged = publishing.count_staged(run)
+        rows = quality.check(run=run, snapshot=run_snapshot, rows_read=rows_read)
     publishing.publish(run=run, rows=rows, staged=staged, now=clock())
 
 
-def _fail(run: Run, failure: RunFailed, *, now: datetime) -> Ended:
+def _fail(run: Run, failure: RunFailed, *, now: datetime) -> RunEnd:
     log.warning("report run %d failed: %s", run.pk, failure)
     Run.objects.filter(pk=run.pk, epoch=run.epoch).transition(
         to=State.FAILED,
@@ -111,4 +112,4 @@ def _fail(run: Run, failure: RunFailed, *, now: datetime) -> Ended:
         trouble=storable(str(failure), limit=500),
         log=failure.log,
     )
-    return Ended.FAILED
+    return RunEnd.FAILED

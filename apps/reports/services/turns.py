@@ -1,8 +1,8 @@
-"""Make a report here and now, in its turn.
+"""Make a report in this process, after the runs that must end first.
 
-Reports are made one at a time, and unfinished runs never share a day: another run may
-have to end first. One that no worker makes is made here, so it is never in the way for
-ever. Celery's tasks use none of this: a worker never waits.
+Reports are made one at a time, and unfinished runs never share a day. A run in the way
+that no worker runs is run here, so that the wait always ends. Celery tasks do not use
+this module: a worker never waits.
 """
 
 from __future__ import annotations
@@ -24,11 +24,8 @@ POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """How a run gets its turn: `notify` is called once for each run it waits for.
-
-    Without `wait` RunInTheWay is raised instead.
-    """
+class WaitPolicy:
+    """Wait for other runs, and `notify` once of each; or raise RunInTheWay instead."""
 
     clock: Clock
     notify: Callable[[Run], None]
@@ -36,14 +33,14 @@ class Turn:
 
 
 def make(
-    *, first_day: date, last_day: date, actor: Actor, source: str, turn: Turn
+    *, first_day: date, last_day: date, actor: Actor, source: str, policy: WaitPolicy
 ) -> Run:
-    """Give the run, finished, that made these days as they are now or later.
+    """Return the finished run that made these days as they are now or later.
 
-    Raises what `requests.request` raises; RunInTheWay only if `turn` may not wait.
+    Raises what `requests.request` raises; RunInTheWay only if `policy` has no `wait`.
     """
-    if not turn.wait and lock.names_locked([LOCK]):
-        _refuse(_being_made())
+    if not policy.wait and lock.names_locked([LOCK]):
+        _refuse(_current_run())
     while True:
         try:
             run = requests.request(
@@ -51,49 +48,49 @@ def make(
                 last_day=last_day,
                 actor=actor,
                 source=source,
-                now=turn.clock(),
+                now=policy.clock(),
             )
         except RunInTheWay as obstacle:
-            other = _after(obstacle.run_id, turn)
+            other = _wait_for(obstacle.run_id, policy)
             if other and _covers(other, first_day, last_day):
                 return other
         else:
-            return _finished(run, turn)
+            return _finish(run, policy)
 
 
-def _after(run_id: int | None, turn: Turn) -> Run | None:
-    """Wait for the end of another run; give it if all of it happened after this."""
+def _wait_for(run_id: int | None, policy: WaitPolicy) -> Run | None:
+    """Wait for the end of another run; return it if it started again meanwhile."""
     if run_id is None:
         return None
     other = Run.objects.get(pk=run_id)
-    ended = _finished(other, turn)
-    # A later epoch is a later start: it saw all that is there now.
-    return ended if ended.state == State.DONE and ended.epoch > other.epoch else None
+    result = _finish(other, policy)
+    # A later epoch is a later start: its snapshot has all rows of now.
+    return result if result.state == State.DONE and result.epoch > other.epoch else None
 
 
 def _covers(run: Run, first: date, last: date) -> bool:
     return run.first_day <= first and last <= run.last_day
 
 
-def _finished(run: Run, turn: Turn) -> Run:
-    """Make a run, unless another process does or is at work on another one."""
+def _finish(run: Run, policy: WaitPolicy) -> Run:
+    """Run it here, or wait while another process runs it or another run."""
     notified: int | None = None
     while (current := Run.objects.get(pk=run.pk)).state not in FINISHED:
         if not lock.names_locked([LOCK]):
-            running.run(run_id=run.pk, clock=turn.clock)
+            running.run(run_id=run.pk, clock=policy.clock)
             continue
-        obstacle = _being_made() or current
-        if not turn.wait:
+        obstacle = _current_run() or current
+        if not policy.wait:
             _refuse(obstacle)
         if obstacle.pk != notified:
-            turn.notify(obstacle)
+            policy.notify(obstacle)
             notified = obstacle.pk
         time.sleep(POLL_SECONDS)
     return current
 
 
-def _being_made() -> Run | None:
-    """Give the run at work: of several that claim it, all but the last have died."""
+def _current_run() -> Run | None:
+    """Return the run at work: of several that are `running`, the last started."""
     claims = Run.objects.filter(state=State.RUNNING)
     return claims.order_by("-started_at").first()
 

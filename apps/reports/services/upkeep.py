@@ -1,4 +1,4 @@
-"""Find runs that nobody works on."""
+"""Find runs that no worker works on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from apps.reports.services.running import LOCK
 
 
 def next_to_run() -> int | None:
-    """Give the oldest run that waits, or whose worker died; None while one is made."""
+    """Return the oldest run that waits or whose worker died; None while one runs."""
     if lock.names_locked([LOCK]):
         return None
     waiting = Run.objects.unfinished().order_by("id")

@@ -1,4 +1,4 @@
-"""A password for a command: asked for at a terminal, else read from standard input."""
+"""Read a password for a command: ask at a terminal, otherwise read standard input."""
 
 from __future__ import annotations
 

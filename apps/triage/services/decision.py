@@ -1,4 +1,4 @@
-"""Confirm what was seen: from here on, the operation will be carried out."""
+"""Confirm a preview, or undo a drop: the operation is queued to be carried out."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def confirm(
 ) -> Operation:
     """Turn a preview into a queued operation.
 
-    `route` is what the form says as it is sent; None stands for the preview's own.
-    Raises Stale, with a fresh preview where one can be made, when the token was used,
-    has expired, leaves nothing to act on, or was previewed with another route. The
-    fresh preview has the route that was asked for, and the reason as its draft.
+    `route` is the route in the submitted form; None stands for the preview's own.
+    Raises Stale, with a new preview where one can be made, when the token was used, has
+    expired, leaves nothing to act on, or was previewed with another route. The new
+    preview has the submitted route, and the reason as its draft.
     """
     principal.require(Scope.OPERATIONS_WRITE)
     operation = _own_preview(token, principal)
-    reason = _usable(reason, Verb(operation.verb))
+    reason = _clean_reason(reason, Verb(operation.verb))
     previewed = Route.of(operation)
     route = route or previewed
     if route == previewed:
@@ -52,19 +52,19 @@ def confirm(
     else:
         obstacle = ROUTE_CHANGED
     if obstacle:
-        fresh = selection.preview_again(
+        new_preview = selection.preview_again(
             operation=operation,
             route=route,
             reason=reason,
             principal=principal,
             now=now,
         )
-        raise Stale(obstacle, fresh=fresh)
+        raise Stale(obstacle, new_preview=new_preview)
     return Operation.objects.get(pk=operation.pk)
 
 
 def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation:
-    """Restore what an operation dropped: a new operation, confirmed at once."""
+    """Restore what an operation dropped, by a new operation confirmed at once."""
     principal.require(Scope.OPERATIONS_WRITE)
     dropped = (
         Operation.objects.confirmed().filter(pk=operation_id, verb=Verb.DROP).first()
@@ -77,7 +77,7 @@ def undo(*, operation_id: int, principal: Principal, now: datetime) -> Operation
     reason = f"undo of operation {dropped.pk}"
     obstacle = _confirm(operation.pk, reason, principal, now=now)
     if obstacle:
-        raise Stale(obstacle, fresh=None)
+        raise Stale(obstacle, new_preview=None)
     return Operation.objects.get(pk=operation.pk)
 
 
@@ -85,11 +85,11 @@ def _own_preview(token: uuid.UUID, principal: Principal) -> Operation:
     operations = Operation.objects.select_related("target_topic")
     operation = operations.filter(token=token, actor=str(principal.actor)).first()
     if operation is None:
-        raise Stale("This token is not one of yours.", fresh=None)
+        raise Stale("This token is not one of yours.", new_preview=None)
     return operation
 
 
-def _usable(reason: str, verb: Verb) -> str:
+def _clean_reason(reason: str, verb: Verb) -> str:
     reason = storable(reason.strip())
     if len(reason) > REASON_LIMIT:
         raise Invalid("reason", f"keep it under {REASON_LIMIT} characters")
@@ -102,7 +102,7 @@ def _usable(reason: str, verb: Verb) -> str:
 def _confirm(
     operation_id: int, reason: str, principal: Principal, *, now: datetime
 ) -> str | None:
-    """Queue the operation, or give the reason why it cannot be."""
+    """Queue the operation, or return the reason why it cannot be queued."""
     operation = Operation.objects.select_for_update().get(pk=operation_id)
     obstacle = _obstacle(operation, now=now)
     if obstacle:
@@ -125,31 +125,31 @@ def _confirm(
         source=principal.source,
         now=now,
         detail={
-            **described(operation),
+            **audit_detail(operation),
             "will_act": number,
             "problems": _problems(operation, number),
-            **only_message(operation.items.waiting(), number),
+            **single_message(operation.items.waiting(), number),
         },
     )
     return None
 
 
 def _problems(operation: Operation, number: int) -> list[int]:
-    """Name the problems that it decides on, unless that takes long or they are many."""
+    """List the ids of the problems it acts on; [] if that is slow or they are many."""
     query = Query.parse(operation.query or "")
-    if named := query.value_of("problem"):
-        problems = sorted({int(each) for each in named.split(",")})
+    if ids := query.value_of("problem"):
+        problems = sorted({int(each) for each in ids.split(",")})
     elif number > MOST_LOOKED_AT:
         return []
     else:
-        place = "poison__problem_id"
-        found = operation.items.waiting().order_by(place).values_list(place, flat=True)
-        problems = list(found.distinct()[: MOST_PROBLEMS + 1])
+        name = "poison__problem_id"
+        rows = operation.items.waiting().order_by(name).values_list(name, flat=True)
+        problems = list(rows.distinct()[: MOST_PROBLEMS + 1])
     return problems if len(problems) <= MOST_PROBLEMS else []
 
 
-def only_message(items: ItemQuerySet, number: int) -> dict[str, int | None]:
-    """Name the message of an operation on one, for the trail."""
+def single_message(items: ItemQuerySet, number: int) -> dict[str, int | None]:
+    """Return the message id for the audit entry of an operation on one message."""
     if number != 1:
         return {}
     return {"message": items.values_list("poison_id", flat=True).first()}
@@ -157,8 +157,8 @@ def only_message(items: ItemQuerySet, number: int) -> dict[str, int | None]:
 
 def _why_nothing_is_left(operation: Operation) -> str:
     reasons = selection.skipped_by_reason(operation)[:MOST_REASONS]
-    words = "; ".join(f"{number} skipped, {reason}" for reason, number in reasons)
-    return f"Nothing is left to act on{words and ': '}{words}."
+    counts = "; ".join(f"{number} skipped, {reason}" for reason, number in reasons)
+    return f"Nothing is left to act on{counts and ': '}{counts}."
 
 
 def _obstacle(operation: Operation, *, now: datetime) -> str | None:
@@ -171,8 +171,8 @@ def _obstacle(operation: Operation, *, now: datetime) -> str | None:
     return None
 
 
-# OFFSET 0: each holder is looked up by its poison. A free planner with statistics from
-# before anything was held compares every item with every holder.
+# OFFSET 0 makes Postgres look up each holder by its poison. Otherwise the planner, with
+# statistics from before any item was held, compares every item with every holder.
 _SKIP_HELD = """
 UPDATE triage_item SET state = 'skipped',
        reason = 'operation ' || holder.operation_id || ' has it'
@@ -190,8 +190,8 @@ def _skip_what_others_hold(operation: Operation) -> None:
         cursor.execute(_SKIP_HELD, [operation.pk])
 
 
-def described(operation: Operation) -> dict[str, object]:
-    """Say what an operation is, for the trail."""
+def audit_detail(operation: Operation) -> dict[str, object]:
+    """Describe an operation for its audit entries."""
     target = operation.target_topic
     order = {"ordered": True} if operation.ordered else {}
     return {

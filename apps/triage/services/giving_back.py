@@ -1,7 +1,8 @@
-"""The way out: every open poison of a topic into its dead-letter queue again.
+"""Give every open poison of a topic back to its dead-letter queue.
 
-It goes there as it was captured, with nothing added and nothing left out, in the order
-of capture, as one operation like any other: a run that dies is taken over by the next.
+The messages go there as they were captured, with nothing added and nothing left out, in
+the order of capture. It is an operation like any other: when a run dies, the next one
+takes over.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from apps.triage.states import Verb
 def give_back(
     *, topic: Topic, reason: str, principal: Principal, now: datetime
 ) -> Operation | None:
-    """Queue the operation, or find the one that has begun; None if nothing is open."""
+    """Queue the operation, or return the unfinished one; None if nothing is open."""
     if topic.broker_id is None or not topic.dead_letter_queue:
         raise Refused(
             f"the topic {topic.name} has no dead-letter queue to give back to"
         )
-    begun = Operation.objects.unfinished().filter(
+    unfinished = Operation.objects.unfinished().filter(
         verb=Verb.GIVE_BACK, target_topic=topic
     )
-    if operation := begun.first():
+    if operation := unfinished.first():
         return operation
     ask = Ask(
         verb=Verb.GIVE_BACK,

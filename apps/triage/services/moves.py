@@ -1,7 +1,7 @@
-"""A person moves a position: look at what that would do, then do exactly that.
+"""Move a position by hand: review what a move would do, then do exactly that.
 
-Going back replays everything behind the target. Going forward passes over what is not
-settled up to it, and what is settled beyond it stays settled.
+A rewind replays every message after the target. A fast-forward passes over the messages
+up to the target that are not settled; what is settled beyond it stays settled.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from apps.team.rights import Principal, Scope
 
 Targets = dict[str, Runs]
 
-# A holder that settled so lately is at work: it would go on as if nothing had been.
+# A holder that settled this recently is at work: it would overwrite the move.
 QUIET_AFTER = timedelta(minutes=2)
 REASON_LIMIT = 2000
-# Bookmarks have no order in the database: so many of the newest are looked at.
+# The database cannot order bookmarks: only this many of the newest are examined.
 MOST_LOOKED_AT = 10_000
 
 
@@ -48,10 +48,10 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wish:
-    """Where to: each strategy reads the members that it needs.
+    """The requested target: each strategy reads the members that it needs.
 
-    `to` is the number of each publisher, -1 for the place before the first. `other` is
-    the position to copy, `move` the one whose previous position is restored.
+    `to` has each publisher's number, -1 for the place before the first. `other` is the
+    position to copy, `move` the move whose previous position is restored.
     """
 
     strategy: Strategy
@@ -63,8 +63,8 @@ class Wish:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlacedPoison:
-    """An open poison, and where in its topic its message is."""
+class LocatedPoison:
+    """An open poison, and the place of its message in its topic."""
 
     id: int
     consumer_group: str
@@ -73,23 +73,23 @@ class PlacedPoison:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Placed:
-    """The open poisons of a topic whose bookmark tells a place, newest failure first.
+class LocatedPoisons:
+    """The open poisons of a topic whose bookmark names a place, newest failure first.
 
-    `whole` says whether all open ones were looked at.
+    `whole`: all open poisons were examined.
     """
 
-    poisons: Sequence[PlacedPoison]
+    poisons: Sequence[LocatedPoison]
     whole: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """What happens to one publisher's mark; `beyond` is more than anybody has seen."""
+class MarkMove:
+    """The change of one publisher's mark; `beyond` any number that was ever seen."""
 
     change: Change
-    replayed: Sequence[PlacedPoison]
-    passed_over: Sequence[PlacedPoison]
+    replayed: Sequence[LocatedPoison]
+    passed_over: Sequence[LocatedPoison]
     beyond: bool
 
     @property
@@ -99,22 +99,22 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Review:
-    """What a move would do by now; `settled_at` is when the holder last settled.
+    """What a move would do now; `settled_at` is when the holder last settled.
 
-    `fixed` is the wish with its numbers worked out: it means the same later.
+    `fixed` is the wish resolved to numbers, so that it still means the same later.
     """
 
     position: BookmarkPosition
     fixed: Wish
-    steps: Sequence[Step]
+    steps: Sequence[MarkMove]
     settled_at: datetime | None
     whole: bool
 
     @property
     def outcome(self) -> list[object]:
-        """Give what whoever looks agrees to: where each mark ends, back or forward.
+        """Return what the actor agrees to: where each mark ends, back or forward.
 
-        That the holder goes on settling meanwhile does not always change it.
+        It often stays the same while the holder goes on settling.
         """
         ends = [(s.change.publisher, s.change.new, s.goes_back) for s in self.steps]
         return [self.position.epoch, *ends]
@@ -128,7 +128,7 @@ class Review:
         return self.settled_at is not None and now - self.settled_at < QUIET_AFTER
 
 
-class Otherwise(Refused):
+class PositionChanged(Refused):
     """The position has moved since you looked at it; this is how things stand now."""
 
 
@@ -139,7 +139,7 @@ class StillHeld(Refused):
 def review(
     *, position_id: int, wish: Wish, principal: Principal, now: datetime
 ) -> Review:
-    """Tell what a move would do, and change nothing."""
+    """Compute what a move would do, and change nothing."""
     position = _movable(position_id, principal)
     return _review(position, wish, principal, now=now)
 
@@ -155,60 +155,61 @@ def move(
     now: datetime,
     agreed: Callable[[Review], bool] = lambda _: True,
 ) -> tuple[Review, Move]:
-    """Move a position and fence its holder, who resumes at the new place.
+    """Move a position and fence its holder, which resumes at the new place.
 
-    `agreed` says whether what would be done is still what was looked at: Otherwise is
-    raised if not. Raises StillHeld while the holder is at work, unless it is fenced.
+    Raises PositionChanged unless `agreed` accepts the review made under the lock.
+    Raises StillHeld while the holder is at work, unless it is fenced.
     """
     principal.require(Scope.POSITIONS_WRITE)
-    reason = _usable(reason)
+    reason = _clean_reason(reason)
     position = moving.lock(position_id=_movable(position_id, principal).pk)
-    seen = _review(position, wish, principal, now=now)
-    if not agreed(seen):
-        raise Otherwise
-    if seen.changes_nothing:
+    current = _review(position, wish, principal, now=now)
+    if not agreed(current):
+        raise PositionChanged
+    if current.changes_nothing:
         raise Refused("The position is there already.")
-    if seen.is_held(now) and not fence:
+    is_held = current.is_held(now)
+    if is_held and not fence:
         raise StillHeld
-    done = moving.write(
+    record = moving.write(
         position=position,
-        changes=[step.change for step in seen.steps],
+        changes=[step.change for step in current.steps],
         actor=str(principal.actor),
         reason=reason,
         restores=wish.move if wish.strategy is Strategy.RESTORE else None,
         now=now,
     )
-    _record(position, seen, done, principal, fenced=seen.is_held(now), now=now)
-    return seen, done
+    _audit(position, current, record, principal, fenced=is_held, now=now)
+    return current, record
 
 
-def placed(*, topic_id: int) -> Placed:
-    """Find where in their topic its open poisons are, as far as their bookmarks say."""
-    rows = Poison.objects.open().filter(topic=topic_id).recent_first()
-    found = list(
-        rows.defer("bookmark").annotate(
+def locate_poisons(*, topic_id: int) -> LocatedPoisons:
+    """Locate a topic's open poisons in it, as far as their bookmarks name a place."""
+    open_poisons = Poison.objects.open().filter(topic=topic_id).recent_first()
+    rows = list(
+        open_poisons.defer("bookmark").annotate(
             start=Func(
                 F("bookmark"),
                 Value(1),
-                # One more than the longest: what is cut is a place no more.
+                # One more than the longest: a bookmark cut off here names no place.
                 Value(LONGEST + 1),
                 function="substring",
                 output_field=BinaryField(),
             )
         )[: MOST_LOOKED_AT + 1]
     )
-    return Placed(
-        poisons=list(_placed(found[:MOST_LOOKED_AT])),
-        whole=len(found) <= MOST_LOOKED_AT,
+    return LocatedPoisons(
+        poisons=list(_locate(rows[:MOST_LOOKED_AT])),
+        whole=len(rows) <= MOST_LOOKED_AT,
     )
 
 
-def _placed(rows: Sequence[Poison]) -> Iterator[PlacedPoison]:
+def _locate(rows: Sequence[Poison]) -> Iterator[LocatedPoison]:
     for poison in rows:
         start: memoryview = getattr(poison, "start")  # noqa: B009 - annotated above
         place = place_of(bytes(start).decode("utf-8", "replace"))
         if place is not None:
-            yield PlacedPoison(
+            yield LocatedPoison(
                 id=poison.pk,
                 consumer_group=poison.consumer_group,
                 error=poison.error_type or poison.cause,
@@ -217,8 +218,8 @@ def _placed(rows: Sequence[Poison]) -> Iterator[PlacedPoison]:
 
 
 def _movable(position_id: int, principal: Principal) -> BookmarkPosition:
-    seen = BookmarkPosition.objects.on_topics(principal.topics)
-    position = seen.select_related("topic").filter(pk=position_id).first()
+    positions = BookmarkPosition.objects.on_topics(principal.topics)
+    position = positions.select_related("topic").filter(pk=position_id).first()
     if position is None:
         raise Absent(f"There is no position {position_id} here.")
     if position.source == Source.BROKER:
@@ -232,28 +233,28 @@ def _review(
     targets = _TARGETS[wish.strategy](position, wish, principal, now)
     changes = moving.compare(position_id=position.pk, targets=targets)
     furthest = moving.furthest(topic_id=position.topic_id)
-    known = placed(topic_id=position.topic_id)
+    located = locate_poisons(topic_id=position.topic_id)
     return Review(
         position=position,
-        fixed=_fixed(wish, targets),
-        steps=[_step(change, known.poisons, furthest) for change in changes],
+        fixed=_resolve(wish, targets),
+        steps=[_step(change, located.poisons, furthest) for change in changes],
         settled_at=moving.holder_settled_at(position_id=position.pk),
-        whole=known.whole,
+        whole=located.whole,
     )
 
 
-def _fixed(wish: Wish, targets: Targets) -> Wish:
+def _resolve(wish: Wish, targets: Targets) -> Wish:
     if wish.strategy is Strategy.RESTORE:
-        return wish  # what it restores is kept, and may be more than a number
+        return wish  # a stored mark may hold more than one number
     ends = {publisher: watermark(runs) for publisher, runs in targets.items()}
     return Wish(strategy=Strategy.EXACT, to=ends)
 
 
 def _step(
-    change: Change, poisons: Sequence[PlacedPoison], furthest: Mapping[str, int]
-) -> Step:
+    change: Change, poisons: Sequence[LocatedPoison], furthest: Mapping[str, int]
+) -> MarkMove:
     own = [poison for poison in poisons if poison.place.publisher == change.publisher]
-    return Step(
+    return MarkMove(
         change=change,
         replayed=_within(own, change.replayed),
         passed_over=_within(own, change.passed_over),
@@ -261,7 +262,7 @@ def _step(
     )
 
 
-def _within(poisons: Sequence[PlacedPoison], runs: Runs) -> list[PlacedPoison]:
+def _within(poisons: Sequence[LocatedPoison], runs: Runs) -> list[LocatedPoison]:
     return [poison for poison in poisons if holds(runs, poison.place.seq)]
 
 
@@ -281,11 +282,11 @@ def _time(
 ) -> Targets:
     if wish.at is None or wish.at > now:
         raise Invalid("at", "give a time that is past")
-    stood = history.watermarks_at(position_id=position.pk, at=wish.at)
-    if not stood:
+    watermarks = history.watermarks_at(position_id=position.pk, at=wish.at)
+    if not watermarks:
         raise Invalid("at", "nobody noted where this position stood so long ago")
-    # A publisher that was not heard of by then had nothing settled.
-    return _each(position, lambda publisher: stood.get(publisher, NOWHERE))
+    # A publisher that was not known by then had no message settled.
+    return _each(position, lambda publisher: watermarks.get(publisher, NOWHERE))
 
 
 def _exact(_: BookmarkPosition, wish: Wish, __: Principal, ___: datetime) -> Targets:
@@ -306,8 +307,8 @@ def _shift(
 def _copy(
     position: BookmarkPosition, wish: Wish, principal: Principal, _: datetime
 ) -> Targets:
-    seen = BookmarkPosition.objects.on_topics(principal.topics)
-    others = seen.filter(topic=position.topic_id).exclude(pk=position.pk)
+    positions = BookmarkPosition.objects.on_topics(principal.topics)
+    others = positions.filter(topic=position.topic_id).exclude(pk=position.pk)
     other = others.filter(pk=wish.other or 0).first()
     if other is None:
         raise Invalid("other", "choose another consumer of the same topic")
@@ -320,8 +321,8 @@ def _copy(
 def _restore(
     position: BookmarkPosition, wish: Wish, _: Principal, __: datetime
 ) -> Targets:
-    moved = Moved.objects.filter(move=wish.move, move__position=position)
-    before = dict(moved.values_list("publisher", "before"))
+    rows = Moved.objects.filter(move=wish.move, move__position=position)
+    before = dict(rows.values_list("publisher", "before"))
     if not before:
         raise Invalid("move", "this position has no such move")
     return before
@@ -349,17 +350,17 @@ def _each(position: BookmarkPosition, seq_of: Callable[[str], int]) -> Targets:
     return {name: up_to(seq_of(name)) for name in _watermarks(position)}
 
 
-def _usable(reason: str) -> str:
+def _clean_reason(reason: str) -> str:
     reason = storable(reason.strip())
     if not 0 < len(reason) <= REASON_LIMIT:
         raise Invalid("reason", f"say why, in at most {REASON_LIMIT} characters")
     return reason
 
 
-def _record(
+def _audit(
     position: BookmarkPosition,
-    seen: Review,
-    done: Move,
+    agreed: Review,
+    record: Move,
     principal: Principal,
     *,
     fenced: bool,
@@ -369,22 +370,22 @@ def _record(
         action=Action.POSITION_MOVED,
         subject=f"position:{position.pk}",
         actor=principal.actor,
-        reason=done.reason,
+        reason=record.reason,
         source=principal.source,
         now=now,
         detail={
             "topic": position.topic.name,
             "client_name": position.client_name,
             "sub_id": position.sub_id,
-            "epoch": done.epoch,
-            "restores": done.restores_id,
+            "epoch": record.epoch,
+            "restores": record.restores_id,
             "fenced": fenced,
             # As text: JavaScript cannot hold such numbers, nor can every reader.
             "before": {
-                step.change.publisher: str(step.change.old) for step in seen.steps
+                step.change.publisher: str(step.change.old) for step in agreed.steps
             },
             "after": {
-                step.change.publisher: str(step.change.new) for step in seen.steps
+                step.change.publisher: str(step.change.new) for step in agreed.steps
             },
         },
     )

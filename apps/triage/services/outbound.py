@@ -1,4 +1,4 @@
-"""Redrives made ready for their brokers, and brokers' answers made ready for us."""
+"""Build the messages that redrives send, and translate the brokers' answers."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ NOT_THIS_ONE = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parcel:
-    """One redrive, ready for the broker; `again` tells that it may well have it."""
+class OutboundMessage:
+    """One redrive, ready to publish; `again`: the broker may have it already."""
 
     redrive: uuid.UUID
     poison: int
     moves: bool
     again: bool
-    message: Addressed
+    addressed: Addressed
 
 
 class _Row(NamedTuple):
-    """A redrive with its poison and its body, as `_READ` finds them."""
+    """A redrive with its poison and its body: one row of `_READ`."""
 
     redrive: uuid.UUID
     poison: int
@@ -54,7 +54,7 @@ class _Row(NamedTuple):
     headers: list[bytes]
 
 
-# Thousands of rows that are read once: as objects they would cost more than their send.
+# Plain SQL: thousands of model objects would cost more than sending the messages.
 _READ = """
 SELECT redrive.id, redrive.poison_id, redrive.n, redrive.topic_id, redrive.queue,
        redrive.queue = '' AND redrive.digest IS NULL, redrive.copies,
@@ -68,35 +68,35 @@ WHERE redrive.id = ANY(%s::uuid[])
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """What was claimed to be sent together, in order, as the database has it."""
+class ClaimedWindow:
+    """The redrives claimed to be sent together, in order, as read from the database."""
 
     rows: Sequence[_Row] = ()
     topics: Mapping[int, Topic] = field(default_factory=dict)
 
-    def pack(self) -> list[Parcel]:
-        """Make it ready for its brokers, which asks the database nothing."""
-        return [_pack_one(row, self.topics) for row in self.rows]
+    def pack(self) -> list[OutboundMessage]:
+        """Build the messages to publish, without asking the database."""
+        return [_to_message(row, self.topics) for row in self.rows]
 
 
-def read(redrives: Sequence[uuid.UUID]) -> Window:
-    """Read what is to be sent, in the order given."""
+def read(redrives: Sequence[uuid.UUID]) -> ClaimedWindow:
+    """Read the rows of these redrives, in the order given."""
     with connection.cursor() as cursor:
         cursor.execute(_READ, [array(redrives)])
         rows = {row[0]: _Row(*row) for row in cursor.fetchall()}
-    wanted = {row.topic for row in rows.values()}
-    topics = Topic.objects.select_related("broker").in_bulk(wanted)
-    return Window([rows[redrive] for redrive in redrives], topics)
+    topic_ids = {row.topic for row in rows.values()}
+    topics = Topic.objects.select_related("broker").in_bulk(topic_ids)
+    return ClaimedWindow([rows[redrive] for redrive in redrives], topics)
 
 
-def _pack_one(row: _Row, topics: Mapping[int, Topic]) -> Parcel:
+def _to_message(row: _Row, topics: Mapping[int, Topic]) -> OutboundMessage:
     topic = topics[row.topic]
-    return Parcel(
+    return OutboundMessage(
         redrive=row.redrive,
         poison=row.poison,
         moves=row.queue != "" or row.topic != row.came_from,
         again=row.copies > 1,
-        message=Addressed(
+        addressed=Addressed(
             topic=topic,
             queue=row.queue,
             body=row.content,
@@ -107,40 +107,40 @@ def _pack_one(row: _Row, topics: Mapping[int, Topic]) -> Parcel:
 
 
 def _headers(row: _Row, topic: Topic) -> tuple[Header, ...]:
-    """Give what it leaves with: what is given back leaves exactly as it came."""
-    headers = tuple(zip(row.headers[::2], row.headers[1::2], strict=True))
+    """Return the headers to send; a message given back keeps exactly its own."""
+    captured = tuple(zip(row.headers[::2], row.headers[1::2], strict=True))
     if row.queue:
-        return headers
-    leaving = vocabulary.leaving(headers)
+        return captured
+    headers = vocabulary.leaving(captured)
     if not row.is_marked:
-        return leaving
+        return headers
     token = tokens.sign(redrive=row.redrive, topic=topic.name, digest=row.digest)
-    return (*leaving, (REDRIVE_HEADER.encode(), token.encode()))
+    return (*headers, (REDRIVE_HEADER.encode(), token.encode()))
 
 
-def is_unsent(parcel: Parcel, outcome: ports.Outcome) -> bool:
-    """Tell whether the broker surely has no copy: none from this attempt or before."""
-    return outcome.kind is ports.OutcomeKind.UNSENT and not parcel.again
+def is_unsent(message: OutboundMessage, outcome: ports.Outcome) -> bool:
+    """Tell whether the broker surely has no copy, from this attempt or an earlier."""
+    return outcome.kind is ports.OutcomeKind.UNSENT and not message.again
 
 
-def answered(parcel: Parcel, outcome: ports.Outcome) -> RedriveAnswer:
-    arrived = Outcome.MOVED if parcel.moves else Outcome.SENT
-    became = {
-        ports.OutcomeKind.SENT: arrived,
+def to_answer(message: OutboundMessage, outcome: ports.Outcome) -> RedriveAnswer:
+    success = Outcome.MOVED if message.moves else Outcome.SENT
+    result = {
+        ports.OutcomeKind.SENT: success,
         ports.OutcomeKind.REFUSED: Outcome.REFUSED,
         ports.OutcomeKind.UNKNOWN: Outcome.UNKNOWN,
         # An attempt before this one may have arrived.
         ports.OutcomeKind.UNSENT: Outcome.UNKNOWN,
         # Only a send that was tried before can be what the broker has already.
-        ports.OutcomeKind.DUPLICATE: arrived if parcel.again else Outcome.REFUSED,
+        ports.OutcomeKind.DUPLICATE: success if message.again else Outcome.REFUSED,
     }[outcome.kind]
     detail = outcome.detail
-    if outcome.kind is ports.OutcomeKind.DUPLICATE and not parcel.again:
+    if outcome.kind is ports.OutcomeKind.DUPLICATE and not message.again:
         detail = f"{NOT_THIS_ONE}. {detail}".strip()
     return RedriveAnswer(
-        redrive=parcel.redrive,
-        outcome=became,
-        # A broker may answer with the very bytes that it could not bear.
+        redrive=message.redrive,
+        outcome=result,
+        # A broker's answer may quote the very bytes that it could not read.
         detail=storable(detail),
         bookmark=outcome.bookmark,
     )

@@ -1,7 +1,7 @@
-"""Headers that a redrive leaves behind: they would steer the broker it goes to.
+"""Count the reserved headers that a redrive leaves out: they would steer the broker.
 
-Which these are, the broker of the target says. Those that tell of a failure are not
-among them: they stay behind wherever a message goes, and belong to nobody any more.
+The broker of the target names its reserved headers. The headers that describe a failure
+are not among them: every redrive leaves those out, whatever its target.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from apps.core.text import readable
 from apps.triage.models import Operation
 from apps.triage.states import Verb
 
-# Headers are flat: name, value, name, value. Overlapping is quickly told; only what may
-# have one is taken apart.
+# Headers are one flat array: name, value, name, value. `&&` filters cheaply before the
+# headers are unnested.
 COUNT = """
 SELECT reserved.name, count(*)
 FROM triage_item item
@@ -33,8 +33,8 @@ ORDER BY count(*) DESC, reserved.name
 """
 
 
-def left_out(operation: Operation) -> tuple[tuple[str, int], ...]:
-    """Count for each reserved header how many of the messages will go without it."""
+def count_left_out(operation: Operation) -> tuple[tuple[str, int], ...]:
+    """Count for each reserved header the messages that will be sent without it."""
     if operation.verb != Verb.REDRIVE:
         return ()
     pairs = [
@@ -56,7 +56,7 @@ def left_out(operation: Operation) -> tuple[tuple[str, int], ...]:
 
 
 def _targets(operation: Operation) -> list[Topic]:
-    """Give the topics that will be sent to, as far as a broker carries them."""
+    """Return the topics that messages will be sent to and that have a broker."""
     topics = Topic.objects.exclude(broker=None).select_related("broker")
     if operation.target_topic_id is not None:
         return list(topics.filter(pk=operation.target_topic_id))

@@ -1,19 +1,19 @@
-"""Carry an operation out, in slices that a kill -9 at any instant cannot harm.
+"""Carry out an operation, in slices that survive a kill -9 at any instant.
 
 A slice holds the operation's lock and works for some seconds: claim a window of items
-in one transaction, publish it with no transaction open, mark what the broker said. The
-next window is claimed meanwhile, in a thread with a connection of its own; but it is
-published only when the one before is marked.
+in one transaction, publish it with no transaction open, store the broker's answers.
+Meanwhile a thread with a connection of its own claims the next window; it is published
+only when the window before it is marked.
 
-What a crash leaves: up to two claimed windows are `sending` under an older epoch, and
-the next run sends them again under the same redrive ids. Of these only one had been
-published, so at most one window is sent twice.
+After a crash up to two claimed windows are `sending` under an older epoch. The next run
+sends both again under the same redrive ids. Only one of them had been published, so at
+most one window is sent twice.
 
-What a broker was surely not given, because it was away or turned it away, has its claim
-undone and waits again; only what may have been sent is unknown.
+A message that surely did not reach its broker, because the broker was away or turned it
+away, loses its claim and waits again. Only what may have been sent is unknown.
 
-An operation that keeps order sends the next message of a line only when the broker has
-the one before. Where that is refused, the rest of its line is kept back.
+An operation that keeps order sends the next message of a topic only when the broker has
+the one before. When the broker refuses a message, the rest of its topic is kept back.
 """
 
 from __future__ import annotations
@@ -50,8 +50,13 @@ from apps.poison.states import IN_FLIGHT, Outcome
 from apps.triage.errors import LockLost
 from apps.triage.models import Item, Operation
 from apps.triage.services import outbound
-from apps.triage.services.decision import described, only_message
-from apps.triage.services.outbound import Parcel, Window, answered, is_unsent
+from apps.triage.services.decision import audit_detail, single_message
+from apps.triage.services.outbound import (
+    ClaimedWindow,
+    OutboundMessage,
+    is_unsent,
+    to_answer,
+)
 from apps.triage.states import SENDS, ItemState, State, Verb
 
 log = logging.getLogger(__name__)
@@ -70,14 +75,14 @@ KEPT_BACK = ports.Outcome(
 _TRY_AGAIN = (ports.OutcomeKind.UNKNOWN, ports.OutcomeKind.UNSENT)
 
 Clock = Callable[[], datetime]
-Line = int
+TopicId = int
 Key = TypeVar("Key")
 P = ParamSpec("P")
-Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 
-class Ended(StrEnum):
-    """How a slice ended: somebody else has it, go on at once, wait, or all done."""
+class SliceEnd(StrEnum):
+    """How a slice ended: another run has it, go on at once, wait, or all done."""
 
     ELSEWHERE = "elsewhere"
     AGAIN = "again"
@@ -85,27 +90,27 @@ class Ended(StrEnum):
     DONE = "done"
 
 
-def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> Ended:
-    """Work on an operation for one slice, unless somebody else does."""
-    with lock.attempt(f"operation:{operation_id}") as held:
-        if held is None:
-            return Ended.ELSEWHERE
+def run(*, operation_id: int, publisher: RoutingPublisher, clock: Clock) -> SliceEnd:
+    """Work on an operation for one slice, unless another run already does."""
+    with lock.attempt(f"operation:{operation_id}") as operation_lock:
+        if operation_lock is None:
+            return SliceEnd.ELSEWHERE
         operation = _begin(operation_id)
         if operation is None:
-            return Ended.DONE
-        run_slice = _Slice(operation, held, publisher, clock)
+            return SliceEnd.DONE
+        operation_run = OperationRun(operation, operation_lock, publisher, clock)
         try:
-            return run_slice.work()
+            return operation_run.run_slice()
         except LockLost:
             log.warning("operation %d was taken over by another run", operation_id)
-            return Ended.ELSEWHERE
+            return SliceEnd.ELSEWHERE
         except Exception as error:
             _wait(operation, f"{type(error).__name__}: {error}", now=clock())
             raise
 
 
 def _begin(operation_id: int) -> Operation | None:
-    """Start a new epoch: whoever still writes under an older one is fenced off."""
+    """Start a new epoch: it fences off any run that writes under an older one."""
     this = Operation.objects.filter(pk=operation_id)
     if not this.transition(to=State.RUNNING, epoch=F("epoch") + 1):
         return None
@@ -113,7 +118,7 @@ def _begin(operation_id: int) -> Operation | None:
 
 
 def _wait(operation: Operation, trouble: str, *, now: datetime) -> None:
-    """Say why the operation stands still, and when it is tried again."""
+    """Store why the operation waits, and when it is tried again."""
     same = Operation.objects.filter(pk=operation.pk, epoch=operation.epoch)
     same.update(
         trouble=storable(trouble, limit=500),
@@ -122,26 +127,28 @@ def _wait(operation: Operation, trouble: str, *, now: datetime) -> None:
     )
 
 
-class _Slice:
+class OperationRun:
+    """One run of an operation, under its lock and an epoch of its own."""
+
     def __init__(
         self,
         operation: Operation,
-        held: Lock,
+        operation_lock: Lock,
         publisher: RoutingPublisher,
         clock: Clock,
     ) -> None:
         self.operation = operation
         self.epoch = operation.epoch
-        self.held = held
+        self.lock = operation_lock
         self.publisher = publisher
         self.clock = clock
         self.until = clock() + SLICE
         self.trouble = ""
-        self.inherits = True
-        self.unmarked = brokers.unmarked_topics()
-        self.stuck: dict[Line, ports.Outcome] = {}
+        self.has_orphans = True
+        self.unmarked_topics = brokers.unmarked_topics()
+        self.stuck_topics: dict[TopicId, ports.Outcome] = {}
 
-    def work(self) -> Ended:
+    def run_slice(self) -> SliceEnd:
         self._release_answered()
         if self.operation.verb in SENDS:
             self._redrive()
@@ -167,19 +174,19 @@ class _Slice:
         if not items:
             return False
         if self.operation.verb == Verb.DROP:
-            acted = poison.drop(poisons=list(items), now=self.clock())
-            became = ItemState.DROPPED
+            decided = poison.drop(poisons=list(items), now=self.clock())
+            state = ItemState.DROPPED
         else:
-            acted, became = poison.restore(poisons=list(items)), ItemState.RESTORED
-        self._settle([items[pk] for pk in acted], became)
-        self._skip([item for pk, item in items.items() if pk not in acted])
+            decided, state = poison.restore(poisons=list(items)), ItemState.RESTORED
+        self._settle([items[pk] for pk in decided], state)
+        self._skip([item for pk, item in items.items() if pk not in decided])
         return True
 
     def _settle(self, items: Sequence[int], state: ItemState) -> None:
         Item.objects.filter(pk__in=items).update(state=state.value, held=False)
 
     def _skip(self, items: Sequence[int]) -> None:
-        """Pass over what somebody or something else has decided meanwhile."""
+        """Skip the items whose poison has changed its state meanwhile."""
         if not items:
             return
         with connection.cursor() as cursor:
@@ -191,102 +198,106 @@ class _Slice:
                 [list(items)],
             )
 
-    # Redrive: claim, publish, mark; aside, the next window is claimed meanwhile.
+    # Redrive: claim, publish, mark; a thread claims the next window meanwhile.
 
     def _redrive(self) -> None:
         if self.operation.ordered:
-            self.stuck = dict.fromkeys(self._refused_lines(), KEPT_BACK)
-        with _aside() as claiming:
-            claimed = claiming.submit(self._next_window)
-            while window := claimed.result().pack():
-                claimed = claiming.submit(self._following_window)
-                self._mark(window, self._publish(window))
+            self.stuck_topics = dict.fromkeys(self._refused_topics(), KEPT_BACK)
+        with _claim_executor() as executor:
+            claim = executor.submit(self._next_window)
+            while messages := claim.result().pack():
+                claim = executor.submit(self._following_window)
+                self._mark(messages, self._publish(messages))
                 # A broker that is away is not asked again before the back-off is over.
                 if self.trouble:
-                    self._give_up(claimed.result().pack())
+                    self._give_up(claim.result().pack())
                     return
 
-    def _publish(self, window: Sequence[Parcel]) -> list[ports.Outcome]:
+    def _publish(self, messages: Sequence[OutboundMessage]) -> list[ports.Outcome]:
         if not self.operation.ordered:
-            return self.publisher.publish([parcel.message for parcel in window])
-        lines: dict[Line, list[Parcel]] = {}
-        for parcel in window:
-            lines.setdefault(_line(parcel), []).append(parcel)
-        told: dict[uuid.UUID, ports.Outcome] = {}
-        for abreast in zip_longest(*lines.values()):
-            told |= self._send_abreast([p for p in abreast if p is not None])
-        return [told[parcel.redrive] for parcel in window]
+            return self.publisher.publish([each.addressed for each in messages])
+        by_topic: dict[TopicId, list[OutboundMessage]] = {}
+        for message in messages:
+            by_topic.setdefault(_topic_id(message), []).append(message)
+        outcomes: dict[uuid.UUID, ports.Outcome] = {}
+        for rank in zip_longest(*by_topic.values()):
+            outcomes |= self._publish_rank([each for each in rank if each is not None])
+        return [outcomes[message.redrive] for message in messages]
 
-    def _send_abreast(self, first: list[Parcel]) -> dict[uuid.UUID, ports.Outcome]:
-        """Send the first of each line, unless one before it did not arrive."""
-        going = [parcel for parcel in first if _line(parcel) not in self.stuck]
-        sent = self.publisher.publish([parcel.message for parcel in going])
-        told = {
-            parcel.redrive: self.stuck[_line(parcel)]
-            for parcel in first
-            if _line(parcel) in self.stuck
+    def _publish_rank(
+        self, rank: list[OutboundMessage]
+    ) -> dict[uuid.UUID, ports.Outcome]:
+        """Publish one message of each topic in which no earlier one failed."""
+        sendable = [each for each in rank if _topic_id(each) not in self.stuck_topics]
+        answers = self.publisher.publish([each.addressed for each in sendable])
+        outcomes = {
+            message.redrive: self.stuck_topics[_topic_id(message)]
+            for message in rank
+            if _topic_id(message) in self.stuck_topics
         }
-        for parcel, outcome in zip(going, sent, strict=True):
-            told[parcel.redrive] = outcome
+        for message, outcome in zip(sendable, answers, strict=True):
+            outcomes[message.redrive] = outcome
             if outcome.kind in _TRY_AGAIN:
-                behind = replace(outcome, kind=ports.OutcomeKind.UNSENT)
-                self.stuck[_line(parcel)] = behind
-            elif answered(parcel, outcome).outcome is Outcome.REFUSED:
-                self.stuck[_line(parcel)] = KEPT_BACK
-        return told
+                unsent = replace(outcome, kind=ports.OutcomeKind.UNSENT)
+                self.stuck_topics[_topic_id(message)] = unsent
+            elif to_answer(message, outcome).outcome is Outcome.REFUSED:
+                self.stuck_topics[_topic_id(message)] = KEPT_BACK
+        return outcomes
 
-    def _refused_lines(self) -> list[Line]:
+    def _refused_topics(self) -> list[TopicId]:
         refused = self.operation.items.filter(redrive__outcome=Outcome.REFUSED)
         return list(refused.values_list("redrive__topic_id", flat=True).distinct())
 
-    def _following_window(self) -> Window:
-        return self._next_window() if self.clock() < self.until else Window()
+    def _following_window(self) -> ClaimedWindow:
+        return self._next_window() if self.clock() < self.until else ClaimedWindow()
 
-    def _next_window(self) -> Window:
-        """Take over what an older epoch left in flight; then claim what waits."""
-        if self.held.lost():
+    def _next_window(self) -> ClaimedWindow:
+        """Take over what an older epoch left in flight, then claim waiting items."""
+        if self.lock.lost():
             raise LockLost
         with transaction.atomic():
             read_by_index()
             self._fence()
-            redrives = self._left_in_flight() if self.inherits else []
-            # Nothing is left in flight by others while this run holds the lock.
-            self.inherits = bool(redrives)
+            redrives = self._take_over_orphans() if self.has_orphans else []
+            # No other run leaves redrives in flight while this one holds the lock.
+            self.has_orphans = bool(redrives)
             redrives = redrives or self._claim()
-        return outbound.read(redrives) if redrives else Window()
+        return outbound.read(redrives) if redrives else ClaimedWindow()
 
-    def _left_in_flight(self) -> list[uuid.UUID]:
-        left = (
+    def _take_over_orphans(self) -> list[uuid.UUID]:
+        rows = (
             self.operation.items.in_flight()
             .filter(redrive__epoch__lt=self.epoch)
             .order_by("id")
             .values_list("redrive__id", "poison__size")[:WINDOW]
         )
-        chosen = _bounded(left)
-        taken = poison.take_over(redrives=chosen, epoch=self.epoch) if chosen else set()
-        return [redrive for redrive in chosen if redrive in taken]
+        orphans = _fit_in_window(rows)
+        if not orphans:
+            return []
+        own = poison.take_over(redrives=orphans, epoch=self.epoch)
+        return [redrive for redrive in orphans if redrive in own]
 
     def _claim(self) -> list[uuid.UUID]:
-        """Claim the next window that has anything to send; pass over what has not."""
+        """Claim the next window with anything to send; skip items with nothing."""
         while True:
             waiting = self.operation.items.waiting().order_by("id")
             rows = list(waiting.values_list("poison_id", "poison__size", "id")[:WINDOW])
-            chosen = set(_bounded((pk, size) for pk, size, _ in rows))
-            items = {pk: item for pk, _, item in rows if pk in chosen}
+            window = set(_fit_in_window((pk, size) for pk, size, _ in rows))
+            items = {pk: item for pk, _, item in rows if pk in window}
             if not items:
                 return []
-            begun = poison.begin(
+            redrives = poison.begin(
                 poisons=list(items),
                 target=self.operation.target_topic_id,
                 queue=self._queue(),
-                unmarked=self.unmarked,
+                unmarked=self.unmarked_topics,
                 epoch=self.epoch,
                 now=self.clock(),
             )
-            self._skip([item for pk, item in items.items() if pk not in begun])
-            if begun:
-                _attach({items[pk]: redrive for pk, redrive in begun.items()})
-                return [begun[pk] for pk in items if pk in begun]
+            self._skip([item for pk, item in items.items() if pk not in redrives])
+            if redrives:
+                _attach({items[pk]: redrive for pk, redrive in redrives.items()})
+                return [redrives[pk] for pk in items if pk in redrives]
 
     def _queue(self) -> str:
         """Name the dead-letter queue to give back to; "" for any other operation."""
@@ -298,19 +309,19 @@ class _Slice:
         return topic.dead_letter_queue
 
     def _mark(
-        self, window: Sequence[Parcel], outcomes: Sequence[ports.Outcome]
+        self, messages: Sequence[OutboundMessage], outcomes: Sequence[ports.Outcome]
     ) -> None:
-        pairs = list(zip(window, outcomes, strict=True))
+        pairs = list(zip(messages, outcomes, strict=True))
         for _, outcome in pairs:
             if outcome.kind in _TRY_AGAIN:
                 self.trouble = outcome.detail or "the broker did not answer"
-        unsent = [parcel for parcel, outcome in pairs if is_unsent(parcel, outcome)]
-        answers = [answered(*pair) for pair in pairs if not is_unsent(*pair)]
+        unsent = [message for message, outcome in pairs if is_unsent(message, outcome)]
+        answers = [to_answer(*pair) for pair in pairs if not is_unsent(*pair)]
         with transaction.atomic():
             read_by_index()
             self._fence()
             poison.mark(
-                poisons=[parcel.poison for parcel in window],
+                poisons=[message.poison for message in messages],
                 answers=answers,
                 epoch=self.epoch,
                 now=self.clock(),
@@ -318,27 +329,27 @@ class _Slice:
             _release(a.redrive for a in answers if a.outcome is not Outcome.UNKNOWN)
             self._withdraw(unsent)
 
-    def _withdraw(self, unsent: Sequence[Parcel]) -> None:
-        """Let what no broker was given wait again, under no redrive id."""
+    def _withdraw(self, unsent: Sequence[OutboundMessage]) -> None:
+        """Let messages that no broker has wait again, without their redrive ids."""
         if unsent:
-            undone = poison.withdraw(
-                poisons=[parcel.poison for parcel in unsent],
-                redrives=[parcel.redrive for parcel in unsent],
+            withdrawn = poison.withdraw(
+                poisons=[message.poison for message in unsent],
+                redrives=[message.redrive for message in unsent],
                 epoch=self.epoch,
             )
-            _detach(undone)
+            _detach(withdrawn)
 
-    def _give_up(self, window: Sequence[Parcel]) -> None:
-        """Leave a window that was claimed but not published for the next run."""
+    def _give_up(self, messages: Sequence[OutboundMessage]) -> None:
+        """Leave a window that was claimed but not published to the next run."""
         unsent = ports.Outcome(kind=ports.OutcomeKind.UNSENT, detail=self.trouble)
-        if window:
-            self._mark(window, [unsent] * len(window))
+        if messages:
+            self._mark(messages, [unsent] * len(messages))
 
     def _fence(self) -> None:
-        """Stop a run whose lock was lost without its noticing.
+        """Raise LockLost if another run has started a newer epoch.
 
-        Shared, so that a window may be claimed while another one is marked; a run that
-        begins a new epoch waits for both.
+        The row lock is shared, so that one window can be claimed while another one is
+        marked; a run that starts a new epoch waits for both.
         """
         with connection.cursor() as cursor:
             cursor.execute(
@@ -349,7 +360,7 @@ class _Slice:
                 raise LockLost
 
     def _release_answered(self) -> None:
-        """Let go of what a consumer has answered, though its broker never did."""
+        """Release items that a consumer has answered although the broker has not."""
         with connection.cursor() as cursor:
             cursor.execute(
                 "UPDATE triage_item SET held = false FROM poison_redrive"
@@ -360,18 +371,18 @@ class _Slice:
             )
 
     @transaction.atomic
-    def _end(self) -> Ended:
+    def _end(self) -> SliceEnd:
         self._fence()
         self._release_answered()
         this = Operation.objects.filter(pk=self.operation.pk)
         if not self.operation.items.unfinished().exists():
             self._finish()
-            return Ended.DONE
+            return SliceEnd.DONE
         if not self.trouble:
             this.update(trouble="", troubles=0, retry_at=None)
-            return Ended.AGAIN
+            return SliceEnd.AGAIN
         _wait(self.operation, self.trouble, now=self.clock())
-        return Ended.LATER
+        return SliceEnd.LATER
 
     def _finish(self) -> None:
         now = self.clock()
@@ -389,34 +400,34 @@ class _Slice:
             actor=Actor.system("worker"),
             now=now,
             detail={
-                **described(self.operation),
+                **audit_detail(self.operation),
                 "for": self.operation.actor,
                 "counts": {name: number for name, number in counts.items() if number},
-                **only_message(self.operation.items.all(), self.operation.total),
+                **single_message(self.operation.items.all(), self.operation.total),
             },
         )
 
 
-class _Here(Executor):
-    """Does at once, in the caller's thread, what it is given."""
+class InlineExecutor(Executor):
+    """Runs each call at once, in the caller's thread."""
 
     def submit(
-        self, work: Callable[P, Given], /, *args: P.args, **kwargs: P.kwargs
-    ) -> Future[Given]:
-        done = Future[Given]()
-        done.set_result(work(*args, **kwargs))
-        return done
+        self, work: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[Result]:
+        future = Future[Result]()
+        future.set_result(work(*args, **kwargs))
+        return future
 
 
 @contextmanager
-def _aside() -> Iterator[Executor]:
-    """Give a thread that has a database connection of its own while it lives.
+def _claim_executor() -> Iterator[Executor]:
+    """Yield a thread that has a database connection of its own while it lives.
 
-    No other connection sees what a caller's open transaction wrote: inside one, there
-    is no thread.
+    No other connection sees what a caller's open transaction wrote: inside one, the
+    calls run in the caller's thread.
     """
     if connection.in_atomic_block:
-        yield _Here()
+        yield InlineExecutor()
         return
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="claim") as thread:
         try:
@@ -425,25 +436,25 @@ def _aside() -> Iterator[Executor]:
             thread.submit(connections.close_all)
 
 
-def _line(parcel: Parcel) -> Line:
-    """Name the line that a message stands in: its topic, for keys are not known."""
-    return parcel.message.topic.pk
+def _topic_id(message: OutboundMessage) -> TopicId:
+    """Return the topic, within which order is kept: keys are not known."""
+    return message.addressed.topic.pk
 
 
-def _bounded(rows: Iterable[tuple[Key, int]]) -> list[Key]:
-    """Take rows of (key, size) as long as they fit into one window's memory."""
-    chosen: list[Key] = []
+def _fit_in_window(rows: Iterable[tuple[Key, int]]) -> list[Key]:
+    """Return the keys of the first (key, size) rows that fit into WINDOW_BYTES."""
+    keys: list[Key] = []
     total = 0
     for key, size in rows:
         total += size
-        if chosen and total > WINDOW_BYTES:
+        if keys and total > WINDOW_BYTES:
             break
-        chosen.append(key)
-    return chosen
+        keys.append(key)
+    return keys
 
 
 def _release(redrives: Iterable[uuid.UUID]) -> None:
-    """Let go of the items whose redrive is no longer in flight."""
+    """Release the items whose redrive is no longer in flight."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE triage_item SET held = false"
@@ -454,11 +465,11 @@ def _release(redrives: Iterable[uuid.UUID]) -> None:
 
 def _attach(redrives: dict[int, uuid.UUID]) -> None:
     with connection.cursor() as cursor:
-        # Its bounds keep Postgres from reading the whole table for a window's few.
+        # The bounds keep Postgres from reading the whole table for a few items.
         cursor.execute(
-            "UPDATE triage_item SET state = 'claimed', redrive_id = told.redrive"
-            " FROM unnest(%s::int8[], %s::uuid[]) AS told(item, redrive)"
-            " WHERE triage_item.id = told.item AND triage_item.id BETWEEN %s AND %s",
+            "UPDATE triage_item SET state = 'claimed', redrive_id = claim.redrive"
+            " FROM unnest(%s::int8[], %s::uuid[]) AS claim(item, redrive)"
+            " WHERE triage_item.id = claim.item AND triage_item.id BETWEEN %s AND %s",
             [
                 *(array(redrives), array(redrives.values())),
                 *(min(redrives), max(redrives)),
@@ -467,7 +478,7 @@ def _attach(redrives: dict[int, uuid.UUID]) -> None:
 
 
 def _detach(redrives: Iterable[uuid.UUID]) -> None:
-    """Let the items of redrives that were undone wait; they stay held."""
+    """Let the items of withdrawn redrives wait again; they stay held."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE triage_item SET state = 'waiting', redrive_id = NULL"
@@ -477,6 +488,6 @@ def _detach(redrives: Iterable[uuid.UUID]) -> None:
 
 
 def _back_off(troubles: int) -> timedelta:
-    """Full jitter with a floor (AWS Architecture Blog, exponential back-off)."""
-    highest = min(BACK_OFF_CAP, BACK_OFF_BASE * 2 ** min(troubles, 10))
-    return timedelta(seconds=BACK_OFF_BASE + random.uniform(0, highest))  # noqa: S311
+    """Compute full jitter with a floor (AWS Architecture Blog: back-off and jitter)."""
+    ceiling = min(BACK_OFF_CAP, BACK_OFF_BASE * 2 ** min(troubles, 10))
+    return timedelta(seconds=BACK_OFF_BASE + random.uniform(0, ceiling))  # noqa: S311

@@ -1,6 +1,7 @@
-"""The preview is the operation, with its items, taken in one statement.
+"""Freeze a selection as a preview: an operation with its items, in one statement.
 
-What was seen is what is acted on: a message that comes later is never in it.
+A confirmed operation acts on exactly the previewed items: a message that arrives later
+is never one of them.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from apps.triage.services import misrouted, reserved_headers
 from apps.triage.states import SENDS, ItemState, Verb
 
 PREVIEW_LIVES = timedelta(minutes=15)
-# A larger selection is taken by a worker; Confirm waits for it.
+# A worker takes the items of a larger selection; Confirm waits for it.
 TAKEN_AT_ONCE = 20_000
 MOST_IDS = 10_000
 REASON_LIMIT = 2000
-# An actor's previews that wait for a confirmation: each keeps a copy of its selection.
+# Unconfirmed previews of one actor: each stores a copy of its selection.
 MOST_PREVIEWS = 200
 MOST_COUNTED = 10_001
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ask:
-    """What somebody wants done, and to which poisons: exactly one way of choosing.
+    """A requested verb and its poisons, chosen in exactly one of three ways.
 
     All that match a query, or some by their ids, or all that an operation dropped.
-    `ordered`: the messages of each topic one after the other, as they were captured.
+    `ordered`: send the messages of each topic one after the other, as captured.
     """
 
     verb: Verb
@@ -85,11 +86,11 @@ class Route:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """What a preview shows beside its total; counts are of items.
+class PreviewSummary:
+    """The figures of a preview beside its total; counts are of items.
 
-    `left_out` names the headers that stay behind.
-    `elsewhere` are those that failed in another queue, of the first that are sent.
+    `left_out` has the headers that will not be sent, `elsewhere` the messages that
+    failed in another queue, among the first to be sent.
     """
 
     will_act: int
@@ -105,20 +106,21 @@ class Seen:
 def preview(
     *, ask: Ask, principal: Principal, now: datetime, reason: str = ""
 ) -> Operation:
-    """Freeze what is asked for, and give it as an operation that may be confirmed.
+    """Freeze the requested selection as an operation that can be confirmed.
 
-    A large selection comes back with `taken` false: a worker must `take` it.
-    `reason` is a draft, shown to be confirmed. A preview never ends another one: it
-    ends when it is confirmed, or after PREVIEW_LIVES. Raises Refused where the actor
-    has MOST_PREVIEWS of them already.
+    A large selection is returned with `taken` false: a worker must `take` it. `reason`
+    is a draft, to be shown in the form that confirms. A preview never ends another one:
+    it ends when it is confirmed, or after PREVIEW_LIVES. Raises Refused if the actor
+    has MOST_PREVIEWS previews already.
     """
     principal.require(Scope.OPERATIONS_WRITE)
     _check_number(principal, now=now)
     target = _target(ask, principal)
-    chosen = _choice(ask, principal.topics)
+    poisons = _select(ask, principal.topics)
     if ask.ordered:
-        _check_order(chosen, target)
-    large = chosen.order_by().values("pk")[: TAKEN_AT_ONCE + 1].count() > TAKEN_AT_ONCE
+        _check_order(poisons, target)
+    first = poisons.order_by().values("pk")[: TAKEN_AT_ONCE + 1]
+    is_large = first.count() > TAKEN_AT_ONCE
     with transaction.atomic():
         operation = Operation.objects.create(
             verb=ask.verb.value,
@@ -134,42 +136,42 @@ def preview(
             expires_at=now + PREVIEW_LIVES,
         )
         operation = Operation.objects.get(pk=operation.pk)
-        if not large:
-            # Topics are looked up again: the snapshot may hold one made since.
-            _take(operation, _choice(ask, principal.topics), now=now)
+        if not is_large:
+            # Look topics up again: one may have been created before the snapshot.
+            _take(operation, _select(ask, principal.topics), now=now)
     return Operation.objects.get(pk=operation.pk)
 
 
 @transaction.atomic
 def take(*, operation_id: int, now: datetime) -> None:
-    """Take the items of a large preview, as of the moment at which it was asked for.
+    """Take the items of a large preview, as of the moment of its request.
 
-    Idempotent: a second worker finds it taken.
+    Idempotent: a second worker finds the items taken.
     """
     previews = Operation.objects.select_for_update().previews()
     operation = previews.filter(pk=operation_id, taken=False).first()
     if operation is not None:
         ask = ask_of(operation)
         if ask is not None:
-            _take(operation, _choice(ask, operation.topics), now=now)
+            _take(operation, _select(ask, operation.topics), now=now)
 
 
-def see(*, operation: Operation) -> Seen:
-    """Count what a preview holds, and find what has come since it was taken."""
+def summarize(*, operation: Operation) -> PreviewSummary:
+    """Count what a preview holds, and the messages that arrived since."""
     items = Item.objects.filter(operation=operation)
     waiting = items.waiting()
-    return Seen(
+    return PreviewSummary(
         will_act=waiting.count(),
         skipped=skipped_by_reason(operation),
-        by_topic=_counted(waiting, "poison__topic__name"),
-        by_consumer=_counted(waiting, "poison__consumer_group"),
+        by_topic=_count_by(waiting, "poison__topic__name"),
+        by_consumer=_count_by(waiting, "poison__consumer_group"),
         sample=tuple(
             item.poison
             for item in waiting.select_related("poison__topic").order_by("id")[:3]
         ),
         newer=_newer(operation),
-        left_out=unless_slow(partial(reserved_headers.left_out, operation)),
-        elsewhere=misrouted.elsewhere(operation),
+        left_out=unless_slow(partial(reserved_headers.count_left_out, operation)),
+        elsewhere=misrouted.count_elsewhere(operation),
     )
 
 
@@ -181,9 +183,9 @@ def preview_again(
     principal: Principal,
     now: datetime,
 ) -> Operation | None:
-    """Preview afresh what an operation's preview had asked for, by this route.
+    """Preview the request of an operation again, by this route.
 
-    None where it had chosen only messages that are not here.
+    Returns None if it had chosen only messages that do not exist.
     """
     ask = ask_of(operation)
     if ask is None:
@@ -195,17 +197,17 @@ def preview_again(
 
 
 def ask_of(operation: Operation) -> Ask | None:
-    """Read what an operation's preview asked for.
+    """Rebuild the request that an operation was previewed from.
 
-    None where it had chosen only messages that are not here.
+    Returns None if it had chosen only messages that do not exist.
     """
     verb, target = Verb(operation.verb), operation.target_topic
     name = None if target is None else target.name
     if operation.undo_of_id is not None:
         return Ask(verb=verb, dropped_by=operation.undo_of_id)
     query = None if operation.query is None else Query.parse(operation.query)
-    chosen = operation.items.values_list("poison_id", flat=True)
-    ids = tuple(chosen) if query is None else ()
+    poison_ids = operation.items.values_list("poison_id", flat=True)
+    ids = tuple(poison_ids) if query is None else ()
     if query is None and not ids:
         return None
     return Ask(
@@ -216,8 +218,8 @@ def ask_of(operation: Operation) -> Ask | None:
 def _target(ask: Ask, principal: Principal) -> Topic | None:
     if not ask.target_topic:
         return None
-    named = Topic.objects.filter(name=ask.target_topic)
-    topic = named.select_related("broker").first()
+    topics = Topic.objects.filter(name=ask.target_topic)
+    topic = topics.select_related("broker").first()
     if topic is None or not principal.sees(topic.name):
         raise Invalid("target_topic", f"there is no topic {ask.target_topic} here")
     if topic.broker_id is None:
@@ -225,12 +227,12 @@ def _target(ask: Ask, principal: Principal) -> Topic | None:
     return topic
 
 
-def _check_order(chosen: PoisonQuerySet, target: Topic | None) -> None:
-    """Raise Invalid where a topic that would be sent to keeps no order."""
-    within = Topic.objects.filter(pk__in=chosen.order_by().values("topic"))
+def _check_order(poisons: PoisonQuerySet, target: Topic | None) -> None:
+    """Raise Invalid if a topic that messages would be sent to keeps no order."""
+    within = Topic.objects.filter(pk__in=poisons.order_by().values("topic"))
     topics = [target] if target else within.select_related("broker").order_by("name")
     for topic in topics:
-        # One without a broker is refused by itself, message by message.
+        # The messages of a topic without a broker are refused one by one.
         if topic.broker_id and brokers.ordering_of(topic) is Ordering.NONE:
             raise Invalid(
                 "ordered",
@@ -249,7 +251,7 @@ def _check_number(principal: Principal, *, now: datetime) -> None:
         )
 
 
-# Why an item will be passed over, or '' if it will be acted on.
+# The reason to skip an item, or '' if the operation will act on it.
 _SENT = """
         WHEN poison_poison.state = 'confirmed' THEN 'already handled'
         WHEN poison_poison.state = 'moved'
@@ -270,15 +272,15 @@ _REASONS = {
 }
 
 _BY_FAILURE = ("", "poison_poison.last_failed_at, poison_poison.id")
-# One batch of capture has one time, and its poisons' numbers are in no order.
+# The poisons of one captured batch share a time, and their ids are in no order.
 _BY_CAPTURE = (
     "LEFT JOIN LATERAL (SELECT id FROM poison_failure"
     " WHERE poison_id = poison_poison.id AND is_first OFFSET 0) first ON true",
     "first.id, poison_poison.id",
 )
 
-# OFFSET 0: what belongs to a poison is looked up by it. A free planner without
-# statistics, or with old ones, compares every poison with everything that is held.
+# OFFSET 0 makes Postgres look up each holder by its poison. Otherwise the planner, with
+# missing or old statistics, compares every poison with every held item.
 _TAKE = """
 INSERT INTO triage_item (operation_id, poison_id, state, reason, held)
 SELECT %(operation)s, id, CASE reason WHEN '' THEN 'waiting' ELSE 'skipped' END,
@@ -294,23 +296,23 @@ FROM (
                        WHERE poison_id = poison_poison.id AND held OFFSET 0
     ) holder ON true
     {join}
-    WHERE poison_poison.id IN ({chosen})
+    WHERE poison_poison.id IN ({poisons})
       AND pg_visible_in_snapshot(poison_poison.captured_xid, %(as_of)s::pg_snapshot)
     ORDER BY {order}
 ) judged
 """
 
 
-def _take(operation: Operation, chosen: PoisonQuerySet, *, now: datetime) -> None:
-    inner, parameters = statement_of(chosen.order_by().values("pk"))
-    named = {f"p{place}": value for place, value in enumerate(parameters)}
+def _take(operation: Operation, poisons: PoisonQuerySet, *, now: datetime) -> None:
+    inner, parameters = statement_of(poisons.order_by().values("pk"))
+    inner_values = {f"p{index}": value for index, value in enumerate(parameters)}
     keeps_order = operation.ordered or operation.verb == Verb.GIVE_BACK
     join, order = _BY_CAPTURE if keeps_order else _BY_FAILURE
     statement = _TAKE.format(
         reasons=_REASONS[Verb(operation.verb)],
         join=join,
         order=order,
-        chosen=inner % tuple(f"%({name})s" for name in named),
+        poisons=inner % tuple(f"%({name})s" for name in inner_values),
     )
     values: dict[str, Any] = {
         "operation": operation.pk,
@@ -318,7 +320,7 @@ def _take(operation: Operation, chosen: PoisonQuerySet, *, now: datetime) -> Non
         "silent_before": now - timedelta(seconds=SILENT_AFTER_SECONDS),
     }
     with connection.cursor() as cursor:
-        cursor.execute(statement, {**values, **named})
+        cursor.execute(statement, {**values, **inner_values})
         total = cursor.rowcount
     Operation.objects.filter(pk=operation.pk).update(taken=True, total=total)
 
@@ -335,7 +337,7 @@ WHERE waiting.operation_id = %(operation)s AND waiting.state = 'waiting'
 
 
 def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
-    """Skip the items on which the operation could not act any more, and say why."""
+    """Skip the items on which the operation can no longer act, with the reason."""
     statement = _SKIP_DECIDED.format(reasons=_REASONS[Verb(operation.verb)])
     silent_before = now - timedelta(seconds=SILENT_AFTER_SECONDS)
     with connection.cursor() as cursor:
@@ -344,11 +346,11 @@ def skip_what_was_decided_since(operation: Operation, *, now: datetime) -> None:
         )
 
 
-def _choice(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
-    """Give the poisons that are asked for, as far as these topics reach."""
+def _select(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
+    """Return the requested poisons within these topics."""
     allowed = Poison.objects.on_topics(topics)
     if ask.verb is Verb.GIVE_BACK:
-        # Its name alone: in a query, a star in it would stand for any text.
+        # By exact name: in a query, a star in the name would match any text.
         allowed = allowed.filter(topic_ids.named(ask.target_topic or ""))
     if ask.query is not None:
         return allowed.matching(ask.query)
@@ -361,17 +363,17 @@ def _choice(ask: Ask, topics: Sequence[str]) -> PoisonQuerySet:
 
 
 def skipped_by_reason(operation: Operation) -> tuple[tuple[str, int], ...]:
-    """Count what the operation passes over, the most frequent reason first."""
-    return _counted(operation.items.exclude(reason=""), "reason")
+    """Count the skipped items by reason, the most frequent reason first."""
+    return _count_by(operation.items.exclude(reason=""), "reason")
 
 
-def _counted(items: ItemQuerySet, field: str) -> tuple[tuple[str, int], ...]:
-    counted = items.order_by().values_list(field).annotate(number=Count("pk"))
-    return tuple(counted.order_by("-number", field))
+def _count_by(items: ItemQuerySet, field: str) -> tuple[tuple[str, int], ...]:
+    rows = items.order_by().values_list(field).annotate(number=Count("pk"))
+    return tuple(rows.order_by("-number", field))
 
 
 def _newer(operation: Operation) -> int:
-    """Count what matches by now but was not there when the preview was taken."""
+    """Count the messages that match now but were captured after the preview."""
     if operation.query is None:
         return 0
     allowed = Poison.objects.on_topics(operation.topics)

@@ -1,4 +1,4 @@
-"""What of the trail is about a message: its own entries, and of its operations."""
+"""Filter the audit trail by message: its own entries, and its operations' entries."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ MESSAGE: Final = re.compile(r"poison:(\d{1,18})", re.ASCII)
 
 
 def parse(params: Mapping[str, str]) -> TrailFilter:
-    """Read a filter of the trail; of a message, also the operations that held it.
+    """Parse a filter; for a message, add the operations that acted on it.
 
-    Raises Invalid for the first bad parameter, and where the operations are too many.
+    Raises Invalid for the first bad parameter, and if the operations are too many.
     """
-    wanted = TrailFilter.parse(params)
-    message = MESSAGE.fullmatch(wanted.subject or "")
+    trail_filter = TrailFilter.parse(params)
+    message = MESSAGE.fullmatch(trail_filter.subject or "")
     if message is None:
-        return wanted
+        return trail_filter
     subjects = operations_on(int(message[1]), limit=MOST_DECISIONS + 1)
     if len(subjects) > MOST_DECISIONS:
         remedy = f"more than {MOST_DECISIONS:,} operations held it; ask for one"
         raise Invalid("subject", remedy)
-    return replace(wanted, operations=tuple(subjects))
+    return replace(trail_filter, operations=tuple(subjects))
 
 
 def operations_on(message_id: int, *, limit: int) -> list[str]:
-    """Name the newest confirmed operations that held a message, as the trail does."""
+    """List the newest confirmed operations on a message, as audit subjects."""
     items = Item.objects.filter(poison=message_id).exclude(operation__confirmed_at=None)
     operations = items.values_list("operation_id", flat=True).order_by("-operation_id")
     return [f"operation:{pk}" for pk in operations[:limit]]

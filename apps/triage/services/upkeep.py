@@ -1,4 +1,4 @@
-"""Find operations that nobody works on, and throw away what nobody wants."""
+"""Find operations that no worker works on, and delete expired rows."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class Pruned:
 
 
 def beat(*, now: datetime) -> None:
-    """Note that a worker is there to answer."""
+    """Store that a worker is alive now."""
     WorkerBeat.objects.update_or_create(id=1, defaults={"at": now})
 
 
 def worker_missing_for(*, now: datetime) -> timedelta | None:
-    """Tell how long no worker has answered; None while one does, or none ever did."""
+    """Return how long no worker has answered; None if one does, or none ever did."""
     last = WorkerBeat.objects.values_list("at", flat=True).first()
     missing = None if last is None else now - last
     return missing if missing and missing > WORKER_LIVES else None
 
 
 def orphans(*, now: datetime) -> Orphans:
-    """List what should be worked on and whose lock is free."""
+    """List the operations that are due and whose lock is free."""
     waiting = {op.pk: op.lock_name for op in Operation.objects.unfinished().due(now)}
     busy = lock.names_locked(waiting.values())
     untaken = Operation.objects.previews().filter(taken=False, expires_at__gt=now)
@@ -53,7 +53,7 @@ def orphans(*, now: datetime) -> Orphans:
 
 
 def prune(*, now: datetime) -> Pruned:
-    """Delete what is too old: previews, idempotency keys, sessions, wrong passwords."""
+    """Delete old previews, idempotency keys, sessions and wrong passwords."""
     stale = Operation.objects.stale(now)
     previews = stale.count()
     stale.delete()

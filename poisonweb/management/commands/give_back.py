@@ -16,7 +16,7 @@ from apps.core.errors import PoisonwebError
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Operation
 from apps.triage.services import giving_back, running
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 
 COMMAND_LINE = Principal(
     actor=Actor.system("command line"),
@@ -59,7 +59,7 @@ class Command(BaseCommand):
 
     def _finish(self, operation: Operation) -> None:
         """Carry the operation out, or wait for the worker that carries it out."""
-        while self._run(operation) is not Ended.DONE:
+        while self._run(operation) is not SliceEnd.DONE:
             operation.refresh_from_db()
             if operation.trouble:
                 self.stderr.write(f"waiting: {operation.trouble}")
@@ -70,10 +70,10 @@ class Command(BaseCommand):
             refused = counts["refused"]
             raise CommandError(f"{refused} were refused and are open still")
 
-    def _run(self, operation: Operation) -> Ended:
+    def _run(self, operation: Operation) -> SliceEnd:
         with RoutingPublisher() as publisher:
-            ended = Ended.AGAIN
-            while ended is Ended.AGAIN:
+            ended = SliceEnd.AGAIN
+            while ended is SliceEnd.AGAIN:
                 ended = running.run(
                     operation_id=operation.pk, publisher=publisher, clock=clock.now
                 )

@@ -27,7 +27,7 @@ from apps.poison.query import Query, Term
 from apps.team.rights import Principal, Scope
 from apps.triage.models import Item, Operation
 from apps.triage.services import decision, running
-from apps.triage.services.running import Ended
+from apps.triage.services.running import SliceEnd
 from apps.triage.services.selection import PREVIEW_LIVES
 from apps.triage.states import Verb
 from poisonweb.sample.history import consumer_reports
@@ -156,7 +156,7 @@ class _Writer:
             publisher=DiscardingPublisher(),
             clock=lambda: step.at,
         )
-        if ended is not Ended.DONE or operation.items.exclude(reason="").exists():
+        if ended is not SliceEnd.DONE or operation.items.exclude(reason="").exists():
             raise UnexpectedResult(
                 f"operation {operation.pk} did not act on all of its items"
             )

@@ -28,7 +28,7 @@ from apps.poison import skip_list, skip_reading
 from apps.poison.models import SkipList, StoreEpoch
 from apps.team import services as team
 from apps.team import sessions as team_sessions
-from apps.team.credentials import Credential, Kind
+from apps.team.credentials import Credential, CredentialKind
 from apps.team.models import ApiKey, User
 from apps.team.rights import Role, Scope
 from poisonweb.embedded.ports import free_port
@@ -670,9 +670,11 @@ def test_three_statements_check_any_number_of_credentials(
     now: datetime, number: int
 ) -> None:
     program(Scope.SKIPS_READ, now=now)
-    key = Credential(Kind.KEY, ApiKey.objects.get().name)
+    key = Credential(CredentialKind.KEY, ApiKey.objects.get().name)
     viewer = of_session(person(Role.VIEWER))
-    unknown = {Credential(kind, f"{each}") for kind in Kind for each in range(number)}
+    unknown = {
+        Credential(kind, f"{each}") for kind in CredentialKind for each in range(number)
+    }
 
     assert usable({key, viewer, *unknown}, now) == ({key, viewer}, 3)
 

@@ -24,7 +24,7 @@ from apps.team.errors import TooManySignIns
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.team.services import create_user
-from apps.team.sign_in import Attempt
+from apps.team.sign_in import SignInAttempt
 from tests.integration.dashboard.page_forms import form_on
 from tests.second_factors import PASSWORD, Phone, add_factor, codes_on, secret_on
 
@@ -539,7 +539,7 @@ def test_of_guesses_sent_at_once_no_more_are_made_than_one_by_one(
 def _guess(user: User, together: threading.Barrier) -> bool:
     """Send a wrong code; return whether it was checked."""
     together.wait()
-    attempt = Attempt(address="192.0.2.9", account=user.username, of="code")
+    attempt = SignInAttempt(address="192.0.2.9", account=user.username, of="code")
     try:
         second_factor.prove(user=user, code="000000", attempt=attempt, now=BEGAN)
     except TooManySignIns:

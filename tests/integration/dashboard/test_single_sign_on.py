@@ -22,7 +22,7 @@ from apps.team import openid, sessions, single_sign_on
 from apps.team.models import User
 from apps.team.rights import Role
 from apps.team.services import alter_user, create_user
-from apps.team.single_sign_on import Identity
+from apps.team.single_sign_on import ProviderIdentity
 from poisonweb.embedded.ports import free_port
 from tests import oidc
 from tests.oidc import Provider
@@ -80,7 +80,7 @@ def said(answer: Any) -> tuple[int, str]:
 def test_a_member_of_a_group_signs_in_with_its_role(work: Provider) -> None:
     client = Client(REMOTE_ADDR="192.0.2.1")
 
-    led = work.sign_in(client, "anna-1", wanted="/audit")
+    led = work.sign_in(client, "anna-1", next_url="/audit")
 
     user = User.objects.get()
     assert (led.status_code, led["Location"]) == (302, "/audit")
@@ -258,7 +258,7 @@ def test_who_denies_at_the_provider_may_begin_again(work: Provider) -> None:
 
 @pytest.mark.parametrize("next_url", ["https://evil.example/", "//evil.example", "x:y"])
 def test_the_way_back_leads_to_no_other_site(work: Provider, next_url: str) -> None:
-    assert work.sign_in(Client(), "anna-1", wanted=next_url)["Location"] == "/"
+    assert work.sign_in(Client(), "anna-1", next_url=next_url)["Location"] == "/"
 
 
 def test_the_address_decides_neither_what_is_asked_nor_what_is_done(
@@ -343,12 +343,12 @@ def test_too_many_sign_ins_at_the_provider_at_once_are_refused(
 ) -> None:
     monkeypatch.setattr(openid, "LONGEST_WAIT_SECONDS", 0.05)
     for _ in range(openid.AT_ONCE):
-        openid._turns.acquire()
+        openid._slots.acquire()
     try:
         status, _ = said(Client().post("/sign-in/provider"))
     finally:
         for _ in range(openid.AT_ONCE):
-            openid._turns.release()
+            openid._slots.release()
 
     assert status == 503
     assert Client().post("/sign-in/provider").status_code == 302
@@ -356,7 +356,7 @@ def test_too_many_sign_ins_at_the_provider_at_once_are_refused(
 
 @pytest.mark.django_db(transaction=True)
 def test_two_sign_ins_at_once_create_one_account(work: Provider, now: datetime) -> None:
-    anna = Identity(
+    anna = ProviderIdentity(
         issuer=work.url, subject="anna-1", name="anna", groups=frozenset({"ops"})
     )
     together = threading.Barrier(8)

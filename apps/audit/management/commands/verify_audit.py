@@ -1,4 +1,4 @@
-"""`manage.py verify_audit`: walk the whole chain and say whether it holds."""
+"""`manage.py verify_audit`: verify the whole audit chain."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class Command(BaseCommand):
     def handle(
         self, *_: Any, since: Sequence[Path], head: str | None, **__: Any
     ) -> None:
-        found = proof.prove(_read(since))
-        troubles = [*found.troubles]
-        if since and not found.number:
+        result = proof.prove(_read(since))
+        troubles = [*result.troubles]
+        if since and not result.number:
             troubles.append("There is no signed checkpoint in what --since names.")
         if head is not None:
-            troubles += _of_head(head)
+            troubles += _missing_head(head)
         if troubles:
             raise CommandError(" ".join(troubles))
-        verdict = found.verdict
+        verdict = result.verdict
         self.stdout.write(f"ok: {verdict.entries} entries, head {verdict.head}")
         if since:
-            self.stdout.write(_coverage(found))
+            self.stdout.write(_coverage(result))
 
 
 def _read(paths: Sequence[Path]) -> Iterator[Checkpoint]:
@@ -62,7 +62,7 @@ def _read(paths: Sequence[Path]) -> Iterator[Checkpoint]:
                 raise CommandError(f"--since {file}: {error.strerror}.") from error
 
 
-def _of_head(text: str) -> Iterator[str]:
+def _missing_head(text: str) -> Iterator[str]:
     try:
         digest = bytes.fromhex(text)
     except ValueError:
@@ -74,9 +74,9 @@ def _of_head(text: str) -> Iterator[str]:
         )
 
 
-def _coverage(found: Proof) -> str:
-    covered = found.holds.seq if found.holds else 0
-    newer = found.verdict.entries - covered
+def _coverage(result: Proof) -> str:
+    covered = result.holds.seq if result.holds else 0
+    newer = result.verdict.entries - covered
     rest = f"; {newer} newer ones are covered by none" if newer else ""
-    number = f"{found.number} checkpoint{'' if found.number == 1 else 's'}"
+    number = f"{result.number} checkpoint{'' if result.number == 1 else 's'}"
     return f"{number} hold: the entries up to {covered} are proven{rest}"

@@ -1,4 +1,4 @@
-"""`manage.py nightly_report`: make the report of some days here and now."""
+"""`manage.py nightly_report`: make the report of some days in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from apps.core.errors import Invalid
 from apps.reports.errors import RunInTheWay
 from apps.reports.models import Run
 from apps.reports.services import requests, turns
-from apps.reports.services.turns import Turn
+from apps.reports.services.turns import WaitPolicy
 from apps.reports.states import State
 
 HERE = Actor.system("command line")
@@ -81,10 +81,10 @@ class Command(BaseCommand):
             last_day=last,
             actor=HERE,
             source="command",
-            turn=Turn(clock=clock.now, notify=self._say_for_what_it_waits, wait=wait),
+            policy=WaitPolicy(clock=clock.now, notify=self._notify, wait=wait),
         )
 
-    def _say_for_what_it_waits(self, run: Run) -> None:
+    def _notify(self, run: Run) -> None:
         self.stderr.write(
             f"waiting for run {run.pk} ({run.first_day} to {run.last_day}), which is "
             "being made; Ctrl-C stops the waiting"

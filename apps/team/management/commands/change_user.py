@@ -1,4 +1,4 @@
-"""`manage.py change_user NAME`: another role or password, disabled, signed out."""
+"""`manage.py change_user NAME`: change a role or password, disable, sign out."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from apps.team.rights import ALL_TOPICS
 
 
 def moment(text: str) -> datetime:
-    """Read a day of UTC, at whose end a key ends, or a number of days from now."""
+    """Parse when a key expires: at the end of a UTC day, or days from now (`90d`)."""
     days = re.fullmatch("([0-9]{1,4})d", text)
     if days:
         return clock.now() + timedelta(days=int(days[1]))
@@ -44,7 +44,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         try:
-            made = services.create_api_key(
+            new_key = services.create_api_key(
                 name=options["name"],
                 scopes=options["scope"],
                 topics=options["topic"] or ALL_TOPICS,
@@ -54,4 +54,4 @@ class Command(BaseCommand):
             )
         except PoisonwebError as refusal:
             raise CommandError(str(refusal)) from refusal
-        self.stdout.write(made.secret)
+        self.stdout.write(new_key.secret)

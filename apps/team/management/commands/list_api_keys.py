@@ -1,4 +1,4 @@
-"""`manage.py list_api_keys`: what each key may do, and when it was used last."""
+"""`manage.py list_api_keys`: list the keys, their rights and their last use."""
 
 from __future__ import annotations
 

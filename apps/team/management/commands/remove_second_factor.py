@@ -1,4 +1,4 @@
-"""`manage.py remove_second_factor NAME`: for who lost phone and recovery codes."""
+"""`manage.py remove_second_factor NAME`: for a person who lost phone and codes."""
 
 from __future__ import annotations
 

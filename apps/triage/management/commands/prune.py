@@ -1,4 +1,4 @@
-"""`manage.py prune`: delete what is past its time."""
+"""`manage.py prune`: delete expired previews and idempotency keys."""
 
 from __future__ import annotations
 
