@@ -33,7 +33,7 @@ import psycopg
 from benchmarks._bench import ROUNDS, api_key, p99, product, web
 from poisonguard.contract import Skip
 from poisonguard.server.client import Client
-from poisonguard.server.skip_stream import Feed
+from poisonguard.server.skip_stream import SkipStream
 from poisonguard.skipping.skip_list import SkipList
 
 CONSUMERS = 50
@@ -139,14 +139,14 @@ class Watched(SkipList):
 def consumer(url: str, key: str, arrivals: Arrivals) -> Iterator[None]:
     """Follow the list as a guard does, by a connection and a thread of its own."""
     with closing(Client([url], key)) as client:
-        feed = Feed(client, on_return=lambda: None)
-        feed.join(Watched(arrivals))
-        feed.start()
-        if not feed.until_loaded(PATIENCE):
-            raise TimeoutError(feed.trouble)
+        skip_stream = SkipStream(client, on_return=lambda: None)
+        skip_stream.join(Watched(arrivals))
+        skip_stream.start()
+        if not skip_stream.until_loaded(PATIENCE):
+            raise TimeoutError(skip_stream.trouble)
         yield
-        feed.stop()
-        feed.join_thread(PATIENCE)
+        skip_stream.stop()
+        skip_stream.join_thread(PATIENCE)
 
 
 @contextmanager
@@ -292,8 +292,10 @@ def consume(url: str) -> None:
     """Follow the list as some guards do, by a connection and a thread for each."""
     feeds = []
     for _ in range(CONSUMERS // PROCESSES):
-        feed = Feed(Client([url], os.environ["BENCH_KEY"]), on_return=lambda: None)
-        feed.join(
+        skip_stream = SkipStream(
+            Client([url], os.environ["BENCH_KEY"]), on_return=lambda: None
+        )
+        skip_stream.join(
             Told(
                 topic=TOPIC,
                 consumer_group=GROUP,
@@ -301,10 +303,10 @@ def consume(url: str) -> None:
                 tell_applied=lambda *_: None,
             )
         )
-        feed.start()
-        feeds.append(feed)
-    for feed in feeds:
-        feed.until_loaded(PATIENCE)
+        skip_stream.start()
+        feeds.append(skip_stream)
+    for skip_stream in feeds:
+        skip_stream.until_loaded(PATIENCE)
         tell(READY)
     sys.stdin.read()  # until its end
 

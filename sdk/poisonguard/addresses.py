@@ -35,7 +35,7 @@ def one_key(keys: Iterable[str | None]) -> str | None:
     return different.pop() if different else None
 
 
-def shown(address: object) -> object:
+def redacted(address: object) -> object:
     """Give an address as it may be shown: without what is before an @."""
     if isinstance(address, str) and "@" in address:
         return f"…@{address.rpartition('@')[2]}"

@@ -455,8 +455,10 @@ def _monitor(chooser: _MonitorServers, timeout: float) -> Any:
     client.set_server_chooser(chooser)
     client.set_retry_on_disconnect(False)  # a handler must not wait for a server
     client.set_timeout(int(timeout * 1000))
-    patience = AMPS.ExponentialDelayStrategy(maximum_retry_time=int(timeout * 1000))
-    client.set_reconnect_delay_strategy(patience)
+    delay_strategy = AMPS.ExponentialDelayStrategy(
+        maximum_retry_time=int(timeout * 1000)
+    )
+    client.set_reconnect_delay_strategy(delay_strategy)
     return client
 
 
@@ -515,5 +517,5 @@ def _begin(resume: Resume) -> str:
 @lru_cache(4_096)
 def _places(bookmark: str | None) -> tuple[tuple[str, int], ...]:
     """Read a bookmark, or a list of them; one that is no place gives nothing."""
-    found = _BOOKMARK.findall(bookmark or "")
-    return tuple((publisher, int(seq)) for publisher, seq in found)
+    matches = _BOOKMARK.findall(bookmark or "")
+    return tuple((publisher, int(seq)) for publisher, seq in matches)

@@ -53,7 +53,7 @@ __all__ = ["BookmarkStore", "Health", "Resume", "Start"]
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 5.0  # seconds between two tries while the server is away, at the most
+RETRY_LIMIT = 5.0  # seconds between two tries while the server is away, at the most
 SAID_EVERY = 60.0  # seconds between two lines about the same trouble
 UPDATES_LIMIT = 10_000  # what the server takes with one request
 
@@ -150,8 +150,8 @@ class BookmarkStore:
                 " give it one that stays the same."
             )
         start = Start(start)
-        known = self._subscriptions.get(sub_id)
-        if known is not None and known.can_write:
+        subscription = self._subscriptions.get(sub_id)
+        if subscription is not None and subscription.can_write:
             self._write()
         with self._calling:
             return self._open(sub_id, topic, start)
@@ -193,17 +193,21 @@ class BookmarkStore:
 
     def _resume(self, sub_id: str) -> Resume | None:
         with self._changed:
-            known = self._subscriptions.get(sub_id)
-            if known is None or known.is_fenced or known.awaits_opening:
+            subscription = self._subscriptions.get(sub_id)
+            if (
+                subscription is None
+                or subscription.is_fenced
+                or subscription.awaits_opening
+            ):
                 return None
-            return known.resume
+            return subscription.resume
 
     def _open(self, sub_id: str, topic: str | None, start: Start) -> Resume:
-        known = self._subscriptions.get(sub_id)
-        if known is not None and topic is None:
-            topic = known.topic
+        subscription = self._subscriptions.get(sub_id)
+        if subscription is not None and topic is None:
+            topic = subscription.topic
         opened = self._calls.open(sub_id, topic, start)
-        if known is None and not opened.tracks and start is not Start.NOW:
+        if subscription is None and not opened.tracks and start is not Start.NOW:
             # A typo would have all messages handled again.
             log.warning(
                 "The subscription %s of %s has no position and begins with the first"
@@ -212,12 +216,12 @@ class BookmarkStore:
                 self._client_name,
             )
         with self._changed:
-            if known is None or known.epoch is not None:
-                known = self._subscriptions[sub_id] = opened
+            if subscription is None or subscription.epoch is not None:
+                subscription = self._subscriptions[sub_id] = opened
             else:
-                known.learn(opened)
+                subscription.learn(opened)
             self._changed.notify_all()
-            return known.resume
+            return subscription.resume
 
     def is_known(self, sub_id: str) -> bool:
         return sub_id in self._subscriptions
@@ -322,9 +326,9 @@ class BookmarkStore:
             return track is not None and self._is_pressed(track, SEQ_LIMIT)
 
     def _find(self, sub_id: str | None, seq: int | None) -> Subscription | None:
-        found = self._subscriptions.get(sub_id) if sub_id else None
+        subscription = self._subscriptions.get(sub_id) if sub_id else None
         usable = seq is not None and 0 <= seq <= SEQ_LIMIT
-        return found if usable else None
+        return subscription if usable else None
 
     def _has_to_wait(
         self, subscription: Subscription, publisher: str, seq: int
@@ -352,20 +356,20 @@ class BookmarkStore:
     def fenced(self) -> frozenset[str]:
         """The sub ids that somebody else has taken over or moved since."""
         with self._changed:
-            known = self._subscriptions.values()
-            return frozenset(it.sub_id for it in known if it.is_fenced)
+            subscriptions = self._subscriptions.values()
+            return frozenset(it.sub_id for it in subscriptions if it.is_fenced)
 
     def fence(self, fence: Fence) -> None:
         """Heed the word of a skip list's `on_fence`, ahead of the next write."""
         if fence.client_name != self._client_name:
             return
         with self._changed:
-            known = self._subscriptions.get(fence.sub_id)
-            if known is None or not known.is_older_than(fence):
+            subscription = self._subscriptions.get(fence.sub_id)
+            if subscription is None or not subscription.is_older_than(fence):
                 return
-            known.is_fenced = True
+            subscription.is_fenced = True
             self._changed.notify_all()
-        self._tell_fenced([known.sub_id])
+        self._tell_fenced([subscription.sub_id])
 
     def _tell_fenced(self, sub_ids: Sequence[str]) -> None:
         for sub_id in sub_ids:
@@ -387,14 +391,14 @@ class BookmarkStore:
         if unopened is not None:
             raise unopened
         with self._changed:
-            for known in self._subscriptions.values():
-                if known.is_fenced:
-                    raise Fenced(_taken_over(known.sub_id))
-                if known.trouble is not None:
-                    raise Refused(known.trouble)
-                for publisher, track in known.restarts.items():
-                    if known.is_kept and track.messages:
-                        raise Refused(known.begun_again(publisher))
+            for subscription in self._subscriptions.values():
+                if subscription.is_fenced:
+                    raise Fenced(_taken_over(subscription.sub_id))
+                if subscription.trouble is not None:
+                    raise Refused(subscription.trouble)
+                for publisher, track in subscription.restarts.items():
+                    if subscription.is_kept and track.messages:
+                        raise Refused(subscription.begun_again(publisher))
 
     def close(self) -> None:
         """Flush, and end; raise like `flush`, but end all the same."""
@@ -429,7 +433,7 @@ class BookmarkStore:
     def _run(self) -> None:
         failures = 0
         while True:
-            self._wake.wait(min(self._interval * 2**failures, PATIENCE))
+            self._wake.wait(min(self._interval * 2**failures, RETRY_LIMIT))
             self._wake.clear()
             if self._closed:
                 return
@@ -474,8 +478,10 @@ class BookmarkStore:
 
     def _waiting(self) -> list[Subscription]:
         with self._changed:
-            known = self._subscriptions.values()
-            return [it for it in known if it.awaits_opening and it.topic is not None]
+            subscriptions = self._subscriptions.values()
+            return [
+                it for it in subscriptions if it.awaits_opening and it.topic is not None
+            ]
 
     def _settle(self) -> list[str]:
         """Write all changes in one request; give the sub ids that turn out fenced."""
@@ -540,11 +546,11 @@ class BookmarkStore:
     def health(self) -> Health:
         """Tell the facts for those who look after this consumer."""
         with self._changed:
-            known = list(self._subscriptions.values())
-            tracks = [track for it in known for track in _all_tracks(it)]
-            kept = [it for it in known if it.is_kept and not it.is_fenced]
-            unwritten = [track.messages for it in kept for track in _all_tracks(it)]
-            warnings = [line for it in known for line in it.warnings]
+            subscriptions = list(self._subscriptions.values())
+            tracks = [track for it in subscriptions for track in _all_tracks(it)]
+            writable = [it for it in subscriptions if it.is_kept and not it.is_fenced]
+            unwritten = [track.messages for it in writable for track in _all_tracks(it)]
+            warnings = [line for it in subscriptions for line in it.warnings]
             at, limit = self._written_at, self._in_flight_limit
             return Health(
                 written_ago=None if at is None else time.monotonic() - at,

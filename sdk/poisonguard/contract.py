@@ -407,11 +407,11 @@ class _Members:
         self._pointer = pointer
 
     def required(self, name: str, parser: _Parser[_Value]) -> _Value:
-        found = self.optional(name, parser)
-        if found is None:
+        member = self.optional(name, parser)
+        if member is None:
             pointer = f"{self._pointer}/{name}"
             raise Invalid(pointer, f"{_label(pointer)} is missing: send it.")
-        return found
+        return member
 
     def optional(self, name: str, parser: _Parser[_Value]) -> _Value | None:
         value = self._value.get(name)
@@ -485,8 +485,8 @@ def _matcher(value: object, pointer: str) -> tuple[MatcherKind, str]:
 def _kind(value: object, pointer: str) -> MatcherKind:
     text = _any_text(value, pointer)
     if text not in set(MatcherKind):
-        known = ", ".join(MatcherKind)
-        raise _wrong(pointer, f"is unknown: send one of {known}.")
+        names = ", ".join(MatcherKind)
+        raise _wrong(pointer, f"is unknown: send one of {names}.")
     return MatcherKind(text)
 
 
@@ -629,12 +629,12 @@ def _histogram(value: object, pointer: str) -> tuple[tuple[int, int], ...]:
 
 
 def _buckets(value: Mapping[object, object], pointer: str) -> Iterable[tuple[int, int]]:
-    known = {str(bucket): bucket for bucket in range(HISTOGRAM_BUCKETS)}
+    buckets = {str(bucket): bucket for bucket in range(HISTOGRAM_BUCKETS)}
     for name, count in value.items():
-        if name not in known:
+        if name not in buckets:
             last = HISTOGRAM_BUCKETS - 1
             raise _wrong(pointer, f'has a bucket that is not one of "0" to "{last}".')
-        yield known[str(name)], _count(count, f"{pointer}/{name}")
+        yield buckets[str(name)], _count(count, f"{pointer}/{name}")
 
 
 def _present(**members: object) -> dict[str, object]:

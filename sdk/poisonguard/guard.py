@@ -27,8 +27,8 @@ from poisonguard.handling.hot_path import (
     healthy_path,
     healthy_path_async,
 )
-from poisonguard.handling.lifecycle import Running, utc_now
-from poisonguard.handling.message_flow import Handling, Parts
+from poisonguard.handling.lifecycle import RunningGuard, utc_now
+from poisonguard.handling.message_flow import GuardComponents, MessageFlow
 from poisonguard.handling.steps import play
 from poisonguard.journal.process_journal import Journal
 from poisonguard.outcome import Outcome
@@ -95,8 +95,8 @@ class Guard:
             if isinstance(journal, Journal)
             else Journal(journal, clock=clock or utc_now)
         )
-        self._parts = partial(
-            Running,
+        self._new_running = partial(
+            RunningGuard,
             settings=self.settings,
             reader=reader or PlainReader(),
             policy=policy,
@@ -109,7 +109,7 @@ class Guard:
             clock=clock,
         )
         self._starting = threading.RLock()
-        self._running: Running | None = None
+        self._running: RunningGuard | None = None
         self._is_stopping = False
         self.handle = self._start_and_handle
         self.handle_async = self._start_and_handle_async
@@ -152,7 +152,7 @@ class Guard:
         """Return the list of what is skipped; raises Stopping before the start."""
         if self._running is None:
             raise Stopping("The guard has no skip list yet: start it.")
-        return self._running.parts.skips
+        return self._running.components.skips
 
     # As a context manager
 
@@ -241,14 +241,16 @@ class Guard:
         await self.__aenter__()
         return await self.handle_async(message, handler)
 
-    def _open(self) -> Running:
+    def _open(self) -> RunningGuard:
         with self._starting:
             if self._running is None:
-                running = self._parts()
+                running = self._new_running()
                 running.open()
-                parts, handling = running.parts, running.handling
-                handle = healthy_path(parts, Threads(parts, handling))
-                handle_async = healthy_path_async(parts, Tasks(parts, handling))
+                components, handling = running.components, running.handling
+                handle = healthy_path(components, Threads(components, handling))
+                handle_async = healthy_path_async(
+                    components, Tasks(components, handling)
+                )
                 if running.once is not None:
                     handle = running.once.around(handle)
                     handle_async = running.once.around_async(handle_async)
@@ -262,22 +264,22 @@ class Guard:
 class Threads:
     """Handles on the caller's thread what is not ordinary."""
 
-    def __init__(self, parts: Parts, handling: Handling) -> None:
-        self._parts = parts
+    def __init__(self, components: GuardComponents, handling: MessageFlow) -> None:
+        self._components = components
         self._handling = handling
 
     def handle(self, message: object, handler: Handler) -> Outcome:
         while (entry := self._handling.again()) is not None:
             again = self._handling.steps_again(entry)
-            play(again, entry.handler, entry.message, self._parts.leaving)
+            play(again, entry.handler, entry.message, self._components.leaving)
         steps = self._handling.steps(message, handler)
-        return play(steps, handler, message, self._parts.leaving)
+        return play(steps, handler, message, self._components.leaving)
 
     def after(
         self, message: object, handler: Handler, slot: Slot, error: BaseException
     ) -> Outcome:
         steps = self._handling.steps_after(message, handler, slot, error)
-        return play(steps, handler, message, self._parts.leaving)
+        return play(steps, handler, message, self._components.leaving)
 
 
 class _Attempt:

@@ -20,7 +20,7 @@ Jitter = Literal["full", "decorrelated", "none"]
 FirstFailure = Callable[[Any, Exception], object]
 
 
-class Verdict(Enum):
+class RetryDecision(Enum):
     """What a failure means for its message."""
 
     RETRY = auto()
@@ -85,16 +85,16 @@ class RetryPolicy:
         attempts: int,
         due_at: datetime,
         first_enqueued_at: datetime,
-    ) -> Verdict:
+    ) -> RetryDecision:
         """Tell what comes after a message's `attempts`th attempt failed."""
         if isinstance(error, self.fatal):
-            return Verdict.FATAL
+            return RetryDecision.FATAL
         if attempts >= self.max_attempts:
-            return Verdict.EXHAUSTED
+            return RetryDecision.EXHAUSTED
         # No use sleeping towards a moment at which it will have expired.
         if self.is_expired(first_enqueued_at, at=due_at):
-            return Verdict.EXPIRED
-        return Verdict.RETRY
+            return RetryDecision.EXPIRED
+        return RetryDecision.RETRY
 
     def is_expired(self, first_enqueued_at: datetime, *, at: datetime) -> bool:
         if self.expire_after is None:

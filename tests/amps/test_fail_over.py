@@ -416,7 +416,7 @@ def test_a_message_that_killed_behind_a_guard_is_told_without_running_it(
     guard = guard_of(journal=tmp_path / "journal")
     _, protector, handler = join(chooser_of(*pair), guard=guard)
     message = a_message("5|1|")
-    attempts = guard._parts.keywords["journal"].attempts
+    attempts = guard._new_running.keywords["journal"].attempts
     for _ in range(2):  # as many as the limit
         number = AmpsReader().number(message)
         attempts.crashed(number, now=datetime.now(UTC), reason="SIGSEGV")

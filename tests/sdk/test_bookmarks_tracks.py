@@ -32,7 +32,7 @@ class Kept:
             self.settled.add(first, last)
 
     def track(self) -> Track:
-        return Track.known(settled=self.settled, persisted=None)
+        return Track.from_server(settled=self.settled, persisted=None)
 
 
 def deliver(track: Track, numbers: Iterable[int]) -> list[int]:
@@ -116,7 +116,7 @@ def test_a_number_that_comes_again_while_it_is_handled_is_settled_once() -> None
 
 
 def test_what_was_never_received_cannot_be_settled() -> None:
-    track = Track.known(settled=[(0, 10)], persisted=None)
+    track = Track.from_server(settled=[(0, 10)], persisted=None)
 
     assert [track.settle(number) for number in (5, 10, 11)] == [False] * 3
 
@@ -137,7 +137,7 @@ def test_a_reader_from_now_on_passes_over_all_before_its_first_message() -> None
 
 
 def test_resumes_at_the_lesser_of_what_is_settled_and_what_is_replicated() -> None:
-    track = Track.known(settled=[(0, 100)], persisted=None)
+    track = Track.from_server(settled=[(0, 100)], persisted=None)
 
     untracked = track.resume
     track.persist(40)
@@ -150,7 +150,7 @@ def test_resumes_at_the_lesser_of_what_is_settled_and_what_is_replicated() -> No
 
 def test_many_holes_hold_back_new_messages_and_let_old_ones_in() -> None:
     holes = [(3 * n, 3 * n + 1) for n in range(RUNS_PRESSED)]
-    track = Track.known(settled=holes, persisted=None)
+    track = Track.from_server(settled=holes, persisted=None)
 
     def held(seq: int) -> bool:
         return track.is_pressed(seq, in_flight_limit=LIMIT)
@@ -173,7 +173,7 @@ def test_more_runs_than_are_kept_go_out_from_the_lowest_on() -> None:
 
 
 def test_a_run_that_grew_is_told_whole_which_mends_what_the_server_lost() -> None:
-    track = Track.known(settled=[(0, 10)], persisted=None)
+    track = Track.from_server(settled=[(0, 10)], persisted=None)
     track.receive(15)
     track.settle(15)
 

@@ -14,7 +14,7 @@ import pytest
 from poisonguard import BreakerPolicy, Outcome, RetryPolicy
 from poisonguard.readers.plain import PlainReader
 from poisonguard.server.client import Client
-from poisonguard.server.connection import Link
+from poisonguard.server.connection import Connection
 from poisonguard.server.reporter import Reporter
 from poisonguard.server.spool import Spool
 from tests.sdk.failures import failure
@@ -40,14 +40,14 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, server: Server) -> Set:
 
 
 @pytest.fixture
-def link(server: Server) -> Iterator[Link]:
-    link = Link([server.url], KEY)
-    yield link
-    link.close(1)
+def connection(server: Server) -> Iterator[Connection]:
+    connection = Connection([server.url], KEY)
+    yield connection
+    connection.close(1)
 
 
-def ticks(link: Link, number: int = 3) -> threading.Event:
-    """Tell when the link has looked so often at what is over."""
+def ticks(connection: Connection, number: int = 3) -> threading.Event:
+    """Tell when the connection has looked so often at what is over."""
     left, done = [number], threading.Event()
 
     def tick() -> None:
@@ -55,38 +55,38 @@ def ticks(link: Link, number: int = 3) -> threading.Event:
         if left[0] <= 0:
             done.set()
 
-    link.on_tick.append(tick)
+    connection.on_tick.append(tick)
     return done
 
 
 @pytest.mark.parametrize("seconds", JUMPS)
 def test_no_skip_ends_and_none_is_missed_because_the_clock_was_set(
-    seconds: float, server: Server, link: Link, set_clock: Set
+    seconds: float, server: Server, connection: Connection, set_clock: Set
 ) -> None:
     a_while = datetime.now(UTC) + timedelta(minutes=30)
-    mirror = link.skip_list(
+    mirror = connection.skip_list(
         topic="orders", consumer_group="billing", handler_version=None
     )
     server.add_skip(kind="bookmark", value="before", expires_at=a_while.isoformat())
-    link.start(10)
+    connection.start(10)
 
     set_clock(seconds)
     server.add_skip(kind="bookmark", value="after", expires_at=a_while.isoformat())
     server.until(lambda: "after" in mirror.bookmarks or mirror.changes["removed"])
-    assert ticks(link).wait(60)
+    assert ticks(connection).wait(60)
 
     assert {*mirror.bookmarks} == {"before", "after"}
 
 
 def test_a_skip_that_is_over_leaves_though_the_clock_was_set_back(
-    server: Server, link: Link, set_clock: Set
+    server: Server, connection: Connection, set_clock: Set
 ) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=2)
-    mirror = link.skip_list(
+    mirror = connection.skip_list(
         topic="orders", consumer_group="billing", handler_version=None
     )
     server.add_skip(kind="bookmark", value="1", expires_at=soon.isoformat())
-    link.start(10)
+    connection.start(10)
 
     set_clock(-DAY)
 

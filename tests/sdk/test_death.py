@@ -7,7 +7,13 @@ import pytest
 
 from poisonguard.contract import Cause
 from poisonguard.journal.death import Blame, Death, judge
-from poisonguard.journal.journal_file import Ending, EndingKind, Header, Snapshot, State
+from poisonguard.journal.journal_file import (
+    Ending,
+    EndingKind,
+    Header,
+    OwnerState,
+    Snapshot,
+)
 from poisonguard.processes.kernel import Identity
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -20,7 +26,7 @@ def died(
     hung: tuple[int, ...] = (),
     kind: EndingKind = EndingKind.UNSEEN,
     value: int = 0,
-    state: State = State.RUN,
+    state: OwnerState = OwnerState.RUN,
     oom_kills: int = 3,
 ) -> Death:
     header = Header(
@@ -88,7 +94,7 @@ def test_what_came_to_its_end_before_the_kill_did_not_hang() -> None:
 
 
 def test_who_was_told_to_stop_is_excused_even_for_a_hang() -> None:
-    death = died(7, hung=(7,), kind=EndingKind.HANG, state=State.STOPPING)
+    death = died(7, hung=(7,), kind=EndingKind.HANG, state=OwnerState.STOPPING)
 
     assert death.blame is Blame.EXCUSED
     assert death.reason == "The process was told to stop"

@@ -14,7 +14,7 @@ from poisonguard import Outcome
 from poisonguard.bookmarks import BookmarkStore
 from poisonguard.errors import Away, GuardError, Refused, StartTimeout
 from poisonguard.server.client import Client
-from poisonguard.server.connection import Link
+from poisonguard.server.connection import Connection
 from poisonguard.server.reporter import Reporter
 from tests.sdk.failures import confirmation
 from tests.sdk.guarded import Failing, Handler, guarding, message
@@ -93,8 +93,8 @@ def test_no_guard_starts_on_a_list_that_is_none(answer: Any, server: Server) -> 
 def test_an_event_of_another_form_has_the_list_taken_anew_and_no_more(
     kind: str, data: str, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    link = Link([server.url], KEY)
-    mirror = link.skip_list(
+    connection = Connection([server.url], KEY)
+    mirror = connection.skip_list(
         topic="orders", consumer_group="billing", handler_version=None
     )
     said = threading.Event()
@@ -107,7 +107,7 @@ def test_an_event_of_another_form_has_the_list_taken_anew_and_no_more(
         return f"id: {epoch}.{place}\nevent: {kind}\ndata: {data}\n\n"
 
     server.add_skip(kind="bookmark", value="before")
-    link.start(10)
+    connection.start(10)
     server.ping = once
     server.until(said.is_set)
     server.add_skip(kind="bookmark", value="after")
@@ -115,7 +115,7 @@ def test_an_event_of_another_form_has_the_list_taken_anew_and_no_more(
     server.until(lambda: "after" in mirror.bookmarks)
     kept = {*mirror.bookmarks}
     snapshots = sum("/skips?" in path for _, path, _ in list(server.requests))
-    link.close(1)
+    connection.close(1)
     assert kept == {"before", "after"}
     assert snapshots <= 2
     assert "could not be followed" not in caplog.text

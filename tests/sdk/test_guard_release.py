@@ -16,7 +16,11 @@ import pytest
 from poisonguard import BreakerPolicy, Guard, Outcome, RetryPolicy
 from poisonguard.errors import Misconfigured
 from poisonguard.handling import released_messages as keeping
-from poisonguard.handling.released_messages import MESSAGES_LIMIT, Entry, Kept
+from poisonguard.handling.released_messages import (
+    MESSAGES_LIMIT,
+    ReleasedMessage,
+    ReleasedMessages,
+)
 from poisonguard.handling.slots import Gate
 from poisonguard.readers.amps import AmpsReader
 from poisonguard.readers.pika import PikaReader
@@ -195,13 +199,15 @@ def test_a_message_that_cannot_be_kept_is_held_until_it_is_decided(
     assert settled == [("b-1", HANDLED)]
 
 
-def entry(bookmark: str, size: int = 1) -> Entry:
-    return Entry(bookmark=bookmark, message=None, handler=Handler(), size=size)
+def entry(bookmark: str, size: int = 1) -> ReleasedMessage:
+    return ReleasedMessage(
+        bookmark=bookmark, message=None, handler=Handler(), size=size
+    )
 
 
 def test_no_more_is_kept_than_there_is_room_for() -> None:
     gate = Gate()
-    kept = Kept(gate)
+    kept = ReleasedMessages(gate)
     entries = [entry(str(n)) for n in range(MESSAGES_LIMIT)]
 
     taken = [kept.add(one) for one in [*entries, entry("one more")]]
@@ -214,10 +220,10 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
 
 def test_one_of_any_size_is_kept_and_nothing_beside_it() -> None:
     gate = Gate()
-    kept = Kept(gate)
+    kept = ReleasedMessages(gate)
 
     taken = [kept.add(entry("large", size=2**40)), kept.add(entry("b-2"))]
-    came_again = kept.came_again("large")
+    came_again = kept.discard_unless_busy("large")
 
     assert (taken, came_again, len(kept)) == ([True, False], True, 0)
     assert gate.is_open

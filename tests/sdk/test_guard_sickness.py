@@ -1,4 +1,4 @@
-"""Who is sick, the message or the consumer: the breaker, and withheld poisons."""
+"""Who is sick, the message or the consumer: the breaker, and suspected poisons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from poisonguard import BreakerPolicy, Outcome
 from poisonguard.contract import FailureReport
-from poisonguard.handling.suspects import BYTES_LIMIT, Withheld
+from poisonguard.handling.suspects import BYTES_LIMIT, SuspectedReports
 from poisonguard.readers.plain import PlainReader
 from tests.sdk.failures import failure
 from tests.sdk.guarded import Failing, Handler, Message, guarding, message, redriven
@@ -148,12 +148,12 @@ def test_the_bodies_of_withheld_poisons_are_bounded(
     def big(bookmark: str) -> FailureReport:
         return failure(bookmark=bookmark, body=bytes(BYTES_LIMIT // 2))
 
-    withheld = Withheld()
+    suspected_reports = SuspectedReports()
 
     for n in range(3):
-        withheld.add(big(f"b-{n}"), handled=0)
+        suspected_reports.add(big(f"b-{n}"), handled=0)
 
-    assert len(withheld) == 2
+    assert len(suspected_reports) == 2
     assert "'b-2' stays suspected" in caplog.text
 
 

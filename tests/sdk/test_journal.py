@@ -17,7 +17,7 @@ from poisonguard.journal import journal_file
 from poisonguard.journal.attempts import Attempts
 from poisonguard.journal.death import Blame
 from poisonguard.journal.journal_file import WORD, EndingKind, Header
-from poisonguard.journal.orphans import Adoption
+from poisonguard.journal.orphans import OrphanRecovery
 from poisonguard.journal.process_journal import Journal
 from poisonguard.processes.kernel import Identity
 from poisonguard.supervision.supervisor import Journals
@@ -233,7 +233,7 @@ def test_a_start_knows_what_was_settled_since_it_first_looked(
     attempts.open(now=NOW)
     left_behind(consumers.folder, 7)
     name = journal_file.name_digest(NAME)
-    adoption = partial(Adoption, folder=consumers.folder, name=name, now=NOW)
+    adoption = partial(OrphanRecovery, folder=consumers.folder, name=name, now=NOW)
     adoption(attempts=others).run(own=())
 
     adoption(attempts=attempts).run(own=())

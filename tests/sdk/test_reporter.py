@@ -634,7 +634,7 @@ def test_a_batch_stays_the_same_until_it_is_taken(minute: list[int]) -> None:
     minute[0] += 1
 
     assert counters.batch() == first
-    counters.taken()
+    counters.confirm_batch()
     assert [(r.sequence, r.handled) for r in counters.batch()] == [(2, 5)]
 
 

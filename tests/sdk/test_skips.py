@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from poisonguard.contract import Invalid, MatcherKind, Skip, parse_skip
-from poisonguard.server.connection import Link
+from poisonguard.server.connection import Connection
 from poisonguard.skipping import skip_list as lists
 from poisonguard.skipping.skip_list import Fence, SkipList
 from tests.sdk.server import KEY, Server
@@ -428,23 +428,23 @@ def test_a_matcher_that_is_not_known_is_named(matcher: object, pointer: str) -> 
 
 
 @pytest.fixture
-def link(server: Server) -> Iterator[Link]:
-    link = Link([server.url], KEY)
-    yield link
-    link.close(1)
+def connection(server: Server) -> Iterator[Connection]:
+    connection = Connection([server.url], KEY)
+    yield connection
+    connection.close(1)
 
 
-def joined(link: Link, **changes: Any) -> SkipList:
+def joined(connection: Connection, **changes: Any) -> SkipList:
     wishes = {"topic": "orders", "consumer_group": "billing", "handler_version": None}
-    return link.skip_list(**{**wishes, **changes})
+    return connection.skip_list(**{**wishes, **changes})
 
 
 def test_a_list_is_loaded_when_start_returns_and_follows_every_change(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
     server.add_skip(kind="bookmark", value="before")
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
     first = set(mirror.bookmarks)
 
     later = server.add_skip(kind="message_id", value="later")
@@ -457,7 +457,7 @@ def test_a_list_is_loaded_when_start_returns_and_follows_every_change(
 
 
 def test_a_change_between_snapshot_and_stream_is_not_missed(
-    server: Server, link: Link, monkeypatch: pytest.MonkeyPatch
+    server: Server, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = server.call
 
@@ -468,22 +468,22 @@ def test_a_change_between_snapshot_and_stream_is_not_missed(
         return told
 
     monkeypatch.setattr(server, "call", and_then)
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
 
     server.until(lambda: "between" in mirror.bookmarks)
 
 
 def test_a_process_has_one_stream_for_all_its_topics(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
     topics = ["orders", "/sample/bookmarkStore", "a,b"]
-    mirrors = [joined(link, topic=topic) for topic in topics]
-    link.start(10)
+    mirrors = [joined(connection, topic=topic) for topic in topics]
+    connection.start(10)
     server.until(lambda: server.streams == 1)
 
-    late = joined(link, topic="late", consumer_group="audit")
-    link.start(10)
+    late = joined(connection, topic="late", consumer_group="audit")
+    connection.start(10)
     for topic in [*topics, "late"]:
         server.add_skip(kind="bookmark", value=topic, topic=topic)
 
@@ -501,11 +501,13 @@ def _is_all(mirror: SkipList, bookmark: str) -> bool:
     return list(mirror.bookmarks) == [bookmark]
 
 
-def test_a_list_that_left_is_followed_no_more(server: Server, link: Link) -> None:
-    orders, refunds = joined(link), joined(link, topic="refunds")
-    link.start(10)
+def test_a_list_that_left_is_followed_no_more(
+    server: Server, connection: Connection
+) -> None:
+    orders, refunds = joined(connection), joined(connection, topic="refunds")
+    connection.start(10)
 
-    link.leave(orders)
+    connection.leave(orders)
     server.add_skip(kind="bookmark", value="1")
     server.add_skip(kind="bookmark", value="2", topic="refunds")
 
@@ -513,9 +515,11 @@ def test_a_list_that_left_is_followed_no_more(server: Server, link: Link) -> Non
     assert not orders.bookmarks
 
 
-def test_lists_of_one_topic_get_what_is_theirs(server: Server, link: Link) -> None:
-    billing, audit = joined(link), joined(link, consumer_group="audit")
-    link.start(10)
+def test_lists_of_one_topic_get_what_is_theirs(
+    server: Server, connection: Connection
+) -> None:
+    billing, audit = joined(connection), joined(connection, consumer_group="audit")
+    connection.start(10)
 
     server.add_skip(kind="bookmark", value="b", consumer_group="billing")
     server.add_skip(kind="bookmark", value="a", consumer_group="audit")
@@ -526,40 +530,40 @@ def test_lists_of_one_topic_get_what_is_theirs(server: Server, link: Link) -> No
 
 
 def test_a_list_that_joins_late_has_what_the_others_of_its_topic_have(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
     server.add_skip(kind="bookmark", value="1")
-    first = joined(link)
-    link.start(10)
+    first = joined(connection)
+    connection.start(10)
 
-    late = joined(link, consumer_group="audit")
-    link.start(10)
+    late = joined(connection, consumer_group="audit")
+    connection.start(10)
 
     assert list(late.bookmarks) == list(first.bookmarks) == ["1"]
 
 
 def test_cut_off_a_list_keeps_its_last_state_and_its_age_grows(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
     server.add_skip(kind="bookmark", value="kept")
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
     server.stop()
     server.until(lambda: (mirror.age or 0) > 1)
 
     assert "kept" in mirror.bookmarks
-    assert any(told.startswith("skips: ") for told in link.warnings)
+    assert any(told.startswith("skips: ") for told in connection.warnings)
 
     server.add_skip(kind="bookmark", value="meanwhile")
     server.start()
     server.until(lambda: "meanwhile" in mirror.bookmarks)
     server.until(lambda: (mirror.age or 0) < 1)
-    assert link.warnings == []
+    assert connection.warnings == []
 
 
-def test_a_frozen_server_is_waited_for(server: Server, link: Link) -> None:
-    mirror = joined(link)
-    link.start(10)
+def test_a_frozen_server_is_waited_for(server: Server, connection: Connection) -> None:
+    mirror = joined(connection)
+    connection.start(10)
     server.freeze()
     server.until(lambda: (mirror.age or 0) > 1)
 
@@ -571,11 +575,11 @@ def test_a_frozen_server_is_waited_for(server: Server, link: Link) -> None:
 
 @pytest.mark.parametrize("lost", ["new_epoch", "forget_events"])
 def test_a_store_that_was_lost_or_has_forgotten_is_read_anew(
-    lost: str, server: Server, link: Link
+    lost: str, server: Server, connection: Connection
 ) -> None:
     gone = server.add_skip(kind="bookmark", value="gone")
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
     server.stop()
     server.remove_skip(gone["id"])
     server.add_skip(kind="bookmark", value="new")
@@ -586,10 +590,10 @@ def test_a_store_that_was_lost_or_has_forgotten_is_read_anew(
 
 
 def test_our_own_whose_unpoison_was_missed_ends_with_the_next_snapshot(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
     made = server.add_skip(kind="bookmark", value="7-0", poison=3)
     server.until(lambda: "7-0" in mirror.bookmarks)
     server.remove_skip(made["id"])
@@ -603,10 +607,12 @@ def test_our_own_whose_unpoison_was_missed_ends_with_the_next_snapshot(
     assert held
 
 
-def test_a_live_stream_that_is_reset_is_read_anew(server: Server, link: Link) -> None:
+def test_a_live_stream_that_is_reset_is_read_anew(
+    server: Server, connection: Connection
+) -> None:
     gone = server.add_skip(kind="bookmark", value="gone")
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
     with server.changed:
         del server.skips[gone["id"]]
         server.new_epoch()
@@ -615,10 +621,10 @@ def test_a_live_stream_that_is_reset_is_read_anew(server: Server, link: Link) ->
 
 
 def test_what_is_not_understood_is_told_and_the_rest_is_followed(
-    server: Server, link: Link, caplog: pytest.LogCaptureFixture
+    server: Server, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
 
     with caplog.at_level(logging.WARNING):
         server.add_skip(kind="moon_phase", value="full")
@@ -656,11 +662,15 @@ def told(kind: str, text: str) -> Callable[[str, dict[str, int]], str]:
     ids=["empty", "none", "no JSON", "unknown", "unknown and deep"],
 )
 def test_the_data_of_a_ping_or_of_an_event_we_do_not_know_is_not_read(
-    kind: str, text: str, server: Server, link: Link, caplog: pytest.LogCaptureFixture
+    kind: str,
+    text: str,
+    server: Server,
+    connection: Connection,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     server.ping_every, server.ping = 0.01, told(kind, text)
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
     first = mirror.age
 
     server.add_skip(kind="bookmark", value="after")
@@ -674,11 +684,11 @@ def test_the_data_of_a_ping_or_of_an_event_we_do_not_know_is_not_read(
 
 
 def test_an_event_that_is_nested_too_deep_ends_no_stream_for_good(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
     deep = f"data: {'[' * 200_000}\n"
-    mirror = joined(link)
-    link.start(10)
+    mirror = joined(connection)
+    connection.start(10)
 
     before, server.ping = server.ping, told("skip", deep)
     server.cut_streams()
@@ -694,9 +704,11 @@ def snapshots(server: Server) -> list[str]:
     return [path for _, path, _ in server.requests if "/skips?" in path]
 
 
-def test_an_expired_skip_leaves_by_itself(server: Server, link: Link) -> None:
-    mirror = joined(link)
-    link.start(10)
+def test_an_expired_skip_leaves_by_itself(
+    server: Server, connection: Connection
+) -> None:
+    mirror = joined(connection)
+    connection.start(10)
     soon = datetime.now(UTC) + timedelta(seconds=1)
 
     server.add_skip(kind="bookmark", value="1", expires_at=soon.isoformat())
@@ -706,26 +718,28 @@ def test_an_expired_skip_leaves_by_itself(server: Server, link: Link) -> None:
     assert datetime.now(UTC) >= soon
 
 
-def test_a_skip_expires_by_the_servers_clock(server: Server, link: Link) -> None:
+def test_a_skip_expires_by_the_servers_clock(
+    server: Server, connection: Connection
+) -> None:
     server.date_shift = -7_200.0
     over_here = datetime.now(UTC) - timedelta(hours=1)
 
     server.add_skip(kind="bookmark", value="1", expires_at=over_here.isoformat())
-    mirror, ticks = joined(link), list[int]()
-    link.on_tick.append(lambda: ticks.append(1))
-    link.start(10)
+    mirror, ticks = joined(connection), list[int]()
+    connection.on_tick.append(lambda: ticks.append(1))
+    connection.start(10)
     server.until(lambda: len(ticks) >= 2)
 
     assert "1" in mirror.bookmarks
 
 
 def test_a_fence_is_told_to_all_who_asked_though_one_of_them_fails(
-    server: Server, link: Link
+    server: Server, connection: Connection
 ) -> None:
-    mirror, told = joined(link), list[Fence]()
+    mirror, told = joined(connection), list[Fence]()
     mirror.on_fence.append(_fail)
     mirror.on_fence.append(told.append)
-    link.start(10)
+    connection.start(10)
     server.until(lambda: server.streams)
 
     server.until(lambda: _fenced(server) and told)
@@ -746,14 +760,14 @@ def _fenced(server: Server) -> bool:
     return True
 
 
-def test_skips_made_are_counted_back(server: Server, link: Link) -> None:
+def test_skips_made_are_counted_back(server: Server, connection: Connection) -> None:
     made = server.add_skip(kind="bookmark", value="1")
-    mirror = joined(link, client_name="billing-1")
-    link.start(10)
+    mirror = joined(connection, client_name="billing-1")
+    connection.start(10)
     for _ in range(3):
         mirror.applied(mirror.bookmarks["1"])
 
-    link.reporter.flush(10)
+    connection.reporter.flush(10)
 
     assert server.applied == {made["id"]: 3}
     told = next(body for _, path, body in server.requests if "applied" in path)
@@ -762,11 +776,11 @@ def test_skips_made_are_counted_back(server: Server, link: Link) -> None:
 
 @pytest.mark.parametrize("has_lines", [True, False])
 def test_many_changes_through_many_cuts_leave_no_difference(
-    has_lines: bool, server: Server, link: Link
+    has_lines: bool, server: Server, connection: Connection
 ) -> None:
     server.has_lines = has_lines
-    mirror, dice = joined(link), random.Random(7)
-    link.start(10)
+    mirror, dice = joined(connection), random.Random(7)
+    connection.start(10)
     faults = [server.cut_streams, server.new_epoch, server.forget_events]
     for step in range(1_000):
         if server.skips and dice.random() < 0.5:

@@ -32,7 +32,7 @@ def kept(folder: Path) -> list[dict[str, Any]]:
     spool.adopt()
     while batch := spool.batch():
         items += [dict(item) for item in batch.items]
-        spool.taken(batch)
+        spool.confirm_batch(batch)
     spool.close()
     return items
 
@@ -58,7 +58,7 @@ def test_gives_what_was_kept_in_order_and_one_kind_at_a_time(tmp_path: Path) -> 
     first = spool.batch()
     assert first is not None
     again = spool.batch()
-    spool.taken(first)
+    spool.confirm_batch(first)
     second = spool.batch()
 
     assert (first.kind, first.items) == ("failures", ({"n": 1}, {"n": 2}))
@@ -90,7 +90,7 @@ def test_what_was_taken_is_gone_and_leaves_no_file_behind(tmp_path: Path) -> Non
     sizes = []
     while batch := spool.batch():
         sizes.append(len(batch.items))
-        spool.taken(batch)
+        spool.confirm_batch(batch)
     spool.close()
 
     assert sizes == [BATCH_RECORDS, BATCH_RECORDS, 1]
@@ -321,7 +321,7 @@ def test_a_child_leaves_to_its_parent_what_is_the_parents(tmp_path: Path) -> Non
     spool.append("failures", {"n": 1}, durable=True)
     child = os.fork()
     if child == 0:
-        spool.remake()
+        spool.reset_after_fork()
         spool.append("failures", {"n": 2}, durable=True)
         os._exit(spool.adopt() + 10 * spool.failures)
 

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from poisonguard.handling.counts import Slot, Tally, bucket
-from poisonguard.handling.slots import Gate, Numbering, Turns
+from poisonguard.handling.counts import Counts, Slot, bucket
+from poisonguard.handling.slots import Gate, Numbering, Slots
 
 
-def turns_of(slots: int) -> tuple[Turns, Gate]:
+def turns_of(slots: int) -> tuple[Slots, Gate]:
     gate = Gate()
-    return Turns([Slot(place) for place in range(slots)], gate), gate
+    return Slots([Slot(place) for place in range(slots)], gate), gate
 
 
 def test_a_gate_opens_when_its_last_reason_is_gone() -> None:
@@ -83,15 +83,15 @@ def test_there_is_no_turn_while_all_slots_are_taken() -> None:
 
 def test_a_tally_tells_what_is_new_since_it_was_asked_last() -> None:
     slots = [Slot(0), Slot(1)]
-    tally = Tally(slots)
+    counts = Counts(slots)
     slots[0].handled, slots[1].handled = 3, 4
-    tally.seconds.extend([0.0001, 0.003])
+    counts.seconds.extend([0.0001, 0.003])
 
-    first = tally.news()
+    first = counts.take_new()
     slots[1].handled += 1
 
     assert first == (7, {0: 1, 1: 1})
-    assert tally.news() == (1, {})
+    assert counts.take_new() == (1, {})
 
 
 def test_durations_fall_into_powers_of_two_milliseconds() -> None:

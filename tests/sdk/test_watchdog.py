@@ -8,7 +8,7 @@ import pytest
 from poisonguard.contract import Cause
 from poisonguard.errors import Misconfigured
 from poisonguard.journal.death import Blame
-from poisonguard.supervision.watchdog import Patience, interval
+from poisonguard.supervision.watchdog import HangDetector, interval
 from tests.sdk.consumers import NAME, Consumers, ended, python
 
 LIMIT = 10.0
@@ -21,7 +21,7 @@ def consumers(tmp_path: Path) -> Consumers:
 
 def looks(*works: tuple[int, int], every: float = 1.0) -> list[list[str]]:
     """Look at one slot again and again; return what each look finds."""
-    patience: Patience[str] = Patience(LIMIT)
+    patience: HangDetector[str] = HangDetector(LIMIT)
     return [
         patience.stuck([("slot", work)], now=100 + every * turn)
         for turn, work in enumerate(works)
@@ -57,7 +57,7 @@ def test_the_time_in_which_nobody_looked_does_not_count() -> None:
 
 
 def test_each_slot_has_its_own_time() -> None:
-    patience: Patience[int] = Patience(LIMIT)
+    patience: HangDetector[int] = HangDetector(LIMIT)
     for turn in range(10):
         patience.stuck([(0, (7, 0)), (1, (100 + turn, 0))], now=turn)
 

@@ -72,8 +72,8 @@ class MemoryOnce(Once):
         self._ends: dict[bytes, float] = {}  # of what was handled, the oldest first
         super().__init__(reader, by_bookmark=window.by_bookmark)
 
-    def begin_in_child(self) -> None:
-        super().begin_in_child()
+    def reset_after_fork(self) -> None:
+        super().reset_after_fork()
         # Anew: another thread may have been at work on both when the child was forked.
         self._order = deque(self._ends)
 
@@ -82,11 +82,11 @@ class MemoryOnce(Once):
         if key is None:
             handler(message)
             return
-        self._begin(key)
+        self._claim_key(key)
         try:
             handler(message)
         except BaseException:
-            self._fail(key)
+            self._release_key(key)
             raise
         self._remember(key)
 
@@ -95,18 +95,18 @@ class MemoryOnce(Once):
         if key is None:
             await handler(message)
             return
-        self._begin(key)
+        self._claim_key(key)
         try:
             await handler(message)
         except BaseException:
-            self._fail(key)
+            self._release_key(key)
             raise
         self._remember(key)
 
     def facts(self) -> dict[str, object]:
         return {**super().facts(), "remembered": len(self._ends)}
 
-    def _begin(self, key: bytes) -> None:
+    def _claim_key(self, key: bytes) -> None:
         with self._lock:
             ends = self._ends.get(key)
             if ends is not None and ends > self._clock():
@@ -116,7 +116,7 @@ class MemoryOnce(Once):
                 raise Busy
             self._running.add(key)
 
-    def _fail(self, key: bytes) -> None:
+    def _release_key(self, key: bytes) -> None:
         with self._lock:
             self._running.discard(key)
 

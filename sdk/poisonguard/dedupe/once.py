@@ -61,9 +61,9 @@ class Once(ABC):
     def __init__(self, reader: Reader, *, by_bookmark: bool) -> None:
         self._reader = reader
         self._by_bookmark = by_bookmark
-        self.begin_in_child()
+        self.reset_after_fork()
 
-    def begin_in_child(self) -> None:
+    def reset_after_fork(self) -> None:
         """Let no copy run: in a forked child, those that do are the parent's."""
         self._lock = threading.Lock()
         self._running: set[bytes] = set()

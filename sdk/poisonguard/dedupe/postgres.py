@@ -112,8 +112,8 @@ class PostgresWindow(Window):
         """
         limits, total = _limits(older_than, batch), 0
         while True:
-            with self.begin() as given:
-                cursor = _cursor(self.reach(given))
+            with self.begin() as handle:
+                cursor = _cursor(self.connection_of(handle))
                 cursor.execute(FORGET, limits)
                 number = int(cursor.rowcount)
                 cursor.close()
@@ -125,8 +125,8 @@ class PostgresWindow(Window):
         """Do as `forget` does, where `begin` is asynchronous."""
         limits, total = _limits(older_than, batch), 0
         while True:
-            async with self.begin() as given:
-                cursor = _cursor(self.reach(given))
+            async with self.begin() as handle:
+                cursor = _cursor(self.connection_of(handle))
                 await cursor.execute(FORGET, limits)
                 number = int(cursor.rowcount)
                 await cursor.close()
@@ -137,20 +137,20 @@ class PostgresWindow(Window):
     def open(self, *, topic: str, consumer_group: str, reader: Reader) -> Once:
         return PostgresOnce(reader, self, topic=topic, consumer_group=consumer_group)
 
-    def reach(self, given: Any) -> Any:
+    def connection_of(self, handle: Any) -> Any:
         """Return the connection that `begin` has given."""
-        if given is None:
-            given = self._ambient
-        if given is None:
+        if handle is None:
+            handle = self._ambient
+        if handle is None:
             raise Misconfigured(
                 "PostgresWindow: begin gives no connection: pass it, as in"
                 " PostgresWindow(transaction.atomic, connection=connection)."
             )
-        if getattr(given, "savepoint_name", None) and not self.nested:
+        if getattr(handle, "savepoint_name", None) and not self.nested:
             raise Misconfigured(_NESTED)
         # A transaction of psycopg has neither.
-        is_usable = hasattr(given, "execute") or hasattr(given, "cursor")
-        connection = given if is_usable else getattr(given, "connection", None)
+        is_usable = hasattr(handle, "execute") or hasattr(handle, "cursor")
+        connection = handle if is_usable else getattr(handle, "connection", None)
         if connection is None:
             raise Misconfigured(_DRIVER)
         return connection
@@ -174,11 +174,11 @@ class PostgresOnce(Once):
         super().__init__(reader, by_bookmark=window.by_bookmark)
         self._window = window
         self._names = (consumer_group, topic)
-        self._turns = blake2b(repr(self._names).encode(), digest_size=8)
+        self._lock_hash = blake2b(repr(self._names).encode(), digest_size=8)
         self._trouble: list[str] = []
 
-    def begin_in_child(self) -> None:
-        super().begin_in_child()
+    def reset_after_fork(self) -> None:
+        super().reset_after_fork()
         self._transactions: OrderedDict[int, None] = OrderedDict()
 
     @property
@@ -197,8 +197,8 @@ class PostgresOnce(Once):
             manager = self._window.begin()
             if not hasattr(manager, "__enter__"):
                 raise Misconfigured(_KIND.format("one", "with"))
-            with manager as given:
-                connection = self._window.reach(given)
+            with manager as handle:
+                connection = self._window.connection_of(handle)
                 cursor = _cursor(connection)
                 attempt.begin(cursor)
                 cursor.execute(*self._mark(key))
@@ -214,8 +214,8 @@ class PostgresOnce(Once):
             manager = self._window.begin()
             if not hasattr(manager, "__aenter__"):
                 raise Misconfigured(_KIND.format("an asynchronous one", "async with"))
-            async with manager as given:
-                connection = self._window.reach(given)
+            async with manager as handle:
+                connection = self._window.connection_of(handle)
                 cursor = _cursor(connection)
                 attempt.begin(cursor)
                 await cursor.execute(*self._mark(key))
@@ -228,7 +228,7 @@ class PostgresOnce(Once):
     def _mark(self, key: bytes | None) -> tuple[str, tuple[object, ...]]:
         if key is None:
             return UNMARKED, ()
-        turn = self._turns.copy()
+        turn = self._lock_hash.copy()
         turn.update(key)
         place = int.from_bytes(turn.digest(), "big", signed=True)
         return MARK, (place, *self._names, key)

@@ -7,7 +7,7 @@ import time
 
 from poisonguard.handling.counts import Slot
 from poisonguard.handling.hot_path import AsyncHandler
-from poisonguard.handling.message_flow import Handling, Parts
+from poisonguard.handling.message_flow import GuardComponents, MessageFlow
 from poisonguard.handling.steps import Call, Run, Steps, Wait
 from poisonguard.outcome import Outcome
 from poisonguard.processes.stopping import Leaving
@@ -19,22 +19,22 @@ LOOK_AGAIN = 0.1
 class Tasks:
     """Handles on an event loop what is not ordinary."""
 
-    def __init__(self, parts: Parts, handling: Handling) -> None:
-        self._parts = parts
+    def __init__(self, components: GuardComponents, handling: MessageFlow) -> None:
+        self._components = components
         self._handling = handling
 
     async def handle(self, message: object, handler: AsyncHandler) -> Outcome:
         while (entry := self._handling.again()) is not None:
             again = self._handling.steps_again(entry)
-            await play(again, entry.handler, entry.message, self._parts.leaving)
+            await play(again, entry.handler, entry.message, self._components.leaving)
         steps = self._handling.steps(message, handler)
-        return await play(steps, handler, message, self._parts.leaving)
+        return await play(steps, handler, message, self._components.leaving)
 
     async def after(
         self, message: object, handler: AsyncHandler, slot: Slot, error: BaseException
     ) -> Outcome:
         steps = self._handling.steps_after(message, handler, slot, error)
-        return await play(steps, handler, message, self._parts.leaving)
+        return await play(steps, handler, message, self._components.leaving)
 
 
 async def play(
@@ -67,5 +67,5 @@ async def play(
 
 async def _pause(seconds: float, leaving: Leaving) -> None:
     until = time.monotonic() + seconds
-    while not leaving.is_set() and (left := until - time.monotonic()) > 0:
-        await asyncio.sleep(min(left, LOOK_AGAIN))
+    while not leaving.is_set() and (remaining := until - time.monotonic()) > 0:
+        await asyncio.sleep(min(remaining, LOOK_AGAIN))

@@ -58,7 +58,7 @@ class BreakerPolicy:
             )
 
 
-class State(StrEnum):
+class BreakerState(StrEnum):
     """Whether messages pass."""
 
     CLOSED = "closed"
@@ -66,7 +66,7 @@ class State(StrEnum):
     HALF_OPEN = "half-open"
 
 
-class Turn(NamedTuple):
+class Admission(NamedTuple):
     """How many seconds a message has to wait, or whether it is the one to try."""
 
     wait: float = 0.0
@@ -100,21 +100,21 @@ class Breaker:
         self._handled = handled
         self._clock = clock
         self._dates = dates
-        self.begin()
+        self.reset_after_fork()
 
-    def begin(self) -> None:
+    def reset_after_fork(self) -> None:
         """Know of nothing yet: closed."""
         self._lock = threading.Lock()
-        self._state = State.CLOSED
+        self._state = BreakerState.CLOSED
         self._in_a_row = 0
         self._handled_then = 0  # when a message failed last
-        self._begin_window()
+        self._reset_window()
         self._pause = 0.0
         self._until = 0.0
         self.reason = ""
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         return self._state
 
     @property
@@ -127,7 +127,7 @@ class Breaker:
     def failing_since(self) -> datetime | None:
         """The earliest date of the failures it opened for; None while closed."""
         with self._lock:
-            if self._state is State.CLOSED or not self._failures:
+            if self._state is BreakerState.CLOSED or not self._failures:
                 return None
             # Not of the first: a clock that was set back dates a later one before it.
             return min(failure.at for failure in self._failures)
@@ -138,7 +138,7 @@ class Breaker:
         Once it is, only a probe says more: what was still in flight does not count.
         """
         with self._lock:
-            if self._state is not State.CLOSED:
+            if self._state is not BreakerState.CLOSED:
                 return True
             handled = self._handled()
             self._in_a_row = self._in_a_row + 1 if handled == self._handled_then else 1
@@ -148,16 +148,16 @@ class Breaker:
                 self._open(self._clock())
             return bool(self.reason)
 
-    def turn(self) -> Turn:
+    def admit(self) -> Admission:
         """Let a message pass or wait; what becomes of a probe is told to `probed`."""
         with self._lock:
-            if self._state is State.CLOSED:
-                return Turn()
+            if self._state is BreakerState.CLOSED:
+                return Admission()
             rest = self._until - self._clock()
-            if rest > 0 or self._state is State.HALF_OPEN:
-                return Turn(wait=max(rest, BESIDE_PROBE))
-            self._state = State.HALF_OPEN
-            return Turn(is_probe=True)
+            if rest > 0 or self._state is BreakerState.HALF_OPEN:
+                return Admission(wait=max(rest, BESIDE_PROBE))
+            self._state = BreakerState.HALF_OPEN
+            return Admission(is_probe=True)
 
     def probed(self, *, handled: bool | None) -> None:
         """Close after a probe that was handled, pause again after one that failed.
@@ -165,10 +165,10 @@ class Breaker:
         None is for a probe that told nothing, because it did not get to run.
         """
         with self._lock:
-            if self._state is not State.HALF_OPEN:
+            if self._state is not BreakerState.HALF_OPEN:
                 return
             if handled is None:
-                self._state = State.OPEN
+                self._state = BreakerState.OPEN
             elif handled:
                 self._close()
             else:
@@ -191,7 +191,7 @@ class Breaker:
             return f"{failed} of the last {last} messages failed"
         return ""
 
-    def _begin_window(self) -> None:
+    def _reset_window(self) -> None:
         """Count from here on: the place of a message is its number from now."""
         self._failed = 0
         self._handled_before = self._handled()
@@ -200,12 +200,12 @@ class Breaker:
     def _open(self, now: float) -> None:
         first = self._policy.pause if self._policy else 0.0
         self._pause = min(self._pause * 2, LONGEST_PAUSE) if self._pause else first
-        self._state = State.OPEN
+        self._state = BreakerState.OPEN
         self._until = now + self._pause
 
     def _close(self) -> None:
-        self._state = State.CLOSED
+        self._state = BreakerState.CLOSED
         self._pause = 0.0
         self._in_a_row = 0
-        self._begin_window()
+        self._reset_window()
         self.reason = ""

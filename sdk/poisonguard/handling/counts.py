@@ -26,7 +26,7 @@ class Slot:
         self.handled = 0
 
 
-class Tally:
+class Counts:
     """The counts of one process."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
@@ -35,24 +35,24 @@ class Tally:
         self.seconds: deque[float] = deque()
         # The numbers of the messages that were handled last.
         self.recent: deque[int] = deque(maxlen=MOST_RECENT)
-        self._told = 0
+        self._reported_total = 0
 
-    def begin(self) -> None:
+    def reset_after_fork(self) -> None:
         """Count from 0: in a forked child, what was counted is the parent's."""
         for slot in self._slots:
             slot.handled = 0
         self.seconds.clear()
         self.recent.clear()
-        self._told = 0
+        self._reported_total = 0
 
     @property
     def total(self) -> int:
         return sum(slot.handled for slot in self._slots)
 
-    def news(self) -> tuple[int, dict[int, int]]:
+    def take_new(self) -> tuple[int, dict[int, int]]:
         """Return what was handled since it was asked for last, with the durations."""
         total = self.total
-        handled, self._told = total - self._told, total
+        handled, self._reported_total = total - self._reported_total, total
         return handled, self._durations()
 
     def _durations(self) -> dict[int, int]:

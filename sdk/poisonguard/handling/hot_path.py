@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from poisonguard.contract import MatcherKind
 from poisonguard.handling.counts import SAMPLED, Slot
-from poisonguard.handling.message_flow import Parts
+from poisonguard.handling.message_flow import GuardComponents
 from poisonguard.handling.slots import Numbering
 from poisonguard.outcome import Outcome
 from poisonguard.policy import RetryPolicy
@@ -36,7 +36,7 @@ _UNREAD = object()
 _MESSAGE_ID, _BODY_DIGEST = MatcherKind.MESSAGE_ID, MatcherKind.BODY_DIGEST
 
 
-class Slow(Protocol[_AnswerT_co]):
+class SlowPath(Protocol[_AnswerT_co]):
     """Handles what is not ordinary, or goes on after what a handler has raised."""
 
     def handle(self, message: Any, handler: Any) -> _AnswerT_co: ...
@@ -47,12 +47,19 @@ class Slow(Protocol[_AnswerT_co]):
 
 
 def healthy_path(  # noqa: C901, PLR0915 - see above
-    parts: Parts, slow: Slow[Outcome]
+    components: GuardComponents, slow_path: SlowPath[Outcome]
 ) -> Handle:
     """Make `handle` for a handler that is done when it returns."""
-    gate, journal, troubled = parts.gate, parts.journal, parts.attempts.suspects
-    take, give_back = parts.turns.free.pop, parts.turns.free.append
-    sample, handled_last = parts.tally.seconds.append, parts.tally.recent.append
+    gate, journal, troubled = (
+        components.gate,
+        components.journal,
+        components.attempts.suspects,
+    )
+    take, give_back = components.slots.free.pop, components.slots.free.append
+    sample, handled_last = (
+        components.counts.seconds.append,
+        components.counts.recent.append,
+    )
 
     def handle(message: Any, handler: Handler) -> Outcome:
         number, numbering, slot = 0, gate.number, None
@@ -63,14 +70,14 @@ def healthy_path(  # noqa: C901, PLR0915 - see above
         except Exception:  # noqa: BLE001 - unreadable, or as many run as may
             slot = None
         if slot is None:
-            return slow.handle(message, handler)
+            return slow_path.handle(message, handler)
         handled, place = slot.handled, slot.place
         try:
             # From here to the 0, the end of this process is this message's doing.
             journal.words[place] = number
         except (TypeError, ValueError):  # no number from 1 to 2**64-1
             give_back(slot)
-            return slow.handle(message, handler)
+            return slow_path.handle(message, handler)
         try:
             if handled & _NOT_SAMPLED:
                 handler(message)
@@ -87,18 +94,25 @@ def healthy_path(  # noqa: C901, PLR0915 - see above
             give_back(slot)
             return _HANDLED
         # Not in the clause above: what a retry raises is no consequence of this.
-        return slow.after(message, handler, slot, raised)
+        return slow_path.after(message, handler, slot, raised)
 
     return handle
 
 
 def healthy_path_async(  # noqa: C901, PLR0915 - see above
-    parts: Parts, slow: Slow[Awaitable[Outcome]]
+    components: GuardComponents, slow_path: SlowPath[Awaitable[Outcome]]
 ) -> HandleAsync:
     """Make `handle` for a handler that is awaited."""
-    gate, journal, troubled = parts.gate, parts.journal, parts.attempts.suspects
-    take, give_back = parts.turns.free.pop, parts.turns.free.append
-    sample, handled_last = parts.tally.seconds.append, parts.tally.recent.append
+    gate, journal, troubled = (
+        components.gate,
+        components.journal,
+        components.attempts.suspects,
+    )
+    take, give_back = components.slots.free.pop, components.slots.free.append
+    sample, handled_last = (
+        components.counts.seconds.append,
+        components.counts.recent.append,
+    )
 
     async def handle(message: Any, handler: AsyncHandler) -> Outcome:
         number, numbering, slot = 0, gate.number, None
@@ -109,14 +123,14 @@ def healthy_path_async(  # noqa: C901, PLR0915 - see above
         except Exception:  # noqa: BLE001 - unreadable, or as many run as may
             slot = None
         if slot is None:
-            return await slow.handle(message, handler)
+            return await slow_path.handle(message, handler)
         handled, place = slot.handled, slot.place
         try:
             # From here to the 0, the end of this process is this message's doing.
             journal.words[place] = number
         except (TypeError, ValueError):  # no number from 1 to 2**64-1
             give_back(slot)
-            return await slow.handle(message, handler)
+            return await slow_path.handle(message, handler)
         try:
             if handled & _NOT_SAMPLED:
                 await handler(message)
@@ -133,7 +147,7 @@ def healthy_path_async(  # noqa: C901, PLR0915 - see above
             give_back(slot)
             return _HANDLED
         # Not in the clause above: what a retry raises is no consequence of this.
-        return await slow.after(message, handler, slot, raised)
+        return await slow_path.after(message, handler, slot, raised)
 
     return handle
 
@@ -159,31 +173,33 @@ def _with_care(  # noqa: C901 - each message would pay for a function more
     """Give 0 to what goes by a skip of its message id, its body or a rule, too."""
     ids, digests = skips.refs[_MESSAGE_ID], skips.refs[_BODY_DIGEST]
     message_id, body_of, headers_of = reader.message_id, reader.body, reader.headers
-    judge = Judge(())
+    matcher = RuleMatcher(())
 
     def number_with_care(message: Any) -> int:
-        nonlocal judge
+        nonlocal matcher
         if ids and message_id(message) in ids:
             return 0
         if skips.is_exact:
             return number(message)
-        if judge.rules is not skips.rules:
-            judge = Judge(skips.rules)
-        body = body_of(message) if digests or judge.reads_body else b""
+        if matcher.rules is not skips.rules:
+            matcher = RuleMatcher(skips.rules)
+        body = body_of(message) if digests or matcher.reads_body else b""
         if type(body) is not bytes:
             body = to_bytes(body)
         if digests and sha256(body).digest() in digests:
             return 0
-        if judge.reads_headers and judge.matches_any(header_pairs(headers_of(message))):
+        if matcher.reads_headers and matcher.matches_any(
+            header_pairs(headers_of(message))
+        ):
             return 0
-        if judge.reads_body and judge.matches(body):
+        if matcher.reads_body and matcher.matches(body):
             return 0
         return number(message)
 
     return number_with_care
 
 
-class Judge:
+class RuleMatcher:
     """Tells whether any of some rules matches, as the long way does."""
 
     def __init__(self, rules: Sequence[RuleSkip]) -> None:
@@ -236,8 +252,8 @@ def _of_the_fresh(
     def number_by_number(message: Any) -> int:
         if not since <= time() < until:
             look()
-        found = number(message)
-        return found if found >= least else 0  # type: ignore[operator]
+        result = number(message)
+        return result if result >= least else 0  # type: ignore[operator]
 
     def number_by_age(message: Any) -> int:
         began = enqueued_at(message)

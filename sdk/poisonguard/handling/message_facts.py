@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 NUMBERS_END = 2**64
 
 
-class Reading:
+class MessageFacts:
     """One message through the eyes of its reader, and never a reader's exception.
 
     `unreadable` is why the message cannot be handled: the reader does not tell which
@@ -90,9 +90,9 @@ class Reading:
             return to_bytes(self.reader.body(self.message))
         except Exception as error:  # noqa: BLE001 - whatever a reader raises
             self._note("body", error)
-        found = raw_bytes(self.message)
-        self._has_bytes = found is not None
-        return description(self.message) if found is None else found
+        data = raw_bytes(self.message)
+        self._has_bytes = data is not None
+        return description(self.message) if data is None else data
 
     @property
     def is_described(self) -> bool:
@@ -126,7 +126,7 @@ class Reading:
         """
         if self.reader.replays or self.redrive_id:
             return None
-        moment: datetime | None = self._told("enqueued_at", datetime | None)
+        moment: datetime | None = self._optional("enqueued_at", datetime | None)
         if moment is not None and moment.tzinfo is None:
             self._note("enqueued_at", ValueError("it has no zone"))
             return None
@@ -139,24 +139,24 @@ class Reading:
 
     @cached_property
     def publisher(self) -> str | None:
-        name = self._told("publisher", str | None)
+        name = self._optional("publisher", str | None)
         return name if name and is_name(name) else None
 
     @cached_property
     def seq(self) -> int | None:
-        number = self._told("seq", int | None)
+        number = self._optional("seq", int | None)
         return None if number is None or not 0 <= number <= SEQUENCE_LIMIT else number
 
     @cached_property
     def content_type(self) -> str | None:
         if self.is_described:
             return DESCRIBED_TYPE
-        text = self._told("content_type", str | None)
+        text = self._optional("content_type", str | None)
         return text[:TEXT_LIMIT] if text else None
 
     @cached_property
     def dequeue_count(self) -> int | None:
-        number = self._told("dequeue_count", int | None)
+        number = self._optional("dequeue_count", int | None)
         return None if number is None else min(max(number, 0), COUNT_LIMIT)
 
     def _identifying(self, name: str, kind: Any) -> Any:
@@ -169,7 +169,7 @@ class Reading:
             self.unreadable = self.unreadable or error
             return None
 
-    def _told(self, name: str, kind: Any) -> Any:
+    def _optional(self, name: str, kind: Any) -> Any:
         """Read what is good to know, and may be left out."""
         try:
             return self._read(name, kind)
@@ -180,8 +180,10 @@ class Reading:
     def _read(self, name: str, kind: Any) -> Any:
         value = getattr(self.reader, name)(self.message)
         if not isinstance(value, kind) or isinstance(value, bool):
-            told = f"{type(self.reader).__name__}.{name} tells {type(value).__name__}"
-            raise TypeError(f"{told}: make it {getattr(kind, '__name__', kind)}.")
+            problem = (
+                f"{type(self.reader).__name__}.{name} tells {type(value).__name__}"
+            )
+            raise TypeError(f"{problem}: make it {getattr(kind, '__name__', kind)}.")
         return value
 
     def _note(self, name: str, error: Exception) -> None:
@@ -201,18 +203,18 @@ class Reading:
         A redriven message passes what is meant for the poison it was, but neither a
         rule nor what this very redrive has made by failing elsewhere.
         """
-        found = self._own_skip(skips)
-        if found is not None and self.redrive_id not in {None, found.redrive}:
-            found = None
-        return found or self._rule_skip(skips)
+        skip = self._own_skip(skips)
+        if skip is not None and self.redrive_id not in {None, skip.redrive}:
+            skip = None
+        return skip or self._rule_skip(skips)
 
     def _own_skip(self, skips: SkipList) -> Skip | None:
-        found = skips.bookmarks.get(self.bookmark)
-        if found is None and self.message_id:
-            found = skips.message_ids.get(self.message_id)
-        if found is None and skips.digests:
-            found = skips.digests.get(hashlib.sha256(self.body).digest())
-        return found
+        skip = skips.bookmarks.get(self.bookmark)
+        if skip is None and self.message_id:
+            skip = skips.message_ids.get(self.message_id)
+        if skip is None and skips.digests:
+            skip = skips.digests.get(hashlib.sha256(self.body).digest())
+        return skip
 
     def _rule_skip(self, skips: SkipList) -> Skip | None:
         for candidate in skips.rules:

@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from poisonguard.contract import TEXT_LIMIT, Cause, FailureReport, Raised
-from poisonguard.handling.message_facts import Reading
+from poisonguard.handling.message_facts import MessageFacts
 from poisonguard.journal.attempts import Record
 from poisonguard.settings import Settings
 
@@ -17,7 +17,7 @@ _OURS = f"{Path(__file__).parent}{os.sep}"
 
 
 def failure_report(  # noqa: PLR0913 - as many as the wire wants to know
-    reading: Reading,
+    facts: MessageFacts,
     settings: Settings,
     *,
     cause: Cause,
@@ -30,30 +30,30 @@ def failure_report(  # noqa: PLR0913 - as many as the wire wants to know
     """Tell of one message that was given up; told again, it is the same report."""
     first_failed_at = record.first_failed_at if record else now
     return FailureReport(
-        report_id=_report_id(reading, settings, cause, record),
+        report_id=_report_id(facts, settings, cause, record),
         topic=settings.topic,
         consumer_group=settings.consumer_group,
         client_name=settings.client_name,
         sub_id=settings.sub_id,
-        bookmark=reading.bookmark,
-        publisher=reading.publisher,
-        seq=reading.seq,
-        message_id=reading.message_id,
-        body=reading.body,
-        content_type=reading.content_type,
-        headers=reading.headers,
+        bookmark=facts.bookmark,
+        publisher=facts.publisher,
+        seq=facts.seq,
+        message_id=facts.message_id,
+        body=facts.body,
+        content_type=facts.content_type,
+        headers=facts.headers,
         cause=cause,
         exception=raised,
         attempts=record.attempts if record else 0,
         failures=record.failures if record else 0,
         crashes=record.crashes if record else 0,
-        dequeue_count=reading.dequeue_count,
+        dequeue_count=facts.dequeue_count,
         first_failed_at=first_failed_at,
         failed_at=record.failed_at if record else now,
         handler_version=settings.version,
         host=host,
-        redrive=reading.redrive,
-        replays=reading.replays,
+        redrive=facts.redrive,
+        replays=facts.replays,
         suspected=suspected,
         suspect=settings.suspect,
     )
@@ -97,21 +97,21 @@ def _traceback(error: Exception) -> str:
 
 
 def _report_id(
-    reading: Reading, settings: Settings, cause: Cause, record: Record | None
+    facts: MessageFacts, settings: Settings, cause: Cause, record: Record | None
 ) -> UUID:
     """Name this end of this message, so that telling it twice counts once.
 
     What tells it from another end of the same message is when it failed first, or when
     it was enqueued if it never did, and the redrive that brought it.
     """
-    since = record.first_failed_at if record else reading.enqueued_at
+    since = record.first_failed_at if record else facts.enqueued_at
     parts = (
         settings.topic,
         settings.consumer_group,
-        reading.bookmark,
+        facts.bookmark,
         cause.value,
         str(since),
-        reading.redrive or "",
+        facts.redrive or "",
     )
     text = "".join(f"{len(part)}:{part}" for part in parts)
     return uuid5(NAMESPACE_OID, text.encode("utf-8", "backslashreplace").decode())

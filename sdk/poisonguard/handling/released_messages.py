@@ -31,7 +31,7 @@ def refuse_to_run(_message: object) -> None:
 
 
 @dataclass(eq=False, slots=True)
-class Entry:
+class ReleasedMessage:
     """A message, with what handles it."""
 
     bookmark: str
@@ -43,24 +43,24 @@ class Entry:
     due_at: float = field(default_factory=lambda: time.monotonic() + FIRST_PAUSE)
 
 
-class Kept:
+class ReleasedMessages:
     """The released messages of one process, the oldest first."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self.begin()
+        self.reset_after_fork()
 
-    def begin(self) -> None:
+    def reset_after_fork(self) -> None:
         """Keep none: in a forked child, they are the parent's."""
         self._lock = threading.Lock()
-        self._waiting: dict[str, Entry] = {}
-        self._busy: dict[str, Entry] = {}
+        self._waiting: dict[str, ReleasedMessage] = {}
+        self._busy: dict[str, ReleasedMessage] = {}
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._busy)
 
-    def add(self, entry: Entry) -> bool:
+    def add(self, entry: ReleasedMessage) -> bool:
         """Keep a message unless too much is kept already."""
         with self._lock:
             is_room = (
@@ -72,7 +72,7 @@ class Kept:
                 self._set_gate()
             return is_kept
 
-    def take(self, *, needs_handler: bool) -> Entry | None:
+    def take(self, *, needs_handler: bool) -> ReleasedMessage | None:
         """Take the oldest that is due, for a try that says what became of it."""
         with self._lock:
             now = time.monotonic()
@@ -91,7 +91,7 @@ class Kept:
             for entry in list(self._waiting.values())
         )
 
-    def give_back(self, entry: Entry, *, needs_handler: bool) -> None:
+    def give_back(self, entry: ReleasedMessage, *, needs_handler: bool) -> None:
         """Keep on what could not be decided; try it later each time."""
         with self._lock:
             self._drop(entry.bookmark)
@@ -104,12 +104,12 @@ class Kept:
             self._put(entry)
             self._set_gate()
 
-    def settled(self, entry: Entry) -> None:
+    def settled(self, entry: ReleasedMessage) -> None:
         with self._lock:
             self._drop(entry.bookmark)
             self._set_gate()
 
-    def came_again(self, bookmark: str) -> bool:
+    def discard_unless_busy(self, bookmark: str) -> bool:
         """Leave a message to who hands it out again; not while a try is under way."""
         with self._lock:
             if bookmark in self._busy:
@@ -118,7 +118,7 @@ class Kept:
             self._set_gate()
             return True
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: ReleasedMessage) -> None:
         self._drop(entry.bookmark)
         self._waiting[entry.bookmark] = entry
         self._bytes += entry.size

@@ -25,8 +25,8 @@ def raw_bytes(message: object) -> bytes | None:
     if isinstance(message, Mapping):
         return _of_mapping(message)
     for name in _NAMES:
-        if (found := as_bytes(_attribute(message, name))) is not None:
-            return found
+        if (data := as_bytes(_attribute(message, name))) is not None:
+            return data
     return None
 
 
@@ -50,8 +50,8 @@ def _of_mapping(message: Mapping[object, object]) -> bytes | None:
     try:
         for name in _NAMES:
             value = message.get(name, message.get(name.encode()))
-            if (found := as_bytes(value)) is not None:
-                return found
+            if (data := as_bytes(value)) is not None:
+                return data
         return json.dumps(dict(message), separators=(",", ":")).encode()
     except Exception:  # noqa: BLE001 - what JSON does not have, a cycle, a broken mapping
         return None

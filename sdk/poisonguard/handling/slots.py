@@ -28,9 +28,9 @@ class Gate:
         self, *reasons: str, choose: Callable[[], Numbering] = lambda: _none
     ) -> None:
         self._choose = choose
-        self.begin(*reasons)
+        self.reset_after_fork(*reasons)
 
-    def begin(self, *reasons: str) -> None:
+    def reset_after_fork(self, *reasons: str) -> None:
         self._lock = threading.Lock()
         self._reasons = set(reasons)
         self.choose()
@@ -65,7 +65,7 @@ def _none(_message: object) -> int:
     return 0
 
 
-class Turns:
+class Slots:
     """The slots of a process, and the right to run without neighbours.
 
     The healthy path takes from `free` and gives back without a lock, once it has seen
@@ -77,9 +77,9 @@ class Turns:
         self._gate = gate
         self._slots = slots
         self.free: list[Slot] = []
-        self.begin()
+        self.reset_after_fork()
 
-    def begin(self) -> None:
+    def reset_after_fork(self) -> None:
         """Free all slots: nothing runs."""
         self._lock = threading.Lock()
         self._alone: object | None = None

@@ -18,20 +18,20 @@ log = logging.getLogger(__name__)
 BYTES_LIMIT = 64 * 1024 * 1024
 
 
-class Withheld:
+class SuspectedReports:
     """The suspected reports of one process, the oldest first."""
 
     def __init__(self) -> None:
-        self.begin()
+        self.reset_after_fork()
 
-    def begin(self) -> None:
+    def reset_after_fork(self) -> None:
         """Keep none: in a forked child, they are the parent's."""
         self._lock = threading.Lock()
-        self._kept: deque[tuple[FailureReport, int]] = deque()
+        self._reports: deque[tuple[FailureReport, int]] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._reports)
 
     def add(self, report: FailureReport, *, handled: int) -> None:
         """Keep a report; `handled` is how many messages were handled by now."""
@@ -41,17 +41,17 @@ class Withheld:
                 log.warning("%r stays suspected: too many are kept", report.bookmark)
                 return
             self._bytes += len(report.body)
-            self._kept.append((report, handled))
+            self._reports.append((report, handled))
 
     def first(self, *, handled: int) -> FailureReport | None:
         """Return the oldest if something was handled since: suspected no more."""
         with self._lock:
-            if not self._kept or self._kept[0][1] >= handled:
+            if not self._reports or self._reports[0][1] >= handled:
                 return None
-            return replace(self._kept[0][0], suspected=False)
+            return replace(self._reports[0][0], suspected=False)
 
-    def sent(self) -> None:
+    def remove_oldest(self) -> None:
         """Forget the oldest."""
         with self._lock:
-            report, _ = self._kept.popleft()
+            report, _ = self._reports.popleft()
             self._bytes -= len(report.body)

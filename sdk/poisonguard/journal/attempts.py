@@ -219,8 +219,8 @@ class Attempts:
         ]
 
         def write(db: sqlite3.Connection) -> None:
-            known = (death.incarnation.bytes, _stamp(death.at))
-            if _inserted(db, "INSERT OR IGNORE INTO deaths VALUES (?, ?)", known):
+            row = (death.incarnation.bytes, _stamp(death.at))
+            if _inserted(db, "INSERT OR IGNORE INTO deaths VALUES (?, ?)", row):
                 db.executemany(CRASH, rows)
 
         with self._file.lock:
@@ -298,8 +298,8 @@ class Attempts:
         self._file.close()
 
     def _knows(self, question: str, row: tuple[object, ...]) -> bool:
-        found = self._file.do(lambda db: db.execute(question, row).fetchone())
-        return found is not None
+        match = self._file.do(lambda db: db.execute(question, row).fetchone())
+        return match is not None
 
     def _write(self, work: Work[_Result], now: datetime) -> _Result:
         self._writes += 1

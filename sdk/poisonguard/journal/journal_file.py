@@ -39,7 +39,7 @@ HEADER = STATE_AT + _STATE.size
 SLOT_LIMIT = 65_536
 
 
-class State(IntEnum):
+class OwnerState(IntEnum):
     """What the owner is up to."""
 
     RUN = 1
@@ -112,7 +112,7 @@ class Header:
             self.name,
             self.oom_kills,
         )
-        return owner + _STATE.pack(State.RUN, EndingKind.UNSEEN, 0, 0)
+        return owner + _STATE.pack(OwnerState.RUN, EndingKind.UNSEEN, 0, 0)
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
@@ -197,7 +197,7 @@ def read(fd: int) -> Snapshot:
 
 
 def write_stopping(fd: int) -> None:
-    os.pwrite(fd, _U64.pack(State.STOPPING), STATE_AT)
+    os.pwrite(fd, _U64.pack(OwnerState.STOPPING), STATE_AT)
 
 
 def write_ending(fd: int, kind: EndingKind, value: int, at: datetime) -> None:

@@ -12,7 +12,7 @@ from typing import Self
 
 from poisonguard.errors import Full
 from poisonguard.journal import journal_file
-from poisonguard.journal.journal_file import EndingKind, Header, State
+from poisonguard.journal.journal_file import EndingKind, Header, OwnerState
 from poisonguard.journal.journal_folder import NO_ROOM
 from poisonguard.processes import kernel
 from poisonguard.processes.file_locks import fcntl
@@ -21,7 +21,7 @@ from poisonguard.processes.kernel import Identity
 CREATE_ATTEMPTS = 20
 
 
-class Slots:
+class JournalSlots:
     """The words of a journal, in whatever memory."""
 
     def __init__(self, memory: memoryview, slots: int) -> None:
@@ -41,19 +41,19 @@ class Slots:
         size = journal_file.HEADER + 3 * journal_file.WORD * slots
         return cls(memoryview(bytearray(size)), slots)
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: OwnerState) -> None:
         self.state[0] = state
 
     def is_blameable(self) -> bool:
         """Tell whether a message is in flight that nobody asked us to leave."""
-        return self.state[0] != State.STOPPING and any(self.words)
+        return self.state[0] != OwnerState.STOPPING and any(self.words)
 
     def release(self) -> None:
         for view in self._views:
             view.release()
 
 
-class OwnJournal:
+class MappedJournal:
     """A journal file and the lock on it, which lasts as long as this process.
 
     The lock is lockf's, which a forked grandchild does not keep; it is lost with the
@@ -65,7 +65,7 @@ class OwnJournal:
         self.owner = header.owner
         self._fd = fd
         self._map = mmap.mmap(fd, header.size, mmap.MAP_SHARED)
-        self.slots = Slots(memoryview(self._map), header.slots)
+        self.slots = JournalSlots(memoryview(self._map), header.slots)
 
     @classmethod
     def create(cls, folder: Path, name: bytes, slots: int) -> Self:

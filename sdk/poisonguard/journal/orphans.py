@@ -48,7 +48,7 @@ LOCK_POLL = 0.005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adoption:
+class OrphanRecovery:
     """Settle the deaths of the consumer called `name`, into `attempts`."""
 
     folder: Path
@@ -82,7 +82,7 @@ class Adoption:
 
     def _settle(self, path: Path, fd: int) -> None:
         try:
-            found = journal_file.read(fd)
+            snapshot = journal_file.read(fd)
         except Unstarted:
             path.unlink(missing_ok=True)
             return
@@ -101,22 +101,22 @@ class Adoption:
             raise Unusable(
                 f"{path} is not a journal and was left alone: remove it."
             ) from None
-        if _is_alive(found.header.owner, path):
+        if _is_alive(snapshot.header.owner, path):
             raise Unusable(
-                f"{path} has lost its lock while process {found.header.owner.pid} runs "
-                "on, and was left alone: nothing else may open that file there."
+                f"{path} has lost its lock while process {snapshot.header.owner.pid}"
+                " runs on, and was left alone: nothing else may open that file there."
             )
-        self._bury(path, found)
+        self._settle_death(path, snapshot)
 
-    def _bury(self, path: Path, found: Snapshot) -> None:
-        owner = found.header.owner
-        left = stacks.read(self.folder, owner)
+    def _settle_death(self, path: Path, snapshot: Snapshot) -> None:
+        owner = snapshot.header.owner
+        thread_stacks = stacks.read(self.folder, owner)
         verdict = death.judge(
-            found,
+            snapshot,
             boot=kernel.boot(),
             oom_kills=kernel.oom_kills(),
             at=self.now,
-            stacks=left,
+            stacks=thread_stacks,
         )
         if verdict.numbers:
             self.attempts.blame(verdict)
@@ -130,7 +130,7 @@ class Adoption:
             )
         path.unlink(missing_ok=True)
         # Several journals may be of one process, and the hang be told of by another.
-        if found.ending.kind is EndingKind.HANG or not left:
+        if snapshot.ending.kind is EndingKind.HANG or not thread_stacks:
             stacks.remove(self.folder, owner)
 
     def _problem(self, problem: str) -> None:
@@ -181,12 +181,12 @@ def _locked(path: Path) -> Iterator[int | None]:
 
 
 def _is_ours(path: Path, fd: int) -> bool:
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         raise Unusable(f"{path} is not a file: remove it.")
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise Unusable(
-            f"{path} belongs to another user (uid {found.st_uid}) and was left alone: "
+            f"{path} belongs to another user (uid {status.st_uid}) and was left alone: "
             "remove it, or give this consumer a folder of its own."
         )
     # Whoever held the lock until now may have settled and unlinked it.

@@ -20,16 +20,16 @@ from poisonguard.errors import Misconfigured
 from poisonguard.journal import journal_file
 from poisonguard.journal.attempts import Attempts
 from poisonguard.journal.death import Death
-from poisonguard.journal.journal_file import SLOT_LIMIT, EndingKind, State
+from poisonguard.journal.journal_file import SLOT_LIMIT, EndingKind, OwnerState
 from poisonguard.journal.journal_folder import AUTO, Unusable, prepare
-from poisonguard.journal.mapped_file import OwnJournal, Slots
-from poisonguard.journal.orphans import Adoption
+from poisonguard.journal.mapped_file import JournalSlots, MappedJournal
+from poisonguard.journal.orphans import OrphanRecovery
 from poisonguard.processes import stacks
 
 log = logging.getLogger(__name__)
 
 
-class Words(Protocol):
+class SlotNumbers(Protocol):
     """The numbers in flight, by slot."""
 
     def __getitem__(self, slot: int, /) -> int: ...
@@ -47,7 +47,7 @@ class Journal:
     gets a journal of its own at its first store.
     """
 
-    words: Words
+    words: SlotNumbers
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class Journal:
         self.folder: Path | None = None  # None: no crash attribution
         self.problems: list[str] = []
         self.reopened: list[Callable[[], None]] = []  # in a child, at its first store
-        self._wanted = folder
+        self._requested_folder = folder
         self._clock = clock
         self._name = b""
-        self._file: OwnJournal | None = None
+        self._file: MappedJournal | None = None
         self._count = 1
         self._lock = threading.Lock()
-        self._use(Slots.private(1))
+        self._use(JournalSlots.private(1))
 
     def open(self, *, name: str, slots: int = 1) -> None:
         """Settle the dead of this name and start; raises Full, with what to do.
@@ -82,11 +82,11 @@ class Journal:
         self.folder = None
         for last_time in (self.deaths, self.problems, self.reopened):
             last_time.clear()
-        self._use(Slots.private(slots))
-        if self._wanted is None:
+        self._use(JournalSlots.private(slots))
+        if self._requested_folder is None:
             return
         try:
-            self.folder = prepare(self._wanted)
+            self.folder = prepare(self._requested_folder)
             file = self.folder / f"{journal_file.stem(self._name)}.attempts"
             self.attempts = Attempts(file)
             self._start(self.folder)
@@ -104,7 +104,7 @@ class Journal:
 
     def stopping(self) -> None:
         """From here on nobody is blamed: this process was told to stop."""
-        self.slots.set_state(State.STOPPING)
+        self.slots.set_state(OwnerState.STOPPING)
 
     def hangs(self, slots: Sequence[int], *, seconds: float) -> None:
         """Write down that these slots hang, and that this is what we die of."""
@@ -141,7 +141,7 @@ class Journal:
         if self._file is not None:
             self._file.abandon()
             self._file = None
-            self.slots = Slots.private(self._count)
+            self.slots = JournalSlots.private(self._count)
             self.words = _FirstStore(self)
 
     def reopen(self) -> None:
@@ -149,7 +149,7 @@ class Journal:
         with self._lock:
             if self.folder is None or self._file is not None:
                 return
-            was_stopping = self.slots.state[0] == State.STOPPING
+            was_stopping = self.slots.state[0] == OwnerState.STOPPING
             try:
                 self._start(self.folder)
             except (Unusable, Misconfigured, OSError) as problem:
@@ -169,25 +169,25 @@ class Journal:
         # Of two that start in one process, the second must know the first one's file.
         with _opening:
             self.attempts.open(now=now)
-            adoption = Adoption(
+            recovery = OrphanRecovery(
                 folder=folder, name=self._name, attempts=self.attempts, now=now
             )
-            adoption.run(own={j.path.name for j in _live if j.path})
-            self.deaths += adoption.deaths
-            self.problems += adoption.problems
-            self._file = OwnJournal.create(folder, self._name, self._count)
+            recovery.run(own={j.path.name for j in _live if j.path})
+            self.deaths += recovery.deaths
+            self.problems += recovery.problems
+            self._file = MappedJournal.create(folder, self._name, self._count)
             _live.add(self)
         stacks.listen(folder, self._file.owner)
         self._use(self._file.slots)
 
-    def _use(self, slots: Slots) -> None:
+    def _use(self, slots: JournalSlots) -> None:
         self.slots = slots
         self.words = slots.words
 
     def _do_without(self, problem: Exception) -> None:
         text = f"Crashes are not attributed to messages: {problem}"
         self.folder = None
-        self._use(Slots.private(self._count))
+        self._use(JournalSlots.private(self._count))
         self.problems.append(text)
         log.warning(text)
 
@@ -197,7 +197,7 @@ class Journal:
         if file is None or self.folder is None:
             return
         remove = not file.slots.is_blameable()
-        self._use(Slots.private(self._count))
+        self._use(JournalSlots.private(self._count))
         file.close(remove=remove)
         if not any(journal.path for journal in _live):
             stacks.unlisten(self.folder, file.owner)

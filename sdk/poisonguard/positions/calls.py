@@ -78,7 +78,7 @@ class PositionCalls:
 
     def _wire(self, update: Update) -> dict[str, object]:
         subscription, changes = update.subscription, update.changes
-        told = {
+        members = {
             "client_name": self.client_name,
             "sub_id": subscription.sub_id,
             "topic": subscription.topic,
@@ -89,8 +89,8 @@ class PositionCalls:
             "persisted": changes.persisted,
         }
         if self.bookmark is not None and changes.runs:
-            told["bookmark"] = self.bookmark(update.publisher, changes.runs[-1][1])
-        return {name: value for name, value in told.items() if value is not None}
+            members["bookmark"] = self.bookmark(update.publisher, changes.runs[-1][1])
+        return {name: value for name, value in members.items() if value is not None}
 
 
 def _only_topic(sub_id: str, marks: Sequence[Mapping[str, Any]]) -> str | None:
@@ -108,7 +108,7 @@ def _track(mark: Mapping[str, Any]) -> Track:
     settled = [(_number(first), _number(last)) for first, last in mark["settled"]]
     if processed >= 0:
         settled.append((0, processed))
-    return Track.known(
+    return Track.from_server(
         settled=settled, persisted=None if persisted is None else _number(persisted)
     )
 

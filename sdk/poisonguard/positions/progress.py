@@ -55,7 +55,7 @@ class Track:
     owes_persisted: bool = False
 
     @classmethod
-    def known(cls, *, settled: Iterable[Run], persisted: int | None) -> Self:
+    def from_server(cls, *, settled: Iterable[Run], persisted: int | None) -> Self:
         """Begin where the server says."""
         track = cls(settled=Ranges(settled), persisted=persisted)
         track.last = track.processed if track.processed is not None else -1
@@ -196,8 +196,8 @@ class Subscription:
     # settled numbers of before.
     restarts: dict[str, Track] = field(default_factory=dict)
     # Where the broker was asked to begin, None if it was not, and what came last since.
-    asked: dict[str, int] | None = None
-    arrived: dict[str, int] = field(default_factory=dict)
+    delivery_start: dict[str, int] | None = None
+    last_arrivals: dict[str, int] = field(default_factory=dict)
     doubtful: set[str] = field(default_factory=set)
 
     @property
@@ -217,8 +217,10 @@ class Subscription:
     def ask(self, resume: Resume) -> None:
         """Begin a delivery: what comes from here on was asked for as of this place."""
         positions = resume.positions.items()
-        self.asked = {name: -1 if seq is None else seq for name, seq in positions}
-        self.arrived, self.doubtful = {}, set()
+        self.delivery_start = {
+            name: -1 if seq is None else seq for name, seq in positions
+        }
+        self.last_arrivals, self.doubtful = {}, set()
 
     def arrive(self, publisher: str, seq: int) -> bool:
         """Note what comes; tell whether the publisher's numbers began again with it.
@@ -227,14 +229,14 @@ class Subscription:
         asked for nothing comes, where that is of one publisher. Of several, a broker
         may begin at the earliest: then who is before its own place is doubtful.
         """
-        before, self.arrived[publisher] = self.arrived.get(publisher), seq
-        if self.asked is None:
+        before, self.last_arrivals[publisher] = self.last_arrivals.get(publisher), seq
+        if self.delivery_start is None:
             return False
         if before is not None:
             begins_again = seq < before
         else:
-            begins_again = seq <= self.asked.get(publisher, -1)
-        if begins_again and before is None and len(self.asked) > 1:
+            begins_again = seq <= self.delivery_start.get(publisher, -1)
+        if begins_again and before is None and len(self.delivery_start) > 1:
             self.doubtful.add(publisher)
         elif begins_again:
             self.restarts[publisher] = Track()
@@ -244,8 +246,8 @@ class Subscription:
         track = self.track(publisher)
         if track is None or seq not in track.settled:
             return False
-        asked = self.asked or {}
-        return publisher not in self.doubtful or seq > asked.get(publisher, -1)
+        starts = self.delivery_start or {}
+        return publisher not in self.doubtful or seq > starts.get(publisher, -1)
 
     @property
     def can_write(self) -> bool:

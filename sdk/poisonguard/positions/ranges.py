@@ -31,11 +31,11 @@ class Ranges:
 
     def around(self, others: Ranges) -> Iterator[Run]:
         """Yield, in order, every whole run that holds something of the others."""
-        seen = 0
+        end = 0
         for first, last in others:
-            start = max(seen, bisect_left(self._last, first))
-            seen = max(start, bisect_right(self._first, last))
-            yield from zip(self._first[start:seen], self._last[start:seen], strict=True)
+            start = max(end, bisect_left(self._last, first))
+            end = max(start, bisect_right(self._first, last))
+            yield from zip(self._first[start:end], self._last[start:end], strict=True)
 
     @property
     def top(self) -> int:

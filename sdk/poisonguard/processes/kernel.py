@@ -81,11 +81,11 @@ def _memory_cgroups() -> list[Path]:
         lines = (PROC / "self" / "cgroup").read_text().splitlines()
     except OSError:
         return []
-    found = [CGROUPS]  # seen from inside of a container, our own is the root
+    folders = [CGROUPS]  # seen from inside of a container, our own is the root
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            found.insert(0, CGROUPS / path.lstrip("/"))
+            folders.insert(0, CGROUPS / path.lstrip("/"))
         elif "memory" in controllers.split(","):
-            found.insert(0, CGROUPS / "memory" / path.lstrip("/"))
-    return found
+            folders.insert(0, CGROUPS / "memory" / path.lstrip("/"))
+    return folders

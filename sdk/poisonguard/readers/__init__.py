@@ -179,9 +179,9 @@ def to_bytes(value: object) -> bytes:
     """Keep bytes, encode text, and write anything else as JSON."""
     if value is None:
         return b""
-    found = as_bytes(value)
-    if found is not None:
-        return found
+    data = as_bytes(value)
+    if data is not None:
+        return data
     return json.dumps(value, default=str, separators=(",", ":")).encode()
 
 

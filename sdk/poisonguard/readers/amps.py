@@ -61,12 +61,12 @@ class AmpsReader(Reader):
         return copy.deepcopy(message)
 
     def publisher(self, message: Any) -> str | None:
-        found = _BOOKMARK.match(self.bookmark(message))
-        return found[1] if found else None
+        match = _BOOKMARK.match(self.bookmark(message))
+        return match[1] if match else None
 
     def seq(self, message: Any) -> int | None:
-        found = _BOOKMARK.match(self.bookmark(message))
-        return min(int(found[2]), SEQ_LIMIT) if found else None
+        match = _BOOKMARK.match(self.bookmark(message))
+        return min(int(match[2]), SEQ_LIMIT) if match else None
 
 
 def text_of(get: Callable[[], Any]) -> str:

@@ -44,7 +44,7 @@ def pairs(properties: Mapping[str, object], headers: Mapping[str, Any]) -> Heade
     own = sorted(headers.items(), key=lambda item: str(item[0]).startswith(PREFIX))
     return (
         *_properties(properties),
-        *((to_bytes(n), _told(v)) for n, v in own if n != DELIVERY_COUNT),
+        *((to_bytes(n), _header_value(v)) for n, v in own if n != DELIVERY_COUNT),
     )
 
 
@@ -88,7 +88,7 @@ def _seconds(moment: datetime) -> int:
     return int(_zoned(moment).timestamp())
 
 
-def _told(value: object) -> bytes:
+def _header_value(value: object) -> bytes:
     text = as_bytes(value)
     if text is not None:
         return _raw(text) if _reads_as_json(text) else text

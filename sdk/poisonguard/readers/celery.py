@@ -151,11 +151,11 @@ class CeleryReader(Reader):
         return to_bytes(dumps(payload, serializer)[2])
 
     def headers(self, message: TaskMessage) -> Headers:
-        told = vars(message.request)
-        properties = told.get("properties") or {}
+        request = vars(message.request)
+        properties = request.get("properties") or {}
         headers = properties.get("application_headers")
         if headers is None:  # of another broker than RabbitMQ
-            headers = {n: value for n, value in told.items() if n not in _ADDED}
+            headers = {n: value for n, value in request.items() if n not in _ADDED}
         own = {n: value for n, value in headers.items() if n != _COMPRESSION}
         return amqp.pairs(properties, own)
 

@@ -81,8 +81,12 @@ class SqsReader(Reader):
         return _value(attributes[REDRIVE_HEADER])[1].decode("utf-8", "replace")
 
     def enqueued_at(self, message: Any) -> datetime | None:
-        sent = (_members(message).get("Attributes") or {}).get("SentTimestamp")
-        return datetime.fromtimestamp(int(sent) / 1_000, UTC) if sent else None
+        milliseconds = (_members(message).get("Attributes") or {}).get("SentTimestamp")
+        return (
+            datetime.fromtimestamp(int(milliseconds) / 1_000, UTC)
+            if milliseconds
+            else None
+        )
 
     def dequeue_count(self, message: Any) -> int | None:
         attributes = _members(message).get("Attributes") or {}
@@ -114,10 +118,10 @@ def _aside(
 ) -> Headers:
     types = {name: kind for name, (kind, _) in attributes.items() if kind != "String"}
     written = json.dumps(types, separators=(",", ":")) if types else ""
-    told = {"types": written, **{name: system.get(name, "") for name in _ASIDE}}
+    values = {"types": written, **{name: system.get(name, "") for name in _ASIDE}}
     return tuple(
         (f"sqs:{name}".encode(), to_bytes(value))
-        for name, value in told.items()
+        for name, value in values.items()
         if value
     )
 

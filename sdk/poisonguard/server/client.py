@@ -33,7 +33,7 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 from urllib3.connection import HTTPConnection
 
-from poisonguard.addresses import shown
+from poisonguard.addresses import redacted
 from poisonguard.errors import Away, Misconfigured, Refused
 from poisonguard.server.events import Event, parse
 from poisonguard.version import VERSION
@@ -52,14 +52,14 @@ _PIECE = 65_536
 STREAM_SILENCE = 35.0
 # Beyond the time-out, for a server that has much to read before it can answer.
 BYTES_PER_SECOND = 1_000_000
-MOST_PATIENCE = 60.0
+RETRY_AFTER_LIMIT = 60.0
 # Reading costs a server little, and a list must be current as soon as it can be.
-READING_PATIENCE = 1.0
+READ_RETRY_AFTER_LIMIT = 1.0
 SKEW_WARNED = 60.0
 _NO_DATE_YET = 2**37  # seconds, in the year 6325: far from the last one of `datetime`
 _SKEW_NOISE = 5.0  # `Date` has whole seconds, and an answer takes its time
 
-_PATIENCE = {
+_RETRY_LATER = {
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.TOO_EARLY,
     HTTPStatus.TOO_MANY_REQUESTS,
@@ -112,11 +112,11 @@ class _Server:
     writes_from: float = 0.0
     reads_from: float = 0.0
 
-    def patience(self, *, reading: bool) -> float:
+    def remaining_pause(self, *, reading: bool) -> float:
         return (self.reads_from if reading else self.writes_from) - time.monotonic()
 
 
-class Answer:
+class StreamedAnswer:
     """An answer that is read while it comes, in lines, or whole as JSON."""
 
     def __init__(self, url: str, response: urllib3.BaseHTTPResponse) -> None:
@@ -163,10 +163,10 @@ class Client:
         self.skew: float | None = None  # seconds the server's clock is ahead of ours
         # From the monotonic clock, which nobody sets, to the server's time.
         self._to_server = time.time() - time.monotonic()
-        self._remake()
+        self._reset_after_fork()
         _clients.add(self)
 
-    def _remake(self) -> None:
+    def _reset_after_fork(self) -> None:
         """Begin without connections; a child must not speak on those of its parent."""
         options: dict[str, Any] = {
             "maxsize": 8,
@@ -196,12 +196,12 @@ class Client:
         return _json(self.url, self._request("GET", path, query=query))
 
     @contextmanager
-    def open(self, path: str, query: Query, *, accept: str) -> Iterator[Answer]:
+    def open(self, path: str, query: Query, *, accept: str) -> Iterator[StreamedAnswer]:
         """Ask for what is read as it comes, compressed where the server can."""
         headers = {"Accept": accept, "Accept-Encoding": "gzip"}
         response = self._request("GET", path, query=query, headers=headers)
         try:
-            yield Answer(self.url, response)
+            yield StreamedAnswer(self.url, response)
         finally:
             response.close()
 
@@ -260,15 +260,15 @@ class Client:
         timeout: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """Ask the url that works, then the others; raise Away when all of them are."""
-        sent = {**self._headers(), **(headers or {})}
-        data = None if body is None else _encoded(body, sent)
+        all_headers = {**self._headers(), **(headers or {})}
+        data = None if body is None else _encoded(body, all_headers)
         wait = (timeout or self._timeout) + len(data or b"") / BYTES_PER_SECOND
         target = f"/api/v1{path}" + (f"?{urlencode(query)}" if query else "")
         first, away = self._working, list[str]()
         for place in (*range(first, len(self._servers)), *range(first)):
             server = self._servers[place]
             try:
-                answer = self._ask(server, method, target, data, sent, wait)
+                answer = self._ask(server, method, target, data, all_headers, wait)
             except Away as reason:
                 away.append(str(reason))
                 continue
@@ -286,9 +286,9 @@ class Client:
         wait: float,
     ) -> urllib3.BaseHTTPResponse:
         reading = method == "GET"
-        patience = server.patience(reading=reading)
-        if patience > 0:
-            raise Away(f"{server.url} asked for {patience:.0f} s of patience.")
+        pause = server.remaining_pause(reading=reading)
+        if pause > 0:
+            raise Away(f"{server.url} asked for {pause:.0f} s of patience.")
         asked_at = time.monotonic()
         try:
             response = self._pool.request(
@@ -356,19 +356,19 @@ class Client:
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-def _remake_all() -> None:
+def _reset_all_after_fork() -> None:
     for client in list(_clients):
-        client._remake()  # noqa: SLF001 # ours
+        client._reset_after_fork()  # noqa: SLF001 # ours
 
 
-os.register_at_fork(after_in_child=_remake_all)
+os.register_at_fork(after_in_child=_reset_all_after_fork)
 
 
 def _usable(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise Misconfigured(
-            f"{shown(url)} is no url: write it like https://poisonweb:8000"
+            f"{redacted(url)} is no url: write it like https://poisonweb:8000"
         )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise Misconfigured(
@@ -457,12 +457,12 @@ def _away(url: str, reason: Exception) -> Away:
 def _refusal(server: _Server, response: urllib3.BaseHTTPResponse) -> Away | Refused:
     status, headers = response.status, response.headers
     detail = _detail(response)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _PATIENCE:
-        patience = min(_seconds(headers.get("Retry-After")), MOST_PATIENCE)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _RETRY_LATER:
+        pause = min(_seconds(headers.get("Retry-After")), RETRY_AFTER_LIMIT)
         now, limited = time.monotonic(), status == HTTPStatus.TOO_MANY_REQUESTS
-        server.writes_from = now + patience
+        server.writes_from = now + pause
         server.reads_from = now + min(
-            patience, patience if limited else READING_PATIENCE
+            pause, pause if limited else READ_RETRY_AFTER_LIMIT
         )
         return Away(f"{server.url} answers {status}. {detail}".strip())
     if status < HTTPStatus.BAD_REQUEST:
@@ -493,20 +493,20 @@ def _detail(response: urllib3.BaseHTTPResponse) -> str:
     return " ".join([str(problem.get("detail") or ""), *places]).strip()
 
 
-def _seconds(told: str | None) -> float:
+def _seconds(header: str | None) -> float:
     """Read a Retry-After: seconds or a date; what is neither asks for nothing."""
-    if told is None:
+    if header is None:
         return 0.0
-    if re.fullmatch("[0-9]{1,9}", told.strip()):
-        return float(told)
-    moment = _moment(told)
+    if re.fullmatch("[0-9]{1,9}", header.strip()):
+        return float(header)
+    moment = _moment(header)
     return 0.0 if moment is None else max(0.0, moment - time.time())
 
 
-def _moment(told: str | None) -> float | None:
+def _moment(header: str | None) -> float | None:
     """Read a date of HTTP; None for one that cannot be a server's."""
     try:
-        moment = parsedate_to_datetime(told or "").timestamp()
+        moment = parsedate_to_datetime(header or "").timestamp()
     except (ValueError, OverflowError):
         return None
     return moment if 0 <= moment < _NO_DATE_YET else None

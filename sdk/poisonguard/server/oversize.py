@@ -44,7 +44,7 @@ class Oversize:
             self._known_until = time.monotonic() + TRIED_AGAIN_AFTER
             self._remember((topic, bookmark), size)
 
-    def told(self, report: FailureReport, answer: Mapping[str, Any]) -> None:
+    def learn_from(self, report: FailureReport, answer: Mapping[str, Any]) -> None:
         """Learn from the answer to a report."""
         key = report.topic, report.bookmark
         if answer.get("status") != "rejected":
@@ -76,9 +76,9 @@ class Oversize:
 def without_body(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same report, already on the wire, without its body."""
     body = base64.b64decode(item["body"])
-    told = OversizeBody(size=len(body), sha256=hashlib.sha256(body).digest())
+    oversize_body = OversizeBody(size=len(body), sha256=hashlib.sha256(body).digest())
     rest = {name: value for name, value in item.items() if name != "body"}
-    return {**rest, "oversize_body": told.to_wire()}
+    return {**rest, "oversize_body": oversize_body.to_wire()}
 
 
 def explained(item: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:

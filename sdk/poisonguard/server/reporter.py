@@ -112,7 +112,7 @@ class _Job:
 
 
 class Reporter:
-    """The outgoing half of a link. Every method may be called from any thread.
+    """The outgoing half of a connection. Every method may be called from any thread.
 
     `trouble` says, for each kind of report, why it cannot be delivered just now.
     """
@@ -121,9 +121,9 @@ class Reporter:
         self._client = client
         self._spool = spool
         self._host = socket.gethostname()
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.id = uuid4()
         self.trouble: dict[str, str] = {}
         self.rejected_counters = 0
@@ -143,11 +143,11 @@ class Reporter:
         self._ended = False
         self._thread: threading.Thread | None = None
 
-    def remake(self) -> None:
+    def reset_after_fork(self) -> None:
         """Begin again in a child: what its parent counted is the parent's to tell."""
-        self._begin()
+        self._reset()
         if self._spool is not None:
-            self._spool.remake()
+            self._spool.reset_after_fork()
 
     # What guards ask for
 
@@ -180,7 +180,7 @@ class Reporter:
         if job.done.is_set():
             return job.receipt()
         if spool is None:
-            raise job.away or Away("This link was closed before it could report.")
+            raise job.away or Away("This connection was closed before it could report.")
         return self._spooled(spool, report)
 
     def confirm(self, confirmation: Confirmation) -> None:
@@ -256,22 +256,24 @@ class Reporter:
         """What a person should know, and do something about."""
         # What one kind waits for is often what all of them wait for.
         reasons = {why: kind for kind, why in list(self.trouble.items())}
-        told = [f"{kind}: {why}" for why, kind in reasons.items()]
+        problems = [f"{kind}: {why}" for why, kind in reasons.items()]
         if self.rejected_counters:
-            told.append(
+            problems.append(
                 f"{self.rejected_counters} counters were rejected: see the log."
             )
         if oversize := self._oversize.warning:
-            told.append(oversize)
+            problems.append(oversize)
         if self._spool is None:
-            return told
+            return problems
         if self._spool.rejected:
             place, number = self._spool.rejected_folder, self._spool.rejected
-            told.append(f"{number} reports were rejected: see why in {place}.")
+            problems.append(f"{number} reports were rejected: see why in {place}.")
         if self._spool.damaged:
             number = self._spool.damaged
-            told.append(f"{number} segments in {self._spool.folder} have a broken end.")
-        return told
+            problems.append(
+                f"{number} segments in {self._spool.folder} have a broken end."
+            )
+        return problems
 
     # Beginning and end
 
@@ -312,21 +314,21 @@ class Reporter:
         with self._lock:
             confirmations, self._confirmations = list(self._confirmations), deque()
         counters = [report.to_wire() for report in self.counters.rest()]
-        kept: dict[str, Sequence[Item]] = {
+        unsent: dict[str, Sequence[Item]] = {
             "counters": counters,
             "confirmations": confirmations,
         }
-        if not any(kept.values()):
+        if not any(unsent.values()):
             return
         if self._spool is None:
-            _say_lost(kept, "there is no spool folder")
+            _say_lost(unsent, "there is no spool folder")
             return
         try:
-            for kind, items in kept.items():
+            for kind, items in unsent.items():
                 for item in items:
                     self._spool.append(kind, item, durable=False)
         except Full as full:
-            _say_lost(kept, str(full))
+            _say_lost(unsent, str(full))
 
     # How a report waits
 
@@ -351,14 +353,14 @@ class Reporter:
         stop: Stop,
         hold_for: float,
     ) -> None:
-        began = kept = time.monotonic()
+        started_at = kept_alive_at = time.monotonic()
         while not job.done.wait(_SLICE):
             now = time.monotonic()
-            in_vain = stop.is_set() or now - began >= hold_for
+            in_vain = stop.is_set() or now - started_at >= hold_for
             if self._ended or (job.away and (spool or in_vain)):
                 return
-            if keep_alive is not None and now - kept >= _KEEP_ALIVE_EVERY:
-                kept = now
+            if keep_alive is not None and now - kept_alive_at >= _KEEP_ALIVE_EVERY:
+                kept_alive_at = now
                 keep_alive()
 
     def _add(self, job: _Job) -> None:
@@ -476,7 +478,9 @@ class Reporter:
             return [{"status": "rejected", "detail": str(refused)} for _ in items]
         answers = _answers(answer, expected=len(items))
         return [
-            explained(item, one) if "oversize_body" in item else _known(kind, one)
+            explained(item, one)
+            if "oversize_body" in item
+            else _reject_unknown_status(kind, one)
             for item, one in zip(items, answers, strict=True)
         ]
 
@@ -487,7 +491,7 @@ class Reporter:
                 for job, answer in zip(
                     jobs, self._deliver("failures", items), strict=True
                 ):
-                    self._oversize.told(job.report, answer)
+                    self._oversize.learn_from(job.report, answer)
                     job.finish(answer)
             except Exception as reason:
                 if isinstance(reason, Refused) and reason.status not in _OF_KEY:
@@ -528,7 +532,7 @@ class Reporter:
             for item, answer in zip(batch.items, answers, strict=True):
                 if answer["status"] == "rejected":
                     spool.set_aside(batch.kind, item, str(answer.get("detail")))
-            spool.taken(batch)
+            spool.confirm_batch(batch)
             if self._jobs:
                 self._send_failures()
 
@@ -552,7 +556,7 @@ class Reporter:
             return
         while batch := self.applied.batch():
             self._deliver("applied", batch)
-            self.applied.taken()
+            self.applied.confirm_batch()
 
     def _send_counters(self) -> None:
         flushing = self._flushing.is_set()
@@ -573,7 +577,7 @@ class Reporter:
                 if answer["status"] == "rejected":
                     self.rejected_counters += 1
                     log.error("a counter is rejected: %s %s", item, answer)
-            self.counters.taken()
+            self.counters.confirm_batch()
 
     def _next_facts(self) -> dict[tuple[object, ...], dict[str, object]]:
         if not self._facts or not self._is_due("guards", GUARDS_EVERY):
@@ -589,12 +593,12 @@ class Reporter:
                 self._due["guards"] = 0.0
 
 
-def _say_lost(kept: Mapping[str, Sequence[Item]], why: str) -> None:
-    numbers = {kind: len(items) for kind, items in kept.items()}
+def _say_lost(unsent: Mapping[str, Sequence[Item]], why: str) -> None:
+    numbers = {kind: len(items) for kind, items in unsent.items()}
     log.error("Poisonweb is away and these are lost: %s (%s)", numbers, why)
 
 
-def _known(kind: str, answer: Item) -> Item:
+def _reject_unknown_status(kind: str, answer: Item) -> Item:
     """Take an answer whose status we do not know for a rejection."""
     if answer["status"] in _STATUSES[kind]:
         return answer

@@ -16,7 +16,7 @@ from typing import Any
 
 from poisonguard.contract import Invalid, Skip, parse_skip
 from poisonguard.errors import Away, GuardError, Refused
-from poisonguard.server.client import Answer, Backoff, Client, Query
+from poisonguard.server.client import Backoff, Client, Query, StreamedAnswer
 from poisonguard.server.events import Event
 from poisonguard.skipping import skip_lines
 from poisonguard.skipping.skip_lines import Head
@@ -36,7 +36,7 @@ _UNREADABLE = (
 )
 
 
-class Feed:
+class SkipStream:
     """Keeps skip lists current, all of them by one connection.
 
     `trouble` says why they are not current just now, and what to do; None when all is
@@ -48,9 +48,9 @@ class Feed:
         self._client = client
         self._on_return = on_return
         self._lists: list[SkipList] = []
-        self.remake()
+        self.reset_after_fork()
 
-    def remake(self) -> None:
+    def reset_after_fork(self) -> None:
         """Begin again in a child: without its parent's thread, places and locks."""
         self._places: dict[str, tuple[str, int]] = {}
         self._changed = threading.Condition()
@@ -60,7 +60,7 @@ class Feed:
         self.trouble: str | None = None
         self.refused: Refused | None = None
         for skip_list in self._lists:
-            skip_list.remake()
+            skip_list.reset_after_fork()
 
     @property
     def lists(self) -> tuple[SkipList, ...]:
@@ -273,7 +273,7 @@ class Feed:
 
 
 def _read_lines(
-    answer: Answer, topic: str, tables: list[SkipTable]
+    answer: StreamedAnswer, topic: str, tables: list[SkipTable]
 ) -> tuple[Head, list[Doubt]]:
     """Put a snapshot into the tables as it comes."""
     suspects = list[Doubt]()
@@ -305,12 +305,12 @@ def _read_json(content: Any, tables: list[SkipTable]) -> tuple[Head, list[Doubt]
     return head, list(chain.from_iterable(map(_doubts, suspects)))
 
 
-def _doubts(told: object) -> list[Doubt]:
+def _doubts(data: object) -> list[Doubt]:
     """Read a skip with what tells its message apart; none that we cannot read."""
-    skip = _readable(told)
-    if skip is None or not isinstance(told, Mapping):
+    skip = _readable(data)
+    if skip is None or not isinstance(data, Mapping):
         return []
-    message_id, seq = told.get("message_id"), told.get("seq")
+    message_id, seq = data.get("message_id"), data.get("seq")
     return [
         Doubt(
             skip=skip,
@@ -321,10 +321,10 @@ def _doubts(told: object) -> list[Doubt]:
     ]
 
 
-def _readable(told: object) -> Skip | None:
+def _readable(data: object) -> Skip | None:
     """Read a skip, if we know how to; a newer server may know others."""
     try:
-        return parse_skip(told)
+        return parse_skip(data)
     except Invalid as wrong:
         log.warning("a skip is not understood and not applied: %s", wrong.detail)
         return None

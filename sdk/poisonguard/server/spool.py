@@ -57,7 +57,7 @@ class Batch:
     segment: _Segment
 
 
-class _Held:
+class _OpenInodes:
     """The inodes of the segments that this process has open.
 
     The kernel drops a process's lock on a file when it closes any descriptor of it, so
@@ -72,8 +72,8 @@ class _Held:
         self.inodes: set[tuple[int, int]] = set()
 
 
-_held = _Held()
-os.register_at_fork(after_in_child=_held.reset)
+_open_inodes = _OpenInodes()
+os.register_at_fork(after_in_child=_open_inodes.reset)
 
 
 class _Segment:
@@ -122,8 +122,8 @@ class _Segment:
             offset = behind
 
     def close(self) -> None:
-        with _held.lock:
-            _held.inodes.discard(_inode(os.fstat(self.descriptor)))
+        with _open_inodes.lock:
+            _open_inodes.inodes.discard(_inode(os.fstat(self.descriptor)))
             os.close(self.descriptor)
 
     def discard(self) -> None:
@@ -151,9 +151,9 @@ class Spool:
                 " name one that this process may write to."
             ) from reason
         self._segments: list[_Segment] = []
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._segments, inherited = [], self._segments
         self.failures = 0  # reports of failures that wait here
@@ -161,9 +161,9 @@ class Spool:
         for segment in inherited:
             os.close(segment.descriptor)
 
-    def remake(self) -> None:
+    def reset_after_fork(self) -> None:
         """Leave to the parent what is the parent's: its locks are not ours."""
-        self._begin()
+        self._reset()
 
     @property
     def rejected_folder(self) -> Path:
@@ -201,21 +201,21 @@ class Spool:
 
         Raises Full where there are some that cannot be had, after the others.
         """
-        found, trouble = list[_Segment](), None
+        orphans, trouble = list[_Segment](), None
         for path in sorted(self.folder.glob(f"*{_SUFFIX}")):
             try:
                 segment = _locked(path, os.O_RDWR)
             except OSError as reason:
                 trouble = reason
             else:
-                found += [segment] if segment else []
+                orphans += [segment] if segment else []
         with self._lock:
-            for segment in found:
+            for segment in orphans:
                 self._take_over(segment)
             self._segments.sort(key=lambda segment: segment.path.name)
         if trouble is not None:
             raise _stuck(self.folder, trouble) from trouble
-        return len(found)
+        return len(orphans)
 
     def batch(self) -> Batch | None:
         """Give the oldest records; the same again until they are taken.
@@ -236,7 +236,7 @@ class Spool:
             raise _stuck(self.folder, trouble) from trouble
         return None
 
-    def taken(self, batch: Batch) -> None:
+    def confirm_batch(self, batch: Batch) -> None:
         """Note that the server has these."""
         with self._lock:
             batch.segment.offset = batch.end
@@ -310,9 +310,9 @@ class Spool:
         if segment.is_gone:
             log.warning("%s was removed by somebody", segment.path)
         elif os.fstat(segment.descriptor).st_size > segment.size:
-            kept = self._damaged_folder / segment.path.name
-            segment.path.replace(kept)
-            log.warning("the end of a segment cannot be read, kept as %s", kept)
+            target = self._damaged_folder / segment.path.name
+            segment.path.replace(target)
+            log.warning("the end of a segment cannot be read, kept as %s", target)
         else:
             segment.path.unlink(missing_ok=True)
         self._segments.remove(segment)
@@ -337,9 +337,9 @@ def _new_segment(folder: Path) -> _Segment:
 
 def _locked(path: Path, flags: int) -> _Segment | None:
     """Open a segment and lock it; None when it is held, or gone."""
-    with _held.lock:
+    with _open_inodes.lock:
         with suppress(FileNotFoundError):
-            if _inode(path.stat()) in _held.inodes:
+            if _inode(path.stat()) in _open_inodes.inodes:
                 return None
         try:
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -354,7 +354,7 @@ def _locked(path: Path, flags: int) -> _Segment | None:
         if stat.st_nlink == 0:
             os.close(descriptor)
             return None
-        _held.inodes.add(_inode(stat))
+        _open_inodes.inodes.add(_inode(stat))
     return _Segment(path, descriptor)
 
 

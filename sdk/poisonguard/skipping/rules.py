@@ -111,14 +111,14 @@ def parse_rule(value: object) -> Rule:
     """Read a rule off the wire; raise `Invalid` with the place and the remedy."""
     if not isinstance(value, Mapping):
         raise Invalid("", "a rule must be a JSON object.")
-    told = cast(Mapping[str, object], value)
-    if set(told) == {"header", "equals"}:
+    members = cast(Mapping[str, object], value)
+    if set(members) == {"header", "equals"}:
         return HeaderRule(
-            header=_header_name(told["header"]), equals=_text(told["equals"])
+            header=_header_name(members["header"]), equals=_text(members["equals"])
         )
-    if set(told) == {"pointer", "equals"}:
+    if set(members) == {"pointer", "equals"}:
         return PointerRule(
-            pointer=_pointer(told["pointer"]), equals=_scalar(told["equals"])
+            pointer=_pointer(members["pointer"]), equals=_scalar(members["equals"])
         )
     raise Invalid(
         "", 'a rule must hold "equals" and either "header" or "pointer", nothing else.'
@@ -175,15 +175,15 @@ def _read_digits(text: str) -> object:
 
 
 def _pointed_at(document: object, path: list[str]) -> object:
-    found = document
+    value = document
     for name in path:
-        if isinstance(found, dict):
-            found = found.get(name, _NOWHERE)
-        elif isinstance(found, list):
-            found = _element(found, name)
+        if isinstance(value, dict):
+            value = value.get(name, _NOWHERE)
+        elif isinstance(value, list):
+            value = _element(value, name)
         else:
             return _NOWHERE
-    return found
+    return value
 
 
 def _element(array: list[object], name: str) -> object:
@@ -194,14 +194,14 @@ def _element(array: list[object], name: str) -> object:
     return array[place] if place < len(array) else _NOWHERE
 
 
-def _equal(found: object, wanted: Scalar) -> bool:
-    if isinstance(found, _Number):
-        return _is_number(wanted) and _value(found) == wanted
-    if isinstance(wanted, str):
-        return isinstance(found, str) and found == wanted
-    if _is_number(wanted):
-        return _is_number(found) and found == wanted
-    return found is wanted
+def _equal(actual: object, expected: Scalar) -> bool:
+    if isinstance(actual, _Number):
+        return _is_number(expected) and _value(actual) == expected
+    if isinstance(expected, str):
+        return isinstance(actual, str) and actual == expected
+    if _is_number(expected):
+        return _is_number(actual) and actual == expected
+    return actual is expected
 
 
 def _is_number(value: object) -> bool:

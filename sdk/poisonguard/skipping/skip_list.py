@@ -76,7 +76,7 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
+class _OwnSkip:
     """A skip of our own, and since when it holds (monotonic seconds)."""
 
     skip: Skip
@@ -87,7 +87,7 @@ class _Own:
         return self.skip.poison is not None and self.since < moment
 
 
-class Shown(Mapping[_KeyT, Skip]):
+class SkipsByKey(Mapping[_KeyT, Skip]):
     """The skips of one kind by what they match by; of several the last."""
 
     def __init__(
@@ -143,9 +143,9 @@ class SkipList:
             kind: {} for kind in MatcherKind
         }
         self.skipped: set[str] = set()  # many are looked up faster than in a dict
-        self.bookmarks: Shown[str] = self._shown(MatcherKind.BOOKMARK)
-        self.message_ids: Shown[str] = self._shown(MatcherKind.MESSAGE_ID)
-        self.digests: Shown[bytes] = self._shown(MatcherKind.BODY_DIGEST)
+        self.bookmarks: SkipsByKey[str] = self._skips_by_key(MatcherKind.BOOKMARK)
+        self.message_ids: SkipsByKey[str] = self._skips_by_key(MatcherKind.MESSAGE_ID)
+        self.digests: SkipsByKey[bytes] = self._skips_by_key(MatcherKind.BODY_DIGEST)
         self.rules: tuple[RuleSkip, ...] = ()
         self.is_exact = True
         self.is_plain = True
@@ -161,14 +161,14 @@ class SkipList:
         self._table = self.table(now=EPOCH)
         self._table.close()
         self._loose: dict[int, Skip] = {}  # what came since the table was made
-        self._own: dict[_Key, _Own] = {}  # the oldest first
+        self._own: dict[_Key, _OwnSkip] = {}  # the oldest first
         self._own_applied: Counter[_Key] = Counter()
         self._rules: dict[Key, RuleSkip] = {}
         self._expiring: list[tuple[datetime, int, Skip]] = []
         self._tie = count()
-        self.remake()
+        self.reset_after_fork()
 
-    def remake(self) -> None:
+    def reset_after_fork(self) -> None:
         """Get a lock of our own; the one of a parent may be held for ever."""
         self._writing = threading.RLock()
 
@@ -179,8 +179,8 @@ class SkipList:
     def __len__(self) -> int:
         return sum(map(len, self.refs.values()))
 
-    def _shown(self, kind: MatcherKind) -> Shown[_KeyT]:
-        return Shown(self.refs[kind], lambda key: self._last((kind, key)))
+    def _skips_by_key(self, kind: MatcherKind) -> SkipsByKey[_KeyT]:
+        return SkipsByKey(self.refs[kind], lambda key: self._last((kind, key)))
 
     # What the guard does
 
@@ -192,12 +192,12 @@ class SkipList:
                 return
             if len(self._own) >= OWN_LIMIT:
                 self._drop_own(next(iter(self._own)), "too many")
-            self._own[key] = _Own(skip, time.monotonic())
+            self._own[key] = _OwnSkip(skip, time.monotonic())
             self._put_in(skip)
 
     def applied(self, skip: Skip) -> None:
         """Note that a message was passed over because of this skip."""
-        log.info("skipped a message: %s", _told(skip))
+        log.info("skipped a message: %s", _describe(skip))
         with self._writing:
             self.changes["skipped"] += 1
             key = _key(skip)
@@ -244,15 +244,15 @@ class SkipList:
             suspected = self.suspects.pop(_id(skip), None)
             if suspected is not None:
                 self._lately[_id(skip)] = replace(suspected, since=time.monotonic())
-            known = self._ref(_id(skip))
-            if known is not None and self._skip(known) == skip:
+            existing = self._ref(_id(skip))
+            if existing is not None and self._skip(existing) == skip:
                 return
             if self._applies(skip, now):
                 self._loose[_id(skip)] = skip
                 self._put_in(skip)
                 self._replace_own(skip)
-            if known is not None:
-                self._take_out(known, "changed")
+            if existing is not None:
+                self._take_out(existing, "changed")
             self._pack()
 
     def remove(self, skip_id: int, *, because: str) -> None:
@@ -382,11 +382,11 @@ class SkipList:
     def _take_out(self, ref: _Ref, because: str) -> None:
         skip = self._skip(ref)
         kind, key = _key(skip)
-        left = _without(self.refs[kind][key], ref)
-        if left is None:
+        remaining = _without(self.refs[kind][key], ref)
+        if remaining is None:
             self._hide(kind, key)
         else:
-            self.refs[kind][key] = left
+            self.refs[kind][key] = remaining
             self._show(kind, key)
         if isinstance(ref, int):
             self._table.remove(ref)
@@ -413,44 +413,46 @@ class SkipList:
 
     def _become(self, table: SkipTable) -> None:
         """Take the place of what is in force, but of our own."""
-        fresh: dict[MatcherKind, dict[Key, _Ref | list[_Ref]]]
-        fresh = {kind: {} for kind in MatcherKind}
+        refs_by_kind: dict[MatcherKind, dict[Key, _Ref | list[_Ref]]]
+        refs_by_kind = {kind: {} for kind in MatcherKind}
         for row, kind, key in table.rows():
-            refs = fresh[kind]
+            refs = refs_by_kind[kind]
             if key in refs:
                 refs[key] = _with(refs[key], row)
             else:
                 refs[key] = row
-        own_keys = [key for key in self._own if key[1] in fresh[key[0]]]
+        own_keys = [key for key in self._own if key[1] in refs_by_kind[key[0]]]
         for (kind, key), own in self._own.items():
-            fresh[kind][key] = _with(fresh[kind].get(key), own.skip)
+            refs_by_kind[kind][key] = _with(refs_by_kind[kind].get(key), own.skip)
         self._table, self._loose = table, {}
         self._expiring.clear()
         for own in self._own.values():
             self._let_expire(own.skip)
-        for kind, refs in fresh.items():
+        for kind, refs in refs_by_kind.items():
             self._exchange(kind, refs)
         for own_key in own_keys:
-            same = fresh[own_key[0]][own_key[1]]
+            same = refs_by_kind[own_key[0]][own_key[1]]
             skip = self._skip(same[0] if isinstance(same, list) else same)
             self._drop_own(own_key, LISTED, in_place_of=skip)
 
-    def _exchange(self, kind: MatcherKind, fresh: dict[Key, _Ref | list[_Ref]]) -> None:
+    def _exchange(
+        self, kind: MatcherKind, new_refs: dict[Key, _Ref | list[_Ref]]
+    ) -> None:
         refs = self.refs[kind]
         if kind is MatcherKind.BOOKMARK:
-            marks = cast(Iterable[str], fresh)
+            marks = cast(Iterable[str], new_refs)
             # To be updated with all at once, it would make room for twice as many.
             self.skipped.update(marks if not refs else self._new(marks))
         if refs:
-            for key, ref in fresh.items():
+            for key, ref in new_refs.items():
                 refs[key] = ref
         else:
-            refs.update(fresh)
+            refs.update(new_refs)
         if kind is MatcherKind.RULE:
-            for key in fresh:
+            for key in new_refs:
                 self._show(kind, key)
-        if len(refs) > len(fresh):
-            for key in refs.keys() - fresh.keys():
+        if len(refs) > len(new_refs):
+            for key in refs.keys() - new_refs.keys():
                 self._hide(kind, key)
         self._judge_kinds()
 
@@ -469,8 +471,10 @@ class SkipList:
                 self._note_put(loose.get(number), table.skip(row))
             elif not table.is_same(row, before, there):
                 self._note_put(before.skip(there), table.skip(row))
-        gone = [row for row, number in before.ids() if table.row(number) is None]
-        for was in chain(map(before.skip, gone), loose.values()):
+        removed_rows = [
+            row for row, number in before.ids() if table.row(number) is None
+        ]
+        for was in chain(map(before.skip, removed_rows), loose.values()):
             if table.row(_id(was)) is None:
                 self._note_removed(was, "removed")
 
@@ -485,11 +489,11 @@ class SkipList:
         self.changes["added"] += 1
         # A first snapshot may hold 100,000 of them: the feed tells of it in one line.
         if self._current_at is not None:
-            log.info("a skip was added: %s", _told(skip))
+            log.info("a skip was added: %s", _describe(skip))
 
     def _note_removed(self, skip: Skip, because: str) -> None:
         self.changes["removed"] += 1
-        log.info("a skip was removed (%s): %s", because, _told(skip))
+        log.info("a skip was removed (%s): %s", because, _describe(skip))
 
     # Our own
 
@@ -566,8 +570,8 @@ def _with(refs: _Ref | list[_Ref] | None, ref: _Ref) -> _Ref | list[_Ref]:
 def _without(refs: _Ref | list[_Ref], ref: _Ref) -> _Ref | list[_Ref] | None:
     if not isinstance(refs, list):
         return None
-    left = [each for each in refs if each != ref]
-    return left[0] if len(left) == 1 else left
+    remaining = [each for each in refs if each != ref]
+    return remaining[0] if len(remaining) == 1 else remaining
 
 
 def _key(skip: Skip) -> _Key:
@@ -580,7 +584,7 @@ def _id(skip: Skip) -> int:
     return skip.id
 
 
-def _told(skip: Skip) -> str:
+def _describe(skip: Skip) -> str:
     number = "of our own" if skip.id is None else str(skip.id)
     return (
         f"{number}, {skip.topic}, {skip.kind} {skip.value[:200]!r}, "

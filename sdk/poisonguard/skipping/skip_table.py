@@ -73,11 +73,11 @@ class SkipTable:
         self._places: dict[Facts, int] = {}
         self._in_scope: list[bool] = []
         self._removed = bytearray()
-        self._left = 0
+        self._live_count = 0
         self._by_expiry = array("I")  # the last of them expires first
 
     def __len__(self) -> int:
-        return self._left
+        return self._live_count
 
     # Adding
 
@@ -166,9 +166,9 @@ class SkipTable:
             self._sort()
         self._places.clear()
         self._removed = bytearray(len(self._ids))
-        self._left = len(self._ids)
+        self._live_count = len(self._ids)
         expiries = self._expiries
-        ending = [row for row in range(self._left) if expiries[row] != _NONE]
+        ending = [row for row in range(self._live_count) if expiries[row] != _NONE]
         ending.sort(key=expiries.__getitem__, reverse=True)
         self._by_expiry = array("I", ending)
 
@@ -225,12 +225,12 @@ class SkipTable:
     def remove(self, row: int) -> None:
         self._removed[row] = True
         self._keys[row] = ""
-        self._left -= 1
+        self._live_count -= 1
 
     @property
     def dead(self) -> int:
         """The number of rows that take up room for nothing."""
-        return len(self._ids) - self._left
+        return len(self._ids) - self._live_count
 
     # What is over
 

@@ -27,13 +27,13 @@ from poisonguard.journal.death import signal_name
 from poisonguard.journal.journal_file import (
     SUFFIX,
     EndingKind,
+    OwnerState,
     Snapshot,
-    State,
     Unreadable,
 )
 from poisonguard.processes import kernel, stacks
 from poisonguard.processes.kernel import Identity
-from poisonguard.supervision.watchdog import Patience, interval
+from poisonguard.supervision.watchdog import HangDetector, interval
 
 log = logging.getLogger("poisonguard")
 
@@ -66,7 +66,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
+class CommandExit:
     """How one run of the command ended; `code` is negative for a signal."""
 
     code: int
@@ -159,9 +159,11 @@ class Supervisor:
             if ending.is_done or self._stopping:
                 return ending.exit_code
 
-    def _until_end(self, child: Identity) -> Ending:
+    def _until_end(self, child: Identity) -> CommandExit:
         code = self._attend(child)
-        ending = Ending(code=code, mid_message=self._journals.record_end(child, code))
+        ending = CommandExit(
+            code=code, mid_message=self._journals.record_end(child, code)
+        )
         log.info(
             "process %d ended with %s%s",
             child.pid,
@@ -190,12 +192,12 @@ class Supervisor:
     def _attend(self, child: Identity) -> int:
         """Stay with the child until it ends; return its exit code, or -signal."""
         limit = self._plan.handler_timeout
-        patience: Patience[SlotKey] | None = Patience(limit) if limit else None
+        detector: HangDetector[SlotKey] | None = HangDetector(limit) if limit else None
         killed_at = float("inf")
         while (code := _reap(child.pid)) is None:
             seconds = interval(limit) if limit else IDLE_SECONDS
-            left = max(killed_at - time.monotonic(), 0.0)
-            came = signal.sigtimedwait(self._watched, min(seconds, left))
+            remaining = max(killed_at - time.monotonic(), 0.0)
+            came = signal.sigtimedwait(self._watched, min(seconds, remaining))
             if came is not None and came.si_signo != signal.SIGCHLD:
                 self._forward(child, came.si_signo)
                 killed_at = min(killed_at, time.monotonic() + self._plan.grace)
@@ -203,8 +205,8 @@ class Supervisor:
                 log.warning("process %d did not stop in time: killed", child.pid)
                 _kill_group(child)
                 killed_at = float("inf")
-            if limit and patience and not self._stopping:
-                self._journals.end_hangs(child, patience, limit)
+            if limit and detector and not self._stopping:
+                self._journals.end_hangs(child, detector, limit)
         return code
 
     def _forward(self, child: Identity, number: int) -> None:
@@ -215,8 +217,8 @@ class Supervisor:
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while not self._stopping and (left := until - time.monotonic()) > 0:
-            came = signal.sigtimedwait(self._watched, left)
+        while not self._stopping and (remaining := until - time.monotonic()) > 0:
+            came = signal.sigtimedwait(self._watched, remaining)
             self._stopping = came is not None and came.si_signo != signal.SIGCHLD
 
 
@@ -234,32 +236,36 @@ class Journals:
     def record_end(self, child: Identity, code: int) -> bool:
         """Write down how the child ended; tell whether that was amid a message."""
         mid_message = False
-        for path, found in self._all():
-            if found.header.owner != child:
+        for path, snapshot in self._all():
+            if snapshot.header.owner != child:
                 continue
-            if found.ending.kind is EndingKind.UNSEEN:
-                _write_ending(path, _ending_kind(code, found), abs(code))
-            mid_message |= bool(found.in_flight) and found.state != State.STOPPING
+            if snapshot.ending.kind is EndingKind.UNSEEN:
+                _write_ending(path, _ending_kind(code, snapshot), abs(code))
+            mid_message |= (
+                bool(snapshot.in_flight) and snapshot.state != OwnerState.STOPPING
+            )
         return mid_message
 
     def end_hangs(
-        self, child: Identity, patience: Patience[SlotKey], seconds: float
+        self, child: Identity, detector: HangDetector[SlotKey], seconds: float
     ) -> None:
         """Kill whoever is at one message for too long, once it told where it is."""
         journals = dict(self._of_group(child))
         slots = [
             ((path, slot), work)
-            for path, found in journals.items()
-            for slot, work in enumerate(zip(found.words, found.beats, strict=True))
+            for path, snapshot in journals.items()
+            for slot, work in enumerate(
+                zip(snapshot.words, snapshot.beats, strict=True)
+            )
         ]
-        stuck = patience.stuck(slots, now=time.monotonic())
+        stuck = detector.stuck(slots, now=time.monotonic())
         for path, slot in stuck:
-            found = journals[path]
+            snapshot = journals[path]
             hung = partial(
                 journal_file.write_hung,
-                header=found.header,
+                header=snapshot.header,
                 slot=slot,
-                number=found.words[slot],
+                number=snapshot.words[slot],
             )
             _edit(path, hung)
             _write_ending(path, EndingKind.HANG, round(1000 * seconds))
@@ -281,17 +287,17 @@ class Journals:
 
     def _of_group(self, child: Identity) -> Iterator[tuple[Path, Snapshot]]:
         """Yield the journals of the child and of what it has forked."""
-        for path, found in self._all():
-            owner = found.header.owner
+        for path, snapshot in self._all():
+            owner = snapshot.header.owner
             with suppress(ProcessLookupError):
                 if _is_running(owner) and os.getpgid(owner.pid) == child.pid:
-                    yield path, found
+                    yield path, snapshot
 
     def _all(self) -> Iterator[tuple[Path, Snapshot]]:
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
-            found = _read(path)
-            if found is not None:
-                yield path, found
+            snapshot = _read(path)
+            if snapshot is not None:
+                yield path, snapshot
 
 
 @contextmanager
@@ -321,10 +327,10 @@ def _write_ending(path: Path, kind: EndingKind, value: int) -> None:
     _edit(path, partial(journal_file.write_ending, kind=kind, value=value, at=at))
 
 
-def _ending_kind(code: int, found: Snapshot) -> EndingKind:
+def _ending_kind(code: int, snapshot: Snapshot) -> EndingKind:
     if code >= 0:
         return EndingKind.EXIT
-    killed = kernel.oom_kills() > found.header.oom_kills
+    killed = kernel.oom_kills() > snapshot.header.oom_kills
     if code == -signal.SIGKILL and killed:
         return EndingKind.MEMORY
     return EndingKind.SIGNAL

@@ -23,7 +23,7 @@ PAUSE = 5  # looks missed in a row: then it was us that did not run
 
 # The number in flight in a slot, and its beat.
 Work = tuple[int, int]
-Slot = TypeVar("Slot", bound=Hashable)
+SlotKeyT = TypeVar("SlotKeyT", bound=Hashable)
 
 
 def interval(handler_timeout: float) -> float:
@@ -36,7 +36,7 @@ def interval(handler_timeout: float) -> float:
     return min(handler_timeout / LOOKS, SLOWEST)
 
 
-class Patience(Generic[Slot]):
+class HangDetector(Generic[SlotKeyT]):
     """Find out, look by look, which slots have been at one thing for too long.
 
     Whoever looks may be stopped for a while, and all that it looks at with it (a
@@ -46,19 +46,21 @@ class Patience(Generic[Slot]):
     def __init__(self, handler_timeout: float) -> None:
         self._limit = handler_timeout
         self._longest = PAUSE * interval(handler_timeout)
-        self._since: dict[Slot, tuple[Work, float]] = {}
+        self._since: dict[SlotKeyT, tuple[Work, float]] = {}
         self._looked: float | None = None
 
-    def stuck(self, slots: Iterable[tuple[Slot, Work]], *, now: float) -> list[Slot]:
+    def stuck(
+        self, slots: Iterable[tuple[SlotKeyT, Work]], *, now: float
+    ) -> list[SlotKeyT]:
         """Return the slots that are stuck, of all there are, `now` in seconds."""
         if self._looked is not None and now - self._looked > self._longest:
             self._since.clear()
         self._looked = now
         before, self._since = self._since, {}
         for slot, work in slots:
-            known, since = before.get(slot, (work, now))
+            previous_work, since = before.get(slot, (work, now))
             if work[0]:
-                self._since[slot] = (work, since if known == work else now)
+                self._since[slot] = (work, since if previous_work == work else now)
         return [
             slot for slot, (_, at) in self._since.items() if now - at >= self._limit
         ]
@@ -99,9 +101,9 @@ class Watchdog:
             self.start()
 
     def _watch(self) -> None:
-        patience: Patience[int] = Patience(self._limit)
+        detector: HangDetector[int] = HangDetector(self._limit)
         while not self._stopped.wait(self._interval):
-            stuck = patience.stuck(self._slots(), now=time.monotonic())
+            stuck = detector.stuck(self._slots(), now=time.monotonic())
             if stuck:
                 self._end(stuck)
 

@@ -126,14 +126,14 @@ class FakePoisonweb:
         The value is a bookmark, or with another `kind` a message id, the hexadecimal
         SHA-256 of a body, or a rule such as {"pointer": "/id", "equals": 13}.
         """
-        asked = {
+        request = {
             "topic": topic,
             "matcher": {"kind": str(kind), "value": value},
             "consumer_group": consumer_group,
             "handler_version": handler_version,
             "reason": reason,
         }
-        return parse_skip(self._double.call("POST", "/skips", [], asked))
+        return parse_skip(self._double.call("POST", "/skips", [], request))
 
     def unskip(self, skip: Skip) -> None:
         """End a skip; guards that are running hear of it at once."""
