@@ -236,7 +236,9 @@ class MisterYuck:
         self._guard = guard
         self._topic = topic
         self._why: dict[str, str] = {}  # by bookmark
-        self._untold: set[str] = set()  # ours, as far as the topic has not shown them
+        self._unpublished: set[str] = (
+            set()
+        )  # ours, as far as the topic has not shown them
         self._loaded = Event()
         self._closed = False
         self.skipped = 0
@@ -330,22 +332,22 @@ class MisterYuck:
         if not bookmark:
             log.error("A message without bookmark cannot be skipped later: %.300r", why)
             return
-        self._untold.add(bookmark)
+        self._unpublished.add(bookmark)
         self._why[bookmark] = why
         try:
-            self._tell(bookmark)
+            self._publish_record(bookmark)
             self._monitor.publish_flush(int(FLUSH * 1000))
-            self._untold.discard(bookmark)
+            self._unpublished.discard(bookmark)
         except AMPS.AMPSException:
             log.exception("%s is poison, which the others are told later", bookmark)
 
-    def _tell(self, bookmark: str) -> None:
+    def _publish_record(self, bookmark: str) -> None:
         record = {"bookmark": bookmark, "why": self._why[bookmark]}
         self._monitor.publish(self._topic, json.dumps(record))
 
     def _settle(self, message: Any, bookmark: str) -> None:
         # What nobody else knows of must come again, if this process dies.
-        if bookmark and bookmark not in self._untold and self._discard is not None:
+        if bookmark and bookmark not in self._unpublished and self._discard is not None:
             self._discard(message)
 
     def _learn(self, message: Any) -> None:
@@ -354,21 +356,21 @@ class MisterYuck:
         if command == "group_end":
             log.info("%s is live: %d messages are poison", self._topic, len(self._why))
             self._loaded.set()
-            self._tell_again()
+            self._publish_again()
         elif command in {"sow", "publish"}:
             bookmark, why = _read(message.get_data_raw())
             if bookmark:
                 self._why[bookmark] = why
-                self._untold.discard(bookmark)
+                self._unpublished.discard(bookmark)
             if bookmark and command == "publish":
                 log.info(
                     "%.300r is poison, says %s: %.300r", bookmark, self._topic, why
                 )
 
-    def _tell_again(self) -> None:
+    def _publish_again(self) -> None:
         try:
-            for bookmark in [*self._untold]:
-                self._tell(bookmark)
+            for bookmark in [*self._unpublished]:
+                self._publish_record(bookmark)
         except AMPS.AMPSException as reason:  # it ends with the list, which comes anew
             log.warning("What is poison here is told later: %s", reason)
 

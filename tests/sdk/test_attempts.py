@@ -218,27 +218,27 @@ def test_crashes_decay_and_failures_do_not(attempts: Attempts, starts: Starts) -
 def test_the_first_failure_is_told_once_across_restarts_and_successes(
     attempts: Attempts, starts: Starts
 ) -> None:
-    assert attempts.told_first(ID, now=NOW)
+    assert attempts.mark_first_failure(ID, now=NOW)
     attempts.forget(ID, NUMBER)
 
     later = starts()
 
-    assert not later.told_first(ID, now=NOW)
-    assert later.told_first(b"another", now=NOW)
+    assert not later.mark_first_failure(ID, now=NOW)
+    assert later.mark_first_failure(b"another", now=NOW)
 
 
 def test_a_redriven_message_is_known_once_it_is_settled(
     attempts: Attempts, starts: Starts
 ) -> None:
-    assert not attempts.redrive_seen("m-1", "r-1")
-    assert not attempts.redrive_seen("m-1", "r-1")
+    assert not attempts.is_redrive_settled("m-1", "r-1")
+    assert not attempts.is_redrive_settled("m-1", "r-1")
 
-    attempts.redrive_done("m-1", "r-1", now=NOW)
-    attempts.redrive_done("m-1", "r-1", now=NOW)
+    attempts.mark_redrive_settled("m-1", "r-1", now=NOW)
+    attempts.mark_redrive_settled("m-1", "r-1", now=NOW)
 
     later = starts()
-    assert later.redrive_seen("m-1", "r-1")
-    assert not later.redrive_seen("m-1", "r-2")
+    assert later.is_redrive_settled("m-1", "r-1")
+    assert not later.is_redrive_settled("m-1", "r-2")
 
 
 @pytest.mark.parametrize(
@@ -274,15 +274,15 @@ def test_a_start_after_the_clock_was_set_back_keeps_the_wait_and_the_decay(
 
 def test_nothing_is_kept_for_ever(attempts: Attempts, starts: Starts) -> None:
     attempts.failed(ID, NUMBER, now=NOW)
-    attempts.told_first(ID, now=NOW)
-    attempts.redrive_done("m-1", "r-1", now=NOW)
+    attempts.mark_first_failure(ID, now=NOW)
+    attempts.mark_redrive_settled("m-1", "r-1", now=NOW)
     attempts.blame(death(8))
 
     later = starts(now=NOW + KEEP + SECOND)
 
     assert later.suspects == set()
-    assert later.told_first(ID, now=NOW + KEEP + SECOND)
-    assert not later.redrive_seen("m-1", "r-1")
+    assert later.mark_first_failure(ID, now=NOW + KEEP + SECOND)
+    assert not later.is_redrive_settled("m-1", "r-1")
 
 
 def test_there_is_an_end_to_how_much_is_kept(
@@ -326,7 +326,7 @@ def test_without_a_file_all_is_known_until_the_end() -> None:
     attempts.failed(ID, NUMBER, now=NOW)
 
     assert known(attempts).failures == 1
-    assert not attempts.redrive_seen("m-1", "r-1")
+    assert not attempts.is_redrive_settled("m-1", "r-1")
     attempts.close()
 
 

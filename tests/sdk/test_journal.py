@@ -595,7 +595,7 @@ from poisonguard.journal.process_journal import Journal
 NOW = datetime.now(UTC)  # what is older is forgotten
 journal = Journal(sys.argv[1])
 journal.open(name=sys.argv[2])
-journal.attempts.told_first(b"before", now=NOW)
+journal.attempts.mark_first_failure(b"before", now=NOW)
 before = journal.path
 journal.words[0] = 1
 def child(number):
@@ -612,7 +612,7 @@ child(3)
 assert journal.words[0] == 1
 assert journal.path == before and before.exists()
 journal.words[0] = 0
-print(not journal.attempts.told_first(b"before", now=NOW))
+print(not journal.attempts.mark_first_failure(b"before", now=NOW))
 """
 
 

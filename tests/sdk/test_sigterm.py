@@ -57,7 +57,7 @@ def test_one_that_is_set_later_and_calls_ours_is_called_once(heard: list[str]) -
 
     signal.signal(signal.SIGTERM, late)
 
-    sigterm.look()
+    sigterm.ensure_handler()
     signal.raise_signal(signal.SIGTERM)
 
     assert heard == ["a", "late", "a", "first"]
@@ -68,7 +68,7 @@ def test_a_look_on_another_thread_has_the_main_thread_listen(heard: list[str]) -
     sigterm.join(lambda: heard.append("a"))
     signal.signal(signal.SIGTERM, lambda *_: heard.append("late"))
 
-    thread = threading.Thread(target=sigterm.look)
+    thread = threading.Thread(target=sigterm.ensure_handler)
     thread.start()
     thread.join()
     signal.raise_signal(signal.SIGTERM)
@@ -95,7 +95,7 @@ def test_one_that_is_set_again_and_again_is_left_in_the_end() -> None:
 
     for _ in range(2 * MOST_TIMES):
         signal.signal(signal.SIGTERM, print)
-        sigterm.look()
+        sigterm.ensure_handler()
 
     assert signal.getsignal(signal.SIGTERM) is print
     assert "guard.stopping()" in sigterm.warning

@@ -1,9 +1,9 @@
-"""The healthy path: an ordinary message that its handler handles.
+"""The healthy path: handles an ordinary message whose handler succeeds.
 
-It is one function, without I/O, lock or object of its own, because every message pays
-for it. Whatever is not ordinary is left to `message_flow`: a message that is on the
-skip list, has failed before, was redriven or has expired, and any at all while the gate
-is closed. The two functions, for threads and for tasks, differ by one `await`.
+Every message pays for it, so it is one function without I/O, locks or objects of its
+own. `message_flow` handles all other messages: those on the skip list, those that
+failed before, were redriven or have expired, and every message while the gate is
+closed. The two functions, for threads and for tasks, differ by one `await`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ HandleAsync = Callable[[Any, AsyncHandler], Coroutine[Any, Any, Outcome]]
 
 _AnswerT_co = TypeVar("_AnswerT_co", covariant=True)
 _NOT_SAMPLED = SAMPLED - 1
-_HANDLED = Outcome.HANDLED  # to look it up takes long, for an enum
+_HANDLED = Outcome.HANDLED  # a local copy: enum attribute lookups are slow
 _UNREAD = object()
 _MESSAGE_ID, _BODY_DIGEST = MatcherKind.MESSAGE_ID, MatcherKind.BODY_DIGEST
 
 
 class SlowPath(Protocol[_AnswerT_co]):
-    """Handles what is not ordinary, or goes on after what a handler has raised."""
+    """Handles messages that are not ordinary, and those whose handler raised."""
 
     def handle(self, message: Any, handler: Any) -> _AnswerT_co: ...
 
@@ -49,7 +49,7 @@ class SlowPath(Protocol[_AnswerT_co]):
 def healthy_path(  # noqa: C901, PLR0915 - see above
     components: GuardComponents, slow_path: SlowPath[Outcome]
 ) -> Handle:
-    """Make `handle` for a handler that is done when it returns."""
+    """Return `handle` for handlers that are plain functions."""
     gate, journal, troubled = (
         components.gate,
         components.journal,
@@ -102,7 +102,7 @@ def healthy_path(  # noqa: C901, PLR0915 - see above
 def healthy_path_async(  # noqa: C901, PLR0915 - see above
     components: GuardComponents, slow_path: SlowPath[Awaitable[Outcome]]
 ) -> HandleAsync:
-    """Make `handle` for a handler that is awaited."""
+    """Return `handle` for handlers that are coroutine functions."""
     gate, journal, troubled = (
         components.gate,
         components.journal,
@@ -159,9 +159,9 @@ def numbering(
     policy: RetryPolicy,
     clock: Callable[[], datetime],
 ) -> Numbering:
-    """Make what numbers an ordinary message, and gives 0 to any other, for now.
+    """Return a function that numbers ordinary messages and returns 0 for all others.
 
-    It holds until there is another kind of skips to look for.
+    It is valid until the skip list has skips of another kind.
     """
     number = _of_the_fresh(reader, reader.numbering(skips.skipped), policy, clock)
     return number if skips.is_plain else _with_care(reader, number, skips)
@@ -200,7 +200,7 @@ def _with_care(  # noqa: C901 - each message would pay for a function more
 
 
 class RuleMatcher:
-    """Tells whether any of some rules matches, as the long way does."""
+    """Matches rules against a message as the slow path does."""
 
     def __init__(self, rules: Sequence[RuleSkip]) -> None:
         self.rules = rules
@@ -230,10 +230,10 @@ def _of_the_fresh(
     policy: RetryPolicy,
     clock: Callable[[], datetime],
 ) -> Numbering:
-    """Give 0 to what has expired, or will within a second.
+    """Return 0 for messages that have expired or will within a second.
 
-    What was enqueued before `edge` may have; that is true for a second, so that it is
-    not for each message to ask what time it is in words.
+    Messages enqueued before `edge` may have. `edge` is computed once per second,
+    because building a datetime for each message would be slow.
     """
     tells = reader.tells_age and type(reader).enqueued_at is not Reader.enqueued_at
     if reader.replays or not tells or policy.expire_after is None:
@@ -242,7 +242,7 @@ def _of_the_fresh(
     since = until = 0.0
     edge, least = clock(), reader.number_at(clock())
 
-    def look() -> None:
+    def ensure_handler() -> None:
         nonlocal since, until, edge, least
         since = time()
         until = since + 1.0

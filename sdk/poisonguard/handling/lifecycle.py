@@ -1,4 +1,4 @@
-"""A guard that was started: what it holds, how it is, and how it ends."""
+"""The lifecycle of a started guard: its components, state, health and end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from poisonguard.version import VERSION
 log = logging.getLogger(__name__)
 
 EXIT_TIMEOUT = 2.0
-REFRESH_EVERY = 10.0  # seconds between looks at what other processes have found
+REFRESH_EVERY = 10.0  # seconds between reads of what other processes recorded
 RESEND_TIMEOUT = 5.0
 DRAIN_LOOK = 0.02
 
@@ -53,12 +53,12 @@ def utc_now() -> datetime:
 
 
 class RunningGuard:
-    """The components of a started guard, and what goes on beside the messages.
+    """The components of a started guard, and its background work.
 
-    `open` is the start gate. From then on the link calls `tick` about once a second.
+    `open` is the start gate. After it, the connection calls `tick` about once a second.
     """
 
-    def __init__(  # noqa: PLR0913 - what a guard is made of
+    def __init__(  # noqa: PLR0913 - the parameters of Guard
         self,
         *,
         settings: Settings,
@@ -156,14 +156,14 @@ class RunningGuard:
 
     def _reset(self) -> None:
         self._refreshed_at = time.monotonic()
-        self._deaf_looks = 0
+        self._unheard_checks = 0
         self._counting = threading.Lock()
         self._resending = threading.Lock()
         self._retrying = threading.Lock()
         self._closing = threading.Lock()
 
     def open(self) -> None:
-        """Load the skip list and let messages in; raises StartTimeout, or Refused."""
+        """Load the skip list and admit messages; raise StartTimeout, or Refused."""
         try:
             self._connection.start(self._settings.start_timeout)
         except StartTimeout as reason:
@@ -181,31 +181,31 @@ class RunningGuard:
         atexit.register(self.close, timeout=EXIT_TIMEOUT)
         _live.add(self)
         self.components.gate.open("starting")
-        self._tell()
+        self._send_heartbeat()
 
     # Signals
 
     def listen(self) -> None:
-        """Learn of SIGTERM before those who know of it: from then on nobody is blamed.
+        """Listen to SIGTERM, ahead of the application's handler.
 
-        Only the main thread can begin to; a look on any thread goes on from there.
+        Only the main thread can set the handler; other threads ask it to.
         """
         SIGTERM.join(self.stopping)
 
     def stopping(self) -> None:
-        """Blame nobody from here on, and wait for nothing; takes no lock."""
+        """Charge no message with the coming end; take no lock, and never wait."""
         self._journal.stopping()
         self.components.leaving.set()
 
     # About once a second
 
     def tick(self) -> None:
-        """Hand over what was counted, and look around; waits for nothing."""
-        SIGTERM.look()
-        self._deaf_looks = self._deaf_looks + 1 if SIGTERM.warning else 0
+        """Hand over counts and the heartbeat, and start due retries; never wait."""
+        SIGTERM.ensure_handler()
+        self._unheard_checks = self._unheard_checks + 1 if SIGTERM.warning else 0
         self._count()
-        self._tell()
-        self._vouch()
+        self._send_heartbeat()
+        self._clear_doubts()
         handled = self.components.counts.total
         if (
             self.components.suspected_reports.first(handled=handled)
@@ -230,8 +230,8 @@ class RunningGuard:
                     self.handling.key, handled=handled, durations=durations
                 )
 
-    def _vouch(self) -> None:
-        """Say which messages we handled of those that another consumer failed on."""
+    def _clear_doubts(self) -> None:
+        """Report messages that we handled and another consumer failed on."""
         doubts = self.components.skips.doubts()
         if not doubts:
             return
@@ -277,7 +277,7 @@ class RunningGuard:
                 suspected_reports.remove_oldest()
 
     def _retry(self) -> None:
-        """Try again what was released, as far as it goes without its handler."""
+        """Retry released messages that may not need their handler."""
         released_messages, leaving = (
             self.components.released_messages,
             self.components.leaving,
@@ -287,12 +287,12 @@ class RunningGuard:
                 entry = released_messages.take(needs_handler=False)
                 if entry is None:
                     return
-                steps = self.handling.steps_again(entry)
+                steps = self.handling.retry_steps(entry)
                 with suppress(HandlerNeeded):
                     play(steps, refuse_to_run, entry.message, leaving)
 
-    def _tell(self) -> None:
-        self._connection.reporter.tell(
+    def _send_heartbeat(self) -> None:
+        self._connection.reporter.set_heartbeat(
             {
                 "topic": self._settings.topic,
                 "consumer_group": self._settings.consumer_group,
@@ -312,9 +312,9 @@ class RunningGuard:
 
     @property
     def _failing_since(self) -> str | None:
-        """Date the first failure of those that the breaker opened for."""
+        """Return the time of the first failure that opened the breaker."""
         since = self.components.breaker.failing_since
-        # A message fails a moment before it counts.
+        # A message fails a moment before its failure is counted.
         return None if since is None else (since - timedelta(seconds=1)).isoformat()
 
     @property
@@ -330,13 +330,13 @@ class RunningGuard:
 
     @property
     def _detail(self) -> str:
-        """Say in a line what a person should know first."""
+        """Say in one line what a person should know first."""
         return "; ".join(filter(None, [self.components.breaker.reason, *self.warnings]))
 
     @property
     def warnings(self) -> list[str]:
         problems = [*self._journal.problems, *self.components.attempts.problems]
-        if self._deaf_looks > 1:  # what the first look finds, it mostly mends
+        if self._unheard_checks > 1:  # the first check mostly repairs what it finds
             problems += filter(None, [SIGTERM.warning])
         if self.once is not None:
             problems += self.once.warnings
@@ -350,7 +350,7 @@ class RunningGuard:
         return [f"Released messages that wait to be tried again here: {number}."]
 
     def health(self) -> dict[str, object]:
-        """Return the facts, for a health page or a log."""
+        """Return the state of the guard, for a health page or a log."""
         components, settings = self.components, self._settings
         return {
             "topic": settings.topic,
@@ -385,7 +385,7 @@ class RunningGuard:
     # The end
 
     def close(self, *, timeout: float) -> None:
-        """Take no more messages, let those in flight end, and tell what is untold."""
+        """Take no more messages, wait for those in flight, and send what is unsent."""
         with self._closing:
             if self.components.closed.is_set():
                 return
@@ -395,16 +395,16 @@ class RunningGuard:
         deadline = time.monotonic() + timeout
         while self.components.slots.running and time.monotonic() < deadline:
             time.sleep(DRAIN_LOOK)
-        self._let_go(max(0.0, deadline - time.monotonic()))
+        self._shut_down(max(0.0, deadline - time.monotonic()))
 
-    def _let_go(self, timeout: float) -> None:
+    def _shut_down(self, timeout: float) -> None:
         atexit.unregister(self.close)
         _live.discard(self)
         SIGTERM.leave(self.stopping)
         if self.tick in self._connection.on_tick:
             self._connection.on_tick.remove(self.tick)
             self._count()
-            self._tell()
+            self._send_heartbeat()
             self._resend()
         if self._watchdog is not None:
             self._watchdog.stop()
@@ -413,13 +413,13 @@ class RunningGuard:
         self._connection.close(timeout)
 
     def _end_process(self, code: object) -> Never:
-        """End from a thread, with what it has counted told."""
+        """End the process from any thread, after sending its counts."""
         self._count()
         self._connection.reporter.flush(EXIT_TIMEOUT)
         end_process(code)
 
     def reset_after_fork(self) -> None:
-        """Know of nothing that was the parent's: called in a forked child."""
+        """Forget all that is the parent's; called in a forked child."""
         components = self.components
         components.leaving, components.closed = Leaving(), threading.Event()
         components.gate.reset_after_fork(FIRST)
@@ -434,7 +434,7 @@ class RunningGuard:
         self._reset()
 
 
-# The guards of this process that messages may come to.
+# The open guards of this process.
 _live: weakref.WeakSet[RunningGuard] = weakref.WeakSet()
 
 

@@ -1,9 +1,9 @@
-"""What becomes of one message, from its arrival to its outcome.
+"""The slow path of one message, from its arrival to its outcome.
 
-The healthy path (`hot_path`) does the ordinary message without coming here.
-Here is everything else, in this order: has it expired, is it to be skipped, is it a
-copy of a redriven message, has it killed too many processes already, is the breaker
-closed, may it run beside others; then it runs, as often as the policy says.
+The healthy path (`hot_path`) handles ordinary messages alone. The slow path checks, in
+this order: has the message expired, is there a skip for it, is it a copy of a redriven
+message, has it killed too many processes, is the breaker closed, may it run beside
+others. Then it runs the handler, as often as the policy says.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ from poisonguard.skipping.skip_list import SkipList
 
 log = logging.getLogger(__name__)
 
-# Without a success since so many failures, a process does not know who is sick.
+# After so many failures in a row, the process itself may be what is sick.
 DOUBTFUL_AFTER = 10
-# Of more messages than these that wait to be reported, the oldest lose their traceback.
+# With more messages waiting to be reported, the oldest lose their traceback.
 MOST_RAISED = 1_000
-AT_ONCE = 1.0  # seconds, for a message that came before its time
-AFTER_NO_ROOM = 1.0  # seconds, before a message that cannot be kept is tried again
-LOOK_AGAIN = 0.01  # seconds, for a slot or a turn
-LONGEST_LOOK = 0.2  # seconds, between looks whether a copy is done
-AFTER_REFUSAL = 5.0  # seconds, or a broker that returns it at once makes us spin
+AT_ONCE = 1.0  # seconds to hold a message that came before its retry is due
+AFTER_NO_ROOM = 1.0  # seconds until a message that cannot be kept is tried again
+LOOK_AGAIN = 0.01  # seconds between checks for a free slot
+LONGEST_LOOK = 0.2  # seconds between checks whether a copy is done, at the most
+AFTER_REFUSAL = 5.0  # seconds: a broker may return it at once, and we would spin
 FIRST = "first"  # why the gate of a process is closed until its first message
 
 _CAUSES = {
@@ -78,7 +78,7 @@ _CAUSES = {
 
 
 class Released(Exception):
-    """The message goes back to the broker, to come again after some seconds."""
+    """Return the message to the broker, to be delivered again after some seconds."""
 
     def __init__(self, reason: str, *, after: float = 0.0) -> None:
         super().__init__(reason)
@@ -87,7 +87,7 @@ class Released(Exception):
 
 @dataclass(kw_only=True, slots=True)
 class GuardComponents:
-    """What one guard consists of."""
+    """The components of one guard, shared by both paths."""
 
     settings: Settings
     policy: RetryPolicy
@@ -114,7 +114,7 @@ class GuardComponents:
 
 
 class MessageFlow:
-    """Brings messages to their outcomes; shared by all threads and tasks of a guard."""
+    """Decides the outcomes of messages; all threads and tasks of a guard share it."""
 
     def __init__(self, components: GuardComponents) -> None:
         self._components = components
@@ -134,33 +134,31 @@ class MessageFlow:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Know of nothing yet."""
-        self.holding: set[UUID] = set()  # the reports that wait to be taken
-        self.retrying: set[MessageFacts] = (
-            set()
-        )  # those that wait for their retry in place
-        # Why those failed that are given up but not reported yet, for when they return.
+        """Forget all messages: in a forked child they are the parent's."""
+        self.holding: set[UUID] = set()  # ids of reports that wait for the server
+        self.retrying: set[MessageFacts] = set()  # waiting for their retry in place
+        # The errors of messages that are given up but not reported yet, by identity.
         self._raised: dict[bytes, Raised] = {}
 
     def steps(self, message: object, handler: Callable[[Any], Any]) -> Steps:
-        """Handle a message that has just come."""
+        """Return the steps for a message that was just delivered."""
         facts = MessageFacts(self._components.reader, message, handler)
         return self._released_on_trouble(facts, self._arrived(facts))
 
-    def steps_after(
+    def failure_steps(
         self,
         message: object,
         handler: Callable[[Any], Any],
         slot: Slot,
         error: BaseException,
     ) -> Steps:
-        """Go on with a message at what its handler raised on the healthy path."""
+        """Return the steps for a message whose handler raised on the healthy path."""
         facts = MessageFacts(self._components.reader, message, handler)
         steps = self._once(facts, self._caught(facts, slot, error))
         return self._released_on_trouble(facts, steps)
 
-    def again(self) -> ReleasedMessage | None:
-        """Take a message that was kept, to be run on its consumer's thread."""
+    def take_retry(self) -> ReleasedMessage | None:
+        """Take a released message that must be retried on the consumer's thread."""
         if (
             self._breaker.state is not BreakerState.CLOSED
             or self._components.closed.is_set()
@@ -168,11 +166,11 @@ class MessageFlow:
             return None
         return self._released_messages.take(needs_handler=True)
 
-    def steps_again(self, entry: ReleasedMessage) -> Steps:
-        """Try a message once more that was released, and kept by the guard."""
+    def retry_steps(self, entry: ReleasedMessage) -> Steps:
+        """Return the steps to retry a message that the guard has kept."""
         facts = MessageFacts(self._components.reader, entry.message, entry.handler)
         try:
-            outcome = yield from self._look_up(facts)
+            outcome = yield from self._decide(facts)
         except (Released, GuardError) as reason:
             log.info("%s waits on in the guard: %s", self._name(facts), reason)
             self._released_messages.give_back(entry, needs_handler=False)
@@ -183,7 +181,7 @@ class MessageFlow:
             )
             raise
         if self._components.settle is not None:
-            yield from self._tell(
+            yield from self._call_application(
                 facts, partial(self._components.settle, entry.message, outcome)
             )
         self._released_messages.settled(entry)
@@ -204,7 +202,7 @@ class MessageFlow:
                 with suppress(Released):
                     yield from self._pause_after_refusal(facts)
             except Misconfigured as reason:
-                # There is no telling which message it is: keep none.
+                # The message cannot be identified: do not keep it.
                 log.error(  # noqa: TRY400 - it says what to do
                     "a message is released, unsettled: %s", reason
                 )
@@ -214,7 +212,7 @@ class MessageFlow:
                 log.warning("%s is released, unsettled: %s", self._name(facts), reason)
             if (yield from self._release(facts, after)):
                 return Outcome.RELEASE
-            steps = self._look_up(facts)
+            steps = self._decide(facts)
 
     def _pause_after_refusal(self, facts: MessageFacts) -> Generator[Step, Any, None]:
         if self._components.redeliver is None and not self._components.reader.replays:
@@ -222,17 +220,17 @@ class MessageFlow:
             yield from self._wait(facts, pause)
 
     def _release(self, facts: MessageFacts, after: float) -> Generator[Step, Any, bool]:
-        """See that a message is tried again, as far as that is ours.
+        """Arrange that a message is tried again, where that is the guard's task.
 
-        Answers False where it would have to be kept, and there is no room: then it is
-        held, and no message behind it is taken meanwhile.
+        Return False where the guard should keep it but has no room: the caller then
+        holds it, and takes no message behind it meanwhile.
         """
         redeliver, leaving = self._components.redeliver, self._components.leaving
         if redeliver is not None:
             call = partial(redeliver, facts.message, after)
-            yield from self._tell(facts, call)
+            yield from self._call_application(facts, call)
             return True
-        # Of a process that is to stop, the next one reads the topic anew.
+        # After a stop, the next process reads the topic again.
         if not self._components.reader.replays or leaving.is_set() or self._keep(facts):
             return True
         with suppress(Released):
@@ -248,10 +246,10 @@ class MessageFlow:
         )
         return self._released_messages.add(entry)
 
-    def _tell(
+    def _call_application(
         self, facts: MessageFacts, call: Callable[[], object]
     ) -> Generator[Step, Any, None]:
-        """Call back to the application; what goes wrong there is logged."""
+        """Call the application; log its exceptions."""
         try:
             yield Call(call)
         except Exception:
@@ -261,18 +259,18 @@ class MessageFlow:
         if self._components.closed.is_set():
             raise Released("the guard is closed")
         if self._components.gate.is_closed_by(FIRST):
-            # By now the application has set its handlers, maybe on this very thread.
-            SIGTERM.look()
+            # By now the application has set its signal handlers, maybe on this thread.
+            SIGTERM.ensure_handler()
             yield Call(self._start_journal)
         while not self._released_messages.discard_unless_busy(facts.bookmark):
             yield from self._wait(facts, LOOK_AGAIN)
-        return (yield from self._look_up(facts))
+        return (yield from self._decide(facts))
 
-    def _look_up(self, facts: MessageFacts) -> Steps:
+    def _decide(self, facts: MessageFacts) -> Steps:
         return self._once(facts, self._judge(facts))
 
     def _once(self, facts: MessageFacts, steps: Steps) -> Steps:
-        """Wait while a copy of the message is handled, and pass over what was."""
+        """Wait while a copy of the message runs; skip it if one was handled."""
         waiting_since, pause = None, LOOK_AGAIN
         while True:
             try:
@@ -305,7 +303,7 @@ class MessageFlow:
         )
 
     def _pass_over(self, facts: MessageFacts) -> Outcome:
-        """Settle a copy; whoever handled it may have died before it could say so."""
+        """Skip a copy, and confirm it in case its process died before that."""
         if facts.redrive_id and facts.redrive:
             self._confirm(facts.redrive)
             self._settle_redrive(facts)
@@ -334,11 +332,11 @@ class MessageFlow:
         return (yield from self._start(facts, record))
 
     def _start_journal(self) -> None:
-        """In a forked child, know who died before a message is looked up."""
+        """Open a forked child's journal, so that deaths are known before lookups."""
         self._journal.reopen()
         self._components.gate.open(FIRST)
 
-    # What is known already
+    # Records of earlier attempts
 
     def _record(self, facts: MessageFacts) -> Record | None:
         if facts.number not in self._attempts.suspects:
@@ -347,9 +345,9 @@ class MessageFlow:
         return self._attempts.of(facts.identity, facts.number, now=now)
 
     def _was_poisoned(self, facts: MessageFacts) -> bool:
-        """Tell whether we have given it up before, and died before it was settled."""
-        # Not `given_up`: another process may have given it up since we looked last, and
-        # with that word the record of it is gone.
+        """Tell whether a process gave it up and died before settling it."""
+        # Not `given_up`: another process may have given it up since the last refresh,
+        # and removed its record.
         if facts.number not in self._attempts.suspects or facts.redrive_id:
             return False
         now = self._components.clock()
@@ -363,10 +361,10 @@ class MessageFlow:
         return facts.enqueued_at
 
     def _decided(self, record: Record) -> Cause | None:
-        """Tell what the message is poison of, before it is run once more."""
+        """Return the cause if its record already makes the message poison."""
         if record.crashes >= self._settings.crash_limit:
             return record.crash or Cause.CRASH
-        # Who only died may be innocent: that alone never uses the attempts up.
+        # Crashes alone never exhaust the attempts: the message may not be the cause.
         if record.failures and record.attempts >= self._policy.max_attempts:
             return Cause.EXHAUSTED
         return None
@@ -375,7 +373,7 @@ class MessageFlow:
         redrive = facts.redrive_id
         if redrive is None:
             return False
-        return self._attempts.redrive_seen(facts.message_id or "", redrive)
+        return self._attempts.is_redrive_settled(facts.message_id or "", redrive)
 
     def _skip(self, facts: MessageFacts, skip: Skip | None) -> Outcome:
         if skip is not None:
@@ -387,7 +385,7 @@ class MessageFlow:
             self._forget(facts)
         return Outcome.SKIPPED
 
-    # Running it
+    # Running the handler
 
     def _start(self, facts: MessageFacts, record: Record | None) -> Steps:
         if facts.unreadable is not None:
@@ -403,7 +401,7 @@ class MessageFlow:
         """Retry in place until the message is handled or given up."""
         while error is not None:
             decision, record = self._charge(facts, record, error)
-            yield from self._tell_first(facts, error)
+            yield from self._call_on_first_failure(facts, error)
             if decision is not RetryDecision.RETRY:
                 self._remember(facts, error)
                 return (yield from self._give_up(facts, _CAUSES[decision], record))
@@ -419,7 +417,7 @@ class MessageFlow:
     def _undecodable(
         self, facts: MessageFacts, record: Record | None, error: Exception
     ) -> Steps:
-        """Give up, without running it, what the reader cannot tell from others."""
+        """Give up, without running it, a message that the reader cannot identify."""
         log.error(
             "%s cannot be read by %s: %r; give the guard a reader of your client",
             self._name(facts),
@@ -427,7 +425,7 @@ class MessageFlow:
             error,
         )
         if facts.is_described and not facts.reader.replays:
-            # Settled at its broker, what the message held would be nowhere.
+            # Only its broker has the content: do not let it be settled there.
             with suppress(Released):
                 yield from self._pause_after_refusal(facts)
             remedy = "nothing of it can be kept but what it looks like"
@@ -440,7 +438,7 @@ class MessageFlow:
     def _attempt(
         self, facts: MessageFacts, record: Record | None
     ) -> Generator[Step, Any, Exception | None]:
-        """Run the handler once; return what it raised, if that was a failure."""
+        """Run the handler once; return its exception if the message failed."""
         alone = facts if record is not None and record.must_run_alone else None
         try:
             slot = yield from self._take_slot(facts, alone)
@@ -466,7 +464,7 @@ class MessageFlow:
         self._journal.words[slot.place] = facts.number
         try:
             yield RUN
-        except BaseException as error:  # noqa: BLE001 - raises what is no failure
+        except BaseException as error:  # noqa: BLE001 - `_failure` reraises others
             return self._failure(facts, error)
         finally:
             self._journal.words[slot.place] = 0
@@ -484,7 +482,7 @@ class MessageFlow:
         return (yield from self._go_on(facts, None, failure))
 
     def _failure(self, facts: MessageFacts, error: BaseException) -> Exception:
-        """Return what is the message's failure; raise what ends the process or task."""
+        """Return a failure of the message; reraise what ends the process or task."""
         if isinstance(error, Exception):
             return error
         if isinstance(error, SystemExit) and not self._components.leaving.is_set():
@@ -492,22 +490,22 @@ class MessageFlow:
         raise error
 
     def _crashed(self, facts: MessageFacts, error: SystemExit) -> None:
-        """Charge the message with the end of this process, and see that it ends."""
+        """Count the end of this process as the message's crash, and end the process."""
         reason = f"The handler called sys.exit({error.code!r})"
         log.error("%s ends this process: %s", self._name(facts), reason)
         with _tolerating_a_full_disk():
             now = self._components.clock()
             self._attempts.crashed(facts.number, now=now, reason=reason)
         if threading.current_thread() is not threading.main_thread():
-            # There SystemExit ends one thread, and leaves a zombie behind. It is known
-            # who is to blame: the next start has nobody to look for.
+            # On other threads, SystemExit ends only the thread. The crash is counted
+            # already: the next start must not count it again.
             self._journal.stopping()
             self._components.end_process(error.code)
 
     def _charge(
         self, facts: MessageFacts, record: Record | None, error: Exception
     ) -> tuple[RetryDecision, Record]:
-        """Count a failure for good, and judge what comes next."""
+        """Record a failure durably, and decide what comes next."""
         now = self._components.clock()
         attempts = 1 + (record.attempts if record else 0)
         before = record.due_at - record.failed_at if record and record.due_at else None
@@ -530,15 +528,19 @@ class MessageFlow:
             first_enqueued_at=since,
         )
 
-    def _tell_first(
+    def _call_on_first_failure(
         self, facts: MessageFacts, error: Exception
     ) -> Generator[Step, Any, None]:
         tell = self._policy.on_first_failure
         if tell is None:
             return
-        # Marked before it is told: at most once, whatever happens in between.
-        if self._attempts.told_first(facts.identity, now=self._components.clock()):
-            yield from self._tell(facts, partial(tell, facts.message, error))
+        # Marked before the call: it is made at most once, whatever happens between.
+        if self._attempts.mark_first_failure(
+            facts.identity, now=self._components.clock()
+        ):
+            yield from self._call_application(
+                facts, partial(tell, facts.message, error)
+            )
 
     def _handled(self, facts: MessageFacts) -> Outcome:
         self._forget(facts)
@@ -562,9 +564,9 @@ class MessageFlow:
     # Waiting
 
     def _is_redelivered(self, facts: MessageFacts) -> bool:
-        """Tell whether its broker hands it out again at its time, and we know it then.
+        """Tell whether the broker can delay the message, and we recognise it later.
 
-        Otherwise its failures would be counted from the beginning each time.
+        Without that, its failures would be counted from zero each time.
         """
         has_identity = self._components.reader.has_identity(facts.message)
         return self._components.redeliver is not None and has_identity
@@ -572,8 +574,8 @@ class MessageFlow:
     def _until_due(
         self, facts: MessageFacts, seconds: float
     ) -> Generator[Step, Any, None]:
-        """Wait for the time of a retry with a message that came before it."""
-        # Not at once again, or a broker that heeds no delay makes us spin.
+        """Wait with a message that was delivered before its retry is due."""
+        # Hold it for a moment: with a broker that ignores delays we would spin.
         later = seconds - AT_ONCE if self._is_redelivered(facts) else 0.0
         yield from self._wait_for_retry(
             facts, min(seconds, AT_ONCE) if later > 0 else seconds
@@ -591,7 +593,7 @@ class MessageFlow:
             self.retrying.discard(facts)
 
     def _wait(self, facts: MessageFacts, seconds: float) -> Generator[Step, Any, None]:
-        """Let time pass and keep the message alive; release it if we are to stop."""
+        """Wait, and keep the message alive; release it when the process stops."""
         until = time.monotonic() + seconds
         while (remaining := until - time.monotonic()) > 0:
             if self._components.leaving.is_set():
@@ -609,7 +611,7 @@ class MessageFlow:
     # The breaker
 
     def _passes_as_probe(self, facts: MessageFacts) -> Generator[Step, Any, bool]:
-        """Wait while the breaker is open; tell whether this message is its probe."""
+        """Wait while the breaker is open; return whether this message is its probe."""
         until = time.monotonic() + self._settings.hold_for
         while (turn := self._breaker.admit()).wait:
             remaining = until - time.monotonic()
@@ -621,7 +623,7 @@ class MessageFlow:
         return turn.is_probe
 
     def _hold_while_paused(self, facts: MessageFacts) -> Generator[Step, Any, None]:
-        """Wait while the breaker is open, with a message that cannot be its probe."""
+        """Wait while the breaker is open, with a message that may not probe it."""
         until = time.monotonic() + self._settings.hold_for
         while self._breaker.state is not BreakerState.CLOSED:
             remaining = until - time.monotonic()
@@ -644,15 +646,15 @@ class MessageFlow:
         self._components.gate.open("breaker")
         return self._handled(facts)
 
-    # Giving it up
+    # Giving up
 
     def _give_up(self, facts: MessageFacts, cause: Cause, record: Record) -> Steps:
-        # That a message fails again after a requeue says nothing about this process.
+        # A requeued message that fails again says nothing about this process.
         if facts.redrive_id is None and self._breaker.failed():
             self._components.gate.close("breaker")
             log.error("the guard is paused: %s", self._breaker.reason)
             if not record.crashes:
-                # Where all fail, it is not for the messages to pay.
+                # When all messages fail, forget their failures: the consumer is sick.
                 self._forget(facts)
             raise Released(f"the guard is paused: {self._breaker.reason}")
         return (yield from self._poison(facts, cause, record))
@@ -660,7 +662,7 @@ class MessageFlow:
     def _poison(
         self, facts: MessageFacts, cause: Cause, record: Record | None
     ) -> Steps:
-        """Have the message kept by Poisonweb; only then it is poisoned."""
+        """Report the message; it is poisoned once Poisonweb or the spool has it."""
         report = failure_report(
             facts,
             self._settings,
@@ -694,13 +696,13 @@ class MessageFlow:
         return self._raised.get(facts.identity)
 
     def _is_suspected(self, facts: MessageFacts, record: Record | None) -> bool:
-        """Tell whether others are not to skip a new poison yet."""
+        """Tell whether other consumers must not skip this new poison yet."""
         is_new = record is not None and facts.redrive_id is None
         return is_new and self._is_doubtful
 
     @property
     def _is_doubtful(self) -> bool:
-        """Tell whether this process may be what is sick, and not the message."""
+        """Tell whether this process may be sick instead of the message."""
         return (
             not self._components.counts.total or self._breaker.in_a_row > DOUBTFUL_AFTER
         )
@@ -745,9 +747,9 @@ class MessageFlow:
     # Records
 
     def _times(self) -> tuple[datetime, datetime]:
-        """Give the time by our clock and by the server's.
+        """Return the time by our clock and by the server's.
 
-        One of them may have been set wrongly: a message has expired where both say so.
+        Either may be set wrongly: a message has expired when both say so.
         """
         return self._components.clock(), self._components.server_clock()
 
@@ -759,11 +761,11 @@ class MessageFlow:
     def _note_poisoned(
         self, facts: MessageFacts, *, is_shared: bool, crashes: int
     ) -> None:
-        """Know it again while neither its settling nor a skip keeps it from us."""
+        """Remember a poison until it is settled or its skip has arrived."""
         reader = self._components.reader
         returns = reader.replays or reader.bookmarks_are_places
         is_skipped = reader.replays and is_shared
-        # Until its skip has come to them, it would kill the other processes here.
+        # Without a record it could kill other processes here until its skip arrives.
         if facts.redrive_id or not returns or (is_skipped and not crashes):
             self._forget(facts)
             return
@@ -777,7 +779,7 @@ class MessageFlow:
             )
 
     def _poisoned_as(self, facts: MessageFacts) -> str:
-        """Name it among the poisons: where it is there again, of this version alone."""
+        """Return its key among the poisons; on topics that replay, per version."""
         version = self._settings.version
         if version is None or not self._components.reader.replays:
             return facts.bookmark
@@ -787,7 +789,7 @@ class MessageFlow:
         redrive = facts.redrive_id
         if redrive is not None:
             with _tolerating_a_full_disk():
-                self._attempts.redrive_done(
+                self._attempts.mark_redrive_settled(
                     facts.message_id or "", redrive, now=self._components.clock()
                 )
 
@@ -797,7 +799,7 @@ class MessageFlow:
 
 @contextmanager
 def _tolerating_a_full_disk() -> Iterator[None]:
-    """Go on: the message was done with, and saying so must not have it done again."""
+    """Go on when the disk is full: the message is done, and must not run again."""
     try:
         yield
     except Full as reason:

@@ -1,4 +1,4 @@
-"""What Poisonweb is told of a message that was given up."""
+"""Builds the failure report of a message that was given up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poisonguard.settings import Settings
 _OURS = f"{Path(__file__).parent}{os.sep}"
 
 
-def failure_report(  # noqa: PLR0913 - as many as the wire wants to know
+def failure_report(  # noqa: PLR0913 - as many as the report has
     facts: MessageFacts,
     settings: Settings,
     *,
@@ -27,7 +27,7 @@ def failure_report(  # noqa: PLR0913 - as many as the wire wants to know
     host: str,
     now: datetime,
 ) -> FailureReport:
-    """Tell of one message that was given up; told again, it is the same report."""
+    """Build the report of a message that was given up, with a repeatable id."""
     first_failed_at = record.first_failed_at if record else now
     return FailureReport(
         report_id=_report_id(facts, settings, cause, record),
@@ -60,7 +60,7 @@ def failure_report(  # noqa: PLR0913 - as many as the wire wants to know
 
 
 def raised_by(error: Exception) -> Raised:
-    """Write an exception down, without our own frames and never too long."""
+    """Convert an exception, without our own frames, cut to the length limits."""
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ != "builtins":
@@ -73,7 +73,7 @@ def raised_by(error: Exception) -> Raised:
 
 
 def raised_by_death(record: Record) -> Raised | None:
-    """Write down what a process died of while it had the message."""
+    """Describe the death of a process that was handling the message."""
     if record.crash is None:
         return None
     return Raised(
@@ -99,10 +99,10 @@ def _traceback(error: Exception) -> str:
 def _report_id(
     facts: MessageFacts, settings: Settings, cause: Cause, record: Record | None
 ) -> UUID:
-    """Name this end of this message, so that telling it twice counts once.
+    """Derive the report's id from its content, so that a repeated report counts once.
 
-    What tells it from another end of the same message is when it failed first, or when
-    it was enqueued if it never did, and the redrive that brought it.
+    Two reports of one message differ in the time of the first failure (or of its
+    enqueueing, where it never failed) or in the redrive that sent it.
     """
     since = record.first_failed_at if record else facts.enqueued_at
     parts = (

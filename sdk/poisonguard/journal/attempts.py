@@ -266,19 +266,19 @@ class Attempts:
         row = (_raw(bookmark), _stamp(now - UNSETTLED))
         return self._knows(question, row)
 
-    def told_first(self, identity: bytes, *, now: datetime) -> bool:
+    def mark_first_failure(self, identity: bytes, *, now: datetime) -> bool:
         """Tell, once for each message, that its first failure is yet to be told."""
         statement = "INSERT OR IGNORE INTO told VALUES (?, ?)"
         row = (identity, _stamp(now))
         return self._write(lambda db: _inserted(db, statement, row), now)
 
-    def redrive_seen(self, message: str, n: str) -> bool:
+    def is_redrive_settled(self, message: str, n: str) -> bool:
         """Tell whether this redriven message was settled before."""
         question = "SELECT 1 FROM redrives WHERE message = ? AND n = ?"
         row = (message, n)
         return self._knows(question, row)
 
-    def redrive_done(self, message: str, n: str, *, now: datetime) -> None:
+    def mark_redrive_settled(self, message: str, n: str, *, now: datetime) -> None:
         """Remember that this redriven message is settled."""
         statement = "INSERT OR IGNORE INTO redrives VALUES (?, ?, ?)"
         row = (message, n, _stamp(now))

@@ -35,8 +35,8 @@ class Sigterm:
         self._listeners[tell] = None
         is_free = signal.getsignal(signal.SIGURG) is signal.SIG_DFL
         if is_free and _is_main():
-            signal.signal(signal.SIGURG, self._nudged)
-        self.look()
+            signal.signal(signal.SIGURG, self._on_wake_signal)
+        self.ensure_handler()
 
     def leave(self, tell: Callable[[], None]) -> None:
         """Call it no more; the last who leaves leaves the handlers as they were."""
@@ -49,17 +49,19 @@ class Sigterm:
         handler = signal.getsignal(signal.SIGTERM)
         if isinstance(handler, _Handler):
             signal.signal(signal.SIGTERM, handler.before)
-        if signal.getsignal(signal.SIGURG) == self._nudged:
+        if signal.getsignal(signal.SIGURG) == self._on_wake_signal:
             signal.signal(signal.SIGURG, signal.SIG_DFL)
 
-    def look(self) -> None:
+    def ensure_handler(self) -> None:
         """See that our handler is the first, on whatever thread; waits for nothing."""
         if not self._listeners or not self._is_missing():
             return
         main = threading.main_thread()
         if _is_main():
             self._listen()
-        elif signal.getsignal(signal.SIGURG) == self._nudged and main.is_alive():
+        elif (
+            signal.getsignal(signal.SIGURG) == self._on_wake_signal and main.is_alive()
+        ):
             signal.pthread_kill(main.ident or 0, signal.SIGURG)
 
     @property
@@ -86,14 +88,14 @@ class Sigterm:
     def _listen(self) -> None:
         self._times += 1
         before = signal.getsignal(signal.SIGTERM)
-        signal.signal(signal.SIGTERM, _Handler(self._tell, before))
+        signal.signal(signal.SIGTERM, _Handler(self._notify, before))
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for tell in list(self._listeners):
             tell()
 
-    def _nudged(self, _number: int, _frame: FrameType | None) -> None:
-        self.look()
+    def _on_wake_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.ensure_handler()
 
 
 class _Handler:
@@ -101,10 +103,10 @@ class _Handler:
 
     def __init__(self, tell: Callable[[], None], before: Any) -> None:
         self.before = before
-        self._tell = tell
+        self._notify = tell
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._tell()
+        self._notify()
         if callable(self.before):
             self.before(number, frame)
         else:

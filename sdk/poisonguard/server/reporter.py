@@ -133,7 +133,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._jobs: list[_Job] = []
         self._confirmations: deque[Item] = deque()
-        self._facts: dict[tuple[object, ...], dict[str, object]] = {}
+        self._heartbeats: dict[tuple[object, ...], dict[str, object]] = {}
         self._states: dict[tuple[object, ...], object] = {}
         self._due = dict.fromkeys(("adopt", "applied", "guards"), 0.0)
         self._not_before: dict[str, float] = {}
@@ -227,7 +227,7 @@ class Reporter:
         )
         self._ensure_thread()
 
-    def tell(self, guard_facts: Mapping[str, object]) -> None:
+    def set_heartbeat(self, guard_facts: Mapping[str, object]) -> None:
         """Let a guard say how it is; at once if its state changed, else in a minute."""
         facts = {
             "host": self._host,
@@ -238,7 +238,7 @@ class Reporter:
         }
         key = tuple(facts.get(n) for n in ("topic", "consumer_group", "client_name"))
         with self._lock:
-            self._facts[key] = facts
+            self._heartbeats[key] = facts
             changed = self._states.get(key) != facts.get("state")
             self._states[key] = facts.get("state")
             if changed:
@@ -449,7 +449,7 @@ class Reporter:
 
     def _waiting(self) -> int:
         spooled = 0 if self._spool is None else self._spool.waiting
-        memory = len(self._jobs) + len(self._confirmations) + len(self._facts)
+        memory = len(self._jobs) + len(self._confirmations) + len(self._heartbeats)
         return spooled + memory + self.applied.waiting + self.counters.waiting
 
     def _is_due(self, what: str, every: float) -> bool:
@@ -563,7 +563,7 @@ class Reporter:
         # Guards go on counting: a flush is over with what there was when it began.
         for _ in range(1 + self.counters.waiting):
             batch = self.counters.batch(everything=flushing)
-            facts = self._next_facts()
+            facts = self._take_heartbeats()
             if not batch and not facts:
                 return
             beside = {"guards": list(facts.values())} if facts else None
@@ -579,17 +579,17 @@ class Reporter:
                     log.error("a counter is rejected: %s %s", item, answer)
             self.counters.confirm_batch()
 
-    def _next_facts(self) -> dict[tuple[object, ...], dict[str, object]]:
-        if not self._facts or not self._is_due("guards", GUARDS_EVERY):
+    def _take_heartbeats(self) -> dict[tuple[object, ...], dict[str, object]]:
+        if not self._heartbeats or not self._is_due("guards", GUARDS_EVERY):
             return {}
         with self._lock:
-            facts, self._facts = self._facts, {}
+            facts, self._heartbeats = self._heartbeats, {}
         return facts
 
     def _put_back(self, facts: dict[tuple[object, ...], dict[str, object]]) -> None:
         if facts:
             with self._lock:
-                self._facts = facts | self._facts
+                self._heartbeats = facts | self._heartbeats
                 self._due["guards"] = 0.0
 
 
