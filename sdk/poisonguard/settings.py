@@ -1,4 +1,4 @@
-"""The settings of a guard: arguments first, then the environment, checked once."""
+"""The settings of a guard: arguments, then the environment, validated once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from poisonguard.errors import Misconfigured
 PREFIX = "POISONGUARD_"
 NAME_LIMIT = 255
 KEEP_ALIVE_EVERY = 5.0
-# Read elsewhere: where the journal is, and what the supervisor tells its process.
+# Read elsewhere: the journal's folder, and the mark of a supervised process.
 OTHERS = frozenset({"POISONGUARD_JOURNAL", "POISONGUARD_SUPERVISOR"})
 
 ApiKey = str | Callable[[], str]
@@ -50,15 +50,15 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What a guard was told; times are seconds.
+    """The settings of a guard; times are seconds.
 
     `version` is the handler's. `when_unloaded` says what to do when the skip list is
-    not there after `start_timeout`: refuse to start, or start with what is known. For
-    up to `hold_for` a message is kept while nothing can be decided, then released.
-    At most `concurrency` messages are handled at once. `crash_limit` deaths of its own
-    make a message poison. A handler that takes longer than `handler_timeout` hangs;
-    `lease` and `visibility` are the broker's, and only compared. Unless it may
-    `suspect` itself, what it fails on is skipped by the others at once.
+    not loaded after `start_timeout`: refuse to start, or start without it. A message
+    that cannot be decided is held for up to `hold_for`, then released. At most
+    `concurrency` messages are handled at once. `crash_limit` deaths of its own make a
+    message poison. A handler that takes longer than `handler_timeout` hangs;
+    `lease` and `visibility` are the broker's, and only compared. Without `suspect`,
+    other consumers skip at once what this one fails on.
     """
 
     topic: str
@@ -90,12 +90,12 @@ class Settings:
 
     @property
     def keep_alive_every(self) -> float:
-        """Return after how long a message that waits is kept alive again."""
+        """Return the seconds between keep-alive calls for a waiting message."""
         ends = [seconds for seconds in (self.lease, self.visibility) if seconds]
         return min([KEEP_ALIVE_EVERY, *(seconds / 3 for seconds in ends)])
 
     def _check_order(self) -> None:
-        """Refuse a time-out that ends after the one that should outlast it."""
+        """Refuse a time-out that is longer than the one that must outlast it."""
         limits = [
             (name, seconds)
             for name in ("handler_timeout", "lease", "visibility")
@@ -110,7 +110,7 @@ class Settings:
 
 
 def load(options: Options, environ: Mapping[str, str]) -> Settings:
-    """Read every setting; raise `Misconfigured` with a line that says what to do."""
+    """Load all settings; raise `Misconfigured` with a line that says what to do."""
     _refuse_unknown(environ)
     values: dict[str, Any] = {
         name: environ[PREFIX + name.upper()]
@@ -132,7 +132,7 @@ def load(options: Options, environ: Mapping[str, str]) -> Settings:
 
 
 def _split_key_from_url(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the key out of the address, before anybody keeps or shows it."""
+    """Move the key from the url to `api_key`, before the url is stored or logged."""
     texts = _addresses(values.get("url"))
     if not all(isinstance(text, str) for text in texts):
         return {}

@@ -745,10 +745,10 @@ def test_the_newest_word_of_a_guard_is_told_at_once_when_its_state_changes(
     server: Server, reporter: Reporter
 ) -> None:
     who = {"topic": "orders", "consumer_group": "billing", "client_name": "billing-1"}
-    reporter.tell({**who, "state": "running"})
+    reporter.set_heartbeat({**who, "state": "running"})
     server.until(lambda: server.guards)
 
-    reporter.tell({**who, "state": "paused", "detail": "50 failures in a row"})
+    reporter.set_heartbeat({**who, "state": "paused", "detail": "50 failures in a row"})
 
     server.until(lambda: server.guards["billing-1"]["state"] == "paused")
     assert server.guards["billing-1"]["reporter"] == str(reporter.id)
@@ -759,7 +759,7 @@ def test_a_guards_word_that_nobody_heard_is_told_again(
 ) -> None:
     server.stop()
     who = {"topic": "orders", "consumer_group": "billing", "client_name": "billing-1"}
-    reporter.tell({**who, "state": "holding"})
+    reporter.set_heartbeat({**who, "state": "holding"})
     server.until(lambda: reporter.warnings)
     server.start()
 

@@ -1,4 +1,4 @@
-"""What a check is, and the consumer that it is played with."""
+"""The check, and the consumer that it uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXCEPTION = {"type": "ConformanceCheck", "message": "on purpose", "traceback": "
 
 @dataclass(kw_only=True)
 class Consumer:
-    """One consumer of one run: its names are its own, so that runs do not meet.
+    """One consumer of one run, with names of its own, so that runs do not collide.
 
     `event_timeout` is how many seconds an event of the stream may take.
     """
@@ -40,10 +40,10 @@ class Consumer:
     irremovable: list[int] = field(default_factory=list)
     poisons: set[int] = field(default_factory=set)
 
-    # What it sends
+    # Requests
 
     def failure(self, **changes: object) -> Json:
-        """Give one member of POST /failures; `body` and header values as bytes."""
+        """Return one member of POST /failures; `body` and header values are bytes."""
         body, headers = changes.pop("body", b"{}"), changes.pop("headers", ())
         now = moment()
         member = {
@@ -65,12 +65,12 @@ class Consumer:
         return {**member, **changes}
 
     def skip(self, *, kind: str, value: object, **changes: object) -> Json:
-        """Give the body of POST /skips."""
+        """Return the body of POST /skips."""
         matcher = {"kind": kind, "value": value}
         reason = "conformance: it is removed again"
         return {"topic": self.topic, "matcher": matcher, "reason": reason, **changes}
 
-    # What it asks
+    # Calls
 
     def report(self, *members: object, **headers: str) -> list[Json]:
         answers = self.batch("/failures", "failures", *members, **headers)
@@ -82,7 +82,7 @@ class Consumer:
     def batch(
         self, path: str, name: str, *members: object, **headers: str
     ) -> list[Json]:
-        """Post members; give the results, of which there must be one for each."""
+        """Post members; return the results, exactly one for each."""
         answer = self.wire.post(path, {name: list(members)}, **headers).good
         results = answer.get("results") if isinstance(answer, Mapping) else None
         if not isinstance(results, list) or len(results) != len(members):
@@ -94,7 +94,7 @@ class Consumer:
         return results
 
     def add_skip(self, *, kind: str, value: object, **changes: object) -> Json:
-        """Add a skip, which is removed when the run ends."""
+        """Add a skip, to be removed when the check ends."""
         request = self.skip(kind=kind, value=value, **changes)
         skip: Json = self.wire.post("/skips", request).good
         self.skips.append(skip["id"])
@@ -123,7 +123,7 @@ class Consumer:
 
     @contextmanager
     def following(self, *topics: str, **query: str) -> Iterator[Stream]:
-        """Open a stream at the head; what changes from here on is told."""
+        """Open a stream at the head; it sends all changes from here on."""
         with self.stream(*topics, **query) as stream:
             if next(stream.until("ping", within=self.event_timeout), None) is None:
                 raise Violated("no ping came at the start of a stream")
@@ -139,7 +139,7 @@ class Consumer:
         raise Violated(f"no {kind} of skip {number} came within {waited:.1f} s")
 
     def clean_up(self) -> None:
-        """Remove the skips that a check has left, or note which cannot be."""
+        """Remove the skips that a check left, or note which cannot be removed."""
         for number in list(self.skips):
             try:
                 self.remove_skip(number)
@@ -150,7 +150,7 @@ class Consumer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """One thing that the protocol says, and how a consumer finds out."""
+    """One statement of the protocol, and the function that checks it."""
 
     name: str
     says: str
@@ -158,7 +158,7 @@ class Check:
 
 
 def check(name: str, says: str) -> Callable[[Callable[[Consumer], None]], Check]:
-    """Make a check of a function that raises Violated or NotAllowed."""
+    """Turn a function that raises Violated or NotAllowed into a check."""
     return lambda run: Check(name=name, says=says, run=run)
 
 
@@ -176,7 +176,7 @@ def new_id() -> str:
 
 
 def moment(*, seconds: float = 0) -> str:
-    """Give a time as the wire has it: now, or so long after."""
+    """Return a time in wire format: now, or some seconds later."""
     return (_now() + timedelta(seconds=seconds)).isoformat()
 
 

@@ -1,6 +1,6 @@
-"""`python -m poisonguard_conformance`: play a consumer, and say what a server fails.
+"""`python -m poisonguard_conformance`: check a server as a consumer sees it.
 
-Exit status: 0 all is well; 1 something failed; 2 something could not be checked, for
+Exit status: 0 when all checks pass; 1 when one fails; 2 when one could not run because
 the key lacks a scope.
 """
 
@@ -40,7 +40,7 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckResult:
-    """What became of one check; `detail` says why where it is not ok."""
+    """The result of one check; `detail` says why it is not ok."""
 
     name: str
     result: CheckStatus
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry the checks out, tell what became of them, and give the exit status."""
+    """Run the checks, print the results, and return the exit status."""
     options = _parser().parse_args(arguments)
     wire = ProtocolClient(url=options.url, key=options.key, seconds=options.timeout)
     consumer = Consumer(
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def judged(checks: Sequence[Check], consumer: Consumer) -> Iterator[CheckResult]:
-    """Carry checks out one by one; none any more once nobody answers."""
+    """Run checks one by one; stop once the server is unreachable."""
     unreachable = ""
     for check in checks:
         started = monotonic()

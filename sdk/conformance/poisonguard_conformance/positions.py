@@ -216,13 +216,13 @@ def _settle(consumer: Consumer, sub_id: str, epoch: int, **changes: object) -> N
 
 
 def _mark(consumer: Consumer, sub_id: str) -> Json:
-    """Open a position anew and give its one mark."""
+    """Open a position again and return its one mark."""
     [mark] = _open(consumer, sub_id)["positions"]
     return dict(mark)
 
 
 def _settled(opened: Json) -> dict[str, int]:
-    """Give how far each publisher is processed, of those with anything settled."""
+    """Return `processed` by publisher, of those with anything settled."""
     return {
         mark["publisher"]: mark["processed"]
         for mark in opened["positions"]
@@ -231,5 +231,5 @@ def _settled(opened: Json) -> dict[str, int]:
 
 
 def _holes(first: int, last: int) -> list[list[int]]:
-    """Give every other number as a run of its own."""
+    """Return every other number as a run of its own."""
     return [[2 * place, 2 * place] for place in range(first, last + 1)]

@@ -305,7 +305,7 @@ def _revisions(place: str) -> list[int]:
 
 
 def _far(place: str) -> str:
-    """Give a place that the stream would not resume at."""
+    """Return a place that the stream cannot resume at."""
     return f"{place.rpartition('.')[0]}.{FAR_AHEAD}"
 
 
@@ -319,7 +319,7 @@ def _expect_place(event: StreamEvent, epoch: str) -> None:
 def _heard(
     stream: Stream, *, last: object, within: float, most: int | None = None
 ) -> list[object]:
-    """List the skips that a stream tells until one, or so many, have come."""
+    """Return the ids that a stream sends until one, or so many, have arrived."""
     heard: list[object] = []
     for event in stream.until("skip", "reset", within=within):
         heard.append(event.data.get("id", event.kind))
@@ -329,7 +329,7 @@ def _heard(
 
 
 def _skip_of(consumer: Consumer, stream: Stream, topic: str, result: Json) -> Json:
-    """Wait for the skip that a report made, and see that it is removed in the end."""
+    """Wait for the skip that a report made; it is removed when the check ends."""
     events = stream.until("skip", within=consumer.event_timeout)
     of_it = (e.data for e in events if e.data.get("poison") == result.get("poison"))
     skip = next(of_it, None)
@@ -340,7 +340,7 @@ def _skip_of(consumer: Consumer, stream: Stream, topic: str, result: Json) -> Js
 
 
 def _made_by(consumer: Consumer, topic: str, result: Json) -> list[int]:
-    """List the skips that a report has made, which are removed in the end."""
+    """Return the skips that a report made; they are removed when the check ends."""
     snapshot = consumer.snapshot(topic=topic)
     skip_ids = [s["id"] for s in snapshot["skips"] if s["poison"] == result["poison"]]
     consumer.skips += skip_ids

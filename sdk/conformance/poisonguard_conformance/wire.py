@@ -1,6 +1,6 @@
-"""Plain HTTP, on purpose: nothing is retried, mended or read kindly.
+"""A plain HTTP client: it retries and repairs nothing.
 
-The SDK's client hides a server's faults from a consumer. Here every fault has to show.
+The SDK's client hides a server's faults from a consumer. Here every fault must show.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Violated(Exception):
 
 
 class Unreachable(Violated):
-    """Nobody answers at this address."""
+    """No server answers at this address."""
 
 
 class NotAllowed(Exception):
@@ -45,7 +45,7 @@ class NotAllowed(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpAnswer:
-    """What came back on one call, as it came."""
+    """The unchanged answer to one call."""
 
     call: str
     status: int
@@ -54,7 +54,7 @@ class HttpAnswer:
 
     @property
     def json(self) -> Any:
-        """Read the body; raises Violated where it is no JSON."""
+        """Parse the body; raise Violated where it is no JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -62,13 +62,13 @@ class HttpAnswer:
 
     @property
     def good(self) -> Any:
-        """Read what a call that went well answers; raises Violated where it did not."""
+        """Parse the body of a success; raise Violated for any other status."""
         if self.status not in GOOD:
             raise Violated(f"{self.call} answered {self.status}: {self.excerpt}")
         return self.json
 
     def refused(self, status: HTTPStatus) -> Json:
-        """Read a problem of this status; raises Violated where it is anything else."""
+        """Parse a problem of this status; raise Violated for anything else."""
         media_type = self.headers.get("content-type", "").partition(";")[0]
         if self.status != status:
             raise Violated(f"{self.call} answered {self.status}, not {status.value}")
@@ -84,7 +84,7 @@ class HttpAnswer:
 
     @property
     def excerpt(self) -> str:
-        """Give the detail of a problem, or the beginning of anything else."""
+        """Return the detail of a problem, or the beginning of any other body."""
         with suppress(ValueError, TypeError, LookupError):
             return str(json.loads(self.body)["detail"])
         return repr(self.body[:SHOWN_BYTES])
@@ -92,7 +92,7 @@ class HttpAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamEvent:
-    """One event of the stream, with its data read; `id` is that of its place."""
+    """One event of the stream, with parsed data; `id` is its place."""
 
     kind: str
     data: Json
@@ -107,7 +107,7 @@ class StreamEvent:
 
 
 class Stream:
-    """Events as they come; a thread reads them, so that waiting can end."""
+    """The events of a stream; a thread reads them, so that waits can time out."""
 
     def __init__(self, response: HTTPResponse, link: socket.socket) -> None:
         self._response = response
@@ -120,7 +120,7 @@ class Stream:
         self._reader.start()
 
     def next(self, *, within: float) -> StreamEvent | None:
-        """Wait for the next event; None where the time is up or the stream has ended.
+        """Wait for the next event; return None at the time-out or the end.
 
         Raises Violated where what came is no event.
         """
@@ -150,7 +150,7 @@ class Stream:
         return self._ended
 
     def close(self) -> None:
-        # The reader holds the response while it waits: only the socket can be ended.
+        # The waiting reader holds the response: only the socket can be shut down.
         with suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
         self._reader.join()
@@ -168,7 +168,7 @@ class Stream:
 
 
 class ProtocolClient:
-    """The calls of one consumer, with its key; a connection for each of them."""
+    """The calls of one consumer, with its key; each call has its own connection."""
 
     def __init__(self, *, url: str, key: str, seconds: float) -> None:
         self._url = urlsplit(url)
@@ -198,7 +198,7 @@ class ProtocolClient:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> HttpAnswer:
-        """Ask and read the whole answer; raises NotAllowed where the key may not."""
+        """Send a request and read the answer; raise NotAllowed when it is 403."""
         call = f"{method} {path.partition('?')[0]}"
         with closing(self._connected()) as connection:
             try:

@@ -163,19 +163,19 @@ def numbering(
 
     It is valid until the skip list has skips of another kind.
     """
-    number = _of_the_fresh(reader, reader.numbering(skips.skipped), policy, clock)
-    return number if skips.is_plain else _with_care(reader, number, skips)
+    number = _without_expired(reader, reader.numbering(skips.skipped), policy, clock)
+    return number if skips.is_plain else _without_matches(reader, number, skips)
 
 
-def _with_care(  # noqa: C901 - each message would pay for a function more
+def _without_matches(  # noqa: C901 - each message would pay for another call
     reader: Reader, number: Numbering, skips: SkipList
 ) -> Numbering:
-    """Give 0 to what goes by a skip of its message id, its body or a rule, too."""
+    """Return 0 also for messages with a skip by message id, digest or rule."""
     ids, digests = skips.refs[_MESSAGE_ID], skips.refs[_BODY_DIGEST]
     message_id, body_of, headers_of = reader.message_id, reader.body, reader.headers
     matcher = RuleMatcher(())
 
-    def number_with_care(message: Any) -> int:
+    def number_without_matches(message: Any) -> int:
         nonlocal matcher
         if ids and message_id(message) in ids:
             return 0
@@ -196,7 +196,7 @@ def _with_care(  # noqa: C901 - each message would pay for a function more
             return 0
         return number(message)
 
-    return number_with_care
+    return number_without_matches
 
 
 class RuleMatcher:
@@ -224,7 +224,7 @@ class RuleMatcher:
         return False
 
 
-def _of_the_fresh(
+def _without_expired(
     reader: Reader,
     number: Numbering,
     policy: RetryPolicy,
@@ -242,7 +242,7 @@ def _of_the_fresh(
     since = until = 0.0
     edge, least = clock(), reader.number_at(clock())
 
-    def ensure_handler() -> None:
+    def update_edge() -> None:
         nonlocal since, until, edge, least
         since = time()
         until = since + 1.0
@@ -251,7 +251,7 @@ def _of_the_fresh(
 
     def number_by_number(message: Any) -> int:
         if not since <= time() < until:
-            look()
+            update_edge()
         result = number(message)
         return result if result >= least else 0  # type: ignore[operator]
 
@@ -260,7 +260,7 @@ def _of_the_fresh(
         if began is None:
             return number(message)
         if not since <= time() < until:
-            look()
+            update_edge()
         return 0 if began <= edge else number(message)
 
     return number_by_age if least is None else number_by_number

@@ -1,4 +1,4 @@
-"""How a consumer process died, and which of its messages that speaks against."""
+"""Decides how a consumer process died, and which of its messages to charge."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ UNSEEN = "The process ended without a word"
 class Blame(Enum):
     """What a death means for the messages that were in flight."""
 
-    CHARGED = auto()  # there was one, and it did it
-    SUSPECTED = auto()  # one of several did it: run each of them alone
-    EXCUSED = auto()  # the process was told to stop, or the host went down
+    CHARGED = auto()  # only one was in flight: it is the cause
+    SUSPECTED = auto()  # one of several is the cause: run each alone
+    EXCUSED = auto()  # the process was stopped, or the host went down
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Death:
     """The end of a consumer process with messages in flight.
 
-    `incarnation` names the process, so that no death is counted twice. `stacks` is
-    what its threads were doing, where it died of a hang.
+    `incarnation` identifies the process, so that no death is counted twice. `stacks`
+    are the stacks of its threads, where it died of a hang.
     """
 
     incarnation: UUID
@@ -47,7 +47,7 @@ class Death:
 def judge(
     snapshot: Snapshot, *, boot: UUID, oom_kills: int, at: datetime, stacks: str = ""
 ) -> Death:
-    """Decide about a dead process, given today's boot and the OOM kills until now."""
+    """Judge a dead process, given the current boot id and count of OOM kills."""
     excuse = _excuse(snapshot, boot)
     hung = snapshot.ending.kind is EndingKind.HANG and not excuse
     numbers = snapshot.hanging if hung else snapshot.in_flight

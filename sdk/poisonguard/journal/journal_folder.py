@@ -1,4 +1,4 @@
-"""The folder that journals are kept in: this user's own, and nobody else's to write."""
+"""The folder of the journals, which only this user may write to."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ NO_ROOM = (ENOSPC, EDQUOT, EFBIG)
 
 
 class Unusable(Exception):
-    """No journal can be kept there; the message says why, and what to do."""
+    """The folder cannot hold journals; the message says why, and what to do."""
 
 
 def prepare(folder: Path | str) -> Path:
-    """Return the folder to use, made if need be; raises Unusable, and Full."""
+    """Return the folder to use, created if needed; raise Unusable, or Full."""
     if not kernel.is_supported():
         raise Unusable("Crashes are only attributed on Linux with /proc.")
     if folder != AUTO:

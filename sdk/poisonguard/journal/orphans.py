@@ -1,9 +1,9 @@
-"""What dead processes of the same consumer left behind, settled once.
+"""Settles the journals that dead processes of the same consumer left behind.
 
-A death is settled in steps, and a kill between any two of them loses no blame and
-charges nobody twice: lock the dead journal (one of several starting processes gets
-it), read it, commit its death and its charges in one transaction that knows each death
-only once, unlink it, let go of the lock.
+A death is settled in steps, and a kill between any two of them neither loses a charge
+nor charges a message twice: lock the orphaned journal (one of several starting
+processes gets it), read it, commit the death and its charges in one transaction that
+counts each death once, unlink the journal, release the lock.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOCK_SUFFIX = ".adoption"
-# As long as a process waits for the file that it writes the blame into.
+# As long as a process waits for the attempts file.
 LOCK_SECONDS = 30.0
 LOCK_POLL = 0.005
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrphanRecovery:
-    """Settle the deaths of the consumer called `name`, into `attempts`."""
+    """Settles the deaths of the consumer called `name`, in `attempts`."""
 
     folder: Path
     name: bytes
@@ -59,10 +59,10 @@ class OrphanRecovery:
     problems: list[str] = field(default_factory=list)
 
     def run(self, *, own: Collection[str]) -> None:
-        """Look at all journals of that name but our `own`, which opening would undo.
+        """Settle all orphaned journals; skip `own`, whose locks opening would drop.
 
-        Whatever another process of this name is settling is settled on return: its
-        journal is locked meanwhile, as that of a process that runs is.
+        What another process of this name is settling is settled on return: it is
+        locked meanwhile, like the journal of a running process.
         """
         stem = journal_file.stem(self.name)
         with _in_turn(self.folder / f"{stem}{LOCK_SUFFIX}"):
@@ -129,7 +129,7 @@ class OrphanRecovery:
                 ", ".join(map(str, verdict.numbers)),
             )
         path.unlink(missing_ok=True)
-        # Several journals may be of one process, and the hang be told of by another.
+        # A process may have several journals, and another one may record the hang.
         if snapshot.ending.kind is EndingKind.HANG or not thread_stacks:
             stacks.remove(self.folder, owner)
 
@@ -139,12 +139,12 @@ class OrphanRecovery:
 
 
 class Unusable(Exception):
-    """Nobody can be blamed by this file; the message says what to do."""
+    """The journal attributes no crash; the message says what to do."""
 
 
 @contextmanager
 def _in_turn(lock: Path) -> Iterator[None]:
-    """Adopt alone; after a while beside a process that was stopped amid doing so."""
+    """Hold the recovery lock; go on without it after LOCK_SECONDS."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(lock, flags, 0o600)
     try:
@@ -166,7 +166,7 @@ def _is_granted(fd: int) -> bool:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int | None]:
-    """Open and lock a journal; None where it is another process's, or was settled."""
+    """Open and lock a journal; yield None where a process owns or settled it."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -189,7 +189,7 @@ def _is_ours(path: Path, fd: int) -> bool:
             f"{path} belongs to another user (uid {status.st_uid}) and was left alone: "
             "remove it, or give this consumer a folder of its own."
         )
-    # Whoever held the lock until now may have settled and unlinked it.
+    # The previous holder of the lock may have settled and unlinked it.
     return _is_granted(fd) and os.fstat(fd).st_nlink > 0
 
 
@@ -203,9 +203,9 @@ def _unopened(path: Path, error: OSError) -> Unusable:
 
 
 def _is_alive(owner: Identity, path: Path) -> bool:
-    """Tell whether the process runs on, though the lock on its journal is gone.
+    """Tell whether the owner still runs, though the lock on its journal is gone.
 
-    After execv it has the same pid and start, but no more our file in its memory.
+    After execv it has the same pid and start time, but does not map the file.
     """
     if owner.boot != kernel.boot():
         return False

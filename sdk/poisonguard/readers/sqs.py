@@ -1,7 +1,7 @@
 """Messages of Amazon SQS as boto3 receives them: those of a client, or a resource's.
 
-SQS hands out attributes only to who asks for them. Ask for all, or a requeued message
-is not known as one:
+SQS returns attributes only on request. Request all, or a requeued message is not
+recognised:
 
     client.receive_message(QueueUrl=url, **ATTRIBUTES)
 
@@ -24,7 +24,7 @@ from typing import Any
 from poisonguard.contract import REDRIVE_HEADER
 from poisonguard.readers import Headers, Reader, number_of, to_bytes
 
-# For receive_message: what there is to know of a message.
+# Arguments of receive_message that request all attributes.
 ATTRIBUTES: dict[str, Any] = {
     "MessageAttributeNames": ["All"],
     "MessageSystemAttributeNames": ["All"],
@@ -95,7 +95,7 @@ class SqsReader(Reader):
 
 
 def _members(message: Any) -> Mapping[str, Any]:
-    """Give what SQS has sent, which a resource keeps in its `meta`."""
+    """Return the members sent by SQS, which a resource keeps in its `meta`."""
     members: Mapping[str, Any]
     members = message if isinstance(message, dict) else message.meta.data
     return members
@@ -127,7 +127,7 @@ def _aside(
 
 
 def _decoded(body: bytes) -> bytes | None:
-    """Undo what Poisonweb did, and only that: it sends no other body like this."""
+    """Decode a body that Poisonweb encoded; return None for any other."""
     try:
         decoded = base64.b64decode(body, validate=True)
     except binascii.Error:

@@ -1,8 +1,8 @@
-"""What one process counts: merged while it waits, and counted once at the server.
+"""The counters of one process: merged while they wait, counted once at the server.
 
-A batch that was handed out stays as it is, numbers and all, until it is taken: if only
-its answer was lost, the server knows it by its (reporter, sequence) and says duplicate.
-What is counted meanwhile goes on merging behind it.
+A batch stays unchanged until `confirm_batch`: if only its answer was lost, the server
+recognises its (reporter, sequence) pairs and answers duplicate. Later counts merge
+behind the batch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from uuid import UUID, uuid4
 from poisonguard.contract import COUNT_LIMIT, CounterReport
 
 BATCH = 500
-# Minutes that wait for a server that is away, of all keys together. Beyond it, the
-# minutes of an hour become one: 24 entries for each key and day from then on.
+# Minutes that wait while the server is away, over all keys. Beyond this limit the
+# minutes of an hour merge into one: 24 entries for each key and day.
 MINUTES_LIMIT = 10_000
 _MINUTES_PER_HOUR = 60
 
 
 @dataclass(frozen=True, slots=True)
 class CounterKey:
-    """Who counts, and of which topic."""
+    """A client and the topic that it counts."""
 
     topic: str
     consumer_group: str
@@ -86,14 +86,14 @@ class Counters:
                 self._merge_hours()
 
     def batch(self, *, everything: bool = False) -> tuple[CounterReport, ...]:
-        """Give what is to be sent; the same again until it is taken.
+        """Return the batch to send; the same one until `confirm_batch`.
 
-        A minute is due once it is over, or at once if `everything` is.
+        A minute is due when it is over; with `everything`, at once.
         """
         with self._lock:
             if not self._batch:
                 now = _this_minute()
-                # Not "before now": a clock that was set back would keep them for long.
+                # Not "before now": a clock set back would hold them for long.
                 due = (e for e in self._counts_by_minute if everything or e[1] != now)
                 self._batch = tuple(self._report(e) for e in list(islice(due, BATCH)))
             return self._batch
@@ -103,7 +103,7 @@ class Counters:
             self._batch = ()
 
     def rest(self) -> list[CounterReport]:
-        """Give all that was not taken; nothing is left."""
+        """Remove and return all reports that were not confirmed."""
         reports = list[CounterReport]()
         while batch := self.batch(everything=True):
             reports += batch
@@ -146,7 +146,7 @@ class Counters:
             fits = existing is None or existing.most + counts.most <= COUNT_LIMIT
             target_minute = hour if fits and minute != now else minute
             self._merge((key, target_minute), counts)
-        # What cannot be merged further is not tried again at every count.
+        # Do not try to merge again at every count what cannot be merged further.
         self._limit = max(MINUTES_LIMIT, 2 * len(self._counts_by_minute))
 
 
@@ -158,7 +158,7 @@ class _Applied:
 
 
 class AppliedCounts:
-    """How often each skip was applied, or that its message was handled here."""
+    """Counts how often each skip was applied, or that its message was handled."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -183,7 +183,7 @@ class AppliedCounts:
             count.last_at = datetime.fromtimestamp(time.time(), UTC).isoformat()
 
     def batch(self) -> tuple[dict[str, object], ...]:
-        """Give what is to be sent; the same again until it is taken."""
+        """Return the batch to send; the same one until `confirm_batch`."""
         with self._lock:
             if not self._batch:
                 keys = list(islice(self._counts, BATCH))

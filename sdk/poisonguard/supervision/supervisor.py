@@ -1,8 +1,8 @@
 """Run a consumer, start it again when it dies, and end it when its handler hangs.
 
-`python -m poisonguard run -- CMD` is for who has no other supervisor, or wants deaths
-told by their cause: it sees the exit code or signal, knows who was told to stop, and
-catches the hang of a handler that no thread of its own process could see.
+`python -m poisonguard run -- CMD` is for consumers without another supervisor, and for
+exact causes of death: it sees the exit code or signal, knows which process was told to
+stop, and detects a hang that no thread of the hanging process could see.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ log = logging.getLogger("poisonguard")
 HELP = "run a consumer, start it again when it dies, end it when it hangs"
 NOT_STARTED = 127
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# What Python changed for itself, and would change for the command as well.
+# Signals that Python ignores for itself; the command gets their defaults.
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 30.0
-# A message that kills is poisoned after a few deaths: those should be fast. What goes
-# on dying is sick itself, and each fast death could cost a good message its place.
+# A message that kills is poisoned after a few deaths: restart fast for those. A
+# consumer that goes on dying is sick itself: a fast death may charge a good message.
 FAST_DEATHS = 10
-STEADY_SECONDS = 10.0  # who ran that long is not in a loop
+STEADY_SECONDS = 10.0  # after so long a run, deaths count from 0
 IDLE_SECONDS = 60.0
 STACKS_SECONDS = 2.0
 STACKS_POLL = 0.02
@@ -57,7 +57,7 @@ SlotKey = tuple[Path, int]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What to run, and for how long to be patient with it."""
+    """The command to run, and its time limits."""
 
     command: tuple[str, ...]
     folder: Path
@@ -105,7 +105,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(arguments: Namespace) -> int:
-    """Supervise until the command is done or we are told to stop; return its code."""
+    """Supervise until the command is done or a stop signal; return its code."""
     logging.basicConfig(level=logging.INFO, format="poisonguard: %(message)s")
     try:
         plan = _plan(arguments)
@@ -130,18 +130,18 @@ def _plan(arguments: Namespace) -> Plan:
 
 
 class Supervisor:
-    """One command, run again and again until it is done or we are told to stop."""
+    """Runs one command again and again until it is done or we must stop."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._journals = Journals(plan.folder)
         self._stopping = False
-        # What is ignored stays so: nohup, or a shell that started us with `&`.
+        # Ignored signals stay ignored: nohup, or a shell that started us with `&`.
         stops = [n for n in STOPS if signal.getsignal(n) is not signal.SIG_IGN]
         self._watched = (signal.SIGCHLD, *stops)
 
     def run(self) -> int:
-        # Taken one by one from the kernel: nothing is interrupted, nothing is missed.
+        # Blocked, and taken by sigtimedwait: no call is interrupted, no signal missed.
         signal.pthread_sigmask(signal.SIG_BLOCK, self._watched)
         deaths = 0
         while True:
@@ -160,7 +160,7 @@ class Supervisor:
                 return ending.exit_code
 
     def _until_end(self, child: Identity) -> CommandExit:
-        code = self._attend(child)
+        code = self._wait_for_exit(child)
         ending = CommandExit(
             code=code, mid_message=self._journals.record_end(child, code)
         )
@@ -182,15 +182,15 @@ class Supervisor:
             self._plan.command[0],
             self._plan.command,
             environment,
-            # A group of its own: what a terminal sends comes by us, in our order.
+            # Its own group: a terminal's signals reach it only through us.
             setpgroup=0,
             setsigmask=[],
             setsigdef=RESTORED,
         )
         return Identity(pid=pid, started=kernel.started(pid) or 0, boot=kernel.boot())
 
-    def _attend(self, child: Identity) -> int:
-        """Stay with the child until it ends; return its exit code, or -signal."""
+    def _wait_for_exit(self, child: Identity) -> int:
+        """Wait until the child ends; return its exit code, or -signal."""
         limit = self._plan.handler_timeout
         detector: HangDetector[SlotKey] | None = HangDetector(limit) if limit else None
         killed_at = float("inf")
@@ -223,18 +223,18 @@ class Supervisor:
 
 
 class Journals:
-    """The journals in one folder, as the supervisor of their owners sees them."""
+    """The journals in one folder, for the supervisor of their owners."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def mark_stopping(self, child: Identity) -> None:
-        """Let nobody be blamed for what happens to the child from here on."""
+        """Mark the child as told to stop: its end charges no message."""
         for path, _ in self._of_group(child):
             _edit(path, journal_file.write_stopping)
 
     def record_end(self, child: Identity, code: int) -> bool:
-        """Write down how the child ended; tell whether that was amid a message."""
+        """Record how the child ended; return whether a message was in flight."""
         mid_message = False
         for path, snapshot in self._all():
             if snapshot.header.owner != child:
@@ -249,7 +249,7 @@ class Journals:
     def end_hangs(
         self, child: Identity, detector: HangDetector[SlotKey], seconds: float
     ) -> None:
-        """Kill whoever is at one message for too long, once it told where it is."""
+        """Kill processes that hang at one message, after they wrote their stacks."""
         journals = dict(self._of_group(child))
         slots = [
             ((path, slot), work)
@@ -276,8 +276,8 @@ class Journals:
         log.error("a handler of process %d is stuck for %g s", owner.pid, seconds)
         until = time.monotonic() + STACKS_SECONDS
         _send(owner, stacks.SIGNAL)
-        # It writes them in C, whatever the handler does, and we cannot ask when it is
-        # done: once there is something, it is as long as a moment ago.
+        # The process writes them in C and cannot tell when it is done: wait until the
+        # text no longer grows.
         text, before = "", None
         while time.monotonic() < until and (not text or text != before):
             time.sleep(STACKS_POLL)
@@ -286,7 +286,7 @@ class Journals:
         log.error("killed process %d, which was here:\n%s", owner.pid, text or "?")
 
     def _of_group(self, child: Identity) -> Iterator[tuple[Path, Snapshot]]:
-        """Yield the journals of the child and of what it has forked."""
+        """Yield the journals of the child and of its forked children."""
         for path, snapshot in self._all():
             owner = snapshot.header.owner
             with suppress(ProcessLookupError):
@@ -310,20 +310,20 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _read(path: Path) -> Snapshot | None:
-    # What cannot be read is told of at the start of the consumer that it belongs to.
+    # Unreadable journals are reported at the next start of their consumer.
     with suppress(OSError, Unreadable), _opened(path) as fd:
         return journal_file.read(fd)
     return None
 
 
 def _edit(path: Path, write: Callable[[int], None]) -> None:
-    # It may be gone: settled by the start of another process of this consumer.
+    # It may be gone, settled by another starting process of this consumer.
     with suppress(FileNotFoundError), _opened(path) as fd:
         write(fd)
 
 
 def _write_ending(path: Path, kind: EndingKind, value: int) -> None:
-    at = datetime.now(UTC)  # noqa: TID251 - a process of its own, nobody to ask
+    at = datetime.now(UTC)  # noqa: TID251 - a process without an injected clock
     _edit(path, partial(journal_file.write_ending, kind=kind, value=value, at=at))
 
 
@@ -337,7 +337,7 @@ def _ending_kind(code: int, snapshot: Snapshot) -> EndingKind:
 
 
 def _reap(pid: int) -> int | None:
-    """Bury all dead children, adopted ones too; return how `pid` ended, if it did."""
+    """Reap all dead children, adopted ones too; return the exit code of `pid`."""
     code = None
     with suppress(ChildProcessError):
         while (dead := os.waitpid(-1, os.WNOHANG))[0]:
@@ -362,8 +362,8 @@ def _kill_group(child: Identity) -> None:
 
 
 def pause_after(deaths: int) -> float:
-    """Return how long to wait after so many deaths in a row."""
+    """Return the seconds to wait after so many deaths in a row."""
     doublings = min(max(deaths - FAST_DEATHS, 0), 20)
     longest = min(FIRST_PAUSE * 2.0**doublings, LONGEST_PAUSE)
-    # Many consumers that died together do not come back together.
+    # Randomised, so that consumers that died together do not restart together.
     return longest * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

@@ -1,7 +1,7 @@
 """A double of Poisonweb's protocol on loopback, with the faults of a real server.
 
-It keeps what it is told the way the real one does (a report id, a reporter's sequence,
-a confirmation count once) and what came besides. A test makes it go away and come back,
+It stores reports as the real one does (a report id, a reporter's sequence, a
+confirmation count once), and records all requests. A test makes it stop and return,
 freeze, answer an error, commit and lose its answer, cut its streams, change its epoch.
 """
 
@@ -57,7 +57,7 @@ class Double:
         self.failures: dict[str, Json] = {}  # by report id, as they came first
         self.confirmations: dict[str, Json] = {}  # by redrive
         self.counters: dict[tuple[str, int], Json] = {}  # by reporter and sequence
-        self.guards: dict[str, Json] = {}  # by client name, the newest word
+        self.guards: dict[str, Json] = {}  # by client name, the newest heartbeat
         self.applied: Counter[int] = Counter()  # by skip
         self.arrivals: Counter[str] = Counter()  # of each report id, however often
         self.rejects: Callable[[Json], str | None] = lambda _: None
@@ -110,7 +110,7 @@ class Double:
         ).start()
 
     def stop(self) -> None:
-        """Go away as a killed process does: nobody listens, open connections break."""
+        """Stop like a killed process: no port listens, open connections break."""
         if self._http is not None:
             http, self._http = self._http, None
             http.shutdown()
@@ -163,7 +163,7 @@ class Double:
             self.changed.notify_all()
 
     def forget_events(self) -> None:
-        """Let every place so far be too old to resume from."""
+        """Make every place so far too old to resume from."""
         with self.changed:
             self.oldest = max(self._revisions.values(), default=0) + 1
             for topic in self._revisions:
@@ -179,7 +179,7 @@ class Double:
             return self._streaming
 
     def until(self, true: Callable[[], object], *, timeout: float = 60) -> None:
-        """Wait until something came to be; fail where it does not."""
+        """Wait until a condition is true; fail after the time-out."""
         deadline = time.monotonic() + timeout
         with self.changed:
             while not true():
@@ -265,7 +265,7 @@ class Double:
     def once(
         self, key: str | None, request: object, act: Callable[[], StatusAndBody]
     ) -> tuple[HTTPStatus, Json, bool]:
-        """Act, or tell what was answered to this key before."""
+        """Act, or return the earlier answer to this idempotency key."""
         with self.changed:
             if key is None:
                 return (*act(), False)
@@ -283,14 +283,14 @@ class Double:
             return base64.b64decode(self._reports_by_poison[int(poison)]["body"])
 
     def mark(self) -> str:
-        """Make the value of the header that a requeued message bears."""
+        """Return a value for the header of a requeued message."""
         with self.changed:
             redrive = f"{uuid.uuid4()}.{uuid.uuid4().hex}"
             self._redrives.add(redrive)
             return redrive
 
     def trusts(self, redrive: str) -> bool:
-        """Tell whether a mark is ours."""
+        """Tell whether the mark was made here."""
         return redrive in self._redrives
 
     def shares(self, report: Json) -> bool:
@@ -453,7 +453,7 @@ class Double:
     def events(
         self, topics: list[str], group: str | None, after: str | None
     ) -> Generator[str, None, None]:
-        """Give the text of the stream, piece by piece, until it ends."""
+        """Yield the text of the stream, piece by piece, until it ends."""
         with self.changed:
             self._streaming += 1
             generation, epoch = self._generation, self.epoch
