@@ -49,11 +49,11 @@ def absorbed() -> list[BaseException]:
 @pytest.fixture
 def connect(amps: Amps, absorbed: list[BaseException]) -> Iterator[Connect]:
     """Give a function that makes an HA client, with a bookmark store or without."""
-    made: list[Any] = []
+    clients: list[Any] = []
 
     def make(store: Any = None) -> Any:
         client = AMPS.HAClient("billing-1", no_store=True)
-        made.append(client)
+        clients.append(client)
         chooser = AMPS.DefaultServerChooser()
         chooser.add(amps.url)
         client.set_server_chooser(chooser)
@@ -64,22 +64,22 @@ def connect(amps: Amps, absorbed: list[BaseException]) -> Iterator[Connect]:
         return client
 
     yield make
-    for client in made:
+    for client in clients:
         client.close()
 
 
 @pytest.fixture
 def store_of(poisonweb: Server) -> Iterator[Open]:
     """Give a function that makes a bookmark store; none is closed, but all end."""
-    made: list[BookmarkStore] = []
+    stores: list[BookmarkStore] = []
 
     def make(**changes: Any) -> BookmarkStore:
-        told = {"client_name": "billing-1", "interval": NEVER, **changes}
-        made.append(BookmarkStore(poisonweb.url, KEY, **told))
-        return made[-1]
+        arguments = {"client_name": "billing-1", "interval": NEVER, **changes}
+        stores.append(BookmarkStore(poisonweb.url, KEY, **arguments))
+        return stores[-1]
 
     yield make
-    for store in made:
+    for store in stores:
         kill(store)
 
 

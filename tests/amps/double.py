@@ -174,8 +174,8 @@ class Amps:
         )
         connection.acknowledge(header, sub_id=subscription.sub_id)
         if "bookmark" in header:
-            wanted = self._after(subscription.topic, header["bookmark"])
-            connection.send(delivery(message, subscription) for message in wanted)
+            messages = self._after(subscription.topic, header["bookmark"])
+            connection.send(delivery(message, subscription) for message in messages)
         self.subscriptions.append(subscription)
 
     def _after(self, topic: str, bookmark: str) -> Iterator[Logged]:

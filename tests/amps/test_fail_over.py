@@ -46,11 +46,11 @@ def pair() -> Iterator[tuple[Amps, Amps]]:
 @pytest.fixture
 def join() -> Iterator[Join]:
     """Give a function that makes an HA client, its protector and its handler."""
-    made: list[Any] = []
+    clients: list[Any] = []
 
     def join(chooser: Any, **more: Any) -> tuple[Any, MisterYuck, No13]:
-        client = AMPS.HAClient(f"billing-{len(made)}", no_store=True)
-        made.append(client)
+        client = AMPS.HAClient(f"billing-{len(clients)}", no_store=True)
+        clients.append(client)
         client.set_exception_listener(lambda _: None)
         client.set_server_chooser(chooser)
         if "heartbeat" in more:
@@ -59,11 +59,11 @@ def join() -> Iterator[Join]:
         client.connect_and_logon()
         handler = No13()
         protector = MisterYuck(client, handler, **more)
-        made.append(protector)
+        clients.append(protector)
         return client, protector, handler
 
     yield join
-    for one in reversed(made):
+    for one in reversed(clients):
         one.close()
 
 
@@ -184,7 +184,7 @@ def test_a_fail_over_under_load_loses_no_message_and_no_report(
     until(lambda: all({*handler.fine} == fine for *_, handler in members))
     until(lambda: len(records(last)) == total // 13)
     assert {*records(last)} == {f"{OWN}|{n}|" for n in range(13, total + 1, 13)}
-    until(lambda: not any(protector._untold for _, protector, _ in members))
+    until(lambda: not any(protector._unpublished for _, protector, _ in members))
 
 
 def test_with_a_heartbeat_a_server_that_falls_silent_is_left(
@@ -216,7 +216,7 @@ def test_what_was_found_between_two_servers_is_told_to_the_second(
     second.admit()
 
     until(lambda: records(second) == {"5|1|": "I'm superstitious..."})
-    until(lambda: not protector._untold)
+    until(lambda: not protector._unpublished)
 
 
 def test_the_monitor_goes_to_servers_of_its_own(

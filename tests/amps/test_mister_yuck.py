@@ -40,14 +40,14 @@ def client(amps: Amps, absorbed: list[BaseException]) -> Iterator[Any]:
 
 @pytest.fixture
 def wrap() -> Iterator[Wrap]:
-    made: list[MisterYuck] = []
+    guards: list[MisterYuck] = []
 
     def make(client: Any, handler: Callable[[Any], object], **more: Any) -> MisterYuck:
-        made.append(MisterYuck(client, handler, **more))
-        return made[-1]
+        guards.append(MisterYuck(client, handler, **more))
+        return guards[-1]
 
     yield make
-    for protector in made:
+    for protector in guards:
         protector.close()
 
 
@@ -87,8 +87,10 @@ def fails_with(error: BaseException) -> Callable[[Any], None]:
 def records(amps: Amps) -> dict[str, str]:
     """Read what the topic says why, by bookmark."""
     with amps.lock:
-        kept = amps.records.get(POISON_TOPIC, {}).values()
-        return {record["bookmark"]: record["why"] for record in map(json.loads, kept)}
+        records = amps.records.get(POISON_TOPIC, {}).values()
+        return {
+            record["bookmark"]: record["why"] for record in map(json.loads, records)
+        }
 
 
 def test_the_program_of_the_seed_runs_as_it_is(
@@ -353,12 +355,12 @@ def test_poison_that_nobody_else_knows_of_yet_is_not_discarded(
     with pytest.raises(ValueError, match="superstitious"):
         protector(message)
     protector(message)
-    kept = store.health().in_flight
+    in_flight = store.health().in_flight
     amps.admit()
-    until(lambda: not protector._untold)
+    until(lambda: not protector._unpublished)
     protector(message)
 
-    assert (kept, store.health().in_flight, protector.skipped) == (1, 0, 2)
+    assert (in_flight, store.health().in_flight, protector.skipped) == (1, 0, 2)
 
 
 def test_a_handler_that_exits_ends_the_process_and_the_next_one_skips_its_message(

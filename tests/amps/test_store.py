@@ -142,8 +142,8 @@ def test_two_publishers_resume_each_at_the_lesser_of_settled_and_persisted(
     second = Reader(connect(store_of()))
     second.subscribe()
 
-    asked = amps.bookmarks_asked()[-1]
-    assert sorted(asked.split(",")) == ["13948331409633568391|7|", "5|4|"]
+    bookmark = amps.bookmarks_asked()[-1]
+    assert sorted(bookmark.split(",")) == ["13948331409633568391|7|", "5|4|"]
     until(lambda: second.ids)
     assert second.ids == [108]
 
@@ -413,18 +413,22 @@ def test_the_client_is_held_back_while_too_much_is_unsettled(
     amps.publish("orders", *bodies(*range(1, 101)))
     store = store_of(in_flight_limit=10)
     client = connect(store)
-    kept: list[Any] = []
+    messages: list[Any] = []
 
     client.bookmark_subscribe(
-        lambda message: kept.append(copy.deepcopy(message)), "orders", RECENT, "", "eu"
+        lambda message: messages.append(copy.deepcopy(message)),
+        "orders",
+        RECENT,
+        "",
+        "eu",
     )
     until(lambda: store.health().pressure == 1)
-    held = len(kept)
+    message_count = len(messages)
     for place in range(100):
-        until(partial(holds, kept, place))
-        client.discard(kept[place])
+        until(partial(holds, messages, place))
+        client.discard(messages[place])
 
-    assert held == 10
+    assert message_count == 10
     assert store.health().runs == 1
 
 

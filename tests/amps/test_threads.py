@@ -122,8 +122,8 @@ def test_messages_of_a_stream_are_of_their_own(
     amps.publish("orders", *EIGHT)
     stream = connect().bookmark_subscribe("orders", EPOCH)
 
-    kept = [next(stream) for _ in EIGHT]
-    outcomes = [guard.handle(message, Bad()) for message in kept]
+    messages = [next(stream) for _ in EIGHT]
+    outcomes = [guard.handle(message, Bad()) for message in messages]
 
     assert outcomes == [Outcome.POISONED] * 8
     bodies_told = {report["body"] for report in poisonweb.failures.values()}

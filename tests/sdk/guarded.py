@@ -47,12 +47,12 @@ class Handler:
     """Remembers what it was given, and raises what a test puts into its way."""
 
     def __init__(self, *errors: BaseException | None) -> None:
-        self.seen: list[str] = []
+        self.calls: list[str] = []
         self._errors = iter(errors)
         self.otherwise: Callable[[Message], object] = lambda _: None
 
     def __call__(self, message: Message) -> None:
-        self.seen.append(message["bookmark"])
+        self.calls.append(message["bookmark"])
         error = next(self._errors, None)
         if error is not None:
             raise error

@@ -68,7 +68,7 @@ def death(*numbers: int, blame: Blame = Blame.CHARGED, at: datetime = NOW) -> De
     )
 
 
-def known(attempts: Attempts, *, now: datetime = NOW) -> Record:
+def record_of(attempts: Attempts, *, now: datetime = NOW) -> Record:
     record = attempts.of(ID, NUMBER, now=now)
     assert record is not None
     return record
@@ -92,7 +92,7 @@ def test_failures_are_counted_across_restarts(
 
     assert (
         record
-        == known(later)
+        == record_of(later)
         == Record(
             failures=2,
             first_failed_at=NOW,
@@ -118,14 +118,14 @@ def test_a_success_forgets_all_of_it(attempts: Attempts, starts: Starts) -> None
 
 
 def test_a_death_is_counted_once_however_often_it_is_told(attempts: Attempts) -> None:
-    told = death(NUMBER)
+    one_death = death(NUMBER)
 
-    attempts.blame(told)
-    attempts.blame(told)
-    assert known(attempts).crashes == 1
+    attempts.blame(one_death)
+    attempts.blame(one_death)
+    assert record_of(attempts).crashes == 1
     attempts.blame(death(NUMBER))
 
-    record = known(attempts)
+    record = record_of(attempts)
     assert (record.crashes, record.attempts) == (2, 2)
     assert record.crash is Cause.CRASH
     assert record.reason == "The process was killed by SIGSEGV"
@@ -134,11 +134,11 @@ def test_a_death_is_counted_once_however_often_it_is_told(attempts: Attempts) ->
 def test_a_death_told_again_after_a_success_is_not_held_against_the_message(
     attempts: Attempts,
 ) -> None:
-    told = death(NUMBER)
-    attempts.blame(told)
+    one_death = death(NUMBER)
+    attempts.blame(one_death)
     attempts.forget(ID, NUMBER)
 
-    attempts.blame(told)
+    attempts.blame(one_death)
 
     assert attempts.suspects == set()
 
@@ -148,7 +148,7 @@ def test_suspects_are_charged_with_nothing_but_must_run_alone(
 ) -> None:
     attempts.blame(death(NUMBER, 8, blame=Blame.SUSPECTED))
 
-    record = known(attempts)
+    record = record_of(attempts)
     assert (record.crashes, record.attempts) == (0, 0)
     assert record.must_run_alone
     assert attempts.suspects == {NUMBER, 8}
@@ -158,7 +158,7 @@ def test_who_is_suspected_again_must_still_run_alone(attempts: Attempts) -> None
     attempts.blame(death(NUMBER, 8, blame=Blame.SUSPECTED))
     attempts.blame(death(NUMBER, 9, blame=Blame.SUSPECTED))
 
-    assert known(attempts).must_run_alone
+    assert record_of(attempts).must_run_alone
 
 
 def test_a_message_that_was_charged_runs_alone_until_it_succeeds(
@@ -169,7 +169,7 @@ def test_a_message_that_was_charged_runs_alone_until_it_succeeds(
 
     attempts.failed(ID, NUMBER, now=NOW)
 
-    record = known(attempts)
+    record = record_of(attempts)
     assert (record.crashes, record.failures) == (1, 1)
     assert not record.is_suspected
     assert record.must_run_alone
@@ -197,7 +197,7 @@ def test_a_process_that_sees_its_end_coming_charges_the_message_itself(
 ) -> None:
     attempts.crashed(NUMBER, now=NOW, reason="The handler called sys.exit(1)")
 
-    record = known(attempts)
+    record = record_of(attempts)
     assert (record.crashes, record.reason) == (1, "The handler called sys.exit(1)")
     assert attempts.suspects == {NUMBER}
 
@@ -207,12 +207,12 @@ def test_crashes_decay_and_failures_do_not(attempts: Attempts, starts: Starts) -
     attempts.blame(death(NUMBER))
     later = NOW + DECAY + SECOND
 
-    assert known(attempts, now=NOW + DECAY).crashes == 1
-    assert known(attempts, now=later).crashes == 0
+    assert record_of(attempts, now=NOW + DECAY).crashes == 1
+    assert record_of(attempts, now=later).crashes == 0
     attempts.blame(death(NUMBER, at=later))
 
-    assert known(attempts, now=later).crashes == 1
-    assert known(starts(now=later + DECAY + SECOND)).failures == 1
+    assert record_of(attempts, now=later).crashes == 1
+    assert record_of(starts(now=later + DECAY + SECOND)).failures == 1
 
 
 def test_the_first_failure_is_told_once_across_restarts_and_successes(
@@ -242,7 +242,7 @@ def test_a_redriven_message_is_known_once_it_is_settled(
 
 
 @pytest.mark.parametrize(
-    ("passed", "left"),
+    ("passed", "remaining"),
     [
         (timedelta(0), 10 * SECOND),
         (4 * SECOND, 6 * SECOND),
@@ -252,11 +252,11 @@ def test_a_redriven_message_is_known_once_it_is_settled(
     ],
 )
 def test_a_message_waits_no_longer_than_when_it_failed_whatever_the_clock_does(
-    attempts: Attempts, passed: timedelta, left: timedelta
+    attempts: Attempts, passed: timedelta, remaining: timedelta
 ) -> None:
     record = attempts.failed(ID, NUMBER, now=NOW, due_at=NOW + 10 * SECOND)
 
-    assert record.wait(NOW + passed) == left
+    assert record.wait(NOW + passed) == remaining
 
 
 def test_a_start_after_the_clock_was_set_back_keeps_the_wait_and_the_decay(
@@ -268,8 +268,8 @@ def test_a_start_after_the_clock_was_set_back_keeps_the_wait_and_the_decay(
 
     later = starts(now=back)
 
-    assert known(later, now=back).wait(back) == 10 * SECOND
-    assert known(later, now=back + DECAY + SECOND).crashes == 0
+    assert record_of(later, now=back).wait(back) == 10 * SECOND
+    assert record_of(later, now=back + DECAY + SECOND).crashes == 0
 
 
 def test_nothing_is_kept_for_ever(attempts: Attempts, starts: Starts) -> None:
@@ -325,7 +325,7 @@ def test_without_a_file_all_is_known_until_the_end() -> None:
 
     attempts.failed(ID, NUMBER, now=NOW)
 
-    assert known(attempts).failures == 1
+    assert record_of(attempts).failures == 1
     assert not attempts.is_redrive_settled("m-1", "r-1")
     attempts.close()
 
@@ -341,7 +341,7 @@ def test_many_threads_count_each_failure(attempts: Attempts) -> None:
     for thread in threads:
         thread.join()
 
-    assert known(attempts).failures == 80
+    assert record_of(attempts).failures == 80
 
 
 FAIL_IN_MANY_PROCESSES = """

@@ -31,15 +31,15 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def store_of(server: Server) -> Iterator[Open]:
     """Give a function that makes a store, which need not be closed."""
-    made: list[BookmarkStore] = []
+    stores: list[BookmarkStore] = []
 
     def make(**changes: Any) -> BookmarkStore:
-        told = {"client_name": "billing-1", "interval": NEVER, **changes}
-        made.append(BookmarkStore(server.url, KEY, **told))
-        return made[-1]
+        arguments = {"client_name": "billing-1", "interval": NEVER, **changes}
+        stores.append(BookmarkStore(server.url, KEY, **arguments))
+        return stores[-1]
 
     yield make
-    for store in made:
+    for store in stores:
         end(store)
 
 
@@ -104,8 +104,8 @@ def test_all_subscriptions_are_written_with_one_request(
     store.flush()
     store.flush()
 
-    asked = [path for _, path, _ in server.requests[before:]]
-    assert asked == ["/api/v1/positions/settle"]
+    paths = [path for _, path, _ in server.requests[before:]]
+    assert paths == ["/api/v1/positions/settle"]
 
 
 def test_writes_by_itself_about_as_often_as_it_was_told(
@@ -217,8 +217,8 @@ def test_a_write_whose_answer_is_lost_is_made_again(
 def test_a_holder_that_was_fenced_settles_nothing_until_it_opens_again(
     server: Server, store_of: Open
 ) -> None:
-    told: list[str] = []
-    old, new = store_of(on_fenced=told.append), store_of()
+    sub_ids: list[str] = []
+    old, new = store_of(on_fenced=sub_ids.append), store_of()
     old.open("eu", "orders")
     take(old, 1, 2, 3)
     new.open("eu", "orders")
@@ -230,7 +230,7 @@ def test_a_holder_that_was_fenced_settles_nothing_until_it_opens_again(
     with pytest.raises(Fenced):
         take(old, 4)
 
-    assert (told, old.fenced) == (["eu"], frozenset({"eu"}))
+    assert (sub_ids, old.fenced) == (["eu"], frozenset({"eu"}))
     assert old.health().fenced == {"eu"}
     assert (refused, server.positions[ORDERS].settled) == ([False], {})
     assert (old.open("eu", "orders").positions, old.fenced) == ({}, frozenset())
@@ -239,8 +239,8 @@ def test_a_holder_that_was_fenced_settles_nothing_until_it_opens_again(
 
 
 def test_a_notice_of_the_stream_fences_at_once(server: Server, store_of: Open) -> None:
-    told: list[str] = []
-    store = store_of(on_fenced=told.append)
+    sub_ids: list[str] = []
+    store = store_of(on_fenced=sub_ids.append)
     store.open("eu", "orders")
     ours = Fence(client_name="billing-1", sub_id="eu", topic="orders", epoch=2)
 
@@ -256,7 +256,7 @@ def test_a_notice_of_the_stream_fences_at_once(server: Server, store_of: Open) -
     store.fence(replace(ours, epoch=3))
 
     assert (before, store.fenced) == (frozenset(), frozenset({"eu"}))
-    assert told == ["eu"]
+    assert sub_ids == ["eu"]
 
 
 def test_whoever_is_told_of_a_fence_may_open_again_right_there(
@@ -316,10 +316,10 @@ def test_receiving_waits_while_there_are_too_many_holes(store_of: Open) -> None:
     settle(store, *range(2, last + 1, 2))
 
     with ThreadPoolExecutor() as pool:
-        fresh = pool.submit(take, store, last + 1)
+        waiting = pool.submit(take, store, last + 1)
         pressed = store.is_pressed("eu", "p")
         settle(store, 3)
-        fresh.result()
+        waiting.result()
 
     assert pressed
     assert store.health().runs == RUNS_PRESSED - 1
@@ -428,7 +428,7 @@ def test_one_that_cannot_be_opened_keeps_no_other_from_being_written(
         store.close()
 
     assert server.positions[ORDERS].settled == {"p": [[0, 1]]}
-    assert any(str(status) in told for told in store.health().warnings)
+    assert any(str(status) in warning for warning in store.health().warnings)
 
 
 def test_one_that_cannot_be_opened_keeps_no_other_from_being_opened(

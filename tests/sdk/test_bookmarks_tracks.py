@@ -20,7 +20,7 @@ from poisonguard.positions.ranges import Ranges
 LIMIT = 65_536
 
 
-class Kept:
+class ServerState:
     """What the server has been told of a track."""
 
     def __init__(self) -> None:
@@ -38,32 +38,32 @@ class Kept:
 def deliver(track: Track, numbers: Iterable[int]) -> list[int]:
     """Hand out what a broker replays after the resume point; give what is handled."""
     after = -1 if track.resume is None else track.resume
-    fresh = [n for n in numbers if n > after and n not in track.settled]
-    for number in fresh:
+    unsettled = [n for n in numbers if n > after and n not in track.settled]
+    for number in unsettled:
         track.receive(number)
-    return fresh
+    return unsettled
 
 
 @given(st.sets(st.integers(0, 10_000), min_size=1, max_size=60), st.randoms())
 def test_only_what_was_not_written_as_settled_comes_again(
     sparse: set[int], random: object
 ) -> None:
-    numbers, kept, written = sorted(sparse), Kept(), set[int]()
+    numbers, server, written = sorted(sparse), ServerState(), set[int]()
 
     for life in range(4):
-        track = kept.track()
+        track = server.track()
         handled = deliver(track, numbers)
         assert handled == [n for n in numbers if n not in written]
         settled = _some(random, handled) if life < 3 else handled
         for place, number in enumerate(settled):
             track.settle(number)
             if place % 3 == 0:
-                kept.write(track)
+                server.write(track)
                 written.update(settled[: place + 1])
         if life == 3:
-            kept.write(track)
+            server.write(track)
 
-    assert [*kept.settled] == [(0, numbers[-1])]
+    assert [*server.settled] == [(0, numbers[-1])]
 
 
 def _some(random: object, numbers: Sequence[int]) -> list[int]:
@@ -152,10 +152,14 @@ def test_many_holes_hold_back_new_messages_and_let_old_ones_in() -> None:
     holes = [(3 * n, 3 * n + 1) for n in range(RUNS_PRESSED)]
     track = Track.from_server(settled=holes, persisted=None)
 
-    def held(seq: int) -> bool:
+    def is_pressed(seq: int) -> bool:
         return track.is_pressed(seq, in_flight_limit=LIMIT)
 
-    assert (held(3 * RUNS_PRESSED), held(2), track.pressure(LIMIT)) == (True, False, 1)
+    assert (is_pressed(3 * RUNS_PRESSED), is_pressed(2), track.pressure(LIMIT)) == (
+        True,
+        False,
+        1,
+    )
 
 
 def test_more_runs_than_are_kept_go_out_from_the_lowest_on() -> None:
@@ -199,7 +203,7 @@ def test_a_publisher_whose_messages_never_came_is_no_place_to_resume() -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_what_a_lost_write_held_is_written_with_the_next(lost: bool) -> None:
-    track, kept = Track(), Kept()
+    track, server = Track(), ServerState()
     for number in range(3):
         track.receive(number)
     track.settle(0)
@@ -208,6 +212,6 @@ def test_what_a_lost_write_held_is_written_with_the_next(lost: bool) -> None:
 
     if lost and changes is not None:
         track.give_back(changes)
-    kept.write(track)
+    server.write(track)
 
-    assert [*kept.settled] == ([(0, 0), (2, 2)] if lost else [(2, 2)])
+    assert [*server.settled] == ([(0, 0), (2, 2)] if lost else [(2, 2)])

@@ -129,17 +129,17 @@ def test_a_release_goes_back_to_its_queue() -> None:
 def test_what_is_to_come_again_later_is_retried_by_celery(
     handle: Handle, after: int
 ) -> None:
-    asked: dict[str, Any] = {}
+    retry_options: dict[str, Any] = {}
 
     def retry(**options: Any) -> Exception:
-        asked.update(options)
+        retry_options.update(options)
         return Retry()
 
     with pytest.raises(Retry):
         in_a_worker(task_of(handle), retry=retry)
 
-    assert (asked["countdown"], asked["throw"]) == (after, False)
-    assert asked["max_retries"] > 10**6
+    assert (retry_options["countdown"], retry_options["throw"]) == (after, False)
+    assert retry_options["max_retries"] > 10**6
 
 
 def test_a_retry_that_cannot_be_sent_leaves_the_message_in_its_queue() -> None:

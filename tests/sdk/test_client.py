@@ -140,12 +140,12 @@ def test_a_proxy_of_the_environment_is_not_used_and_a_given_one_is(
     with running() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         Client([server.url], KEY).get("/skips", [("topic", "orders")])
-        asked = len(proxy.requests)
+        request_count = len(proxy.requests)
 
         with pytest.raises(Refused):
             Client(["http://poisonweb.invalid"], KEY, proxy=proxy.url).get("/nothing")
 
-        assert asked == 0
+        assert request_count == 0
         assert proxy.requests[0][1] == "http://poisonweb.invalid/api/v1/nothing"
 
 
@@ -268,11 +268,13 @@ def test_a_skip_list_may_be_read_again_a_second_after_a_503(
         client.post("/positions/open", OPEN)
 
 
-@pytest.mark.parametrize("told", ["soon", "-5", "", "Fri, 99 Foo 2026", "9" * 40])
+@pytest.mark.parametrize(
+    "retry_after", ["soon", "-5", "", "Fri, 99 Foo 2026", "9" * 40]
+)
 def test_a_patience_that_makes_no_sense_is_none(
-    told: str, server: Server, client: Client
+    retry_after: str, server: Server, client: Client
 ) -> None:
-    server.answer(503, times=1, headers={"Retry-After": told})
+    server.answer(503, times=1, headers={"Retry-After": retry_after})
     with pytest.raises(Away, match="503"):
         client.post("/positions/open", OPEN)
 

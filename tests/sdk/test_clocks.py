@@ -48,11 +48,11 @@ def connection(server: Server) -> Iterator[Connection]:
 
 def ticks(connection: Connection, number: int = 3) -> threading.Event:
     """Tell when the connection has looked so often at what is over."""
-    left, done = [number], threading.Event()
+    remaining, done = [number], threading.Event()
 
     def tick() -> None:
-        left[0] -= 1
-        if left[0] <= 0:
+        remaining[0] -= 1
+        if remaining[0] <= 0:
             done.set()
 
     connection.on_tick.append(tick)
@@ -146,7 +146,7 @@ def test_no_message_expires_because_one_clock_was_set(
         ]
 
     assert outcomes == [HANDLED, HANDLED]
-    assert handler.seen == ["b-0", "b-1", "b-1", "b-2"]
+    assert handler.calls == ["b-0", "b-1", "b-1", "b-2"]
     assert all(report["bookmark"] == "told" for report in server.failures.values())
 
 
@@ -166,7 +166,7 @@ def test_a_message_that_failed_before_the_clock_was_set_right_does_not_expire(
     with guarding(server, policy=policy, journal=tmp_path) as guard:
         outcome = guard.handle(message("b-1"), handler)
 
-    assert (outcome, handler.seen) == (HANDLED, ["b-1"] * 3)
+    assert (outcome, handler.calls) == (HANDLED, ["b-1"] * 3)
     assert server.failures == {}
 
 
@@ -217,7 +217,7 @@ def test_retries_own_skips_and_crashes_hold_while_the_clock_is_set(
         again = guard.handle(message("bad"), handler)
 
     assert [*outcomes, again] == [HANDLED, POISONED, SKIPPED]
-    assert handler.seen == ["good", "bad", "bad"]
+    assert handler.calls == ["good", "bad", "bad"]
     assert 0.5 <= took < 60
     assert len(kept_alive) >= 3  # its lease has run out twice
     (report,) = server.failures.values()

@@ -36,8 +36,8 @@ def key_file(tmp_path: Path) -> Path:
 
 
 def play(url: str, key_file: Path, *arguments: str) -> int:
-    asked = ("--url", url, "--api-key-file", str(key_file))
-    return main([*asked, *arguments])
+    connection_arguments = ("--url", url, "--api-key-file", str(key_file))
+    return main([*connection_arguments, *arguments])
 
 
 def test_the_protocol_lists_every_check_and_what_it_says() -> None:
@@ -68,17 +68,17 @@ def test_programs_are_told_in_one_object(
 ) -> None:
     status = play(server.url, key_file, "--json", "--only", "unknown-members")
 
-    told = json.loads(capsys.readouterr().out)
-    [verdict] = told["checks"]
+    report = json.loads(capsys.readouterr().out)
+    [verdict] = report["checks"]
     assert (status, verdict["name"], verdict["result"]) == (0, "unknown-members", "ok")
-    assert "conformance-orders" in told["left_behind"]
+    assert "conformance-orders" in report["left_behind"]
 
 
 def test_a_server_that_nobody_reaches_fails_once_and_is_asked_no_more(
     key_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
 
     status = play(f"http://127.0.0.1:{port}", key_file, "--json")
 
@@ -110,8 +110,8 @@ def test_a_server_that_breaks_off_fails_that_check_only(
 def test_its_topics_begin_as_it_is_told(server: Server, key_file: Path) -> None:
     play(server.url, key_file, "--topic-prefix", "ours", "--only", "unknown-members")
 
-    [kept] = server.failures.values()
-    assert kept["topic"] == "ours-orders"
+    [report] = server.failures.values()
+    assert report["topic"] == "ours-orders"
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_its_topics_begin_as_it_is_told(server: Server, key_file: Path) -> None:
 def test_what_cannot_be_used_is_said_in_one_line(
     key_file: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
-    asked = [argument.format(key=key_file) for argument in arguments]
+    options = [argument.format(key=key_file) for argument in arguments]
 
     with pytest.raises(SystemExit) as ended:
-        main([*asked])
+        main([*options])
 
     assert ended.value.code == 2
     assert "error: " in capsys.readouterr().err.splitlines()[-1]

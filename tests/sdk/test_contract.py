@@ -180,10 +180,10 @@ def test_a_body_that_was_left_out_is_told_by_its_size_and_digest() -> None:
 
     report = whole.without_body()
 
-    told = report.to_wire()
-    assert parse_failure(told) == report
-    assert (report.body, "body" in told) == (b"", False)
-    assert told["oversize_body"] == {
+    wire = report.to_wire()
+    assert parse_failure(wire) == report
+    assert (report.body, "body" in wire) == (b"", False)
+    assert wire["oversize_body"] == {
         "size": 2,
         "sha256": hashlib.sha256(b"\x00\xff").hexdigest(),
     }
@@ -374,14 +374,14 @@ def test_a_header_name_of_any_bytes_has_a_text(text: str, name: bytes) -> None:
 def test_whatever_comes_in_is_read_or_refused(
     value: object, members: dict[str, object]
 ) -> None:
-    told = [
+    results = [
         refusal(parse_failure, value),
         refusal(parse_failure, FAILURE | members),
         refusal(parse_confirmation, CONFIRMATION | members),
         refusal(parse_counter, COUNTER | members),
     ]
 
-    for refused in filter(None, told):
+    for refused in filter(None, results):
         assert not refused.pointer or refused.pointer.startswith("/")
         assert refused.detail.endswith(".")
 

@@ -37,7 +37,7 @@ def died(
         oom_kills=3,
     )
     at = SEEN if kind is not EndingKind.UNSEEN else None
-    found = Snapshot(
+    snapshot = Snapshot(
         header=header,
         state=state,
         ending=Ending(kind=kind, value=value, at=at),
@@ -45,7 +45,7 @@ def died(
         beats=(0,) * len(words),
         hung=hung or (0,) * len(words),
     )
-    return judge(found, boot=BOOT, oom_kills=oom_kills, at=NOW, stacks="a stack")
+    return judge(snapshot, boot=BOOT, oom_kills=oom_kills, at=NOW, stacks="a stack")
 
 
 @pytest.mark.parametrize(

@@ -113,10 +113,10 @@ def test_an_event_of_another_form_has_the_list_taken_anew_and_no_more(
     server.add_skip(kind="bookmark", value="after")
 
     server.until(lambda: "after" in mirror.bookmarks)
-    kept = {*mirror.bookmarks}
+    bookmarks = {*mirror.bookmarks}
     snapshots = sum("/skips?" in path for _, path, _ in list(server.requests))
     connection.close(1)
-    assert kept == {"before", "after"}
+    assert bookmarks == {"before", "after"}
     assert snapshots <= 2
     assert "could not be followed" not in caplog.text
 
@@ -282,15 +282,15 @@ def test_a_message_of_long_ids_and_headers_is_kept_and_told_shortly(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = "x" * 1_000_000
-    told = message(
+    messages = message(
         long,
         message_id=long,
         headers={"x-poisonweb-redrive": long, long: long},
         publisher=long,
     )
     with caplog.at_level(logging.INFO), guarding(server) as guard:
-        outcome = guard.handle(told, Failing(ValueError(long)))
-        again = guard.handle(told, Handler())
+        outcome = guard.handle(messages, Failing(ValueError(long)))
+        again = guard.handle(messages, Handler())
 
     (report,) = server.failures.values()
     assert (outcome, again) == (Outcome.POISONED, Outcome.HANDLED)

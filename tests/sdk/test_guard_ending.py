@@ -98,7 +98,7 @@ def test_who_waits_in_vain_goes_on_when_the_time_is_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "told"),
+    ("code", "status", "text"),
     [
         (None, 0, ""),
         (3, 3, ""),
@@ -108,11 +108,11 @@ def test_who_waits_in_vain_goes_on_when_the_time_is_over() -> None:
     ],
 )
 def test_a_thread_ends_its_process_as_the_main_thread_would(
-    code: object, status: int, told: str
+    code: object, status: int, text: str
 ) -> None:
     ended = python(IN_A_THREAD.format(code=code, first=""))
 
-    assert (ended.returncode, ended.stderr) == (status, told)
+    assert (ended.returncode, ended.stderr) == (status, text)
     assert ended.stdout == "said before\n"
 
 

@@ -48,11 +48,11 @@ def test_what_numbers_plain_messages_fast_agrees_with_the_slow_way(
     seq: str | None, members: dict[str, Any]
 ) -> None:
     reader, skipped = PlainReader(seq=seq), {"skipped", "13"}
-    told = {"bookmark": "b-1", "seq": 0, **members}
+    one_message = {"bookmark": "b-1", "seq": 0, **members}
 
     fast, slow = reader.numbering(skipped), Reader.numbering(reader, skipped)
 
-    assert fast(told) == slow(told)
+    assert fast(one_message) == slow(one_message)
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def test_a_skip_of_any_kind_that_comes_and_goes_is_heeded_meanwhile(
     server: Server, kind: str, value: str
 ) -> None:
     skip = Skip(topic="orders", kind=MatcherKind(kind), value=value, id=1_000)
-    told = [
+    messages = [
         {"bookmark": f"b-{n}", "message_id": f"m-{n}", "headers": {}} for n in (1, 2)
     ]
     handler = Handler()
 
     with guarding(server) as guard:
-        outcomes = [[guard.handle(m, handler) for m in told]]
+        outcomes = [[guard.handle(m, handler) for m in messages]]
         guard.skips.put(skip, now=NOON)
-        outcomes.append([guard.handle(m, handler) for m in told])
+        outcomes.append([guard.handle(m, handler) for m in messages])
         guard.skips.remove(1_000, because="removed")
-        outcomes.append([guard.handle(m, handler) for m in told])
+        outcomes.append([guard.handle(m, handler) for m in messages])
 
     assert outcomes == [[HANDLED, HANDLED], [HANDLED, SKIPPED], [HANDLED, HANDLED]]
 
@@ -167,8 +167,8 @@ class IdReader(Reader):
         return header_pairs(message.get("headers", ()))
 
     def message_id(self, message: Any) -> str | None:
-        found: str | None = message.get("message_id")
-        return found
+        message_id: str | None = message.get("message_id")
+        return message_id
 
 
 class NumberedReader(IdReader):
@@ -190,10 +190,11 @@ class NumberedReader(IdReader):
 def test_a_reader_without_numbers_of_its_own_is_read_alike(
     members: dict[str, Any],
 ) -> None:
-    told = {"id": "b-1", **members}
+    members_of_it = {"id": "b-1", **members}
 
     numbers = [
-        reader.numbering({"skipped"})(told) for reader in (IdReader(), NumberedReader())
+        reader.numbering({"skipped"})(members_of_it)
+        for reader in (IdReader(), NumberedReader())
     ]
 
     assert numbers[0] == numbers[1]
@@ -247,12 +248,12 @@ def test_what_has_expired_or_will_in_a_second_is_looked_at_closer(
     )
     young, old = NOON - WEEK + timedelta(seconds=2), NOON - WEEK
 
-    seen = [bool(number(entry(at))) for at in (NOON, young, old)]
+    numbered = [bool(number(entry(at))) for at in (NOON, young, old)]
     now[0] += timedelta(seconds=2)
     # It asks for the time once a second, by the clock of this machine.
     monkeypatch.setattr(hot_path, "time", lambda: time.time() + 2)
 
-    assert seen == [True, True, False]
+    assert numbered == [True, True, False]
     assert not number(entry(young))
     assert number(entry(NOON))
 
@@ -265,9 +266,9 @@ def test_any_lifetime_can_be_looked_at(expire_after: float | None) -> None:
         policy=RetryPolicy(expire_after=expire_after),
         clock=lambda: NOON,
     )
-    told = {"bookmark": "b", "seq": 6, "at": NOON}
+    one_message = {"bookmark": "b", "seq": 6, "at": NOON}
 
-    assert number(told) == (0 if expire_after == 0.5 else 7)
+    assert number(one_message) == (0 if expire_after == 0.5 else 7)
     assert number({"bookmark": "b", "seq": 6}) == 7
 
 
@@ -329,13 +330,13 @@ def test_a_rule_that_comes_later_is_heeded_as_well() -> None:
         policy=RetryPolicy(),
         clock=lambda: NOON,
     )
-    told = {"bookmark": "b", "seq": 6, "body": b'{"a": 1}'}
-    seen = [number(told)]
+    one_message = {"bookmark": "b", "seq": 6, "body": b'{"a": 1}'}
+    numbers = [number(one_message)]
 
     value = '{"equals":1,"pointer":"/a"}'
     rule = Skip(topic="orders", kind=MatcherKind.RULE, value=value, id=2)
     skips.put(rule, now=NOON)
-    seen.append(number(told))
+    numbers.append(number(one_message))
     skips.remove(2, because="removed")
 
-    assert [*seen, number(told)] == [7, 0, 7]
+    assert [*numbers, number(one_message)] == [7, 0, 7]

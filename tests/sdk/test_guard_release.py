@@ -85,7 +85,7 @@ def test_a_poison_that_was_released_is_reported_when_the_server_is_back(
     assert "Released messages that wait" in str(meanwhile["warnings"])
     assert settled == [("b-1", POISONED)]
     assert [report["bookmark"] for report in server.failures.values()] == ["b-1"]
-    assert (again, handler.seen) == (SKIPPED, ["b-1", "b-1", "b-2"])
+    assert (again, handler.calls) == (SKIPPED, ["b-1", "b-1", "b-2"])
 
 
 def test_what_has_to_run_again_runs_on_the_consumers_own_thread(
@@ -110,17 +110,17 @@ def test_what_has_to_run_again_runs_on_the_consumers_own_thread(
     assert settled[0][1] is HANDLED
     assert ("b-1", HANDLED) in settled
     assert settled.threads == {threading.main_thread()}
-    assert handler.seen.count("b-1") == 3
+    assert handler.calls.count("b-1") == 3
 
 
 def test_a_task_tries_again_what_a_task_had_to_release(
     server: Server, settled: Settled
 ) -> None:
     errors = [OSError("away"), OSError("away")]
-    seen: list[str] = []
+    calls: list[str] = []
 
     async def handler(message: Message) -> None:
-        seen.append(message["bookmark"])
+        calls.append(message["bookmark"])
         if errors:
             raise errors.pop()
 
@@ -143,7 +143,7 @@ def test_a_task_tries_again_what_a_task_had_to_release(
         first = asyncio.run(asyncio.wait_for(consume(guard), 60))
 
     assert first is RELEASE
-    assert seen.count("b-1") == 3
+    assert calls.count("b-1") == 3
 
 
 def test_one_that_is_handed_out_again_meanwhile_is_not_tried_twice(
@@ -157,10 +157,14 @@ def test_one_that_is_handed_out_again_meanwhile_is_not_tried_twice(
         first = guard.handle(message("b-1"), handler)
         server.start()
         again = guard.handle(message("b-1"), handler)
-        kept = guard.health()["kept"]
+        kept_count = guard.health()["kept"]
 
     # Which of both came first is open; whoever did, has reported it.
-    assert (first, again, kept) == (RELEASE, POISONED if not settled else SKIPPED, 0)
+    assert (first, again, kept_count) == (
+        RELEASE,
+        POISONED if not settled else SKIPPED,
+        0,
+    )
     assert len(server.failures) == 1
 
 
@@ -171,9 +175,9 @@ def test_what_a_process_that_is_to_stop_releases_is_left_to_its_broker(
         server.stop()
         guard.stopping()
         outcome = guard.handle(message(), Failing(ValueError()))
-        kept = guard.health()["kept"]
+        kept_count = guard.health()["kept"]
 
-    assert (outcome, kept) == (RELEASE, 0)
+    assert (outcome, kept_count) == (RELEASE, 0)
 
 
 def test_a_message_that_cannot_be_kept_is_held_until_it_is_decided(
@@ -207,25 +211,28 @@ def entry(bookmark: str, size: int = 1) -> ReleasedMessage:
 
 def test_no_more_is_kept_than_there_is_room_for() -> None:
     gate = Gate()
-    kept = ReleasedMessages(gate)
+    released_messages = ReleasedMessages(gate)
     entries = [entry(str(n)) for n in range(MESSAGES_LIMIT)]
 
-    taken = [kept.add(one) for one in [*entries, entry("one more")]]
-    kept.settled(entries[0])
-    then = kept.add(entry("one more"))
+    results = [released_messages.add(one) for one in [*entries, entry("one more")]]
+    released_messages.settled(entries[0])
+    then = released_messages.add(entry("one more"))
 
-    assert taken == [True] * MESSAGES_LIMIT + [False]
+    assert results == [True] * MESSAGES_LIMIT + [False]
     assert (then, gate.is_open) == (True, False)
 
 
 def test_one_of_any_size_is_kept_and_nothing_beside_it() -> None:
     gate = Gate()
-    kept = ReleasedMessages(gate)
+    released_messages = ReleasedMessages(gate)
 
-    taken = [kept.add(entry("large", size=2**40)), kept.add(entry("b-2"))]
-    came_again = kept.discard_unless_busy("large")
+    results = [
+        released_messages.add(entry("large", size=2**40)),
+        released_messages.add(entry("b-2")),
+    ]
+    came_again = released_messages.discard_unless_busy("large")
 
-    assert (taken, came_again, len(kept)) == ([True, False], True, 0)
+    assert (results, came_again, len(released_messages)) == ([True, False], True, 0)
     assert gate.is_open
 
 
@@ -258,7 +265,7 @@ def test_a_retry_is_left_to_a_broker_that_delays(
 
     assert outcomes == [RELEASE, RELEASE, POISONED]
     assert redelivered == [("b-1", 60.0), ("b-1", 59.0)]
-    assert handler.seen == ["b-1", "b-1"]
+    assert handler.calls == ["b-1", "b-1"]
 
 
 def test_a_thousand_failed_messages_of_one_thread_wait_side_by_side(
@@ -313,12 +320,12 @@ def test_a_message_of_rabbitmq_is_known_again_by_its_id() -> None:
     named = Properties()
     named.message_id = "m-1"
 
-    known = [
+    outcomes_of_known = [
         PikaReader().has_identity((None, properties, b""))
         for properties in (Properties(), named)
     ]
 
-    assert known == [False, True]
+    assert outcomes_of_known == [False, True]
 
 
 def test_what_cannot_be_decided_goes_back_too(

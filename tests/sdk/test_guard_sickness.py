@@ -22,13 +22,13 @@ QUICK = BreakerPolicy(in_a_row=3, pause=0.3)
 
 def suspected(server: Server) -> dict[str, bool]:
     """Tell for each bookmark whether its newest report was suspected."""
-    told = [
+    reports = [
         report
         for method, path, body in list(server.requests)
         if method == "POST" and path.endswith("/failures")
         for report in body["failures"]
     ]
-    return {report["bookmark"]: bool(report.get("suspected")) for report in told}
+    return {report["bookmark"]: bool(report.get("suspected")) for report in reports}
 
 
 def test_one_sick_consumer_of_ten_stops_and_poisons_nothing_for_the_others(
@@ -62,12 +62,16 @@ def test_a_paused_guard_keeps_messages_alive_and_goes_on_when_one_is_handled(
     server: Server,
 ) -> None:
     sick, well = Failing(OSError()), Handler()
-    kept: list[Message] = []
-    options: dict[str, Any] = {"keep_alive": kept.append, "hold_for": 5, "lease": 0.3}
+    kept_alive: list[Message] = []
+    options: dict[str, Any] = {
+        "keep_alive": kept_alive.append,
+        "hold_for": 5,
+        "lease": 0.3,
+    }
     with guarding(server, breaker=QUICK, **options) as guard:
         guard.handle(message("b-0"), well)
         failed = [guard.handle(message(f"b-{n}"), sick) for n in range(3)]
-        kept.clear()
+        kept_alive.clear()
         tried = guard.handle(message("b-3"), sick)
         paused = guard.health()["state"]
         handled = guard.handle(message("b-2"), well)
@@ -77,8 +81,8 @@ def test_a_paused_guard_keeps_messages_alive_and_goes_on_when_one_is_handled(
     assert failed == [POISONED, POISONED, Outcome.RELEASE]
     assert (tried, paused) == (Outcome.RELEASE, "paused")
     assert (handled, running, attempts) == (HANDLED, "running", 0)
-    assert sick.seen == ["b-0", "b-0", "b-1", "b-1", "b-2", "b-2", "b-3"]
-    assert kept
+    assert sick.calls == ["b-0", "b-0", "b-1", "b-1", "b-2", "b-2", "b-3"]
+    assert kept_alive
 
 
 def test_a_guard_without_a_breaker_never_pauses(server: Server) -> None:
@@ -126,7 +130,9 @@ def test_the_eleventh_poison_in_a_row_is_suspected(server: Server) -> None:
         for n in range(1, 12):
             guard.handle(message(f"b-{n}"), Failing(ValueError()))
 
-    assert [b for b, told in suspected(server).items() if told] == ["b-11"]
+    assert [b for b, is_suspected in suspected(server).items() if is_suspected] == [
+        "b-11"
+    ]
 
 
 def test_a_withheld_poison_that_cannot_be_told_is_told_later(server: Server) -> None:

@@ -71,7 +71,7 @@ def body(report: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("unreadable", "kept"),
+    ("unreadable", "expected_body"),
     [
         ({"no": "bookmark"}, b'{"no":"bookmark"}'),
         ({"body": b"\xff\x00"}, b"\xff\x00"),
@@ -103,7 +103,7 @@ def body(report: dict[str, Any]) -> bytes:
     ],
 )
 def test_a_message_that_cannot_be_read_is_poison_with_what_can_be_had_of_it(
-    server: Server, unreadable: object, kept: bytes
+    server: Server, unreadable: object, expected_body: bytes
 ) -> None:
     server.replays = True
     with guarding(server, reader=PlainReader(replays=True)) as guard:
@@ -111,7 +111,7 @@ def test_a_message_that_cannot_be_read_is_poison_with_what_can_be_had_of_it(
 
     (report,) = reported(server)
     assert outcome is POISONED
-    assert (report["cause"], body(report)) == ("undecodable", kept)
+    assert (report["cause"], body(report)) == ("undecodable", expected_body)
     assert report["exception"]["type"].endswith("Error")
 
 
@@ -325,13 +325,13 @@ def test_a_message_without_a_bookmark_is_handled_and_known_by_its_body(
 def test_a_redriven_message_that_cannot_be_read_whole_is_told_as_the_same(
     server: Server,
 ) -> None:
-    told = {
+    members = {
         "bookmark": "b",
         "body": {1, 2},
         "headers": {"x-poisonweb-redrive": REDRIVE},
     }
     with guarding(server) as guard:
-        outcome = guard.handle(told, _failing)
+        outcome = guard.handle(members, _failing)
 
     (report,) = reported(server)
     assert (outcome, report["redrive"]) == (POISONED, REDRIVE)

@@ -150,9 +150,9 @@ def test_a_process_that_runs_is_left_alone(
 ) -> None:
     journal.words[0] = 7
 
-    told = python(START, consumers.folder, NAME)
+    output = python(START, consumers.folder, NAME)
 
-    assert told == "[] []\n"
+    assert output == "[] []\n"
     assert journal.path is not None
     assert journal.path.exists()
     journal.words[0] = 0
@@ -260,8 +260,8 @@ def test_a_journal_has_all_its_room_from_the_start(consumers: Consumers) -> None
     journal = consumers.next_start(slots=60_000)
 
     assert journal.path is not None
-    found = journal.path.stat()
-    assert found.st_blocks * 512 >= found.st_size
+    status = journal.path.stat()
+    assert status.st_blocks * 512 >= status.st_size
     journal.close()
 
 
@@ -272,10 +272,10 @@ def test_a_process_that_lost_its_lock_is_not_taken_for_dead(
     assert journal.path is not None
     journal.path.open("rb").close()  # which is what must not be done
 
-    told = python(START, consumers.folder, NAME)
+    output = python(START, consumers.folder, NAME)
 
-    assert told.startswith("[] [")
-    assert "has lost its lock while process" in told
+    assert output.startswith("[] [")
+    assert "has lost its lock while process" in output
     assert journal.path.exists()
     journal.words[0] = 0
 
@@ -358,7 +358,7 @@ def a_pipe(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told", "kept"),
+    ("spoil", "text", "stays"),
     [
         (cut_short, "was cut short", False),
         (cut_to_the_name, "was cut short", False),
@@ -375,8 +375,8 @@ def test_a_file_that_cannot_be_read_blames_nobody_and_is_told_of(
     consumers: Consumers,
     caplog: pytest.LogCaptureFixture,
     spoil: Callable[[Path], None],
-    told: str,
-    kept: bool,
+    text: str,
+    stays: bool,
 ) -> None:
     path = left_behind(consumers.folder, 7)
     spoil(path)
@@ -384,12 +384,12 @@ def test_a_file_that_cannot_be_read_blames_nobody_and_is_told_of(
     journal = consumers.next_start()
 
     [problem] = journal.problems
-    assert told in problem
+    assert text in problem
     assert str(path) in problem
     assert caplog.messages == [problem]
     assert journal.facts()["problems"] == [problem]
     assert journal.deaths == []
-    assert path.exists() is kept
+    assert path.exists() is stays
     journal.close()
 
 
@@ -454,7 +454,7 @@ def unmakeable(_: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("spoilt", "told"),
+    ("spoilt", "text"),
     [
         (a_file, "cannot be made"),
         (a_linked_folder, "is a symbolic link: name the folder itself"),
@@ -467,7 +467,7 @@ def test_a_folder_that_cannot_be_trusted_leaves_the_consumer_running_without(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     spoilt: Callable[[Path], Path],
-    told: str,
+    text: str,
 ) -> None:
     journal = Journal(spoilt(tmp_path / "journal"))
 
@@ -475,7 +475,7 @@ def test_a_folder_that_cannot_be_trusted_leaves_the_consumer_running_without(
 
     [problem] = journal.problems
     assert problem.startswith("Crashes are not attributed to messages: ")
-    assert told in problem
+    assert text in problem
     assert caplog.messages == [problem]
     assert journal.facts()["journal"] is False
     journal.words[0] = 7
@@ -496,18 +496,18 @@ except Full as problem:
 
 
 @pytest.mark.parametrize(
-    ("room", "told"),
+    ("room", "text"),
     [
         (0, "cannot grow"),
         (1_000_000, "has no room for a journal of 1440128 bytes: make room there"),
     ],
 )
 def test_a_full_disk_is_told_at_the_start(
-    consumers: Consumers, room: int, told: str
+    consumers: Consumers, room: int, text: str
 ) -> None:
     said = python(NO_ROOM, consumers.folder, NAME, room)
 
-    assert told in said
+    assert text in said
     assert list(consumers.folder.glob("*.journal")) == []
 
 

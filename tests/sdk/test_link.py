@@ -155,8 +155,10 @@ def test_warnings_tell_of_the_clock_the_list_and_the_reports(
 
     server.until(lambda: len(connection.warnings) == 3)
 
-    told = connection.warnings
-    assert [word for word in ("skips: ", "The clock", "server: ") if word in str(told)]
+    warnings = connection.warnings
+    assert [
+        word for word in ("skips: ", "The clock", "server: ") if word in str(warnings)
+    ]
     server.start()
 
 
@@ -169,7 +171,9 @@ def test_reports_go_out_as_soon_as_the_stream_is_back(
     connection.start(10)
     server.stop()
     connection.reporter.confirm(confirmation("redrive.1"))
-    server.until(lambda: any(told.startswith("server") for told in connection.warnings))
+    server.until(
+        lambda: any(warning.startswith("server") for warning in connection.warnings)
+    )
 
     server.start()
 
@@ -187,10 +191,10 @@ def test_a_forked_child_has_a_link_of_its_own(
     connection.start(10)
     connection.reporter.count(BILLING, handled=1)
     context = multiprocessing.get_context("fork")
-    told = context.SimpleQueue()
-    child = context.Process(target=_child, args=[connection, mirror, told])
+    queue = context.SimpleQueue()
+    child = context.Process(target=_child, args=[connection, mirror, queue])
     child.start()
-    at_once = told.get()
+    at_once = queue.get()
     server.until(lambda: server.streams == 2)
 
     server.add_skip(kind="bookmark", value="later")
@@ -206,8 +210,8 @@ def test_a_forked_child_has_a_link_of_its_own(
     assert connection.client.get("/skips", [("topic", "orders")])["revision"] == 2
 
 
-def _child(connection: Connection, mirror: SkipList, told: Any) -> None:
-    told.put(list(mirror.bookmarks))
+def _child(connection: Connection, mirror: SkipList, queue: Any) -> None:
+    queue.put(list(mirror.bookmarks))
     deadline = time.monotonic() + 20
     while "later" not in mirror.bookmarks and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -237,17 +241,17 @@ def test_a_child_waits_for_no_lock_of_a_thread_it_does_not_have(
         connection.reporter.applied._lock,
         _shared.lock,
     ]
-    held, let_go = threading.Event(), threading.Event()
+    is_holding, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
         with ExitStack() as all_of_them:
             for lock in locks:
                 all_of_them.enter_context(lock)
-            held.set()
+            is_holding.set()
             let_go.wait()
 
     threading.Thread(target=hold).start()
-    held.wait()
+    is_holding.wait()
     child = os.fork()
     if child == 0:
         signal.alarm(20)

@@ -119,17 +119,17 @@ def test_what_is_no_value_of_amqp_is_written_as_it_can_be() -> None:
     for _ in range(40):
         deep = [deep]
 
-    found = dict(amqp.pairs({}, {"far": 2**70, "odd": {1, 2}, "deep": deep}))
+    headers = dict(amqp.pairs({}, {"far": 2**70, "odd": {1, 2}, "deep": deep}))
 
-    assert (found[b"far"], found[b"odd"]) == (b"%d" % 2**70, b'"{1, 2}"')
-    assert found[b"deep"].startswith(b"[[[[")
+    assert (headers[b"far"], headers[b"odd"]) == (b"%d" % 2**70, b'"{1, 2}"')
+    assert headers[b"deep"].startswith(b"[[[[")
 
 
 def incoming(body: bytes = b"body", **properties: Any) -> aio_pika.IncomingMessage:
-    found = aio_pika.Message(body, **properties).properties
+    message_properties = aio_pika.Message(body, **properties).properties
     delivery = DeliveredMessage(
         delivery=deliver(),
-        header=ContentHeader(properties=found),
+        header=ContentHeader(properties=message_properties),
         body=body,
         channel=SimpleNamespace(is_closed=False),  # type: ignore[arg-type]
     )

@@ -119,7 +119,7 @@ def test_a_spooled_report_that_got_an_unknown_status_is_kept_aside(
 
     server.until(lambda: spooling.spooled == 0)
 
-    assert any("1 reports were rejected" in told for told in spooling.warnings)
+    assert any("1 reports were rejected" in warning for warning in spooling.warnings)
 
 
 def uploads(server: Server) -> list[dict[str, Any]]:
@@ -160,8 +160,8 @@ def test_a_body_that_no_request_holds_is_told_of_without_it_and_uploaded_once(
 def test_a_body_above_the_servers_limit_is_uploaded_once(
     server: Server, reporter: Reporter
 ) -> None:
-    told = {"status": "rejected", "pointer": "/body", "detail": "oversize: 9 bytes"}
-    server.rewords = lambda _: told
+    answer = {"status": "rejected", "pointer": "/body", "detail": "oversize: 9 bytes"}
+    server.rewords = lambda _: answer
     report = failure(body=b"x" * 1_000)
 
     for _ in range(2):
@@ -265,11 +265,11 @@ def test_a_keep_alive_that_fails_is_not_swallowed(
 ) -> None:
     server.stop()
 
-    def gone() -> None:
+    def is_away() -> None:
         raise RuntimeError("the broker is gone")
 
     with pytest.raises(RuntimeError, match="broker"):
-        poison(reporter, keep_alive=gone)
+        poison(reporter, keep_alive=is_away)
 
 
 def test_a_report_whose_answer_was_lost_is_sent_again_under_its_id(
@@ -290,17 +290,17 @@ def test_holds_until_the_key_is_mended_and_says_what_to_do(
     status: int, server: Server, reporter: Reporter
 ) -> None:
     server.answer(status, path="/failures")
-    told: list[list[str]] = []
+    batches: list[list[str]] = []
 
     def mend() -> None:
-        told.append(reporter.warnings)
+        batches.append(reporter.warnings)
         server.recover()
 
     receipt = poison(reporter, keep_alive=mend)
     server.until(lambda: not reporter.trouble)
 
     assert receipt.status == "created"
-    assert any(str(status) in line and "API key" in line for line in told[0])
+    assert any(str(status) in line and "API key" in line for line in batches[0])
 
 
 def test_a_key_that_nobody_mends_is_away_for_each_report(server: Server) -> None:
@@ -318,12 +318,12 @@ def test_spools_when_the_key_is_turned_away(server: Server, spooling: Reporter) 
 
     receipt = poison(spooling, when_away="spool")
     server.until(lambda: "spool" in spooling.trouble)
-    told = spooling.warnings
+    warnings = spooling.warnings
     server.recover()
     server.until(lambda: server.failures and not spooling.trouble)
 
     assert receipt == Receipt(status="spooled", poison=None, spooled=True)
-    assert any("403" in line for line in told)
+    assert any("403" in line for line in warnings)
 
 
 def test_what_the_server_refuses_otherwise_is_refused_at_once(
@@ -397,7 +397,7 @@ def test_a_rejected_spooled_report_is_kept_aside_and_told(
     server.until(lambda: spooling.spooled == 0)
 
     assert [f["bookmark"] for f in server.failures.values()] == ["a", "c"]
-    assert any("1 reports were rejected" in told for told in spooling.warnings)
+    assert any("1 reports were rejected" in warning for warning in spooling.warnings)
 
 
 def test_a_spooled_report_that_no_request_can_hold_is_kept_aside(
@@ -412,7 +412,7 @@ def test_a_spooled_report_that_no_request_can_hold_is_kept_aside(
     server.until(lambda: spooling.spooled == 0)
 
     assert len(server.failures) == 0
-    assert any("3 reports were rejected" in told for told in spooling.warnings)
+    assert any("3 reports were rejected" in warning for warning in spooling.warnings)
 
 
 def test_a_spool_waits_for_a_key_that_is_right(
@@ -424,7 +424,7 @@ def test_a_spool_waits_for_a_key_that_is_right(
     server.stop()
     poison(reporter, when_away="spool")
     server.start()
-    server.until(lambda: any("API key" in told for told in reporter.warnings))
+    server.until(lambda: any("API key" in warning for warning in reporter.warnings))
 
     key[0] = KEY
 
@@ -537,13 +537,13 @@ def test_segments_that_cannot_be_taken_over_hold_up_nothing_else(
         poison(reporter, report=failure(bookmark="now"))
         reporter.flush(10)
         server.until(lambda: server.confirmations and server.counters)
-        told, kept = [*server.failures.values()], reporter.warnings
+        reports, warnings = [*server.failures.values()], reporter.warnings
 
     server.until(lambda: len(server.failures) == 2)
     server.until(lambda: reporter.warnings == [])
     reporter.close(1)
-    assert [report["bookmark"] for report in told] == ["now"]
-    assert "give it back its rights" in kept[0]
+    assert [report["bookmark"] for report in reports] == ["now"]
+    assert "give it back its rights" in warnings[0]
 
 
 def test_segments_that_cannot_be_removed_are_told_of_and_hold_up_nothing_else(
@@ -583,10 +583,10 @@ def test_a_reporter_ends_on_a_disk_that_turned_read_only(
         server.start()
         server.until(lambda: reporter.spooled == 0)
         reporter.close(10)
-        held = reporter._thread
+        thread = reporter._thread
 
-    assert held is not None
-    assert not held.is_alive()
+    assert thread is not None
+    assert not thread.is_alive()
     after = Reporter(Client([server.url], KEY), spool=Spool(tmp_path))
     after.start()  # what the disk kept is sent once more, and counts once
     server.until(lambda: not list(tmp_path.glob("*.spool")))
@@ -608,11 +608,11 @@ def test_a_minute_is_sent_once_it_is_over(
     minute[0] += 1
 
     server.until(lambda: server.counters)
-    ((key, told),) = server.counters.items()
+    ((key, report),) = server.counters.items()
     assert key == (str(reporter.id), 1)
-    assert (told["handled"], told["failed"]) == (3, 1)
-    assert told["duration_ms_hist"] == {"0": 1, "3": 3}
-    assert told["minute"] == "2025-02-19T21:20:00+00:00"
+    assert (report["handled"], report["failed"]) == (3, 1)
+    assert report["duration_ms_hist"] == {"0": 1, "3": 3}
+    assert report["minute"] == "2025-02-19T21:20:00+00:00"
 
 
 def test_a_clock_that_was_set_back_keeps_no_minute(minute: list[int]) -> None:
@@ -790,7 +790,7 @@ def test_what_a_key_may_not_send_holds_up_nothing_else(
 
     assert poison(reporter).status == "created"
     assert server.totals()["handled"] == 1
-    assert any("confirmations" in told for told in reporter.warnings)
+    assert any("confirmations" in warning for warning in reporter.warnings)
 
 
 def test_a_rejected_counter_is_told_and_not_sent_for_ever(
@@ -808,7 +808,7 @@ def test_a_server_that_goes_away_for_seconds_under_load_loses_and_doubles_nothin
     server: Server, spooling: Reporter
 ) -> None:
     stop, lock = threading.Event(), threading.Lock()
-    told: dict[str, set[str]] = {"failures": set(), "confirmations": set()}
+    ids: dict[str, set[str]] = {"failures": set(), "confirmations": set()}
     counted = count()
 
     def consume(client_name: str) -> None:
@@ -823,8 +823,8 @@ def test_a_server_that_goes_away_for_seconds_under_load_loses_and_doubles_nothin
             poison(spooling, report=report, when_away=when_away, hold_for=60.0)
             spooling.confirm(confirmation(redrive))
             with lock:
-                told["failures"].add(str(report.report_id))
-                told["confirmations"].add(redrive)
+                ids["failures"].add(str(report.report_id))
+                ids["confirmations"].add(redrive)
 
     threads = [threading.Thread(target=consume, args=[f"c{n}"]) for n in range(4)]
     for thread in threads:
@@ -841,6 +841,6 @@ def test_a_server_that_goes_away_for_seconds_under_load_loses_and_doubles_nothin
         thread.join()
     spooling.close(20)
 
-    assert set(server.failures) == told["failures"]
-    assert set(server.confirmations) == told["confirmations"]
+    assert set(server.failures) == ids["failures"]
+    assert set(server.confirmations) == ids["confirmations"]
     assert server.totals()["handled"] == next(counted)

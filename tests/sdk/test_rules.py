@@ -35,15 +35,15 @@ VALUES = st.recursive(
 
 
 def pointer(where: str, equals: rules.Scalar) -> PointerRule:
-    found = rules.parse_rule({"pointer": where, "equals": equals})
-    assert isinstance(found, PointerRule)
-    return found
+    rule = rules.parse_rule({"pointer": where, "equals": equals})
+    assert isinstance(rule, PointerRule)
+    return rule
 
 
 def header(name: str, equals: str) -> HeaderRule:
-    found = rules.parse_rule({"header": name, "equals": equals})
-    assert isinstance(found, HeaderRule)
-    return found
+    rule = rules.parse_rule({"header": name, "equals": equals})
+    assert isinstance(rule, HeaderRule)
+    return rule
 
 
 def at(where: str, equals: rules.Scalar, body: str | bytes) -> bool:
@@ -115,9 +115,11 @@ def test_the_empty_pointer_is_the_whole_body() -> None:
 def test_scalars_are_equal_by_kind_and_value(
     equals: rules.Scalar, same: list[str], others: list[str]
 ) -> None:
-    told = [text for text in (*same, *others) if at("/a", equals, f'{{"a": {text}}}')]
+    matches = [
+        text for text in (*same, *others) if at("/a", equals, f'{{"a": {text}}}')
+    ]
 
-    assert told == same
+    assert matches == same
 
 
 @pytest.mark.parametrize(
@@ -158,12 +160,12 @@ def test_an_index_of_5000_digits_leads_nowhere() -> None:
 
 
 def test_a_header_is_found_whatever_its_case_and_among_others() -> None:
-    found = header("X-Kind", "b\u00e4d")
+    rule = header("X-Kind", "b\u00e4d")
     headers = [(b"x-kind", b"good"), (b"X-KIND", "b\u00e4d".encode())]
 
-    assert found.matches(body=b"", headers=headers)
-    assert not found.matches(body=b"", headers=headers[:1])
-    assert not found.matches(body=b"", headers=[(b"x-kind", b"BAD")])
+    assert rule.matches(body=b"", headers=headers)
+    assert not rule.matches(body=b"", headers=headers[:1])
+    assert not rule.matches(body=b"", headers=[(b"x-kind", b"BAD")])
 
 
 def test_no_header_makes_a_rule_raise() -> None:
@@ -174,7 +176,7 @@ def test_no_header_makes_a_rule_raise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "place"),
+    ("value", "place"),
     [
         (None, ""), ([], ""), ({}, ""), ({"equals": 1}, ""),
         ({"header": "a", "pointer": "/a", "equals": "b"}, ""),
@@ -196,9 +198,9 @@ def test_no_header_makes_a_rule_raise() -> None:
         ({"pointer": "/a", "equals": {"b": 1}}, "/equals"),
     ],
 )  # fmt: skip
-def test_what_is_no_rule_is_refused_with_its_place(told: object, place: str) -> None:
+def test_what_is_no_rule_is_refused_with_its_place(value: object, place: str) -> None:
     with pytest.raises(Invalid) as caught:
-        rules.parse_rule(told)
+        rules.parse_rule(value)
 
     assert caught.value.pointer == place
     assert caught.value.detail.endswith(".")
@@ -206,12 +208,12 @@ def test_what_is_no_rule_is_refused_with_its_place(told: object, place: str) -> 
 
 @given(equals=SCALARS)
 def test_a_rule_comes_back_from_its_canonical_text(equals: rules.Scalar) -> None:
-    made = pointer("/a~1b/\u00e9", equals)
+    rule = pointer("/a~1b/\u00e9", equals)
 
-    text = canonical(made)
+    text = canonical(rule)
 
     assert text.isascii()
-    assert from_canonical(text) == made
+    assert from_canonical(text) == rule
     assert canonical(from_canonical(text)) == text
 
 

@@ -23,8 +23,8 @@ DIGEST = "ab" * 32
 
 
 def skip(number: int | None = 1, **changes: Any) -> Skip:
-    kept = {"kind": MatcherKind.BOOKMARK, "value": "7-0", "topic": "orders"}
-    return Skip(**{**kept, "id": number, **changes})
+    members = {"kind": MatcherKind.BOOKMARK, "value": "7-0", "topic": "orders"}
+    return Skip(**{**members, "id": number, **changes})
 
 
 @pytest.fixture
@@ -65,17 +65,17 @@ def test_each_kind_is_found_where_its_reader_looks(mirror: SkipList) -> None:
 
 
 def test_a_list_is_exact_while_no_digest_and_no_rule_is_in_it(mirror: SkipList) -> None:
-    seen = [mirror.is_exact]
+    states = [mirror.is_exact]
     for kind, value in [
         ("bookmark", "b"),
         ("message_id", "m"),
         ("body_digest", DIGEST),
     ]:
-        mirror.put(skip(len(seen), kind=MatcherKind(kind), value=value), now=NOON)
-        seen.append(mirror.is_exact)
+        mirror.put(skip(len(states), kind=MatcherKind(kind), value=value), now=NOON)
+        states.append(mirror.is_exact)
     mirror.remove(3, because="removed")
 
-    assert seen == [True, True, True, False]
+    assert states == [True, True, True, False]
     assert mirror.is_exact
     assert not mirror.digests
 
@@ -83,21 +83,21 @@ def test_a_list_is_exact_while_no_digest_and_no_rule_is_in_it(mirror: SkipList) 
 def test_the_bookmarks_that_are_skipped_are_those_that_are_listed(
     mirror: SkipList,
 ) -> None:
-    seen = []
+    states = []
     mirror.put(skip(1, value="a"), now=NOON)
     mirror.put(skip(2, value="a"), now=NOON)
     mirror.put(skip(3, value="b"), now=NOON)
     for number in (1, 3, 2):
-        seen.append((mirror.skipped.copy(), set(mirror.bookmarks)))
+        states.append((mirror.skipped.copy(), set(mirror.bookmarks)))
         mirror.remove(number, because="removed")
 
-    assert seen == [({"a", "b"},) * 2, ({"a", "b"},) * 2, ({"a"},) * 2]
+    assert states == [({"a", "b"},) * 2, ({"a", "b"},) * 2, ({"a"},) * 2]
     assert mirror.skipped == set()
 
 
 def test_a_change_of_the_kinds_in_force_is_told(mirror: SkipList) -> None:
-    told: list[bool] = []
-    mirror.on_kinds.append(lambda: told.append(mirror.is_plain))
+    states: list[bool] = []
+    mirror.on_kinds.append(lambda: states.append(mirror.is_plain))
 
     mirror.put(skip(1), now=NOON)
     mirror.put(skip(2, kind=MatcherKind.MESSAGE_ID, value="m"), now=NOON)
@@ -105,7 +105,7 @@ def test_a_change_of_the_kinds_in_force_is_told(mirror: SkipList) -> None:
     mirror.remove(2, because="removed")
     mirror.remove(3, because="removed")
 
-    assert told == [False, True]
+    assert states == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,10 @@ def test_of_two_that_match_the_same_one_stays_when_the_other_goes(
     mirror.load([skip(1), skip(2, consumer_group="billing")], now=NOON)
 
     mirror.remove(2, because="removed")
-    kept = mirror.bookmarks["7-0"].id
+    skip_id = mirror.bookmarks["7-0"].id
     mirror.remove(1, because="removed")
 
-    assert kept == 1
+    assert skip_id == 1
     assert not mirror.bookmarks
 
 
@@ -213,12 +213,12 @@ def test_a_new_snapshot_never_hides_what_stays(mirror: SkipList) -> None:
 
 
 def test_the_dicts_a_reader_holds_stay_the_ones_that_count(mirror: SkipList) -> None:
-    held = mirror.bookmarks, mirror.message_ids, mirror.digests
+    views = mirror.bookmarks, mirror.message_ids, mirror.digests
 
     mirror.load([skip(1)], now=NOON)
 
-    assert held == (mirror.bookmarks, mirror.message_ids, mirror.digests)
-    assert held[0] is mirror.bookmarks
+    assert views == (mirror.bookmarks, mirror.message_ids, mirror.digests)
+    assert views[0] is mirror.bookmarks
 
 
 # Our own
@@ -229,12 +229,12 @@ def test_our_own_applies_at_once_and_gives_way_to_the_servers(
 ) -> None:
     own = skip(None, reason="just poisoned")
     mirror.add_own(own)
-    found = mirror.bookmarks["7-0"]
+    own_skip = mirror.bookmarks["7-0"]
     mirror.applied(own)
     mirror.put(skip(5), now=NOON)
     mirror.applied(mirror.bookmarks["7-0"])
 
-    assert found is own
+    assert own_skip is own
     assert mirror.bookmarks["7-0"].id == 5
     assert applied == [(5, 1), (5, 1)]
 
@@ -251,17 +251,17 @@ def test_our_own_stays_over_snapshots_that_do_not_have_it_yet(mirror: SkipList) 
 
 
 @pytest.mark.parametrize(
-    ("poison", "asked", "stays"),
+    ("poison", "asked_when", "stays"),
     [(7, "after", False), (7, "before", True), (None, "after", True)],
 )
 def test_a_snapshot_decides_on_our_own_whose_report_was_answered_before(
-    poison: int | None, asked: str, stays: bool, mirror: SkipList
+    poison: int | None, asked_when: str, stays: bool, mirror: SkipList
 ) -> None:
     before = time.monotonic()
     mirror.add_own(skip(None, poison=poison))
     moments = {"before": before, "after": time.monotonic()}
 
-    mirror.load([], now=NOON, asked_at=moments[asked])
+    mirror.load([], now=NOON, asked_at=moments[asked_when])
 
     assert ("7-0" in mirror.bookmarks) is stays
 
@@ -271,14 +271,14 @@ def test_our_own_that_a_current_list_never_has_ends_after_a_while(
 ) -> None:
     mirror.load([], now=NOON)
     mirror.add_own(skip(None))
-    seen = list[bool]()
+    states = list[bool]()
 
     for _ in range(41):
         clock[0] += 15.0
         mirror.touch()
-        seen.append("7-0" in mirror.bookmarks)
+        states.append("7-0" in mirror.bookmarks)
 
-    assert seen == [True] * 39 + [False] * 2
+    assert states == [True] * 39 + [False] * 2
 
 
 def test_our_own_outlives_any_outage_and_the_list_decides_after_it(
@@ -287,14 +287,14 @@ def test_our_own_outlives_any_outage_and_the_list_decides_after_it(
     mirror.load([], now=NOON)
     mirror.add_own(skip(None))
     clock[0] += 1e6
-    seen = list[bool]()
+    states = list[bool]()
 
     for _ in range(42):
         mirror.touch()
-        seen.append("7-0" in mirror.bookmarks)
+        states.append("7-0" in mirror.bookmarks)
         clock[0] += 15.0
 
-    assert seen == [True] * 40 + [False] * 2
+    assert states == [True] * 40 + [False] * 2
 
 
 @pytest.fixture
@@ -379,7 +379,7 @@ def test_every_change_and_every_skip_is_a_log_line_and_a_count(
 
 
 def test_a_skip_is_read_from_the_wire() -> None:
-    told = {
+    members = {
         "id": 3,
         "topic": "/sample/bookmarkStore",
         "matcher": {"kind": "rule", "value": {"pointer": "/a", "equals": None}},
@@ -393,7 +393,7 @@ def test_a_skip_is_read_from_the_wire() -> None:
         "revision": 4,
     }
 
-    assert parse_skip(told) == Skip(
+    assert parse_skip(members) == Skip(
         id=3,
         topic="/sample/bookmarkStore",
         kind=MatcherKind.RULE,
@@ -461,11 +461,11 @@ def test_a_change_between_snapshot_and_stream_is_not_missed(
 ) -> None:
     answer = server.call
 
-    def and_then(*asked: Any) -> Any:
-        told = answer(*asked)
-        if asked[:2] == ("GET", "/skips"):
+    def and_then(*request: Any) -> Any:
+        result = answer(*request)
+        if request[:2] == ("GET", "/skips"):
             server.add_skip(kind="bookmark", value="between")
-        return told
+        return result
 
     monkeypatch.setattr(server, "call", and_then)
     mirror = joined(connection)
@@ -552,7 +552,7 @@ def test_cut_off_a_list_keeps_its_last_state_and_its_age_grows(
     server.until(lambda: (mirror.age or 0) > 1)
 
     assert "kept" in mirror.bookmarks
-    assert any(told.startswith("skips: ") for told in connection.warnings)
+    assert any(warning.startswith("skips: ") for warning in connection.warnings)
 
     server.add_skip(kind="bookmark", value="meanwhile")
     server.start()
@@ -577,11 +577,11 @@ def test_a_frozen_server_is_waited_for(server: Server, connection: Connection) -
 def test_a_store_that_was_lost_or_has_forgotten_is_read_anew(
     lost: str, server: Server, connection: Connection
 ) -> None:
-    gone = server.add_skip(kind="bookmark", value="gone")
+    removed_skip = server.add_skip(kind="bookmark", value="gone")
     mirror = joined(connection)
     connection.start(10)
     server.stop()
-    server.remove_skip(gone["id"])
+    server.remove_skip(removed_skip["id"])
     server.add_skip(kind="bookmark", value="new")
     getattr(server, lost)()
     server.start()
@@ -594,27 +594,27 @@ def test_our_own_whose_unpoison_was_missed_ends_with_the_next_snapshot(
 ) -> None:
     mirror = joined(connection)
     connection.start(10)
-    made = server.add_skip(kind="bookmark", value="7-0", poison=3)
+    server_skip = server.add_skip(kind="bookmark", value="7-0", poison=3)
     server.until(lambda: "7-0" in mirror.bookmarks)
-    server.remove_skip(made["id"])
+    server.remove_skip(server_skip["id"])
     server.until(lambda: not mirror.bookmarks)
     mirror.add_own(skip(None, poison=3))  # its thread was slower than the stream
-    held = "7-0" in mirror.bookmarks
+    is_skipped = "7-0" in mirror.bookmarks
 
     server.new_epoch()
     server.until(lambda: not mirror.bookmarks)
 
-    assert held
+    assert is_skipped
 
 
 def test_a_live_stream_that_is_reset_is_read_anew(
     server: Server, connection: Connection
 ) -> None:
-    gone = server.add_skip(kind="bookmark", value="gone")
+    removed_skip = server.add_skip(kind="bookmark", value="gone")
     mirror = joined(connection)
     connection.start(10)
     with server.changed:
-        del server.skips[gone["id"]]
+        del server.skips[removed_skip["id"]]
         server.new_epoch()
 
     server.until(lambda: not mirror.bookmarks)
@@ -640,7 +640,7 @@ def test_what_is_not_understood_is_told_and_the_rest_is_followed(
     assert "an event is not understood" in caplog.text
 
 
-def told(kind: str, text: str) -> Callable[[str, dict[str, int]], str]:
+def event_text(kind: str, text: str) -> Callable[[str, dict[str, int]], str]:
     """Say this in place of a ping, at the place where the stream is."""
 
     def write(epoch: str, at: dict[str, int]) -> str:
@@ -668,7 +668,7 @@ def test_the_data_of_a_ping_or_of_an_event_we_do_not_know_is_not_read(
     connection: Connection,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    server.ping_every, server.ping = 0.01, told(kind, text)
+    server.ping_every, server.ping = 0.01, event_text(kind, text)
     mirror = joined(connection)
     connection.start(10)
     first = mirror.age
@@ -690,7 +690,7 @@ def test_an_event_that_is_nested_too_deep_ends_no_stream_for_good(
     mirror = joined(connection)
     connection.start(10)
 
-    before, server.ping = server.ping, told("skip", deep)
+    before, server.ping = server.ping, event_text("skip", deep)
     server.cut_streams()
     server.until(lambda: len(snapshots(server)) == 2)
     server.ping = before
@@ -736,16 +736,16 @@ def test_a_skip_expires_by_the_servers_clock(
 def test_a_fence_is_told_to_all_who_asked_though_one_of_them_fails(
     server: Server, connection: Connection
 ) -> None:
-    mirror, told = joined(connection), list[Fence]()
+    mirror, fences = joined(connection), list[Fence]()
     mirror.on_fence.append(_fail)
-    mirror.on_fence.append(told.append)
+    mirror.on_fence.append(fences.append)
     connection.start(10)
     server.until(lambda: server.streams)
 
-    server.until(lambda: _fenced(server) and told)
+    server.until(lambda: _fenced(server) and fences)
     server.add_skip(kind="bookmark", value="after")
 
-    assert told[0] == Fence(
+    assert fences[0] == Fence(
         client_name="billing-1", sub_id="eu", topic="orders", epoch=2
     )
     server.until(lambda: "after" in mirror.bookmarks)
@@ -761,7 +761,7 @@ def _fenced(server: Server) -> bool:
 
 
 def test_skips_made_are_counted_back(server: Server, connection: Connection) -> None:
-    made = server.add_skip(kind="bookmark", value="1")
+    skip = server.add_skip(kind="bookmark", value="1")
     mirror = joined(connection, client_name="billing-1")
     connection.start(10)
     for _ in range(3):
@@ -769,9 +769,9 @@ def test_skips_made_are_counted_back(server: Server, connection: Connection) -> 
 
     connection.reporter.flush(10)
 
-    assert server.applied == {made["id"]: 3}
-    told = next(body for _, path, body in server.requests if "applied" in path)
-    assert told["applied"][0]["client_name"] == "billing-1"
+    assert server.applied == {skip["id"]: 3}
+    request = next(body for _, path, body in server.requests if "applied" in path)
+    assert request["applied"][0]["client_name"] == "billing-1"
 
 
 @pytest.mark.parametrize("has_lines", [True, False])
@@ -793,6 +793,8 @@ def test_many_changes_through_many_cuts_leave_no_difference(
         elif step % 20 == 0:
             dice.choice(faults)()
 
-    wanted = {told["matcher"]["value"] for told in server.skips.values()}
+    expected = {
+        listed_skip["matcher"]["value"] for listed_skip in server.skips.values()
+    }
     server.until(lambda: listed(mirror) == sorted(server.skips))
-    assert set(mirror.bookmarks) == wanted
+    assert set(mirror.bookmarks) == expected

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 SOAK = bool(os.environ.get("SOAK"))
 
 
-def kept(folder: Path) -> list[dict[str, Any]]:
+def sent_items(folder: Path) -> list[dict[str, Any]]:
     """Read what the next process finds, and take it."""
     spool, items = Spool(folder), list[dict[str, Any]]()
     spool.adopt()
@@ -94,7 +94,7 @@ def test_what_was_taken_is_gone_and_leaves_no_file_behind(tmp_path: Path) -> Non
     spool.close()
 
     assert sizes == [BATCH_RECORDS, BATCH_RECORDS, 1]
-    assert kept(tmp_path) == []
+    assert sent_items(tmp_path) == []
     assert segments(tmp_path) == []
 
 
@@ -109,7 +109,7 @@ def test_a_segment_that_is_long_enough_is_followed_by_another(
     spool.close()
 
     assert files == 3
-    assert [item["n"] for item in kept(tmp_path)] == list(range(20))
+    assert [item["n"] for item in sent_items(tmp_path)] == list(range(20))
 
 
 def test_a_segment_of_a_living_spool_is_nobody_elses(tmp_path: Path) -> None:
@@ -152,9 +152,9 @@ def test_a_torn_end_loses_only_the_record_that_was_torn(
     (segment,) = segments(tmp_path)
     os.truncate(segment, segment.stat().st_size - lost)
 
-    found = kept(tmp_path)
+    items = sent_items(tmp_path)
 
-    assert [item["n"] for item in found] == [1]
+    assert [item["n"] for item in items] == [1]
     assert segments(tmp_path) == []
     assert [file.name for file in (tmp_path / "damaged").iterdir()] == [segment.name]
 
@@ -171,7 +171,7 @@ def test_a_record_that_the_disk_has_changed_is_not_sent(
     data[at] ^= 0x40
     segment.write_bytes(data)
 
-    assert kept(tmp_path) == []
+    assert sent_items(tmp_path) == []
     assert Spool(tmp_path).damaged == 1
 
 
@@ -182,7 +182,7 @@ def test_zeros_that_a_power_cut_left_are_an_end(tmp_path: Path) -> None:
     with segments(tmp_path)[0].open("ab") as file:
         file.write(bytes(4_096))
 
-    assert kept(tmp_path) == [{"n": 1}]
+    assert sent_items(tmp_path) == [{"n": 1}]
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_a_full_disk_is_told_and_keeps_nothing_by_halves(
     spool.append("failures", {"n": 3}, durable=True)
     assert spool.failures == 2
     spool.close()
-    assert [item["n"] for item in kept(tmp_path)] == [1, 3]
+    assert [item["n"] for item in sent_items(tmp_path)] == [1, 3]
     assert Spool(tmp_path).damaged == 0
 
 
@@ -237,7 +237,7 @@ def test_what_could_not_be_synced_was_not_kept(
     spool.close()
 
     assert files == 2  # nobody knows what is on the disk of the first one's end
-    assert kept(tmp_path) == [{"n": 1}, {"n": 3}]
+    assert sent_items(tmp_path) == [{"n": 1}, {"n": 3}]
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -258,12 +258,12 @@ def test_a_disk_that_stays_full_costs_no_descriptors(
         for _ in range(20):
             with pytest.raises(Full):
                 spool.append("failures", {"n": 7}, durable=True)
-    left = descriptors(tmp_path), len(segments(tmp_path))
+    counts = descriptors(tmp_path), len(segments(tmp_path))
     spool.append("failures", {"n": 8}, durable=True)
     spool.close()
 
-    assert left == (opened, before)
-    assert [item["n"] for item in kept(tmp_path)] == [*range(before), 8]
+    assert counts == (opened, before)
+    assert [item["n"] for item in sent_items(tmp_path)] == [*range(before), 8]
 
 
 def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_folder_that_somebody_removes_is_made_again(tmp_path: Path) -> None:
     spool.append("failures", {"n": 2}, durable=True)
 
     spool.close()
-    assert kept(folder) == [{"n": 2}]
+    assert sent_items(folder) == [{"n": 2}]
 
 
 def test_what_is_rejected_is_kept_once_with_the_reason(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_threads_write_whole_records(tmp_path: Path) -> None:
         thread.join()
     spool.close()
 
-    assert sorted(item["n"] for item in kept(tmp_path)) == list(range(200))
+    assert sorted(item["n"] for item in sent_items(tmp_path)) == list(range(200))
 
 
 def test_a_child_leaves_to_its_parent_what_is_the_parents(tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ def test_it_passes_every_check_of_the_protocol(
     poisonweb: FakePoisonweb, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "key").write_text(poisonweb.key)
-    asked = ("--url", poisonweb.url, "--api-key-file", str(tmp_path / "key"))
+    arguments = ("--url", poisonweb.url, "--api-key-file", str(tmp_path / "key"))
 
-    status = main([*asked, "--patience", "20"])
+    status = main([*arguments, "--patience", "20"])
 
     said = capsys.readouterr().out
     assert status == 0, said

@@ -28,16 +28,16 @@ def test_an_open_gate_numbers_messages_by_what_is_to_be_looked_at_now() -> None:
         return lambda _message: number
 
     gate = Gate("starting", choose=choose)
-    seen = [gate.number("shut")]
+    given_numbers = [gate.number("shut")]
     gate.open("starting")
-    seen.append(gate.number("open"))
+    given_numbers.append(gate.number("open"))
     gate.choose()
-    seen.append(gate.number("chosen anew"))
+    given_numbers.append(gate.number("chosen anew"))
     gate.close("breaker")
     gate.choose()
-    seen.append(gate.number("shut again"))
+    given_numbers.append(gate.number("shut again"))
 
-    assert seen == [0, 7, 8, 0]
+    assert given_numbers == [0, 7, 8, 0]
 
 
 def test_a_consumer_of_one_thread_lives_in_the_first_slot() -> None:

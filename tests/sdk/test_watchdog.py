@@ -29,9 +29,9 @@ def looks(*works: tuple[int, int], every: float = 1.0) -> list[list[str]]:
 
 
 def test_a_slot_is_stuck_once_it_held_one_number_for_the_whole_time() -> None:
-    found = looks(*[(7, 1)] * 12)
+    stuck_at = looks(*[(7, 1)] * 12)
 
-    assert found == [[]] * 10 + [["slot"]] * 2
+    assert stuck_at == [[]] * 10 + [["slot"]] * 2
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_a_slot_is_stuck_once_it_held_one_number_for_the_whole_time() -> None:
     ],
 )
 def test_whatever_moves_on_is_not_stuck(work: tuple[int, int]) -> None:
-    found = looks(*[(7, 1)] * 9, work, *[(7, 1)] * 9)
+    stuck_at = looks(*[(7, 1)] * 9, work, *[(7, 1)] * 9)
 
-    assert found == [[]] * 19
+    assert stuck_at == [[]] * 19
 
 
 def test_an_idle_slot_is_never_stuck() -> None:
@@ -74,11 +74,11 @@ def test_a_handler_that_hangs_ends_its_process_and_tells_where(
     consumers: Consumers,
 ) -> None:
     with consumers.start(ways={"2": "hang"}, handler_timeout=2.5) as process:
-        _, told = ended(process)
+        _, output = ended(process)
 
     assert process.returncode == -signal.SIGKILL
-    assert "is stuck for 2.5 s: killing this process" in told
-    assert "small_consumer.py" in told
+    assert "is stuck for 2.5 s: killing this process" in output
+    assert "small_consumer.py" in output
     journal = consumers.next_start()
     [death] = journal.deaths
     assert (death.numbers, death.blame) == ((2,), Blame.CHARGED)
