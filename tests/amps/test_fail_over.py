@@ -201,7 +201,7 @@ def test_with_a_heartbeat_a_server_that_falls_silent_is_left(
     assert records(second) == {"5|1|": "I'm superstitious..."}
 
 
-def test_what_was_found_between_two_servers_is_told_to_the_second(
+def test_poison_found_between_two_servers_is_published_to_the_second(
     pair: tuple[Amps, Amps], join: Join
 ) -> None:
     first, second = pair
@@ -323,7 +323,7 @@ def test_a_client_without_a_server_is_refused() -> None:
 
 
 @pytest.mark.parametrize("message", [None, b"bytes", {"bookmark": "5|1|"}, "text"])
-def test_what_is_no_message_of_the_client_is_refused_and_blames_nobody(
+def test_a_foreign_object_is_refused_and_charges_no_message(
     pair: tuple[Amps, Amps], join: Join, message: object
 ) -> None:
     _, protector, handler = join(chooser_of(pair[0]))
@@ -361,7 +361,7 @@ def guard_of() -> Iterator[Callable[..., Guard]]:
         yield make
 
 
-def test_behind_a_guard_what_is_poison_is_told_twice_and_raised(
+def test_with_a_guard_poison_is_published_reported_and_raised(
     pair: tuple[Amps, Amps], join: Join, guard_of: Callable[..., Guard]
 ) -> None:
     client, protector, handler = join(chooser_of(*pair), guard=guard_of())
@@ -376,7 +376,7 @@ def test_behind_a_guard_what_is_poison_is_told_twice_and_raised(
         protector(a_message("5|1|"))
 
 
-def test_behind_a_guard_what_others_found_is_skipped_by_either_list(
+def test_with_a_guard_poison_of_others_is_skipped_by_either_list(
     pair: tuple[Amps, Amps], join: Join, guard_of: Callable[..., Guard]
 ) -> None:
     guard = guard_of()
@@ -393,7 +393,7 @@ def test_behind_a_guard_what_others_found_is_skipped_by_either_list(
     assert (protector.skipped, handler.tried) == (2, [])
 
 
-def test_what_a_guard_releases_is_neither_told_nor_discarded(
+def test_a_released_message_is_neither_published_nor_discarded(
     pair: tuple[Amps, Amps], join: Join, guard_of: Callable[..., Guard]
 ) -> None:
     guard = guard_of()
@@ -407,7 +407,7 @@ def test_what_a_guard_releases_is_neither_told_nor_discarded(
     assert (records(pair[0]), discarded, protector._why) == ({}, [], {})
 
 
-def test_a_message_that_killed_behind_a_guard_is_told_without_running_it(
+def test_with_a_guard_a_killer_is_published_without_running_it(
     pair: tuple[Amps, Amps],
     join: Join,
     guard_of: Callable[..., Guard],

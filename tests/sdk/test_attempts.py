@@ -106,7 +106,7 @@ def test_failures_are_counted_across_restarts(
     later.close()
 
 
-def test_a_success_forgets_all_of_it(attempts: Attempts, starts: Starts) -> None:
+def test_a_success_deletes_the_record(attempts: Attempts, starts: Starts) -> None:
     attempts.failed(ID, NUMBER, now=NOW)
     attempts.blame(death(NUMBER))
 
@@ -117,7 +117,9 @@ def test_a_success_forgets_all_of_it(attempts: Attempts, starts: Starts) -> None
     assert starts().suspects == set()
 
 
-def test_a_death_is_counted_once_however_often_it_is_told(attempts: Attempts) -> None:
+def test_a_death_is_counted_once_however_often_it_is_recorded(
+    attempts: Attempts,
+) -> None:
     one_death = death(NUMBER)
 
     attempts.blame(one_death)
@@ -131,7 +133,7 @@ def test_a_death_is_counted_once_however_often_it_is_told(attempts: Attempts) ->
     assert record.reason == "The process was killed by SIGSEGV"
 
 
-def test_a_death_told_again_after_a_success_is_not_held_against_the_message(
+def test_a_death_recorded_again_after_a_success_is_not_counted(
     attempts: Attempts,
 ) -> None:
     one_death = death(NUMBER)
@@ -154,7 +156,7 @@ def test_suspects_are_charged_with_nothing_but_must_run_alone(
     assert attempts.suspects == {NUMBER, 8}
 
 
-def test_who_is_suspected_again_must_still_run_alone(attempts: Attempts) -> None:
+def test_a_message_suspected_again_must_still_run_alone(attempts: Attempts) -> None:
     attempts.blame(death(NUMBER, 8, blame=Blame.SUSPECTED))
     attempts.blame(death(NUMBER, 9, blame=Blame.SUSPECTED))
 
@@ -186,7 +188,7 @@ def test_a_suspect_that_fails_by_an_exception_did_not_kill_its_process(
     assert (record.failures, record.crash) == (1, None)
 
 
-def test_an_excused_death_leaves_no_trace(attempts: Attempts) -> None:
+def test_an_excused_death_makes_no_record(attempts: Attempts) -> None:
     attempts.blame(death(NUMBER, blame=Blame.EXCUSED))
 
     assert attempts.suspects == set()
@@ -215,7 +217,7 @@ def test_crashes_decay_and_failures_do_not(attempts: Attempts, starts: Starts) -
     assert record_of(starts(now=later + DECAY + SECOND)).failures == 1
 
 
-def test_the_first_failure_is_told_once_across_restarts_and_successes(
+def test_the_first_failure_is_announced_once_across_restarts_and_successes(
     attempts: Attempts, starts: Starts
 ) -> None:
     assert attempts.mark_first_failure(ID, now=NOW)
@@ -227,9 +229,7 @@ def test_the_first_failure_is_told_once_across_restarts_and_successes(
     assert later.mark_first_failure(b"another", now=NOW)
 
 
-def test_a_redriven_message_is_known_once_it_is_settled(
-    attempts: Attempts, starts: Starts
-) -> None:
+def test_a_settled_redrive_is_recognised(attempts: Attempts, starts: Starts) -> None:
     assert not attempts.is_redrive_settled("m-1", "r-1")
     assert not attempts.is_redrive_settled("m-1", "r-1")
 
@@ -251,7 +251,7 @@ def test_a_redriven_message_is_known_once_it_is_settled(
         (-365 * 24 * HOUR, 10 * SECOND),  # and back
     ],
 )
-def test_a_message_waits_no_longer_than_when_it_failed_whatever_the_clock_does(
+def test_a_retry_waits_no_longer_than_its_delay_when_the_clock_is_set_back(
     attempts: Attempts, passed: timedelta, remaining: timedelta
 ) -> None:
     record = attempts.failed(ID, NUMBER, now=NOW, due_at=NOW + 10 * SECOND)
@@ -272,7 +272,7 @@ def test_a_start_after_the_clock_was_set_back_keeps_the_wait_and_the_decay(
     assert record_of(later, now=back + DECAY + SECOND).crashes == 0
 
 
-def test_nothing_is_kept_for_ever(attempts: Attempts, starts: Starts) -> None:
+def test_old_records_are_pruned(attempts: Attempts, starts: Starts) -> None:
     attempts.failed(ID, NUMBER, now=NOW)
     attempts.mark_first_failure(ID, now=NOW)
     attempts.mark_redrive_settled("m-1", "r-1", now=NOW)
@@ -285,7 +285,7 @@ def test_nothing_is_kept_for_ever(attempts: Attempts, starts: Starts) -> None:
     assert not later.is_redrive_settled("m-1", "r-1")
 
 
-def test_there_is_an_end_to_how_much_is_kept(
+def test_the_number_of_records_is_bounded(
     attempts: Attempts, file: Path, starts: Starts
 ) -> None:
     attempts.close()
@@ -304,7 +304,7 @@ def test_there_is_an_end_to_how_much_is_kept(
     assert min(later.suspects) == 6
 
 
-def test_what_one_process_finds_another_one_learns(
+def test_suspects_of_one_process_are_read_by_another(
     attempts: Attempts, starts: Starts
 ) -> None:
     other = starts()
@@ -319,7 +319,7 @@ def test_what_one_process_finds_another_one_learns(
     assert suspects == set()
 
 
-def test_without_a_file_all_is_known_until_the_end() -> None:
+def test_without_a_file_records_live_in_memory() -> None:
     attempts = Attempts()
     attempts.open(now=NOW)
 
@@ -406,7 +406,7 @@ def spoil_the_middle(file: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [spoil_all, spoil_the_middle])
-def test_a_corrupt_file_is_put_aside_told_of_and_started_anew(
+def test_a_corrupt_file_is_renamed_reported_and_replaced(
     file: Path,
     starts: Starts,
     caplog: pytest.LogCaptureFixture,
@@ -427,7 +427,7 @@ def test_a_corrupt_file_is_put_aside_told_of_and_started_anew(
     assert later.failed(ID, NUMBER, now=NOW).failures == 1
 
 
-def test_a_file_that_turns_corrupt_is_put_aside_by_one_of_those_who_use_it(
+def test_a_file_that_turns_corrupt_is_replaced_by_one_of_its_users(
     attempts: Attempts, file: Path, starts: Starts
 ) -> None:
     neighbour = starts()
@@ -445,7 +445,7 @@ def test_a_file_that_turns_corrupt_is_put_aside_by_one_of_those_who_use_it(
     assert attempts.suspects == neighbour.suspects == {8}
 
 
-def test_a_directory_in_its_place_is_told_of(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_the_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="cannot be written"):
         Attempts(tmp_path).open(now=NOW)
 
@@ -468,7 +468,7 @@ except Full as problem:
 """
 
 
-def test_a_full_disk_is_told_and_what_was_kept_stays(
+def test_a_full_disk_raises_full_and_keeps_the_records(
     file: Path, starts: Starts
 ) -> None:
     said = python(FILL_THE_DISK, file)

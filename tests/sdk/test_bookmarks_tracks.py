@@ -72,7 +72,7 @@ def _some(random: object, numbers: Sequence[int]) -> list[int]:
     return shuffled[: len(shuffled) // 2]
 
 
-def test_settling_closes_over_numbers_that_never_came() -> None:
+def test_settling_covers_numbers_that_never_arrived() -> None:
     track = Track()
     for number in (10, 20, 30):
         track.receive(number)
@@ -176,7 +176,7 @@ def test_more_runs_than_are_kept_go_out_from_the_lowest_on() -> None:
     assert (len(first.runs), first.runs[0], len(second.runs)) == (RUNS_LIMIT, (0, 0), 1)
 
 
-def test_a_run_that_grew_is_told_whole_which_mends_what_the_server_lost() -> None:
+def test_a_grown_run_is_written_whole_to_repair_losses() -> None:
     track = Track.from_server(settled=[(0, 10)], persisted=None)
     track.receive(15)
     track.settle(15)

@@ -48,7 +48,7 @@ def test_opens_with_the_fiftieth_message_that_fails_in_a_row() -> None:
     assert scene.breaker.reason == "50 messages failed in a row"
 
 
-def test_one_handled_message_begins_the_row_anew() -> None:
+def test_one_handled_message_restarts_the_count_in_a_row() -> None:
     scene = Scene(BreakerPolicy(in_a_row=3))
 
     before = scene.fail(2)
@@ -85,7 +85,7 @@ def test_only_the_last_messages_count() -> None:
     assert scene.breaker.reason == "41 of the last 200 messages failed"
 
 
-def test_a_share_of_few_messages_says_nothing() -> None:
+def test_a_share_of_few_messages_does_not_open() -> None:
     scene = Scene(BreakerPolicy())
     scene.handled = 68
 
@@ -155,7 +155,7 @@ def test_each_failed_probe_doubles_the_pause_up_to_five_minutes() -> None:
     assert pauses == [100, 200, 300, 300]
 
 
-def test_a_probe_that_did_not_run_leaves_its_place_to_the_next() -> None:
+def test_after_a_probe_that_did_not_run_the_next_message_probes() -> None:
     scene = Scene(BreakerPolicy(in_a_row=1, pause=30))
     scene.fail(1)
     scene.now += 30
@@ -176,7 +176,7 @@ def test_without_a_policy_it_counts_and_never_opens() -> None:
 
 
 @pytest.mark.parametrize("set_by", [timedelta(hours=-9), timedelta(days=40)])
-def test_the_first_of_the_failures_is_found_though_the_clock_is_set_meanwhile(
+def test_failing_since_is_the_earliest_failure_when_the_clock_is_set_back(
     set_by: timedelta,
 ) -> None:
     scene = Scene(BreakerPolicy(in_a_row=4))

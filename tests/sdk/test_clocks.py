@@ -78,7 +78,7 @@ def test_no_skip_ends_and_none_is_missed_because_the_clock_was_set(
     assert {*mirror.bookmarks} == {"before", "after"}
 
 
-def test_a_skip_that_is_over_leaves_though_the_clock_was_set_back(
+def test_an_expired_skip_is_removed_though_the_clock_was_set_back(
     server: Server, connection: Connection, set_clock: Set
 ) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=2)
@@ -103,9 +103,7 @@ def test_a_skip_that_is_over_leaves_though_the_clock_was_set_back(
         "",
     ],
 )
-def test_a_date_that_no_server_can_have_is_not_believed(
-    date: str, server: Server
-) -> None:
+def test_an_impossible_server_date_is_ignored(date: str, server: Server) -> None:
     client = Client([server.url], KEY, timeout=5)
     server.answer(503, times=1, headers={"Date": date, "Retry-After": date})
     server.date_of = lambda: date

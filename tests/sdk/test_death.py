@@ -58,7 +58,7 @@ def died(
         (EndingKind.UNSEEN, 0, "The process ended without a word"),
     ],
 )
-def test_the_reason_is_what_was_seen_of_the_end(
+def test_the_reason_describes_the_recorded_end(
     kind: EndingKind, value: int, reason: str
 ) -> None:
     death = died(7, kind=kind, value=value)
@@ -69,14 +69,14 @@ def test_the_reason_is_what_was_seen_of_the_end(
     assert death.stacks == ""
 
 
-def test_a_kill_for_lack_of_memory_that_nobody_saw_is_guessed_by_the_count() -> None:
+def test_an_unseen_oom_kill_is_guessed_from_the_counter() -> None:
     assert "lack of memory" in died(7, oom_kills=4).reason
     assert "lack of memory" not in died(7, oom_kills=3).reason
     # The count of a container begins anew with it.
     assert "lack of memory" not in died(7, oom_kills=0).reason
 
 
-def test_of_a_hang_those_are_blamed_that_hung() -> None:
+def test_a_hang_charges_only_the_messages_that_hung() -> None:
     alone = died(7, 8, 0, hung=(7, 0, 0), kind=EndingKind.HANG, value=1500)
     several = died(7, 8, 9, hung=(7, 8, 0), kind=EndingKind.HANG, value=1500)
 
@@ -87,13 +87,13 @@ def test_of_a_hang_those_are_blamed_that_hung() -> None:
     assert alone.stacks == "a stack"
 
 
-def test_what_came_to_its_end_before_the_kill_did_not_hang() -> None:
+def test_a_message_that_ended_before_the_kill_is_not_charged() -> None:
     death = died(8, 0, hung=(7, 9), kind=EndingKind.HANG, value=1500)
 
     assert (death.numbers, death.blame) == ((), Blame.EXCUSED)
 
 
-def test_who_was_told_to_stop_is_excused_even_for_a_hang() -> None:
+def test_a_process_told_to_stop_is_excused_even_for_a_hang() -> None:
     death = died(7, hung=(7,), kind=EndingKind.HANG, state=OwnerState.STOPPING)
 
     assert death.blame is Blame.EXCUSED

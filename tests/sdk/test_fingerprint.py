@@ -121,19 +121,19 @@ def of(**values: Unpack[Values]) -> Fingerprint:
         ("half \ud800 a pair", "half ? a pair"),
     ],
 )
-def test_values_leave_the_message_and_names_stay(message: str, shape: str) -> None:
+def test_values_become_placeholders_and_names_stay(message: str, shape: str) -> None:
     assert normalised(message) == shape
 
 
 @given(undigited, numbers, numbers, undigited)
-def test_another_number_is_the_same_problem(
+def test_failures_that_differ_in_a_number_are_one_problem(
     before: str, one: int, other: int, after: str
 ) -> None:
     assert normalised(f"{before}{one}{after}") == normalised(f"{before}{other}{after}")
 
 
 @given(any_text, any_text, any_text, any_text, any_text, st.binary())
-def test_whatever_failed_has_one_clean_fingerprint(
+def test_any_failure_has_one_clean_fingerprint(
     kind: str, message: str, trace: str, cause: str, message_type: str, body: bytes
 ) -> None:
     values: Values = {
@@ -381,7 +381,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_no_text_takes_longer_than_a_moment(text: str) -> None:
+def test_no_text_takes_long_to_normalise(text: str) -> None:
     begun = time.perf_counter()
 
     normalised(text)

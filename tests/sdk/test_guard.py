@@ -91,7 +91,7 @@ def test_a_guard_that_could_not_start_may_be_started_again(
     assert health["journal"]
 
 
-def test_starts_without_the_skip_list_where_it_is_told_to_and_warns(
+def test_when_unloaded_start_begins_without_the_skip_list_and_warns(
     server: Server,
 ) -> None:
     server.stop()
@@ -181,7 +181,7 @@ def test_a_wrong_key_is_refused_at_the_start(server: Server) -> None:
         pytest.fail("it started")
 
 
-def test_the_first_message_starts_a_guard_that_nobody_started(server: Server) -> None:
+def test_the_first_message_starts_an_unstarted_guard(server: Server) -> None:
     server.add_skip(kind="bookmark", value="b-1")
     guard = Guard(
         topic="orders",
@@ -213,7 +213,7 @@ def test_a_closed_guard_releases_what_still_comes(server: Server) -> None:
 # Failing
 
 
-def test_a_message_that_keeps_failing_is_poisoned_with_all_there_is_to_know(
+def test_a_message_that_keeps_failing_is_poisoned_with_a_full_report(
     server: Server,
 ) -> None:
     handler = Failing(ValueError("unlucky"), "b-2")
@@ -254,7 +254,7 @@ def test_a_traceback_begins_in_the_handler(server: Server) -> None:
     assert "During handling" not in trace
 
 
-def test_an_exception_whose_text_cannot_be_had_is_reported_all_the_same(
+def test_an_exception_whose_str_raises_is_reported(
     server: Server,
 ) -> None:
     class Mute(Exception):
@@ -269,7 +269,7 @@ def test_an_exception_whose_text_cannot_be_had_is_reported_all_the_same(
     assert exception["message"] == "<its text cannot be had: RuntimeError>"
 
 
-def test_a_failure_that_passes_leaves_no_trace(server: Server) -> None:
+def test_a_failure_followed_by_a_success_leaves_no_record(server: Server) -> None:
     handler = Handler(OSError("away"))
 
     with guarding(server) as guard:
@@ -304,7 +304,7 @@ def test_alternating_exceptions_exhaust_a_message_too(server: Server) -> None:
     assert len(handler.calls) == 4
 
 
-def test_one_bad_message_of_sixteen_costs_the_others_nothing(server: Server) -> None:
+def test_one_bad_message_of_sixteen_does_not_affect_the_others(server: Server) -> None:
     handler = Failing(ValueError(), "b-7")
 
     with guarding(server) as guard:
@@ -374,7 +374,7 @@ def test_a_message_that_comes_back_early_waits_for_its_time(
     assert handler.calls == ["b-1"]
 
 
-def test_the_first_failure_is_told_once_also_across_restarts(
+def test_on_first_failure_is_called_once_also_across_restarts(
     server: Server, tmp_path: Path
 ) -> None:
     errors: list[str] = []
@@ -423,7 +423,7 @@ def test_one_sent_again_under_the_same_id_is_tried_where_a_bookmark_is_no_place(
     assert outcomes == [Outcome.POISONED, Outcome.HANDLED]
 
 
-def test_a_first_failure_that_cannot_be_told_is_logged(
+def test_an_on_first_failure_that_raises_is_logged(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     def tell(_message: Message, _error: Exception) -> None:
@@ -472,7 +472,7 @@ def test_a_retry_due_after_the_deadline_is_poison_now(server: Server) -> None:
 
 
 @pytest.mark.parametrize("replays", [True, False])
-def test_age_alone_says_nothing_of_a_replayed_or_a_redriven_message(
+def test_replayed_and_redriven_messages_do_not_expire_by_age(
     server: Server, *, replays: bool
 ) -> None:
     handler = Handler()
@@ -499,7 +499,7 @@ def test_age_alone_says_nothing_of_a_replayed_or_a_redriven_message(
         ("rule", {"pointer": "/id", "equals": 13}),
     ],
 )
-def test_what_the_list_names_is_skipped_and_counted_back(
+def test_a_listed_message_is_skipped_and_the_skip_counted(
     server: Server, kind: str, value: object
 ) -> None:
     skip = server.add_skip(kind=kind, value=value)
@@ -533,7 +533,7 @@ def test_a_skip_is_honoured_though_its_message_was_fetched_before(
     assert (skipped, unskipped) == (SKIPPED, HANDLED)
 
 
-def test_what_a_consumer_poisons_it_skips_at_once_where_the_topic_replays(
+def test_own_poison_is_skipped_at_once_where_the_topic_replays(
     server: Server, tmp_path: Path
 ) -> None:
     handler = Failing(ValueError(), "b-2")
@@ -550,7 +550,7 @@ def test_what_a_consumer_poisons_it_skips_at_once_where_the_topic_replays(
     assert only(server.failures)["replays"] is True
 
 
-def test_what_comes_again_on_a_queue_was_sent_again_and_is_not_skipped(
+def test_a_message_sent_again_to_a_queue_is_not_skipped(
     server: Server,
 ) -> None:
     handler = Failing(ValueError())
@@ -593,7 +593,9 @@ def test_a_rule_holds_for_redriven_messages_too(server: Server) -> None:
 
 
 @pytest.mark.parametrize("forged", ["", "x", REDRIVE.upper(), REDRIVE + "!"])
-def test_a_header_we_have_not_made_passes_nothing(server: Server, forged: str) -> None:
+def test_a_forged_redrive_header_does_not_pass_a_skip(
+    server: Server, forged: str
+) -> None:
     server.add_skip(kind="bookmark", value="b-1")
     bad = message(headers={"x-poisonweb-redrive": forged})
 
@@ -656,7 +658,7 @@ def test_holds_a_poison_while_the_server_is_away_and_then_releases_it(
     assert only(server.failures)["exception"]["type"] == "ValueError"
 
 
-def test_a_report_that_the_server_took_without_saying_so_counts_once(
+def test_a_report_whose_answer_was_lost_counts_once(
     server: Server,
 ) -> None:
     handler = Failing(ValueError())
@@ -747,7 +749,7 @@ def test_a_failed_message_is_released_while_its_attempts_cannot_be_written(
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, GeneratorExit])
-def test_an_interruption_passes_and_charges_nobody(
+def test_an_interruption_is_raised_and_charges_no_message(
     server: Server, interruption: type[BaseException]
 ) -> None:
     handler = Handler(interruption())
@@ -798,7 +800,7 @@ def test_a_killer_is_not_run_while_its_skip_is_on_its_way_to_the_other_processes
     assert handler.calls.count("killer") == 3
 
 
-def test_sys_exit_of_a_process_that_is_to_stop_charges_nobody(
+def test_sys_exit_of_a_stopping_process_charges_no_message(
     server: Server, tmp_path: Path
 ) -> None:
     def leave(_message: Message) -> None:

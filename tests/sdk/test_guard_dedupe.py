@@ -80,7 +80,7 @@ def test_a_copy_of_what_was_handled_is_passed_over_and_counted(
     assert (server.totals()["handled"], server.totals()["skipped"]) == (2, 1)
 
 
-def test_without_a_window_copies_are_handled_and_nobody_asks_for_ids(
+def test_without_a_window_copies_are_handled_and_ids_are_not_read(
     server: Server,
 ) -> None:
     messages: list[Message] = []
@@ -158,7 +158,7 @@ def test_what_is_requeued_is_a_copy_of_the_same_redrive_alone(server: Server) ->
 
 
 @pytest.mark.parametrize("message_id", [None, ""])
-def test_without_a_message_id_copies_are_not_known_and_that_is_said_once(
+def test_without_a_message_id_copies_are_handled_with_one_warning(
     server: Server, caplog: pytest.LogCaptureFixture, message_id: str | None
 ) -> None:
     handler, one_message = Handler(), message("b-1", message_id=message_id)
@@ -173,7 +173,7 @@ def test_without_a_message_id_copies_are_not_known_and_that_is_said_once(
     assert "cannot be known: 3." in str(health["warnings"])
 
 
-def test_by_bookmark_what_has_no_id_is_known_when_it_is_handed_out_again(
+def test_by_bookmark_a_message_without_id_is_recognised_when_redelivered(
     server: Server,
 ) -> None:
     handler = Handler()
@@ -224,7 +224,9 @@ def test_messages_of_rabbitmq_are_known_by_their_message_id(server: Server) -> N
     assert outcomes == [HANDLED, HANDLED, SKIPPED, HANDLED, HANDLED]
 
 
-def test_by_bookmark_what_has_no_identity_is_not_known(server: Server) -> None:
+def test_by_bookmark_a_message_without_identity_is_not_recognised(
+    server: Server,
+) -> None:
     class Reader(PlainReader):
         def has_identity(self, message: Any) -> bool:
             return False
@@ -253,7 +255,7 @@ def refuse(_: object) -> str:
     ],
     ids=["no id", "no redrive", "a number", "bytes", "a redrive of bytes"],
 )
-def test_what_a_reader_cannot_tell_makes_no_message_a_copy(
+def test_a_message_whose_id_cannot_be_read_is_no_copy(
     server: Server, method: str, tell: Callable[[object], object]
 ) -> None:
     reader, handler = PlainReader(seq="seq"), Handler()
@@ -332,7 +334,7 @@ def test_a_copy_says_nothing_about_whether_a_paused_guard_may_go_on(
     assert state == "paused"
 
 
-def test_what_was_kept_and_handled_later_is_known(server: Server) -> None:
+def test_a_released_message_handled_later_is_recognised(server: Server) -> None:
     settled: dict[str, Outcome] = {}
     options: dict[str, Any] = {
         "reader": PlainReader(replays=True),
@@ -365,14 +367,14 @@ class BlockingHandler(Handler):
         super().__init__()
         self.has_begun, self.may_end = threading.Event(), threading.Event()
         self.ended: list[str] = []
-        self._errors = list(errors)
+        self._final_errors = list(errors)
 
     def __call__(self, message: Message) -> None:
         super().__call__(message)
         self.has_begun.set()
         assert self.may_end.wait(TIMEOUT)
         self.ended.append(message["bookmark"])
-        if self._errors and (error := self._errors.pop(0)):
+        if self._final_errors and (error := self._final_errors.pop(0)):
             raise error
 
 
@@ -639,7 +641,7 @@ def test_a_child_that_is_forked_while_another_thread_remembers_goes_on(
         ({"age": "1h"}, "age is '1h'"),
     ],
 )
-def test_what_no_window_can_be_made_of_is_refused(
+def test_unusable_arguments_of_a_window_are_refused(
     members: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(Misconfigured, match=says):
@@ -647,9 +649,7 @@ def test_what_no_window_can_be_made_of_is_refused(
 
 
 @pytest.mark.parametrize("dedupe", [True, MemoryWindow, 100])
-def test_what_is_no_window_is_refused_by_the_guard(
-    server: Server, dedupe: object
-) -> None:
+def test_a_dedupe_that_is_no_window_is_refused(server: Server, dedupe: object) -> None:
     says = r"dedupe is .*: give a MemoryWindow\(\)"
 
     with pytest.raises(Misconfigured, match=says), guarding(server, dedupe=dedupe):

@@ -160,7 +160,9 @@ def test_without_an_id_a_message_is_handled_in_a_transaction_as_well(
     assert health["dedupe"] == {"duplicates": 0, "without_id": 3}
 
 
-def test_what_fails_leaves_neither_effect_nor_mark(server: Server, dsn: str) -> None:
+def test_a_failed_message_leaves_neither_effect_nor_mark(
+    server: Server, dsn: str
+) -> None:
     window = connecting(dsn)
     handler = Adding(window, OSError("once"), None, ValueError(), ValueError())
 
@@ -261,7 +263,7 @@ def test_a_copy_that_waits_takes_no_connection(server: Server, dsn: str) -> None
     assert (handler.calls, effects(dsn)) == (["b-1"], ["m-1"])
 
 
-def test_what_is_no_copy_waits_for_nobody(server: Server, dsn: str) -> None:
+def test_a_message_that_is_no_copy_does_not_wait(server: Server, dsn: str) -> None:
     one, two = connecting(dsn), connecting(dsn)
     inner = Adding(two)
     outcomes: list[Outcome] = []
@@ -292,7 +294,7 @@ def test_what_is_no_copy_waits_for_nobody(server: Server, dsn: str) -> None:
     assert marks(dsn) == 4
 
 
-def test_who_is_killed_around_its_commit_leaves_each_effect_once(
+def test_a_kill_around_the_commit_leaves_each_effect_once(
     server: Server, dsn: str, tmp_path: Path
 ) -> None:
     places = (
@@ -532,7 +534,7 @@ def test_with_nested_a_batch_commits_at_once(server: Server, dsn: str) -> None:
     "row_factory",
     [rows.tuple_row, rows.dict_row, rows.namedtuple_row, rows.scalar_row],
 )
-def test_applications_have_their_rows_as_they_like(
+def test_any_usual_row_factory_works(
     server: Server, dsn: str, row_factory: Any
 ) -> None:
     window = PostgresWindow(lambda: psycopg.connect(dsn, row_factory=row_factory))
@@ -556,7 +558,7 @@ def test_rows_of_no_known_form_are_refused(
 
 
 @pytest.mark.parametrize("handle", [None, object(), "a cursor"])
-def test_what_is_no_connection_is_refused(
+def test_a_begin_that_yields_no_connection_is_refused(
     server: Server, caplog: pytest.LogCaptureFixture, handle: object
 ) -> None:
     window = PostgresWindow(lambda: nullcontext(handle))
@@ -565,7 +567,7 @@ def test_what_is_no_connection_is_refused(
     assert "PostgresWindow: begin gives no connection" in caplog.text
 
 
-def test_a_missing_table_is_told_with_the_remedy(
+def test_a_missing_table_is_warned_about_with_the_remedy(
     server: Server, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     elsewhere = f"{dsn}?options=-csearch_path%3Dnowhere"
@@ -586,12 +588,12 @@ def test_a_missing_table_is_told_with_the_remedy(
     ],
     ids=["a text", "outside", "no time", "a number", "no batch"],
 )
-def test_what_cannot_be_meant_is_refused(make: Callable[[], object]) -> None:
+def test_unusable_arguments_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(Misconfigured, match="PostgresWindow: "):
         make()
 
 
-def test_effects_beside_the_window_are_warned_of(server: Server, dsn: str) -> None:
+def test_an_unused_window_connection_is_warned_about(server: Server, dsn: str) -> None:
     window, messages = connecting(dsn), copies("b-1", "b-2")
 
     with guarding(server, dedupe=window) as guard:

@@ -44,7 +44,7 @@ HANDLED, SKIPPED = Outcome.HANDLED, Outcome.SKIPPED
     ],
 )
 @pytest.mark.parametrize("seq", [None, "seq"])
-def test_what_numbers_plain_messages_fast_agrees_with_the_slow_way(
+def test_fast_numbers_of_plain_messages_equal_the_slow_ones(
     seq: str | None, members: dict[str, Any]
 ) -> None:
     reader, skipped = PlainReader(seq=seq), {"skipped", "13"}
@@ -63,7 +63,7 @@ def test_what_numbers_plain_messages_fast_agrees_with_the_slow_way(
         ("rule", '{"equals":"m-2","pointer":"/message_id"}'),
     ],
 )
-def test_a_skip_of_any_kind_that_comes_and_goes_is_heeded_meanwhile(
+def test_a_skip_of_any_kind_applies_while_it_is_listed(
     server: Server, kind: str, value: str
 ) -> None:
     skip = Skip(topic="orders", kind=MatcherKind(kind), value=value, id=1_000)
@@ -82,7 +82,7 @@ def test_a_skip_of_any_kind_that_comes_and_goes_is_heeded_meanwhile(
     assert outcomes == [[HANDLED, HANDLED], [HANDLED, SKIPPED], [HANDLED, HANDLED]]
 
 
-def test_a_started_guard_shows_what_it_skips(server: Server) -> None:
+def test_guard_skips_is_the_list_of_a_started_guard(server: Server) -> None:
     server.add_skip(kind="bookmark", value="b-1")
 
     with guarding(server) as guard:
@@ -92,14 +92,14 @@ def test_a_started_guard_shows_what_it_skips(server: Server) -> None:
     assert skips.topic == "orders"
 
 
-def test_a_guard_that_was_not_started_has_no_skip_list(server: Server) -> None:
+def test_guard_skips_raises_before_the_start(server: Server) -> None:
     guard = unstarted(server)
 
     with pytest.raises(Stopping, match="start it"):
         assert guard.skips
 
 
-def test_one_message_in_so_many_is_timed(server: Server) -> None:
+def test_one_message_in_64_is_timed(server: Server) -> None:
     with guarding(server) as guard:
         for n in range(129):
             guard.handle(message(f"b-{n}"), Handler())
@@ -130,7 +130,7 @@ def test_one_message_in_so_many_is_timed(server: Server) -> None:
         (b"5-0", []),
     ],
 )
-def test_what_numbers_stream_entries_fast_agrees_with_the_slow_way(entry: Any) -> None:
+def test_fast_numbers_of_stream_entries_equal_the_slow_ones(entry: Any) -> None:
     reader = RedisStreamsReader()
 
     fast, slow = reader.numbering({"7-0"}), Reader.numbering(reader, {"7-0"})
@@ -142,7 +142,7 @@ def test_what_numbers_stream_entries_fast_agrees_with_the_slow_way(entry: Any) -
 @pytest.mark.parametrize(
     "headers", [None, {}, {"tenant": "eu"}, {"x-poisonweb-redrive": REDRIVE}]
 )
-def test_what_numbers_deliveries_fast_agrees_with_the_slow_way(
+def test_fast_numbers_of_deliveries_equal_the_slow_ones(
     message_id: Any, headers: Any
 ) -> None:
     reader, skipped = PikaReader(), {"skipped"}
@@ -234,7 +234,7 @@ WEEK = timedelta(days=7)
         ),
     ],
 )
-def test_what_has_expired_or_will_in_a_second_is_looked_at_closer(
+def test_messages_that_expire_within_a_second_take_the_slow_path(
     reader: Reader,
     entry: Callable[[datetime], Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -259,7 +259,7 @@ def test_what_has_expired_or_will_in_a_second_is_looked_at_closer(
 
 
 @pytest.mark.parametrize("expire_after", [0.5, 1e9, 1e15, None])
-def test_any_lifetime_can_be_looked_at(expire_after: float | None) -> None:
+def test_any_expire_after_can_be_used(expire_after: float | None) -> None:
     number = hot_path.numbering(
         reader=PlainReader(seq="seq", enqueued_at="at"),
         skips=listing(),
@@ -292,7 +292,9 @@ def listing(*skips: Skip) -> SkipList:
         ("rule", '{"equals":"eu","header":"Tenant"}'),
     ],
 )
-def test_only_what_a_skip_is_for_leaves_the_healthy_path(kind: str, value: str) -> None:
+def test_only_messages_with_a_skip_leave_the_healthy_path(
+    kind: str, value: str
+) -> None:
     skip = Skip(topic="orders", kind=MatcherKind(kind), value=value, id=1)
     number = hot_path.numbering(
         reader=PlainReader(seq="seq"),
@@ -320,7 +322,7 @@ def test_only_what_a_skip_is_for_leaves_the_healthy_path(kind: str, value: str) 
     assert number({**meant, "body": bytearray(b'{"a": 1}')}) == 0
 
 
-def test_a_rule_that_comes_later_is_heeded_as_well() -> None:
+def test_a_rule_added_later_applies() -> None:
     skips = listing(
         Skip(topic="orders", kind=MatcherKind.BODY_DIGEST, value="ab" * 32, id=1)
     )

@@ -88,7 +88,7 @@ def test_a_poison_that_was_released_is_reported_when_the_server_is_back(
     assert (again, handler.calls) == (SKIPPED, ["b-1", "b-1", "b-2"])
 
 
-def test_what_has_to_run_again_runs_on_the_consumers_own_thread(
+def test_a_released_message_reruns_on_the_consumers_own_thread(
     server: Server, settled: Settled
 ) -> None:
     handler = Handler(OSError("away"), OSError("away"))
@@ -146,7 +146,7 @@ def test_a_task_tries_again_what_a_task_had_to_release(
     assert calls.count("b-1") == 3
 
 
-def test_one_that_is_handed_out_again_meanwhile_is_not_tried_twice(
+def test_a_released_message_delivered_again_is_not_tried_twice(
     server: Server, settled: Settled
 ) -> None:
     handler = Failing(ValueError())
@@ -168,7 +168,7 @@ def test_one_that_is_handed_out_again_meanwhile_is_not_tried_twice(
     assert len(server.failures) == 1
 
 
-def test_what_a_process_that_is_to_stop_releases_is_left_to_its_broker(
+def test_a_stopping_process_leaves_released_messages_to_the_broker(
     server: Server,
 ) -> None:
     with guarding(server, reader=PlainReader(replays=True)) as guard:
@@ -209,7 +209,7 @@ def entry(bookmark: str, size: int = 1) -> ReleasedMessage:
     )
 
 
-def test_no_more_is_kept_than_there_is_room_for() -> None:
+def test_the_number_of_released_messages_is_bounded() -> None:
     gate = Gate()
     released_messages = ReleasedMessages(gate)
     entries = [entry(str(n)) for n in range(MESSAGES_LIMIT)]
@@ -222,7 +222,7 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
     assert (then, gate.is_open) == (True, False)
 
 
-def test_one_of_any_size_is_kept_and_nothing_beside_it() -> None:
+def test_a_single_released_message_of_any_size_is_kept() -> None:
     gate = Gate()
     released_messages = ReleasedMessages(gate)
 
@@ -236,7 +236,7 @@ def test_one_of_any_size_is_kept_and_nothing_beside_it() -> None:
     assert gate.is_open
 
 
-def test_a_message_that_its_client_uses_again_is_copied() -> None:
+def test_a_reused_message_object_is_copied_before_it_is_kept() -> None:
     amps = pytest.importorskip("AMPS")
     reused = amps.Message()
     reused.set_bookmark("1|2|")
@@ -302,7 +302,7 @@ class Nameless(PlainReader):
         return False
 
 
-def test_one_that_would_not_be_known_again_is_tried_in_place(
+def test_a_message_without_identity_is_retried_in_place(
     server: Server, redelivered: Redelivered
 ) -> None:
     wishes: dict[str, Any] = {"redeliver": redelivered, "reader": Nameless()}
@@ -328,7 +328,7 @@ def test_a_message_of_rabbitmq_is_known_again_by_its_id() -> None:
     assert outcomes_of_known == [False, True]
 
 
-def test_what_cannot_be_decided_goes_back_too(
+def test_an_undecided_message_is_redelivered_too(
     server: Server, redelivered: Redelivered
 ) -> None:
     with guarding(server, redeliver=redelivered, hold_for=0.1) as guard:
@@ -355,7 +355,7 @@ def test_a_broker_that_does_not_take_it_back_is_logged(
 
 
 @pytest.mark.parametrize("name", ["redeliver", "settle"])
-def test_a_call_back_that_nobody_would_await_is_refused(name: str) -> None:
+def test_a_coroutine_callback_is_refused(name: str) -> None:
     async def call(*_: object) -> None: ...
 
     options: dict[str, Any] = {"topic": "orders", "consumer_group": "billing"}

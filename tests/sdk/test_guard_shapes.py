@@ -50,7 +50,7 @@ def test_a_wrapped_handler_answers_with_the_outcome(server: Server) -> None:
     assert outcomes == [HANDLED, SKIPPED, POISONED]
 
 
-def test_a_wrapped_handler_raises_again_where_it_is_told_to(server: Server) -> None:
+def test_a_wrapped_handler_reraises_with_reraise(server: Server) -> None:
     with guarding(server) as guard:
         handler = guard(Failing(ValueError("unlucky"), "b-1"), reraise=True)
         with pytest.raises(ValueError, match="unlucky"):
@@ -61,7 +61,7 @@ def test_a_wrapped_handler_raises_again_where_it_is_told_to(server: Server) -> N
     assert len(server.failures) == 1
 
 
-def test_what_a_retry_has_mended_is_not_raised_again(server: Server) -> None:
+def test_an_exception_followed_by_a_success_is_not_reraised(server: Server) -> None:
     with guarding(server) as guard:
         outcome = guard(Handler(OSError()), reraise=True)(message())
 
@@ -131,7 +131,7 @@ def test_tasks_are_handled_like_threads(server: Server) -> None:
     assert server.totals()["handled"] == 2
 
 
-def test_the_first_awaited_message_starts_a_guard_that_nobody_started(
+def test_the_first_awaited_message_starts_an_unstarted_guard(
     server: Server,
 ) -> None:
     async def handle(_message: Message) -> None:
@@ -183,7 +183,7 @@ def test_a_thousand_failed_tasks_wait_for_their_retry_side_by_side(
     assert outcomes == [HANDLED] * 1_000
 
 
-def test_a_cancelled_task_charges_nobody(server: Server) -> None:
+def test_a_cancelled_task_charges_no_message(server: Server) -> None:
     async def forever(_message: Message) -> None:
         running.set()
         await asyncio.sleep(3600)
@@ -225,7 +225,7 @@ def test_a_task_that_waits_is_released_when_the_guard_is_closed(
     assert kept_alive == []  # not even until it would have been kept alive
 
 
-def test_a_keep_alive_that_nobody_would_await_is_refused(server: Server) -> None:
+def test_a_coroutine_keep_alive_is_refused(server: Server) -> None:
     async def keep_alive(_message: Message) -> None:
         await asyncio.sleep(0)
 
@@ -233,7 +233,7 @@ def test_a_keep_alive_that_nobody_would_await_is_refused(server: Server) -> None
         unstarted(server, keep_alive=keep_alive)
 
 
-def test_no_more_messages_are_in_flight_than_the_guard_was_told(
+def test_at_most_concurrency_messages_are_in_flight(
     server: Server,
 ) -> None:
     most = now = 0
@@ -268,7 +268,7 @@ def test_no_more_messages_are_in_flight_than_the_guard_was_told(
     assert server.totals()["handled"] == 12
 
 
-def test_counts_of_many_threads_are_all_told(server: Server) -> None:
+def test_counts_of_many_threads_are_all_reported(server: Server) -> None:
     def work(guard: Guard) -> None:
         for n in range(500):
             guard.handle(message(f"b-{n}"), handler)

@@ -94,7 +94,9 @@ def test_a_guard_without_a_breaker_never_pauses(server: Server) -> None:
     assert outcomes == [POISONED] * 60
 
 
-def test_what_fails_again_after_a_requeue_makes_nobody_sick(server: Server) -> None:
+def test_a_requeued_message_that_fails_again_does_not_pause_the_guard(
+    server: Server,
+) -> None:
     with guarding(server, breaker=QUICK, hold_for=0.1) as guard:
         outcomes = [
             guard.handle(redriven(f"b-{n}", message_id=f"m-{n}"), Failing(OSError()))
@@ -107,7 +109,7 @@ def test_what_fails_again_after_a_requeue_makes_nobody_sick(server: Server) -> N
     assert health["state"] == "running"
 
 
-def test_what_fails_before_anything_was_handled_is_suspected_until_something_is(
+def test_failures_before_the_first_success_stay_suspected_until_it(
     server: Server,
 ) -> None:
     handler = Failing(ValueError(), "b-1")
@@ -135,7 +137,9 @@ def test_the_eleventh_poison_in_a_row_is_suspected(server: Server) -> None:
     ]
 
 
-def test_a_withheld_poison_that_cannot_be_told_is_told_later(server: Server) -> None:
+def test_a_suspected_poison_that_cannot_be_reported_is_reported_later(
+    server: Server,
+) -> None:
     with guarding(server) as guard:
         guard.handle(message("b-1"), Failing(ValueError()))
         server.stop()
@@ -148,7 +152,7 @@ def test_a_withheld_poison_that_cannot_be_told_is_told_later(server: Server) -> 
     assert still == 1
 
 
-def test_the_bodies_of_withheld_poisons_are_bounded(
+def test_the_bodies_of_suspected_poisons_are_bounded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def big(bookmark: str) -> FailureReport:
@@ -163,7 +167,7 @@ def test_the_bodies_of_withheld_poisons_are_bounded(
     assert "'b-2' stays suspected" in caplog.text
 
 
-def test_the_server_is_told_how_a_guard_is(server: Server) -> None:
+def test_the_server_gets_heartbeats_of_a_guard(server: Server) -> None:
     with guarding(server, version="v7", journal=None) as guard:
         guard.handle(message(), Handler())
         server.until(lambda: server.guards)

@@ -46,7 +46,7 @@ def own_threads() -> list[str]:
     return sorted(name for name in names if name.startswith("poisonguard"))
 
 
-def test_guards_of_one_server_and_key_share_a_link(
+def test_guards_of_one_server_and_key_share_a_connection(
     server: Server, connection: Connection
 ) -> None:
     same = Connection.shared([server.url], KEY)
@@ -58,7 +58,7 @@ def test_guards_of_one_server_and_key_share_a_link(
     other_key.close(1)
 
 
-def test_the_last_who_closes_ends_the_link_and_its_threads(server: Server) -> None:
+def test_the_last_user_closes_the_connection_and_its_threads(server: Server) -> None:
     first, second = (Connection.shared([server.url], KEY) for _ in range(2))
     joined(first)
     first.start(10)
@@ -77,7 +77,7 @@ def test_the_last_who_closes_ends_the_link_and_its_threads(server: Server) -> No
     third.close(1)
 
 
-def test_a_closed_link_leaves_no_stream_open(server: Server) -> None:
+def test_a_closed_connection_leaves_no_stream_open(server: Server) -> None:
     connection = Connection.shared([server.url], KEY)
     joined(connection)
     connection.start(10)
@@ -125,7 +125,7 @@ def test_one_topic_that_a_key_may_not_read_refuses_the_start(
     server.recover()
 
 
-def test_who_asked_is_called_about_once_a_second(
+def test_on_tick_is_called_about_once_a_second(
     server: Server, connection: Connection
 ) -> None:
     calls = list[float]()
@@ -143,7 +143,7 @@ def _fail() -> None:
     raise RuntimeError("so the test wants")
 
 
-def test_warnings_tell_of_the_clock_the_list_and_the_reports(
+def test_warnings_mention_the_clock_the_list_and_the_reports(
     server: Server, connection: Connection
 ) -> None:
     server.date_shift = 3_600
@@ -183,7 +183,7 @@ def test_reports_go_out_as_soon_as_the_stream_is_back(
 # Processes
 
 
-def test_a_forked_child_has_a_link_of_its_own(
+def test_a_forked_child_has_a_connection_of_its_own(
     server: Server, connection: Connection
 ) -> None:
     server.add_skip(kind="bookmark", value="before")
@@ -319,7 +319,7 @@ def _program(*arguments: object) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_program_that_ends_without_closing_still_tells(server: Server) -> None:
+def test_a_program_that_ends_without_closing_sends_its_counts(server: Server) -> None:
     process = _program(server.url)
 
     process.communicate()

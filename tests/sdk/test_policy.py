@@ -34,7 +34,7 @@ def judged(policy: RetryPolicy, error: Exception, **changes: Any) -> RetryDecisi
         ({"fatal": ("ValueError",)}, "exception classes"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused_with_a_remedy(
+def test_an_unusable_setting_is_refused_with_a_remedy(
     setting: dict[str, Any], remedy: str
 ) -> None:
     with pytest.raises(Misconfigured, match=remedy):

@@ -17,7 +17,7 @@ def numbers(ranges: Ranges) -> set[int]:
 
 
 @given(st.lists(runs))
-def test_holds_what_was_added_in_any_order_and_nothing_else(added: list[Run]) -> None:
+def test_ranges_hold_exactly_the_added_numbers(added: list[Run]) -> None:
     expected = {n for first, last in added for n in range(first, last + 1)}
 
     ranges = Ranges(added)
@@ -28,7 +28,7 @@ def test_holds_what_was_added_in_any_order_and_nothing_else(added: list[Run]) ->
 
 
 @given(st.lists(runs))
-def test_keeps_as_few_runs_as_there_are_in_order(added: list[Run]) -> None:
+def test_ranges_merge_touching_runs_in_order(added: list[Run]) -> None:
     ranges = Ranges(added)
 
     gaps = [

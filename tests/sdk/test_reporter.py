@@ -91,7 +91,7 @@ def test_a_rejected_report_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("status", ["banana", None, "", 0, [], {"created": 1}, True])
-def test_a_status_that_the_protocol_does_not_have_takes_no_report(
+def test_an_unknown_status_does_not_accept_a_report(
     status: object, server: Server, reporter: Reporter
 ) -> None:
     server.rewords = lambda answer: {**answer, "status": status}
@@ -101,7 +101,7 @@ def test_a_status_that_the_protocol_does_not_have_takes_no_report(
 
 
 @pytest.mark.parametrize("status", ["created", "updated", "duplicate"])
-def test_each_status_of_the_protocol_takes_a_report(
+def test_each_status_of_the_protocol_accepts_a_report(
     status: str, server: Server, reporter: Reporter
 ) -> None:
     server.rewords = lambda answer: {**answer, "status": status}
@@ -131,7 +131,7 @@ def uploads(server: Server) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_body_that_no_request_holds_is_told_of_without_it_and_uploaded_once(
+def test_a_body_too_large_for_a_request_is_uploaded_once_then_left_out(
     server: Server, reporter: Reporter
 ) -> None:
     large = failure(body=b"x" * 100_000)
@@ -186,7 +186,7 @@ def test_a_body_that_was_too_large_is_tried_again_later(
     assert reporter.warnings == []
 
 
-def test_one_bad_report_does_not_sink_those_sent_with_it(
+def test_one_rejected_report_does_not_affect_others_of_its_batch(
     server: Server, reporter: Reporter
 ) -> None:
     server.rejects = lambda item: "no" if item["bookmark"] == "bad" else None
@@ -236,7 +236,7 @@ def test_holds_through_a_frozen_server_and_keeps_the_message_alive(
     assert len(server.failures) == 1
 
 
-def test_what_is_held_in_vain_is_away_and_tried_once_at_least(
+def test_a_report_held_too_long_raises_away_after_one_try_at_least(
     server: Server, reporter: Reporter
 ) -> None:
     server.stop()
@@ -303,7 +303,7 @@ def test_holds_until_the_key_is_mended_and_says_what_to_do(
     assert any(str(status) in line and "API key" in line for line in batches[0])
 
 
-def test_a_key_that_nobody_mends_is_away_for_each_report(server: Server) -> None:
+def test_a_wrong_key_raises_away_for_each_report(server: Server) -> None:
     reporter = Reporter(Client([server.url], "pw_wrong"))
 
     for _ in range(2):
@@ -326,7 +326,7 @@ def test_spools_when_the_key_is_turned_away(server: Server, spooling: Reporter) 
     assert any("403" in line for line in warnings)
 
 
-def test_what_the_server_refuses_otherwise_is_refused_at_once(
+def test_other_client_errors_raise_refused_at_once(
     server: Server, reporter: Reporter
 ) -> None:
     server.answer(404, path="/failures")
@@ -368,7 +368,7 @@ def test_spooling_needs_a_folder(reporter: Reporter) -> None:
         poison(reporter, when_away="spool")
 
 
-def test_a_full_disk_is_told_and_nothing_counts_as_kept(
+def test_a_full_disk_raises_full_and_nothing_counts_as_kept(
     server: Server, spooling: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.stop()
@@ -384,7 +384,7 @@ def test_a_full_disk_is_told_and_nothing_counts_as_kept(
     assert spooling.spooled == 0
 
 
-def test_a_rejected_spooled_report_is_kept_aside_and_told(
+def test_a_rejected_spooled_report_is_set_aside_with_a_warning(
     server: Server, spooling: Reporter
 ) -> None:
     server.rejects = lambda item: "no such thing" if item["bookmark"] == "b" else None
@@ -437,7 +437,7 @@ def test_a_spool_waits_for_a_key_that_is_right(
 
 
 @pytest.mark.parametrize("which", ["reporter", "spooling"])
-def test_confirmations_are_told_until_they_are_taken(
+def test_confirmations_are_sent_until_they_are_accepted(
     which: str, server: Server, request: pytest.FixtureRequest
 ) -> None:
     reporter: Reporter = request.getfixturevalue(which)
@@ -479,7 +479,7 @@ def test_a_confirmation_is_kept_in_memory_where_the_disk_is_full(
     server.until(lambda: set(server.confirmations) == {"redrive.1"})
 
 
-def test_more_confirmations_than_memory_may_hold_are_refused_aloud(
+def test_confirmations_beyond_the_limit_raise_full(
     server: Server, reporter: Reporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "CONFIRMATIONS_LIMIT", 2)
@@ -519,7 +519,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch, *calls: str) -> Iterator[None]:
 BY_FD = ("ftruncate", "write")
 
 
-def test_segments_that_cannot_be_taken_over_hold_up_nothing_else(
+def test_segments_that_cannot_be_taken_over_do_not_delay_other_reports(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "ADOPT_EVERY", 0.0)
@@ -546,7 +546,7 @@ def test_segments_that_cannot_be_taken_over_hold_up_nothing_else(
     assert "give it back its rights" in warnings[0]
 
 
-def test_segments_that_cannot_be_removed_are_told_of_and_hold_up_nothing_else(
+def test_unremovable_segments_are_warned_about_and_delay_no_reports(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reporting, "REFUSED_PAUSE", 0.1)
@@ -615,7 +615,7 @@ def test_a_minute_is_sent_once_it_is_over(
     assert report["minute"] == "2025-02-19T21:20:00+00:00"
 
 
-def test_a_clock_that_was_set_back_keeps_no_minute(minute: list[int]) -> None:
+def test_a_clock_set_back_does_not_delay_a_minute(minute: list[int]) -> None:
     counters = Counters(failure().report_id)
     counters.count(BILLING, handled=1, durations={})
     minute[0] -= 600
@@ -623,7 +623,7 @@ def test_a_clock_that_was_set_back_keeps_no_minute(minute: list[int]) -> None:
     assert [report.handled for report in counters.batch()] == [1]
 
 
-def test_a_batch_stays_the_same_until_it_is_taken(minute: list[int]) -> None:
+def test_a_batch_stays_the_same_until_it_is_confirmed(minute: list[int]) -> None:
     counters = Counters(failure().report_id)
     counters.count(BILLING, handled=1, durations={})
     minute[0] += 1
@@ -664,7 +664,7 @@ def test_counters_of_a_long_absence_merge_by_the_hour(
     assert sum(dict(report.duration_ms_hist)[2] for report in reports) == 3_000
 
 
-def test_counts_that_no_report_can_hold_do_not_merge(
+def test_counts_beyond_the_limit_of_a_report_do_not_merge(
     minute: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "MINUTES_LIMIT", 2)
@@ -688,7 +688,7 @@ def test_close_sends_the_minute_under_way(server: Server, client: Client) -> Non
     assert server.totals()["handled"] == 3
 
 
-def test_what_close_cannot_send_is_for_the_next_process(
+def test_what_close_cannot_send_is_spooled_for_the_next_process(
     server: Server, tmp_path: Path
 ) -> None:
     server.stop()
@@ -704,7 +704,7 @@ def test_what_close_cannot_send_is_for_the_next_process(
     after.close(1)
 
 
-def test_what_close_cannot_send_and_nobody_keeps_is_told_with_its_number(
+def test_without_a_spool_close_logs_how_much_it_could_not_send(
     server: Server, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.stop()
@@ -741,7 +741,7 @@ def test_a_flush_ends_though_others_go_on_counting(
 # Guards, skips, and what a key may not do
 
 
-def test_the_newest_word_of_a_guard_is_told_at_once_when_its_state_changes(
+def test_a_heartbeat_is_sent_at_once_when_the_state_changes(
     server: Server, reporter: Reporter
 ) -> None:
     who = {"topic": "orders", "consumer_group": "billing", "client_name": "billing-1"}
@@ -754,7 +754,7 @@ def test_the_newest_word_of_a_guard_is_told_at_once_when_its_state_changes(
     assert server.guards["billing-1"]["reporter"] == str(reporter.id)
 
 
-def test_a_guards_word_that_nobody_heard_is_told_again(
+def test_a_heartbeat_that_was_not_accepted_is_sent_again(
     server: Server, reporter: Reporter
 ) -> None:
     server.stop()
@@ -779,7 +779,7 @@ def test_skips_that_were_applied_count_once(server: Server, reporter: Reporter) 
     assert server.applied == {skip: 3}
 
 
-def test_what_a_key_may_not_send_holds_up_nothing_else(
+def test_a_kind_that_the_key_may_not_send_does_not_delay_others(
     server: Server, reporter: Reporter
 ) -> None:
     server.answer(403, path="/confirmations")
@@ -793,7 +793,7 @@ def test_what_a_key_may_not_send_holds_up_nothing_else(
     assert any("confirmations" in warning for warning in reporter.warnings)
 
 
-def test_a_rejected_counter_is_told_and_not_sent_for_ever(
+def test_a_rejected_counter_is_logged_and_not_sent_again(
     server: Server, reporter: Reporter
 ) -> None:
     server.answer(422, times=1, path="/counters")

@@ -142,7 +142,7 @@ def test_the_last_of_two_members_of_one_name_counts() -> None:
     assert (at("/a", "first", body), at("/a", "last", body)) == (False, True)
 
 
-def test_what_lies_beside_the_place_is_not_read() -> None:
+def test_values_beside_the_pointer_are_not_converted() -> None:
     digits = "9" * 5_000
     body = f'{{"big": {digits}, "odd": NaN, "far": 1e99999, "a": "bad"}}'
 
@@ -198,7 +198,7 @@ def test_no_header_makes_a_rule_raise() -> None:
         ({"pointer": "/a", "equals": {"b": 1}}, "/equals"),
     ],
 )  # fmt: skip
-def test_what_is_no_rule_is_refused_with_its_place(value: object, place: str) -> None:
+def test_an_invalid_rule_is_refused_with_its_pointer(value: object, place: str) -> None:
     with pytest.raises(Invalid) as caught:
         rules.parse_rule(value)
 
@@ -218,7 +218,7 @@ def test_a_rule_comes_back_from_its_canonical_text(equals: rules.Scalar) -> None
 
 
 @given(value=VALUES, equals=SCALARS, data=st.data())
-def test_judging_never_raises_and_finds_what_is_there(
+def test_matching_never_raises_and_finds_existing_values(
     value: object, equals: rules.Scalar, data: st.DataObject
 ) -> None:
     body = json.dumps({"here": equals, "beside": value}).encode()
@@ -230,7 +230,7 @@ def test_judging_never_raises_and_finds_what_is_there(
 
 
 @given(value=VALUES, equals=SCALARS, data=st.data())
-def test_at_a_glance_no_match_is_missed(
+def test_may_match_misses_no_match(
     value: object, equals: rules.Scalar, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(["here", "é", "0", "", "a/b", 'q"', "\ud800"]))
@@ -248,7 +248,7 @@ def test_at_a_glance_no_match_is_missed(
             assert rule.may_match(body)
 
 
-def test_a_glance_spares_reading_what_does_not_match() -> None:
+def test_may_match_spares_parsing_bodies_that_cannot_match() -> None:
     body = b'{"order": {"id": 12, "state": "shipped"}}'
 
     assert not pointer("/order/state", "lost").may_match(body)
@@ -258,7 +258,7 @@ def test_a_glance_spares_reading_what_does_not_match() -> None:
 
 
 @pytest.mark.parametrize("digits", [10, 1_000, 5_000])
-def test_a_number_of_many_digits_hides_nothing_beside_it(digits: int) -> None:
+def test_a_number_of_many_digits_does_not_hide_other_values(digits: int) -> None:
     number = "7" * digits
     body = f' {{"n": {number}, "here": 1.0, "true": true}}\n'.encode()
 

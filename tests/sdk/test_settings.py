@@ -55,7 +55,7 @@ def test_an_argument_wins_over_the_environment() -> None:
 
 
 @pytest.mark.parametrize("missing", ["topic", "consumer_group", "url", "api_key"])
-def test_what_is_missing_is_named_with_both_ways_to_give_it(missing: str) -> None:
+def test_a_missing_setting_is_named_with_both_ways_to_give_it(missing: str) -> None:
     arguments = {name: value for name, value in NEEDED.items() if name != missing}
 
     with pytest.raises(Misconfigured, match=rf"{missing}=\.\.\. or set POISONGUARD_"):
@@ -67,7 +67,7 @@ def test_an_unknown_name_in_the_environment_is_refused_with_the_one_meant() -> N
         load(POISONGUARD_WHENAWAY="spool")
 
 
-def test_what_the_supervisor_and_the_journal_read_is_known() -> None:
+def test_variables_of_the_supervisor_and_the_journal_are_accepted() -> None:
     loaded = load(POISONGUARD_SUPERVISOR="7", POISONGUARD_JOURNAL="/dev/shm/journal")
 
     assert loaded.topic == "orders"
@@ -185,7 +185,7 @@ def test_an_address_that_cannot_be_used_is_told_without_its_key(url: str) -> Non
 
 
 @pytest.mark.parametrize("api_key", ["pw_another", lambda: "pw_k"])
-def test_two_keys_are_one_too_many(api_key: object) -> None:
+def test_two_different_keys_are_refused(api_key: object) -> None:
     with pytest.raises(Misconfigured, match="give it once") as wrong:
         load({"url": "https://pw_k@h.example.com", "api_key": api_key})
 

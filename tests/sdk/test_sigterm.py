@@ -31,7 +31,7 @@ def heard() -> list[str]:
     return []
 
 
-def test_all_who_joined_are_told_before_the_one_who_came_before(
+def test_listeners_are_called_before_the_former_handler(
     heard: list[str],
 ) -> None:
     signal.signal(signal.SIGTERM, lambda *_: heard.append("application"))
@@ -44,7 +44,7 @@ def test_all_who_joined_are_told_before_the_one_who_came_before(
     assert heard == ["a", "b", "application"]
 
 
-def test_one_that_is_set_later_and_calls_ours_is_called_once(heard: list[str]) -> None:
+def test_a_later_handler_that_calls_ours_is_called_once(heard: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: heard.append("first"))
     sigterm = Sigterm()
     sigterm.join(lambda: heard.append("a"))
@@ -63,7 +63,9 @@ def test_one_that_is_set_later_and_calls_ours_is_called_once(heard: list[str]) -
     assert heard == ["a", "late", "a", "first"]
 
 
-def test_a_look_on_another_thread_has_the_main_thread_listen(heard: list[str]) -> None:
+def test_a_check_on_another_thread_lets_the_main_thread_set_the_handler(
+    heard: list[str],
+) -> None:
     sigterm = Sigterm()
     sigterm.join(lambda: heard.append("a"))
     signal.signal(signal.SIGTERM, lambda *_: heard.append("late"))
@@ -76,7 +78,7 @@ def test_a_look_on_another_thread_has_the_main_thread_listen(heard: list[str]) -
     assert heard == ["a", "late"]
 
 
-def test_who_leaves_last_leaves_the_handlers_as_they_were() -> None:
+def test_the_last_listener_that_leaves_restores_the_handlers() -> None:
     def application(*_: object) -> None: ...
 
     signal.signal(signal.SIGTERM, application)
@@ -89,7 +91,7 @@ def test_who_leaves_last_leaves_the_handlers_as_they_were() -> None:
     assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
 
 
-def test_one_that_is_set_again_and_again_is_left_in_the_end() -> None:
+def test_a_handler_that_is_set_again_and_again_is_left_alone_at_last() -> None:
     sigterm = Sigterm()
     sigterm.join(lambda: None)
 
@@ -101,7 +103,7 @@ def test_one_that_is_set_again_and_again_is_left_in_the_end() -> None:
     assert "guard.stopping()" in sigterm.warning
 
 
-def test_sigterm_that_is_ignored_is_left_so_and_warned_of(server: Server) -> None:
+def test_an_ignored_sigterm_stays_ignored_with_a_warning(server: Server) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     with guarding(server) as guard:

@@ -138,13 +138,13 @@ def snapshots(draw: st.DrawFn) -> Json:
 
 @settings(max_examples=100, deadline=None)
 @given(snapshots())
-def test_lines_and_json_put_the_same_in_force(answer: Json) -> None:
+def test_lines_and_json_load_the_same_skips(answer: Json) -> None:
     assert facts(by_lines(answer)) == facts(by_json(answer))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), wire), max_size=30), st.data())
-def test_what_a_table_holds_changes_as_what_came_one_by_one(
+def test_a_loaded_table_changes_like_skips_added_one_by_one(
     entries: list[tuple[int, Json]], data: st.DataObject
 ) -> None:
     """Load a part of it, then put and remove the rest: as if all had been put."""
@@ -172,7 +172,7 @@ def _number(skip: Skip) -> int:
     return skip.id
 
 
-def test_what_comes_by_the_stream_is_packed_as_well(
+def test_skips_from_the_stream_are_packed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(skip_list, "LOOSE", 10)
@@ -208,7 +208,7 @@ def test_ids_in_any_order_count_once_and_the_last_counts() -> None:
     assert mine.bookmarks["3"].reason == "new"
 
 
-def test_a_new_snapshot_tells_of_what_changed_and_of_nothing_else() -> None:
+def test_a_new_snapshot_logs_only_what_changed() -> None:
     mine = mirror()
     mine.load([skip(1), skip(2), skip(3)], now=NOON)
     mine.put(skip(4), now=NOON)
@@ -256,7 +256,7 @@ GOOD = {"of": "skips", "number": 2, "id": [1, 2], "kind": "bookmark"}
         [HEAD, {**GOOD, "number": -1, "id": 7, "value": "a"}, END],
     ],
 )
-def test_what_is_cut_or_of_another_form_is_no_snapshot(lines: list[Any]) -> None:
+def test_a_cut_or_malformed_snapshot_is_refused(lines: list[Any]) -> None:
     answer: Any = Lines([json.dumps(line).encode() for line in lines])
 
     with pytest.raises(Away):
@@ -264,7 +264,7 @@ def test_what_is_cut_or_of_another_form_is_no_snapshot(lines: list[Any]) -> None
 
 
 @pytest.mark.parametrize("line", [b"{", b"[" * 100_000, b"\xff", b"7"])
-def test_a_line_that_is_no_json_object_is_no_snapshot(line: bytes) -> None:
+def test_a_line_that_is_no_json_object_is_refused(line: bytes) -> None:
     answer: Any = Lines([json.dumps(HEAD).encode(), line])
 
     with pytest.raises(Away):
@@ -292,7 +292,7 @@ def test_a_line_that_is_no_json_object_is_no_snapshot(line: bytes) -> None:
         {"redrive": [None, 7]},
     ],
 )
-def test_a_skip_that_cannot_be_read_costs_no_other(odd: Json) -> None:
+def test_an_unreadable_skip_does_not_affect_the_others(odd: Json) -> None:
     block = {**GOOD, "value": ["a", "b"], **odd}
     later = {**GOOD, "id": [8], "number": 1, "value": "z", "new": "member"}
     unknown = {"of": "omens", "number": 1, "id": [9]}
@@ -311,7 +311,7 @@ def test_a_skip_that_cannot_be_read_costs_no_other(odd: Json) -> None:
 # On the way
 
 
-def test_both_forms_of_a_server_put_the_same_in_force(server: Server) -> None:
+def test_both_forms_of_a_server_s_answer_load_the_same_skips(server: Server) -> None:
     for number in range(2_500):
         server.add_skip(kind="bookmark", value=f"{number}-\0\ud800é")
     server.add_skip(kind="rule", value={"header": "x", "equals": "y"})
@@ -349,7 +349,7 @@ ACCEPT = skip_lines.ACCEPT
         ("no gzip", b"x\n"),
     ],
 )
-def test_what_is_too_large_or_broken_is_no_answer(
+def test_a_too_large_or_broken_answer_raises_away(
     limit: str, body: bytes, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = body if limit == "no gzip" else gzip.compress(body)
@@ -369,7 +369,7 @@ def test_what_is_too_large_or_broken_is_no_answer(
     client.close()
 
 
-def test_a_row_that_is_gone_is_found_no_more() -> None:
+def test_a_removed_row_is_not_found() -> None:
     table = skip_table.SkipTable(topic="orders", applies=lambda _: True, now=NOON)
     for number in (1, 2, 3):
         table.add(skip(number, expires_at=NOON + timedelta(minutes=number)))

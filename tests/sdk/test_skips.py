@@ -45,7 +45,7 @@ def mirror(applied: list[tuple[int, int]]) -> SkipList:
 # What applies
 
 
-def test_each_kind_is_found_where_its_reader_looks(mirror: SkipList) -> None:
+def test_each_kind_of_skip_is_in_its_own_mapping(mirror: SkipList) -> None:
     rule = '{"equals":"x","header":"k"}'
     for number, (kind, value) in enumerate(
         [
@@ -95,7 +95,7 @@ def test_the_bookmarks_that_are_skipped_are_those_that_are_listed(
     assert mirror.skipped == set()
 
 
-def test_a_change_of_the_kinds_in_force_is_told(mirror: SkipList) -> None:
+def test_on_kinds_is_called_when_the_kinds_in_force_change(mirror: SkipList) -> None:
     states: list[bool] = []
     mirror.on_kinds.append(lambda: states.append(mirror.is_plain))
 
@@ -166,7 +166,7 @@ def test_a_skip_that_was_changed_is_as_it_is_now(mirror: SkipList) -> None:
     assert not mirror.bookmarks
 
 
-def test_what_expires_leaves_and_nothing_else(mirror: SkipList) -> None:
+def test_expired_skips_are_removed_and_no_others(mirror: SkipList) -> None:
     for number in range(10):
         at = NOON + timedelta(minutes=number + 1)
         mirror.put(skip(number, value=str(number), expires_at=at), now=NOON)
@@ -224,7 +224,7 @@ def test_the_dicts_a_reader_holds_stay_the_ones_that_count(mirror: SkipList) -> 
 # Our own
 
 
-def test_our_own_applies_at_once_and_gives_way_to_the_servers(
+def test_an_own_skip_applies_at_once_and_is_replaced_by_the_servers(
     mirror: SkipList, applied: list[tuple[int, int]]
 ) -> None:
     own = skip(None, reason="just poisoned")
@@ -242,7 +242,7 @@ def test_our_own_applies_at_once_and_gives_way_to_the_servers(
     assert not mirror.bookmarks
 
 
-def test_our_own_stays_over_snapshots_that_do_not_have_it_yet(mirror: SkipList) -> None:
+def test_an_own_skip_survives_snapshots_that_lack_it_yet(mirror: SkipList) -> None:
     mirror.add_own(skip(None))
 
     mirror.load([], now=NOON)
@@ -254,7 +254,7 @@ def test_our_own_stays_over_snapshots_that_do_not_have_it_yet(mirror: SkipList) 
     ("poison", "asked_when", "stays"),
     [(7, "after", False), (7, "before", True), (None, "after", True)],
 )
-def test_a_snapshot_decides_on_our_own_whose_report_was_answered_before(
+def test_a_snapshot_ends_an_own_skip_whose_report_was_answered_before(
     poison: int | None, asked_when: str, stays: bool, mirror: SkipList
 ) -> None:
     before = time.monotonic()
@@ -266,7 +266,7 @@ def test_a_snapshot_decides_on_our_own_whose_report_was_answered_before(
     assert ("7-0" in mirror.bookmarks) is stays
 
 
-def test_our_own_that_a_current_list_never_has_ends_after_a_while(
+def test_an_own_skip_that_a_current_list_lacks_ends_after_own_for(
     mirror: SkipList, clock: list[float]
 ) -> None:
     mirror.load([], now=NOON)
@@ -281,7 +281,7 @@ def test_our_own_that_a_current_list_never_has_ends_after_a_while(
     assert states == [True] * 39 + [False] * 2
 
 
-def test_our_own_outlives_any_outage_and_the_list_decides_after_it(
+def test_an_own_skip_survives_an_outage_and_the_list_decides_after_it(
     mirror: SkipList, clock: list[float]
 ) -> None:
     mirror.load([], now=NOON)
@@ -305,7 +305,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_what_our_own_skipped_is_not_told_of_another_that_comes_later(
+def test_counts_of_an_ended_own_skip_are_not_given_to_a_later_skip(
     mirror: SkipList, applied: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lists, "OWN_LIMIT", 1)
@@ -327,7 +327,7 @@ def test_what_our_own_skipped_is_not_told_of_another_that_comes_later(
     assert applied == [(5, 1)]
 
 
-def test_our_own_changes_nothing_where_the_server_was_faster(mirror: SkipList) -> None:
+def test_an_own_skip_is_not_added_where_the_server_has_one(mirror: SkipList) -> None:
     mirror.put(skip(5), now=NOON)
 
     mirror.add_own(skip(None))
@@ -336,7 +336,7 @@ def test_our_own_changes_nothing_where_the_server_was_faster(mirror: SkipList) -
     assert not mirror.bookmarks
 
 
-def test_our_own_are_bounded_and_the_oldest_leave(
+def test_own_skips_are_bounded_and_the_oldest_are_dropped(
     mirror: SkipList, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lists, "OWN_LIMIT", 3)
@@ -347,7 +347,7 @@ def test_our_own_are_bounded_and_the_oldest_leave(
     assert list(mirror.bookmarks) == ["2", "3", "4"]
 
 
-def test_our_own_may_expire(mirror: SkipList) -> None:
+def test_an_own_skip_may_expire(mirror: SkipList) -> None:
     mirror.add_own(skip(None, expires_at=NOON))
 
     mirror.expire(NOON)
@@ -501,7 +501,7 @@ def _is_all(mirror: SkipList, bookmark: str) -> bool:
     return list(mirror.bookmarks) == [bookmark]
 
 
-def test_a_list_that_left_is_followed_no_more(
+def test_a_list_that_left_is_not_followed(
     server: Server, connection: Connection
 ) -> None:
     orders, refunds = joined(connection), joined(connection, topic="refunds")
@@ -574,7 +574,7 @@ def test_a_frozen_server_is_waited_for(server: Server, connection: Connection) -
 
 
 @pytest.mark.parametrize("lost", ["new_epoch", "forget_events"])
-def test_a_store_that_was_lost_or_has_forgotten_is_read_anew(
+def test_a_lost_or_pruned_store_is_loaded_again(
     lost: str, server: Server, connection: Connection
 ) -> None:
     removed_skip = server.add_skip(kind="bookmark", value="gone")
@@ -589,7 +589,7 @@ def test_a_store_that_was_lost_or_has_forgotten_is_read_anew(
     server.until(lambda: set(mirror.bookmarks) == {"new"})
 
 
-def test_our_own_whose_unpoison_was_missed_ends_with_the_next_snapshot(
+def test_an_own_skip_whose_removal_was_missed_ends_with_the_next_snapshot(
     server: Server, connection: Connection
 ) -> None:
     mirror = joined(connection)
@@ -607,7 +607,7 @@ def test_our_own_whose_unpoison_was_missed_ends_with_the_next_snapshot(
     assert is_skipped
 
 
-def test_a_live_stream_that_is_reset_is_read_anew(
+def test_after_a_reset_of_a_live_stream_the_list_is_loaded_again(
     server: Server, connection: Connection
 ) -> None:
     removed_skip = server.add_skip(kind="bookmark", value="gone")
@@ -620,7 +620,7 @@ def test_a_live_stream_that_is_reset_is_read_anew(
     server.until(lambda: not mirror.bookmarks)
 
 
-def test_what_is_not_understood_is_told_and_the_rest_is_followed(
+def test_an_unknown_event_is_logged_and_the_rest_is_followed(
     server: Server, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     mirror = joined(connection)
@@ -733,7 +733,7 @@ def test_a_skip_expires_by_the_servers_clock(
     assert "1" in mirror.bookmarks
 
 
-def test_a_fence_is_told_to_all_who_asked_though_one_of_them_fails(
+def test_a_fence_calls_all_listeners_though_one_raises(
     server: Server, connection: Connection
 ) -> None:
     mirror, fences = joined(connection), list[Fence]()
@@ -760,7 +760,7 @@ def _fenced(server: Server) -> bool:
     return True
 
 
-def test_skips_made_are_counted_back(server: Server, connection: Connection) -> None:
+def test_applied_skips_are_reported(server: Server, connection: Connection) -> None:
     skip = server.add_skip(kind="bookmark", value="1")
     mirror = joined(connection, client_name="billing-1")
     connection.start(10)

@@ -50,7 +50,7 @@ def descriptors(folder: Path) -> int:
     return sum(path.startswith(f"{folder}/") for path in opened)
 
 
-def test_gives_what_was_kept_in_order_and_one_kind_at_a_time(tmp_path: Path) -> None:
+def test_batches_are_in_order_and_of_one_kind(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for kind, number in [("failures", 1), ("failures", 2), ("confirmations", 3)]:
         spool.append(kind, {"n": number}, durable=True)
@@ -68,7 +68,7 @@ def test_gives_what_was_kept_in_order_and_one_kind_at_a_time(tmp_path: Path) -> 
     assert (spool.failures, spool.waiting) == (0, 1)
 
 
-def test_what_was_not_taken_is_found_by_the_next_process(tmp_path: Path) -> None:
+def test_unsent_records_are_found_by_the_next_process(tmp_path: Path) -> None:
     report = failure(body=b"\xff\x00", bookmark="\ud800 lone").to_wire()
     before = Spool(tmp_path)
     before.append("failures", report, durable=True)
@@ -83,7 +83,7 @@ def test_what_was_not_taken_is_found_by_the_next_process(tmp_path: Path) -> None
     assert batch.items == (report,)
 
 
-def test_what_was_taken_is_gone_and_leaves_no_file_behind(tmp_path: Path) -> None:
+def test_sent_records_leave_no_file_behind(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for number in range(2 * BATCH_RECORDS + 1):
         spool.append("failures", {"n": number}, durable=False)
@@ -112,7 +112,7 @@ def test_a_segment_that_is_long_enough_is_followed_by_another(
     assert [item["n"] for item in sent_items(tmp_path)] == list(range(20))
 
 
-def test_a_segment_of_a_living_spool_is_nobody_elses(tmp_path: Path) -> None:
+def test_a_segment_of_a_living_spool_is_not_taken_over(tmp_path: Path) -> None:
     mine = Spool(tmp_path)
     mine.append("failures", {"n": 1}, durable=True)
 
@@ -201,7 +201,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return room
 
 
-def test_a_full_disk_is_told_and_keeps_nothing_by_halves(
+def test_a_full_disk_raises_full_and_keeps_no_half_records(
     tmp_path: Path, full_disk: list[int]
 ) -> None:
     spool = Spool(tmp_path)
@@ -219,7 +219,7 @@ def test_a_full_disk_is_told_and_keeps_nothing_by_halves(
     assert Spool(tmp_path).damaged == 0
 
 
-def test_what_could_not_be_synced_was_not_kept(
+def test_a_record_that_could_not_be_synced_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
@@ -266,14 +266,14 @@ def test_a_disk_that_stays_full_costs_no_descriptors(
     assert [item["n"] for item in sent_items(tmp_path)] == [*range(before), 8]
 
 
-def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(Misconfigured, match="name one"):
         Spool(tmp_path / "file" / "spool")
 
 
-def test_a_folder_that_somebody_removes_is_made_again(tmp_path: Path) -> None:
+def test_a_removed_folder_is_created_again(tmp_path: Path) -> None:
     folder = tmp_path / "spool"
     spool = Spool(folder)
     spool.append("failures", {"n": 1}, durable=True)
@@ -285,7 +285,7 @@ def test_a_folder_that_somebody_removes_is_made_again(tmp_path: Path) -> None:
     assert sent_items(folder) == [{"n": 2}]
 
 
-def test_what_is_rejected_is_kept_once_with_the_reason(tmp_path: Path) -> None:
+def test_a_rejected_record_is_stored_once_with_the_reason(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     for _ in range(2):
         spool.set_aside("failures", {"n": 1}, "oversize")
@@ -316,7 +316,7 @@ def test_threads_write_whole_records(tmp_path: Path) -> None:
     assert sorted(item["n"] for item in sent_items(tmp_path)) == list(range(200))
 
 
-def test_a_child_leaves_to_its_parent_what_is_the_parents(tmp_path: Path) -> None:
+def test_a_forked_child_leaves_the_segments_to_its_parent(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.append("failures", {"n": 1}, durable=True)
     child = os.fork()
@@ -333,7 +333,7 @@ def test_a_child_leaves_to_its_parent_what_is_the_parents(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("body_size", [10, 200_000])
-def test_a_process_killed_at_any_moment_loses_nothing_it_said_it_kept(
+def test_a_process_killed_at_any_moment_loses_no_acknowledged_record(
     body_size: int, server: Server, tmp_path: Path
 ) -> None:
     server.stop()

@@ -70,7 +70,7 @@ def test_a_consumer_that_dies_starts_again_and_its_killer_is_poisoned(
 
 
 @pytest.mark.parametrize("way", ["hang", "hang in C"])
-def test_a_handler_that_hangs_even_in_c_is_ended_and_tells_where(
+def test_a_handler_that_hangs_even_in_c_is_killed_with_its_stacks(
     consumers: Consumers, way: str
 ) -> None:
     command = supervised(consumers, "--handler-timeout", "0.5", ways={"2": way})
@@ -104,7 +104,7 @@ def test_of_several_in_flight_only_the_one_that_hangs_is_charged(
     assert "suspected" not in output
 
 
-def test_who_does_not_stop_in_time_is_killed_and_blamed_for_nothing(
+def test_a_process_that_does_not_stop_in_time_is_killed_and_not_charged(
     consumers: Consumers,
 ) -> None:
     command = supervised(consumers, "--grace", "0.2", ways={"2": "ignore the end"})
@@ -165,7 +165,7 @@ def test_a_consumer_that_is_done_is_not_started_again(consumers: Consumers) -> N
     assert output.count("ended with exit code 0") == 1
 
 
-def test_a_command_that_cannot_run_is_told_of(consumers: Consumers) -> None:
+def test_a_command_that_cannot_run_is_reported(consumers: Consumers) -> None:
     code, output = to_its_end(run(consumers, command=["/nowhere/consumer"]))
 
     assert code == NOT_STARTED
@@ -182,7 +182,7 @@ def test_a_command_that_cannot_run_is_told_of(consumers: Consumers) -> None:
         (["run", "--journal", "/proc/nowhere", "--", "true"], "cannot be made"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_a_remedy(
+def test_unusable_arguments_are_refused_with_a_remedy(
     arguments: list[str], text: str
 ) -> None:
     code, complaint = to_its_end([sys.executable, "-m", "poisonguard", *arguments])
@@ -222,7 +222,7 @@ def test_a_worker_that_the_consumer_has_forked_is_watched_too(
     journal.close()
 
 
-def test_the_supervisor_buries_what_its_consumers_leave_behind(
+def test_the_supervisor_reaps_children_left_by_its_consumers(
     consumers: Consumers,
 ) -> None:
     orphan = "import os, time; os.fork() or (time.sleep(0.2), os._exit(0))"

@@ -20,7 +20,7 @@ def test_a_gate_opens_when_its_last_reason_is_gone() -> None:
     assert (shut, gate.is_open) == (False, True)
 
 
-def test_an_open_gate_numbers_messages_by_what_is_to_be_looked_at_now() -> None:
+def test_an_open_gate_numbers_messages_by_its_current_choice() -> None:
     numbers = iter([7, 8])
 
     def choose() -> Numbering:
@@ -40,7 +40,7 @@ def test_an_open_gate_numbers_messages_by_what_is_to_be_looked_at_now() -> None:
     assert given_numbers == [0, 7, 8, 0]
 
 
-def test_a_consumer_of_one_thread_lives_in_the_first_slot() -> None:
+def test_a_consumer_of_one_thread_uses_the_first_slot() -> None:
     turns, _ = turns_of(4)
 
     places = []
@@ -53,7 +53,7 @@ def test_a_consumer_of_one_thread_lives_in_the_first_slot() -> None:
     assert places == [0, 0, 0]
 
 
-def test_who_runs_alone_waits_for_the_others_and_keeps_new_ones_out() -> None:
+def test_a_message_that_runs_alone_waits_for_others_and_blocks_new_ones() -> None:
     turns, gate = turns_of(2)
     suspect, other = object(), object()
     running = turns.take(alone=None)
@@ -72,7 +72,7 @@ def test_who_runs_alone_waits_for_the_others_and_keeps_new_ones_out() -> None:
     assert turns.take(alone=other)
 
 
-def test_there_is_no_turn_while_all_slots_are_taken() -> None:
+def test_no_slot_is_given_while_all_are_in_use() -> None:
     turns, _ = turns_of(1)
 
     slots = [turns.take(alone=None) for _ in "ab"]
@@ -81,7 +81,7 @@ def test_there_is_no_turn_while_all_slots_are_taken() -> None:
     assert slots[1] is None
 
 
-def test_a_tally_tells_what_is_new_since_it_was_asked_last() -> None:
+def test_take_new_returns_the_counts_since_the_last_call() -> None:
     slots = [Slot(0), Slot(1)]
     counts = Counts(slots)
     slots[0].handled, slots[1].handled = 3, 4

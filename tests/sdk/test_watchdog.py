@@ -42,7 +42,7 @@ def test_a_slot_is_stuck_once_it_held_one_number_for_the_whole_time() -> None:
         (7, 2),  # the same one, begun anew
     ],
 )
-def test_whatever_moves_on_is_not_stuck(work: tuple[int, int]) -> None:
+def test_a_slot_that_makes_progress_is_not_stuck(work: tuple[int, int]) -> None:
     stuck_at = looks(*[(7, 1)] * 9, work, *[(7, 1)] * 9)
 
     assert stuck_at == [[]] * 19
@@ -52,7 +52,7 @@ def test_an_idle_slot_is_never_stuck() -> None:
     assert looks(*[(0, 0)] * 30) == [[]] * 30
 
 
-def test_the_time_in_which_nobody_looked_does_not_count() -> None:
+def test_time_without_checks_does_not_count() -> None:
     assert looks(*[(7, 1)] * 4, every=1000.0) == [[]] * 4
 
 
@@ -65,12 +65,12 @@ def test_each_slot_has_its_own_time() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
-def test_a_time_that_is_none_is_refused(seconds: float) -> None:
+def test_an_invalid_time_out_is_refused(seconds: float) -> None:
     with pytest.raises(Misconfigured, match="handler_timeout"):
         interval(seconds)
 
 
-def test_a_handler_that_hangs_ends_its_process_and_tells_where(
+def test_a_handler_that_hangs_ends_its_process_with_its_stacks(
     consumers: Consumers,
 ) -> None:
     with consumers.start(ways={"2": "hang"}, handler_timeout=2.5) as process:
