@@ -105,7 +105,7 @@ def frames(traceback: str) -> tuple[str, ...]:
 
 
 def body_shape(body: bytes) -> str:
-    """Describe what kind of body this is: the keys of its JSON, or its first bytes."""
+    """Describe the shape of a body: the keys of its JSON, or its first bytes."""
     if len(body) > BODY_LIMIT or _nesting(body) > NESTING_LIMIT:
         return f"large {_first_bytes(body)}"
     try:

@@ -42,13 +42,13 @@ def poisonweb() -> Iterator[Server]:
 
 @pytest.fixture
 def absorbed() -> list[BaseException]:
-    """Give a list of what the client's exception listener is told."""
+    """Return the list of exceptions that the client's listener gets."""
     return []
 
 
 @pytest.fixture
 def connect(amps: Amps, absorbed: list[BaseException]) -> Iterator[Connect]:
-    """Give a function that makes an HA client, with a bookmark store or without."""
+    """Return a function that creates an HA client, with or without a store."""
     clients: list[Any] = []
 
     def make(store: Any = None) -> Any:
@@ -70,7 +70,7 @@ def connect(amps: Amps, absorbed: list[BaseException]) -> Iterator[Connect]:
 
 @pytest.fixture
 def store_of(poisonweb: Server) -> Iterator[Open]:
-    """Give a function that makes a bookmark store; none is closed, but all end."""
+    """Return a function that creates a bookmark store, killed after the test."""
     stores: list[BookmarkStore] = []
 
     def make(**changes: Any) -> BookmarkStore:
@@ -84,7 +84,7 @@ def store_of(poisonweb: Server) -> Iterator[Open]:
 
 
 def until(true: Callable[[], object], *, timeout: float = 60) -> None:
-    """Wait until something came to be; fail where it does not."""
+    """Wait until a condition is true; fail after the time-out."""
     deadline = time.monotonic() + timeout
     while not true():
         assert time.monotonic() < deadline, "it did not come to be"
@@ -92,7 +92,7 @@ def until(true: Callable[[], object], *, timeout: float = 60) -> None:
 
 
 def kill(store: BookmarkStore) -> None:
-    """End a store as a kill does, which writes nothing more."""
+    """End a store like a kill: it writes nothing more."""
     positions = store._positions
     positions._closed = "killed"
     positions._wake.set()

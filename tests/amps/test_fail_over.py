@@ -35,7 +35,7 @@ Join = Callable[..., tuple[Any, MisterYuck, No13]]
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Amps, Amps]]:
-    """Give two servers that replicate each other."""
+    """Return two servers that replicate each other."""
     with (
         Amps(keys=KEYS) as first,
         Amps(keys=KEYS, log=first.log, records=first.records) as second,
@@ -45,7 +45,7 @@ def pair() -> Iterator[tuple[Amps, Amps]]:
 
 @pytest.fixture
 def join() -> Iterator[Join]:
-    """Give a function that makes an HA client, its protector and its handler."""
+    """Return a function that creates an HA client, its wrapper and its handler."""
     clients: list[Any] = []
 
     def join(chooser: Any, **more: Any) -> tuple[Any, MisterYuck, No13]:
@@ -69,7 +69,7 @@ def join() -> Iterator[Join]:
 
 @pytest.fixture
 def row() -> Iterator[list[Amps]]:
-    """Give servers that replicate each other, of which each takes over once."""
+    """Return servers that replicate each other; each takes over once."""
     with ExitStack() as stack:
         first = stack.enter_context(Amps(keys=KEYS))
         shared: dict[str, Any] = {"log": first.log, "records": first.records}
@@ -78,7 +78,7 @@ def row() -> Iterator[list[Amps]]:
 
 
 def numbers(place: int) -> range:
-    """Tell which messages are published on one of these servers."""
+    """Return the numbers of the messages published on these servers."""
     return range(1 + place * MESSAGES, 1 + (place + 1) * MESSAGES)
 
 
@@ -125,7 +125,7 @@ class Password:
 
 
 def monitors(server: Amps) -> list[dict[str, Any]]:
-    """Tell how monitors logged on."""
+    """Return how monitors logged on."""
     with server.lock:
         logons = [c for c in server.commands if c["c"] == "logon"]
     return [c for c in logons if c["client_name"].startswith("poison_monitor")]

@@ -29,7 +29,7 @@ Wrap = Callable[..., MisterYuck]
 
 @pytest.fixture
 def client(amps: Amps, absorbed: list[BaseException]) -> Iterator[Any]:
-    """Give a plain client, as the seed has it."""
+    """Return a plain client, as the seed has it."""
     client = AMPS.Client("handler_demo")
     client.set_exception_listener(absorbed.append)
     client.connect(amps.url)
@@ -52,7 +52,7 @@ def wrap() -> Iterator[Wrap]:
 
 
 class No13:
-    """The seed's handler: a message whose id 13 divides is none it can process."""
+    """The seed's handler: it fails for ids divisible by 13."""
 
     def __init__(self) -> None:
         self.fine: list[int] = []
@@ -85,7 +85,7 @@ def fails_with(error: BaseException) -> Callable[[Any], None]:
 
 
 def records(amps: Amps) -> dict[str, str]:
-    """Read what the topic says why, by bookmark."""
+    """Return the reasons in the topic, by bookmark."""
     with amps.lock:
         records = amps.records.get(POISON_TOPIC, {}).values()
         return {

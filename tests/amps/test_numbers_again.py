@@ -12,7 +12,7 @@ from tests.sdk.server import Server
 
 
 def wipe(amps: Amps) -> None:
-    """Lose the log: whoever publishes next begins with the number 1."""
+    """Delete the log: the next publisher starts with the number 1."""
     with amps.lock:
         amps.log.clear()
 

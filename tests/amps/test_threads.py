@@ -44,7 +44,7 @@ def guard(poisonweb: Server) -> Iterator[Guard]:
 
 
 def handed_to_a_pool(amps: Amps, client: Any, hand: Callable[[Any], Any]) -> list[Any]:
-    """Have a pool call for each of eight messages; give what becomes of each."""
+    """Call a function in a pool for each of eight messages; return the results."""
     futures: list[Future[Any]] = []
     amps.publish("orders", *EIGHT)
     with ThreadPoolExecutor(4) as pool:

@@ -50,7 +50,7 @@ def until_another_handler_than(late: object) -> None:
 
 
 def quick(_message: object) -> None:
-    """Be done with the first message, at which the guard looks at the handlers."""
+    """Handle the first message, at which the guard checks the handlers."""
 
 
 def slow(_message: object) -> None:

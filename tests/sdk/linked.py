@@ -1,4 +1,4 @@
-"""A consumer for tests that ends without a word to anybody, as programs do."""
+"""A consumer for tests that ends without closing its connection."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def store_of(server: Server) -> Iterator[Open]:
-    """Give a function that makes a store, which need not be closed."""
+    """Return a function that creates a store, which need not be closed."""
     stores: list[BookmarkStore] = []
 
     def make(**changes: Any) -> BookmarkStore:
@@ -44,7 +44,7 @@ def store_of(server: Server) -> Iterator[Open]:
 
 
 def end(store: BookmarkStore) -> None:
-    """End a store as a kill does, which writes nothing more."""
+    """End a store like a kill: it writes nothing more."""
     store._closed = "killed"
     store._wake.set()
     store._thread.join()

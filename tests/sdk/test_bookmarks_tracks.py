@@ -21,7 +21,7 @@ LIMIT = 65_536
 
 
 class ServerState:
-    """What the server has been told of a track."""
+    """The server's state of a track."""
 
     def __init__(self) -> None:
         self.settled = Ranges()
@@ -36,7 +36,7 @@ class ServerState:
 
 
 def deliver(track: Track, numbers: Iterable[int]) -> list[int]:
-    """Hand out what a broker replays after the resume point; give what is handled."""
+    """Deliver what a broker replays after the resume point; return the unsettled."""
     after = -1 if track.resume is None else track.resume
     unsettled = [n for n in numbers if n > after and n not in track.settled]
     for number in unsettled:

@@ -72,7 +72,7 @@ def test_the_reason_describes_the_recorded_end(
 def test_an_unseen_oom_kill_is_guessed_from_the_counter() -> None:
     assert "lack of memory" in died(7, oom_kills=4).reason
     assert "lack of memory" not in died(7, oom_kills=3).reason
-    # The count of a container begins anew with it.
+    # The count starts from 0 with a new container.
     assert "lack of memory" not in died(7, oom_kills=0).reason
 
 

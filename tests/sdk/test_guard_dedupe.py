@@ -262,7 +262,7 @@ def test_a_message_whose_id_cannot_be_read_is_no_copy(
     messages = [{**copy, "seq": 0} for copy in copies("b-1", "b-1")]
 
     with deduping(server, reader=reader) as guard:
-        # From the second message on, nobody else asks the reader for these.
+        # From the second message on, only the window reads these.
         first = guard.handle({**message("b-0", message_id="m-0"), "seq": 1}, handler)
         setattr(reader, method, tell)
         outcomes = [guard.handle(copy, handler) for copy in messages]

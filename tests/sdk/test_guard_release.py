@@ -159,7 +159,7 @@ def test_a_released_message_delivered_again_is_not_tried_twice(
         again = guard.handle(message("b-1"), handler)
         kept_count = guard.health()["kept"]
 
-    # Which of both came first is open; whoever did, has reported it.
+    # Either may have come first; the first one has reported it.
     assert (first, again, kept_count) == (
         RELEASE,
         POISONED if not settled else SKIPPED,

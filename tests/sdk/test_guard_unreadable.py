@@ -31,7 +31,7 @@ class Msg:
 
 
 class Evil:
-    """A message of which nothing can be had."""
+    """A message whose attributes and repr all raise."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in {"__class__", "__dict__"}:
@@ -43,7 +43,7 @@ class Evil:
 
 
 class ReplayingBytes(BytesReader):
-    """Reads text that is there again for whoever reads its topic from the start."""
+    """Reads text of a topic that replays."""
 
     replays = True
 
@@ -60,7 +60,7 @@ async def never_async(_: object) -> None:
 
 
 def reported(server: Server) -> list[dict[str, Any]]:
-    """Give the reports that the server has, each as one that it would take."""
+    """Return the reports of the server, parsed as it would parse them."""
     for report in server.failures.values():
         parse_failure(report)
     return list(server.failures.values())

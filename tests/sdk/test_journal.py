@@ -42,7 +42,7 @@ def journal(consumers: Consumers) -> Iterator[Journal]:
 def left_behind(
     folder: Path, *words: int, owner: Identity | None = None, name: str = NAME
 ) -> Path:
-    """Make the journal of a process that is no more; its pid is ours today."""
+    """Create the journal of a dead process, whose pid is now ours."""
     folder.mkdir(mode=0o700, exist_ok=True)
     own = Identity.own()
     header = Header(

@@ -18,8 +18,8 @@ FEWEST_STEPS = 60
 def kill_one_at_random(consumers: Consumers, slots: int) -> set[int]:
     """Kill a consumer from outside; return what it was at work on.
 
-    Not before it has handled what the last kill had hit: nobody can tell two outside
-    kills of one message from a message that kills.
+    Wait until it has handled what the last kill had hit: two outside kills of one
+    message look like a message that kills.
     """
     started, ended, handled = map(consumers.noted, ("started", "ended", "handled"))
     process = consumers.fork(messages=FOREVER, slots=slots, ways=KILLERS)

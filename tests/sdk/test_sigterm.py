@@ -1,4 +1,4 @@
-"""Who hears of SIGTERM, whoever else sets a handler for it."""
+"""SIGTERM reaches the guards, whatever other handlers are set for it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_last_listener_that_leaves_restores_the_handlers() -> None:
 
     signal.signal(signal.SIGTERM, application)
     sigterm, tell = Sigterm(), Handler()
-    sigterm.join(tell)  # type: ignore[arg-type] # nobody calls it
+    sigterm.join(tell)  # type: ignore[arg-type] # it is never called
 
     sigterm.leave(tell)  # type: ignore[arg-type]
 

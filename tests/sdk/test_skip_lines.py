@@ -64,7 +64,7 @@ def _loaded(read: Any) -> SkipList:
 
 
 def facts(mine: SkipList) -> Json:
-    """Give all that a list says of itself."""
+    """Return all observable state of a list."""
     return {
         "bookmarks": dict(mine.bookmarks),
         "message_ids": dict(mine.message_ids),

@@ -299,7 +299,7 @@ def test_an_own_skip_survives_an_outage_and_the_list_decides_after_it(
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Let a test say how late it is."""
+    """Return a clock that the test sets."""
     now = [1_000.0]
     monkeypatch.setattr(lists, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
@@ -493,7 +493,7 @@ def test_a_process_has_one_stream_for_all_its_topics(
 
 
 def listed(mirror: SkipList) -> list[int]:
-    """Give the ids of all that the server's list put in force."""
+    """Return the ids of the server's skips in force."""
     return sorted([*(number for _, number in mirror._table.ids()), *mirror._loose])
 
 
@@ -641,7 +641,7 @@ def test_an_unknown_event_is_logged_and_the_rest_is_followed(
 
 
 def event_text(kind: str, text: str) -> Callable[[str, dict[str, int]], str]:
-    """Say this in place of a ping, at the place where the stream is."""
+    """Return a function that sends this event in place of a ping."""
 
     def write(epoch: str, at: dict[str, int]) -> str:
         place = ",".join(map(str, at.values()))
@@ -700,7 +700,7 @@ def test_an_event_that_is_nested_too_deep_ends_no_stream_for_good(
 
 
 def snapshots(server: Server) -> list[str]:
-    """Give the requests that asked for a whole list."""
+    """Return the requests for a whole list."""
     return [path for _, path, _ in server.requests if "/skips?" in path]
 
 

@@ -27,7 +27,7 @@ SOAK = bool(os.environ.get("SOAK"))
 
 
 def sent_items(folder: Path) -> list[dict[str, Any]]:
-    """Read what the next process finds, and take it."""
+    """Return what the next process finds, and confirm it."""
     spool, items = Spool(folder), list[dict[str, Any]]()
     spool.adopt()
     while batch := spool.batch():
@@ -187,7 +187,7 @@ def test_zeros_that_a_power_cut_left_are_an_end(tmp_path: Path) -> None:
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Let the disk have room for so many bytes more."""
+    """Limit the room on the disk to so many bytes."""
     room, write = [10**9], os.write
 
     def limited(descriptor: int, data: memoryview) -> int:
@@ -236,7 +236,7 @@ def test_a_record_that_could_not_be_synced_is_not_kept(
     files = len(segments(tmp_path))
     spool.close()
 
-    assert files == 2  # nobody knows what is on the disk of the first one's end
+    assert files == 2  # the end of the first one on the disk is unknown
     assert sent_items(tmp_path) == [{"n": 1}, {"n": 3}]
 
 
@@ -371,7 +371,7 @@ def test_a_process_killed_while_it_drains_loses_nothing(
 def _killed(
     url: str, folder: Path, body_size: int, lives: float | None = None
 ) -> set[str]:
-    """Run a consumer, kill it, and tell what it said it had kept."""
+    """Run a consumer, kill it, and return what it acknowledged."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.sdk.spooler", url, folder, str(body_size)],
         cwd=ROOT,

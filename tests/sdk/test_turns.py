@@ -32,7 +32,7 @@ def test_an_open_gate_numbers_messages_by_its_current_choice() -> None:
     gate.open("starting")
     given_numbers.append(gate.number("open"))
     gate.choose()
-    given_numbers.append(gate.number("chosen anew"))
+    given_numbers.append(gate.number("chosen again"))
     gate.close("breaker")
     gate.choose()
     given_numbers.append(gate.number("shut again"))

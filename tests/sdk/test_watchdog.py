@@ -20,7 +20,7 @@ def consumers(tmp_path: Path) -> Consumers:
 
 
 def looks(*works: tuple[int, int], every: float = 1.0) -> list[list[str]]:
-    """Look at one slot again and again; return what each look finds."""
+    """Check one slot again and again; return the result of each check."""
     patience: HangDetector[str] = HangDetector(LIMIT)
     return [
         patience.stuck([("slot", work)], now=100 + every * turn)
@@ -39,7 +39,7 @@ def test_a_slot_is_stuck_once_it_held_one_number_for_the_whole_time() -> None:
     [
         (0, 1),  # idle
         (8, 1),  # the next message
-        (7, 2),  # the same one, begun anew
+        (7, 2),  # the same one, started again
     ],
 )
 def test_a_slot_that_makes_progress_is_not_stuck(work: tuple[int, int]) -> None:

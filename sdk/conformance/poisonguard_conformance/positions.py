@@ -1,4 +1,4 @@
-"""Positions: opened by one holder, settled in any order, resumed at the lesser."""
+"""Checks of positions: opening, settling in any order, and resuming."""
 
 from __future__ import annotations
 

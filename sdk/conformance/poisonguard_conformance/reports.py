@@ -1,4 +1,4 @@
-"""What a consumer reports: failures, confirmations, counters, and how it does so."""
+"""Checks of reports: failures, confirmations, counters, and their requests."""
 
 from __future__ import annotations
 

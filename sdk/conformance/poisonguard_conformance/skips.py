@@ -1,4 +1,4 @@
-"""The skip list: a snapshot, the stream of its changes, and what comes of a report."""
+"""Checks of the skip list: snapshots, the stream, and skips made by reports."""
 
 from __future__ import annotations
 

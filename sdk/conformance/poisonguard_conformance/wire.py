@@ -143,7 +143,7 @@ class Stream:
                 yield event
 
     def ends(self, *, within: float) -> bool:
-        """Tell whether the stream ends in this time, whatever comes before."""
+        """Tell whether the stream ends within this time, after any events."""
         deadline = monotonic() + within
         while self.next(within=deadline - monotonic()):
             pass

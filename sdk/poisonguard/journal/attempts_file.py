@@ -105,8 +105,8 @@ class AttemptsFile:
             for end in ("-wal", "-shm"):
                 file.with_name(file.name + end).unlink(missing_ok=True)
         problem = (
-            f"{file} was corrupt ({error}): it is now {aside.name} and was started "
-            "anew, failures counted so far start from 0; look for a failing disk"
+            f"{file} was corrupt ({error}): it is now {aside.name}, and a new file was "
+            "started; failures counted so far start from 0; look for a failing disk"
         )
         self._lost(problem)
         log.error(problem)

@@ -89,7 +89,7 @@ class OrphanRecovery:
         except Truncated:
             path.unlink(missing_ok=True)
             raise Unusable(
-                f"{path} was cut short, so nobody is blamed for what it told of; it is "
+                f"{path} was cut short, so no message is charged for its death; it is "
                 "removed. Look for what empties files there."
             ) from None
         except Newer:

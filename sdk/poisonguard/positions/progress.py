@@ -298,7 +298,7 @@ class Subscription:
         if not self.is_kept:
             lines.append(
                 f"The sub id {self.sub_id} was made by the client: its position is not"
-                " kept, and after a restart it begins anew. Give the subscription a"
+                " kept, and is lost at a restart. Give the subscription a"
                 " sub_id that stays the same."
             )
         lines += map(self.begun_again, sorted(self.doubtful.union(self.restarts)))

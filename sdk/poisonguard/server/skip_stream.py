@@ -214,7 +214,7 @@ class SkipStream:
             log.warning("an event is not understood: %s %s %r", kind, data, wrong)
             ends = True
         if ends:
-            log.info("the skip lists are taken anew")
+            log.info("the skip lists are loaded again")
             self._places.clear()
         return not ends
 

@@ -308,7 +308,7 @@ class Spool:
             segment.empty()
             return
         if segment.is_gone:
-            log.warning("%s was removed by somebody", segment.path)
+            log.warning("%s was removed by another process", segment.path)
         elif os.fstat(segment.descriptor).st_size > segment.size:
             target = self._damaged_folder / segment.path.name
             segment.path.replace(target)

@@ -426,7 +426,7 @@ class Double:
         key = (update["client_name"], update["sub_id"], update["topic"])
         position = self.positions.get(key)
         if position is None:
-            raise Invalid("/topic", "nobody has opened this position.")
+            raise Invalid("/topic", "this position is not open: open it first.")
         if position.epoch != update["epoch"]:
             return {"status": "fenced"}
         return position.settle(update)
