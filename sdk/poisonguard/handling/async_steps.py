@@ -13,7 +13,7 @@ from poisonguard.outcome import Outcome
 from poisonguard.processes.stopping import Leaving
 
 # Seconds between a task's checks for a stop: a threading event cannot be awaited.
-LOOK_AGAIN = 0.1
+POLL_SECONDS = 0.1
 
 
 class Tasks:
@@ -68,4 +68,4 @@ async def play(
 async def _pause(seconds: float, leaving: Leaving) -> None:
     until = time.monotonic() + seconds
     while not leaving.is_set() and (remaining := until - time.monotonic()) > 0:
-        await asyncio.sleep(min(remaining, LOOK_AGAIN))
+        await asyncio.sleep(min(remaining, POLL_SECONDS))

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from poisonguard.errors import Misconfigured
 
 LONGEST_PAUSE = 300.0
-BESIDE_PROBE = 0.1  # seconds that the other messages wait between checks
+PROBE_POLL_SECONDS = 0.1  # seconds that the other messages wait between checks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,7 +155,7 @@ class Breaker:
                 return Admission()
             rest = self._until - self._clock()
             if rest > 0 or self._state is BreakerState.HALF_OPEN:
-                return Admission(wait=max(rest, BESIDE_PROBE))
+                return Admission(wait=max(rest, PROBE_POLL_SECONDS))
             self._state = BreakerState.HALF_OPEN
             return Admission(is_probe=True)
 

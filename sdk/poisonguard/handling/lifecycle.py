@@ -20,7 +20,11 @@ from poisonguard.errors import Away, Full, Refused, StartTimeout
 from poisonguard.handling.breaker import Breaker, BreakerPolicy, BreakerState
 from poisonguard.handling.counts import Counts, Slot
 from poisonguard.handling.hot_path import numbering
-from poisonguard.handling.message_flow import FIRST, GuardComponents, MessageFlow
+from poisonguard.handling.message_flow import (
+    BEFORE_FIRST_MESSAGE,
+    GuardComponents,
+    MessageFlow,
+)
 from poisonguard.handling.released_messages import (
     HandlerNeeded,
     ReleasedMessages,
@@ -45,7 +49,7 @@ log = logging.getLogger(__name__)
 EXIT_TIMEOUT = 2.0
 REFRESH_EVERY = 10.0  # seconds between reads of what other processes recorded
 RESEND_TIMEOUT = 5.0
-DRAIN_LOOK = 0.02
+DRAIN_POLL_SECONDS = 0.02
 
 
 def utc_now() -> datetime:
@@ -86,7 +90,7 @@ class RunningGuard:
         )
         gate = Gate(
             "starting",
-            FIRST,
+            BEFORE_FIRST_MESSAGE,
             choose=partial(
                 numbering, reader=reader, skips=skips, policy=policy, clock=own_clock
             ),
@@ -394,7 +398,7 @@ class RunningGuard:
         self.stopping()
         deadline = time.monotonic() + timeout
         while self.components.slots.running and time.monotonic() < deadline:
-            time.sleep(DRAIN_LOOK)
+            time.sleep(DRAIN_POLL_SECONDS)
         self._shut_down(max(0.0, deadline - time.monotonic()))
 
     def _shut_down(self, timeout: float) -> None:
@@ -422,7 +426,7 @@ class RunningGuard:
         """Forget all that is the parent's; called in a forked child."""
         components = self.components
         components.leaving, components.closed = Leaving(), threading.Event()
-        components.gate.reset_after_fork(FIRST)
+        components.gate.reset_after_fork(BEFORE_FIRST_MESSAGE)
         components.slots.reset_after_fork()
         components.counts.reset_after_fork()
         components.breaker.reset_after_fork()

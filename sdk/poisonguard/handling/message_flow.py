@@ -29,7 +29,7 @@ from poisonguard.contract import (
 )
 from poisonguard.dedupe.once import Busy, Copy, Unmarked
 from poisonguard.errors import Full, GuardError, Misconfigured, Refused
-from poisonguard.handling.breaker import BESIDE_PROBE, Breaker, BreakerState
+from poisonguard.handling.breaker import PROBE_POLL_SECONDS, Breaker, BreakerState
 from poisonguard.handling.counts import Counts, Slot
 from poisonguard.handling.message_facts import MessageFacts
 from poisonguard.handling.poison_reports import (
@@ -60,15 +60,16 @@ from poisonguard.skipping.skip_list import SkipList
 log = logging.getLogger(__name__)
 
 # After so many failures in a row, the process itself may be what is sick.
-DOUBTFUL_AFTER = 10
+SUSPECT_AFTER_FAILURES = 10
 # With more messages waiting to be reported, the oldest lose their traceback.
-MOST_RAISED = 1_000
-AT_ONCE = 1.0  # seconds to hold a message that came before its retry is due
-AFTER_NO_ROOM = 1.0  # seconds until a message that cannot be kept is tried again
-LOOK_AGAIN = 0.01  # seconds between checks for a free slot
-LONGEST_LOOK = 0.2  # seconds between checks whether a copy is done, at the most
-AFTER_REFUSAL = 5.0  # seconds: a broker may return it at once, and we would spin
-FIRST = "first"  # why the gate of a process is closed until its first message
+RAISED_LIMIT = 1_000
+EARLY_HOLD_SECONDS = 1.0  # seconds to hold a message that came before its retry is due
+NO_ROOM_PAUSE = 1.0  # seconds until a message that cannot be kept is tried again
+POLL_SECONDS = 0.01  # seconds between checks for a free slot
+COPY_POLL_LIMIT = 0.2  # seconds between checks whether a copy is done, at the most
+REFUSAL_PAUSE = 5.0  # seconds: a broker may return it at once, and we would spin
+# Why the gate of a process is closed until its first message.
+BEFORE_FIRST_MESSAGE = "first"
 
 _CAUSES = {
     RetryDecision.FATAL: Cause.FATAL,
@@ -195,7 +196,7 @@ class MessageFlow:
                 after = reason.after
                 log.info("%s is released: %s", self._name(facts), reason)
             except Refused as reason:
-                after = AFTER_REFUSAL
+                after = REFUSAL_PAUSE
                 log.error(  # noqa: TRY400 - the server says why
                     "%s cannot be reported: %s", self._name(facts), reason
                 )
@@ -208,7 +209,7 @@ class MessageFlow:
                 )
                 return Outcome.RELEASE
             except GuardError as reason:
-                after = AFTER_REFUSAL
+                after = REFUSAL_PAUSE
                 log.warning("%s is released, unsettled: %s", self._name(facts), reason)
             if (yield from self._release(facts, after)):
                 return Outcome.RELEASE
@@ -216,7 +217,7 @@ class MessageFlow:
 
     def _pause_after_refusal(self, facts: MessageFacts) -> Generator[Step, Any, None]:
         if self._components.redeliver is None and not self._components.reader.replays:
-            pause = min(AFTER_REFUSAL, self._settings.hold_for)
+            pause = min(REFUSAL_PAUSE, self._settings.hold_for)
             yield from self._wait(facts, pause)
 
     def _release(self, facts: MessageFacts, after: float) -> Generator[Step, Any, bool]:
@@ -234,7 +235,7 @@ class MessageFlow:
         if not self._components.reader.replays or leaving.is_set() or self._keep(facts):
             return True
         with suppress(Released):
-            yield from self._wait(facts, AFTER_NO_ROOM)
+            yield from self._wait(facts, NO_ROOM_PAUSE)
         return False
 
     def _keep(self, facts: MessageFacts) -> bool:
@@ -258,12 +259,12 @@ class MessageFlow:
     def _arrived(self, facts: MessageFacts) -> Steps:
         if self._components.closed.is_set():
             raise Released("the guard is closed")
-        if self._components.gate.is_closed_by(FIRST):
+        if self._components.gate.is_closed_by(BEFORE_FIRST_MESSAGE):
             # By now the application has set its signal handlers, maybe on this thread.
             SIGTERM.ensure_handler()
             yield Call(self._start_journal)
         while not self._released_messages.discard_unless_busy(facts.bookmark):
-            yield from self._wait(facts, LOOK_AGAIN)
+            yield from self._wait(facts, POLL_SECONDS)
         return (yield from self._decide(facts))
 
     def _decide(self, facts: MessageFacts) -> Steps:
@@ -271,7 +272,7 @@ class MessageFlow:
 
     def _once(self, facts: MessageFacts, steps: Steps) -> Steps:
         """Wait while a copy of the message runs; skip it if one was handled."""
-        waiting_since, pause = None, LOOK_AGAIN
+        waiting_since, pause = None, POLL_SECONDS
         while True:
             try:
                 return (yield from steps)
@@ -284,22 +285,24 @@ class MessageFlow:
                     reason,
                 )
                 yield from self._pause_after_refusal(facts)
-                raise Released(str(reason), after=AFTER_REFUSAL) from None
+                raise Released(str(reason), after=REFUSAL_PAUSE) from None
             except Busy:
                 now = time.monotonic()
                 waiting_since = waiting_since or now
                 if now - waiting_since >= self._longest_wait_for_a_copy:
                     because = "a copy of it has been running all the time"
-                    raise Released(because, after=AT_ONCE) from None
+                    raise Released(because, after=EARLY_HOLD_SECONDS) from None
             yield from self._wait(facts, pause)
-            pause = min(2 * pause, LONGEST_LOOK)
+            pause = min(2 * pause, COPY_POLL_LIMIT)
             steps = self._judge(facts)
 
     @property
     def _longest_wait_for_a_copy(self) -> float:
         hold_for = self._settings.hold_for
         return (
-            hold_for if self._components.redeliver is None else min(hold_for, AT_ONCE)
+            hold_for
+            if self._components.redeliver is None
+            else min(hold_for, EARLY_HOLD_SECONDS)
         )
 
     def _pass_over(self, facts: MessageFacts) -> Outcome:
@@ -334,7 +337,7 @@ class MessageFlow:
     def _start_journal(self) -> None:
         """Open a forked child's journal, so that deaths are known before lookups."""
         self._journal.reopen()
-        self._components.gate.open(FIRST)
+        self._components.gate.open(BEFORE_FIRST_MESSAGE)
 
     # Records of earlier attempts
 
@@ -429,7 +432,7 @@ class MessageFlow:
             with suppress(Released):
                 yield from self._pause_after_refusal(facts)
             remedy = "nothing of it can be kept but what it looks like"
-            raise Released(remedy, after=AFTER_REFUSAL)
+            raise Released(remedy, after=REFUSAL_PAUSE)
         yield from self._hold_while_paused(facts)
         _, record = self._charge(facts, record, error)
         self._remember(facts, error)
@@ -453,7 +456,7 @@ class MessageFlow:
         while (slot := self._slots.take(alone=alone)) is None:
             if time.monotonic() >= until:
                 raise Released("others have been running all the time")
-            yield from self._wait(facts, LOOK_AGAIN)
+            yield from self._wait(facts, POLL_SECONDS)
         return slot
 
     def _run(
@@ -576,9 +579,9 @@ class MessageFlow:
     ) -> Generator[Step, Any, None]:
         """Wait with a message that was delivered before its retry is due."""
         # Hold it for a moment: with a broker that ignores delays we would spin.
-        later = seconds - AT_ONCE if self._is_redelivered(facts) else 0.0
+        later = seconds - EARLY_HOLD_SECONDS if self._is_redelivered(facts) else 0.0
         yield from self._wait_for_retry(
-            facts, min(seconds, AT_ONCE) if later > 0 else seconds
+            facts, min(seconds, EARLY_HOLD_SECONDS) if later > 0 else seconds
         )
         if later > 0:
             raise Released(f"it is due in {later:.1f} s", after=later)
@@ -629,7 +632,7 @@ class MessageFlow:
             remaining = until - time.monotonic()
             if remaining <= 0:
                 raise Released(f"the guard is paused: {self._breaker.reason}")
-            yield from self._wait(facts, min(BESIDE_PROBE, remaining))
+            yield from self._wait(facts, min(PROBE_POLL_SECONDS, remaining))
 
     def _probe(self, facts: MessageFacts, record: Record | None) -> Steps:
         handled: bool | None = None
@@ -704,12 +707,13 @@ class MessageFlow:
     def _is_doubtful(self) -> bool:
         """Tell whether this process may be sick instead of the message."""
         return (
-            not self._components.counts.total or self._breaker.in_a_row > DOUBTFUL_AFTER
+            not self._components.counts.total
+            or self._breaker.in_a_row > SUSPECT_AFTER_FAILURES
         )
 
     def _remember(self, facts: MessageFacts, error: Exception) -> None:
         self._raised[facts.identity] = raised_by(error)
-        while len(self._raised) > MOST_RAISED:
+        while len(self._raised) > RAISED_LIMIT:
             del self._raised[next(iter(self._raised))]
 
     def _poisoned(

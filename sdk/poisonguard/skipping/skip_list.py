@@ -23,7 +23,7 @@ from typing import Any, TypeVar, cast
 from poisonguard.contract import MatcherKind, Skip
 from poisonguard.skipping.rules import Rule, from_canonical
 from poisonguard.skipping.skip_lines import EPOCH
-from poisonguard.skipping.skip_table import Facts, Key, SkipTable, key_of
+from poisonguard.skipping.skip_table import Key, SharedFields, SkipTable, key_of
 
 log = logging.getLogger(__name__)
 
@@ -347,7 +347,7 @@ class SkipList:
 
     # How it is kept
 
-    def _concerns(self, skip: Skip | Facts) -> bool:
+    def _concerns(self, skip: Skip | SharedFields) -> bool:
         is_of_ours = skip.consumer_group in (None, self.consumer_group)
         return is_of_ours and skip.handler_version in (None, self.handler_version)
 

@@ -34,7 +34,7 @@ _NONE = -(2**63)  # stands for None in a column
 _TEXTS = (MatcherKind.BOOKMARK, MatcherKind.MESSAGE_ID)
 
 
-class Facts(NamedTuple):
+class SharedFields(NamedTuple):
     """The values that many skips share."""
 
     kind: MatcherKind
@@ -45,7 +45,7 @@ class Facts(NamedTuple):
     by: str
 
 
-_FACTS = ("consumer_group", "handler_version", "redrive", "reason", "by")
+_SHARED_FIELD_NAMES = ("consumer_group", "handler_version", "redrive", "reason", "by")
 
 
 def key_of(skip: Skip) -> Key:
@@ -60,7 +60,7 @@ class SkipTable:
     """
 
     def __init__(
-        self, *, topic: str, applies: Callable[[Facts], bool], now: datetime
+        self, *, topic: str, applies: Callable[[SharedFields], bool], now: datetime
     ) -> None:
         self._topic = topic
         self._applies = applies
@@ -68,9 +68,9 @@ class SkipTable:
         self._ids, self._expiries = array("q"), array("q")
         self._moments, self._poisons = array("q"), array("q")
         self._keys: list[Key] = []
-        self._shared = array("I")  # the index of each in `_facts`
-        self._facts: list[Facts] = []
-        self._places: dict[Facts, int] = {}
+        self._shared = array("I")  # indexes into `_shared_fields`
+        self._shared_fields: list[SharedFields] = []
+        self._places: dict[SharedFields, int] = {}
         self._in_scope: list[bool] = []
         self._removed = bytearray()
         self._live_count = 0
@@ -83,7 +83,7 @@ class SkipTable:
 
     def add(self, skip: Skip) -> None:
         """Add a skip if it applies."""
-        facts = Facts(
+        facts = SharedFields(
             skip.kind,
             skip.consumer_group,
             skip.handler_version,
@@ -143,18 +143,18 @@ class SkipTable:
             column.extend(values if all(mask) else compress(values, mask))
 
     def _shared_of(self, block: Block, kind: MatcherKind) -> array[int]:
-        columns = [_names(block, name) for name in _FACTS]
+        columns = [_names(block, name) for name in _SHARED_FIELD_NAMES]
         if not any(isinstance(column, list) for column in columns):
-            facts = Facts(kind, *columns)
+            facts = SharedFields(kind, *columns)
             return array("I", [self._place(facts)]) * block.number
         rows = zip(*(_spread(column, block.number) for column in columns), strict=True)
-        return array("I", [self._place(Facts(kind, *row)) for row in rows])
+        return array("I", [self._place(SharedFields(kind, *row)) for row in rows])
 
-    def _place(self, facts: Facts) -> int:
+    def _place(self, facts: SharedFields) -> int:
         place = self._places.get(facts)
         if place is None:
-            place = self._places[facts] = len(self._facts)
-            self._facts.append(facts)
+            place = self._places[facts] = len(self._shared_fields)
+            self._shared_fields.append(facts)
             self._in_scope.append(self._applies(facts))
         return place
 
@@ -182,7 +182,7 @@ class SkipTable:
 
     def rows(self) -> Iterator[tuple[int, MatcherKind, Key]]:
         """Yield each row with its kind and key."""
-        kinds = [facts.kind for facts in self._facts]
+        kinds = [facts.kind for facts in self._shared_fields]
         for row, (place, key) in enumerate(zip(self._shared, self._keys, strict=True)):
             if not self._removed[row]:
                 yield row, kinds[place], key
@@ -200,7 +200,7 @@ class SkipTable:
 
     def skip(self, row: int) -> Skip:
         """Return the skip of a row."""
-        facts, key = self._facts[self._shared[row]], self._keys[row]
+        facts, key = self._shared_fields[self._shared[row]], self._keys[row]
         poison = self._poisons[row]
         return Skip(
             topic=self._topic,
@@ -219,7 +219,8 @@ class SkipTable:
             and self._expiries[row] == other._expiries[there]
             and self._moments[row] == other._moments[there]
             and self._poisons[row] == other._poisons[there]
-            and self._facts[self._shared[row]] == other._facts[other._shared[there]]
+            and self._shared_fields[self._shared[row]]
+            == other._shared_fields[other._shared[there]]
         )
 
     def remove(self, row: int) -> None:

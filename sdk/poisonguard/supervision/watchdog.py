@@ -17,9 +17,9 @@ from poisonguard.processes.kernel import Identity
 
 log = logging.getLogger(__name__)
 
-LOOKS = 10  # checks within the time-out, which may be exceeded by one interval
-SLOWEST = 1.0
-PAUSE = 5  # missed checks in a row that mean that we ourselves did not run
+CHECKS = 10  # checks within the time-out, which may be exceeded by one interval
+INTERVAL_LIMIT = 1.0
+MISSED_CHECKS = 5  # missed checks in a row that mean that we ourselves did not run
 
 # The number in flight in a slot, and its beat.
 Work = tuple[int, int]
@@ -33,7 +33,7 @@ def interval(handler_timeout: float) -> float:
             f"handler_timeout is {handler_timeout!r}: give the seconds after which a "
             "handler is stuck, or leave it out."
         )
-    return min(handler_timeout / LOOKS, SLOWEST)
+    return min(handler_timeout / CHECKS, INTERVAL_LIMIT)
 
 
 class HangDetector(Generic[SlotKeyT]):
@@ -44,7 +44,7 @@ class HangDetector(Generic[SlotKeyT]):
 
     def __init__(self, handler_timeout: float) -> None:
         self._limit = handler_timeout
-        self._longest = PAUSE * interval(handler_timeout)
+        self._longest = MISSED_CHECKS * interval(handler_timeout)
         self._since: dict[SlotKeyT, tuple[Work, float]] = {}
         self._looked: float | None = None
 

@@ -39,7 +39,7 @@ from poisonguard.testing.double import KEY, Double
 __all__ = ["FakePoisonweb"]
 
 WAIT = 30.0
-LOOK_AGAIN = 0.01
+POLL_SECONDS = 0.01
 
 
 class FakePoisonweb:
@@ -107,7 +107,7 @@ class FakePoisonweb:
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"it did not come to be in {timeout} s")
-            time.sleep(LOOK_AGAIN)
+            time.sleep(POLL_SECONDS)
 
     # Actions of people, and faults
 
