@@ -87,7 +87,7 @@ class AttemptsFile:
         self.openings += 1
         if self._path is None:
             return _prepared(":memory:", self._schema)
-        with _alone(self._path):
+        with _exclusive(self._path):
             # Noted before it is read, as it may turn out to be corrupt.
             self._inode = _inode(self._path)
             db = _prepared(str(self._path), self._schema)
@@ -96,7 +96,7 @@ class AttemptsFile:
 
     def _start_anew(self, file: Path, error: sqlite3.DatabaseError) -> None:
         self.close()
-        with _alone(file):
+        with _exclusive(file):
             # Another process may have replaced it already: then the file is good.
             if _inode(file) != self._inode:
                 return
@@ -165,7 +165,7 @@ def _inode(file: Path) -> int:
 
 
 @contextmanager
-def _alone(file: Path) -> Iterator[None]:
+def _exclusive(file: Path) -> Iterator[None]:
     """Keep other threads and processes from opening or replacing `file`."""
     with _opening, file.with_suffix(".lock").open("a") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)

@@ -65,7 +65,7 @@ class OrphanRecovery:
         locked meanwhile, like the journal of a running process.
         """
         stem = journal_file.stem(self.name)
-        with _in_turn(self.folder / f"{stem}{LOCK_SUFFIX}"):
+        with _recovery_lock(self.folder / f"{stem}{LOCK_SUFFIX}"):
             self._settle_all(f"{stem}-*{journal_file.SUFFIX}", own)
             self.attempts.refresh()
 
@@ -143,7 +143,7 @@ class Unusable(Exception):
 
 
 @contextmanager
-def _in_turn(lock: Path) -> Iterator[None]:
+def _recovery_lock(lock: Path) -> Iterator[None]:
     """Hold the recovery lock; go on without it after LOCK_SECONDS."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(lock, flags, 0o600)
